@@ -1,0 +1,33 @@
+"""Configuration of a run: one pydantic tree, files and overrides."""
+
+from agl_core.config.models import (
+    AlgorithmConfig,
+    CaptureConfig,
+    EngineConfig,
+    EvalConfig,
+    FailureAction,
+    GatewayConfig,
+    PolicyConfig,
+    RewardConfig,
+    RolloutConfig,
+    RunConfig,
+    StoreConfig,
+    TasksConfig,
+    TrainConfig,
+)
+
+__all__ = [
+    "AlgorithmConfig",
+    "CaptureConfig",
+    "EngineConfig",
+    "EvalConfig",
+    "FailureAction",
+    "GatewayConfig",
+    "PolicyConfig",
+    "RewardConfig",
+    "RolloutConfig",
+    "RunConfig",
+    "StoreConfig",
+    "TasksConfig",
+    "TrainConfig",
+]

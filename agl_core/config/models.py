@@ -1,0 +1,163 @@
+"""The one configuration tree of a run."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from agl_core.types import FailureKind
+
+FailureAction = Literal["drop", "penalize", "retry"]
+
+
+class _Config(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class _PluginOptions(BaseModel):
+    """A section whose further keys belong to the plugin named in it and are checked by its model."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keys that are the plugin's."""
+        return dict(self.model_extra or {})
+
+
+class TasksConfig(_Config):
+    train: str | None = None
+    """``module:attribute``, ``file.py:attribute`` or a ``.jsonl`` file."""
+    val: str | None = None
+
+
+class RewardConfig(_PluginOptions):
+    name: str
+    """A registered reward, or ``module:attribute`` / ``file.py:attribute`` of a callable."""
+    channel: str = "main"
+
+
+class PolicyConfig(_Config):
+    agents: list[str]
+    """Exact names or globs; the first policy that matches an agent serves it."""
+    model: str | None = None
+    """Directory or hub name of the weights, or model name at an endpoint; `model` when None."""
+    trainable: bool = False
+
+
+class EngineConfig(_PluginOptions):
+    name: str = "torch"
+
+
+class AlgorithmConfig(_PluginOptions):
+    name: str = "grpo"
+    lr: PositiveFloat | Literal[0] = 1e-5
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: PositiveFloat = 1.0
+    group_size: PositiveInt = 8
+    """Attempts per task and step: the group of a baseline."""
+    epochs: PositiveInt = 1
+    minibatches: PositiveInt = 1
+    kl_weight: float = Field(0.0, ge=0)
+
+
+class TrainConfig(_Config):
+    steps: PositiveInt = 10
+    tasks_per_step: PositiveInt = 8
+    eval_every: NonNegativeInt = 0
+    """Steps between evaluations on the validation tasks; 0: only when the run ends."""
+    checkpoint_every: PositiveInt = 1
+    keep_checkpoints: PositiveInt = 2
+    """Newest checkpoints to keep; the best evaluated one always stays."""
+    resume: bool = False
+    """Go on from the newest checkpoint of the run directory."""
+
+
+class RolloutConfig(_Config):
+    concurrency: PositiveInt = 32
+    timeout_s: PositiveFloat = 300.0
+    lease_s: PositiveFloat = 30.0
+    max_attempts: PositiveInt = 2
+    temperature: float | None = Field(None, ge=0)
+    """Replaces the agent's own temperature in training rollouts of trained agents."""
+    max_tokens: PositiveInt | None = None
+    """Upper bound put on the agent's own limit for trained agents."""
+    failures: dict[FailureKind, FailureAction] = Field(
+        default_factory=lambda: {
+            FailureKind.AGENT: "drop",
+            FailureKind.REWARD: "drop",
+            FailureKind.ENGINE: "retry",
+            FailureKind.DEADLINE: "drop",
+            FailureKind.CONTEXT_OVERFLOW: "drop",
+            FailureKind.CAPTURE: "drop",
+            FailureKind.LOST: "retry",
+            FailureKind.CANCELLED: "drop",
+        }
+    )
+    """What becomes of a failed attempt; kinds left out keep their default. Retries that are used
+    up are dropped."""
+    penalty: float = 0.0
+    """Return of a penalised attempt."""
+
+
+class CaptureConfig(_Config):
+    max_error_share: float = Field(0.0, ge=0, le=1)
+    """Share of a step's attempts that may be dropped for capture errors before the run stops."""
+    reward_grace_s: float = Field(0.0, ge=0)
+
+
+class StoreConfig(_Config):
+    name: str = "sqlite"
+    path: str | None = None
+    """Database file; ``store.db`` in the run's directory when None."""
+    synchronous: Literal["normal", "full"] = "normal"
+    busy_timeout_s: PositiveFloat = 30.0
+    retention: Literal["keep", "drop_spans"] = "keep"
+    """What becomes of a rollout's spans once it is consumed."""
+
+
+class GatewayConfig(_Config):
+    host: str = "127.0.0.1"
+    port: NonNegativeInt = 0
+    """0: one the system chooses."""
+    drain_timeout_s: PositiveFloat = 60.0
+
+
+class EvalConfig(_Config):
+    samples: PositiveInt = 1
+    """Attempts per task; pass@k needs at least k."""
+    pass_at: list[PositiveInt] = Field(default_factory=list[PositiveInt])
+    threshold: float = 1.0
+    """An attempt passes when its score reaches this."""
+    temperature: float | None = Field(None, ge=0)
+
+
+class RunConfig(_Config):
+    """Everything a run depends on; stored with the run as it was resolved."""
+
+    name: str = "run"
+    directory: str = "agl_runs"
+    """Runs lie in ``<directory>/<name>``."""
+    seed: int = 0
+    agent: str | None = None
+    """``module:attribute`` or ``file.py:attribute`` of the callable that runs a task."""
+    agents: list[str] = Field(default_factory=list[str])
+    """Names or globs of the agents to train."""
+    model: str | None = None
+    policies: dict[str, PolicyConfig] = Field(default_factory=dict[str, PolicyConfig])
+    """Empty: ``trained`` serves `agents`, ``frozen`` everybody else, both from `model`."""
+    tasks: TasksConfig = TasksConfig()
+    rewards: list[RewardConfig] = Field(default_factory=list[RewardConfig])
+    channel_weights: dict[str, float] = Field(default_factory=dict[str, float])
+    """Weight of each reward channel in the return; 1 when left out."""
+    engine: EngineConfig = EngineConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    train: TrainConfig = TrainConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    capture: CaptureConfig = CaptureConfig()
+    store: StoreConfig = StoreConfig()
+    gateway: GatewayConfig = GatewayConfig()
+    eval: EvalConfig = EvalConfig()
+    plugins: list[str] = Field(default_factory=list[str])
+    """Local plugin files to load beside the installed ones."""

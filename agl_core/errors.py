@@ -1,0 +1,128 @@
+"""Every error agl-core raises, in one tree.
+
+::
+
+    AglError
+    ├── ConfigError                 a value, key or name the user gave
+    ├── PluginError                 a plugin misbehaved
+    │   ├── MissingExtraError       its framework is not installed (also an ImportError)
+    │   └── PluginConflictError     two plugins claim one name
+    ├── StoreError                  the store refused or could not keep a record
+    │   └── StaleAttemptError       a write by an attempt that lost its fence
+    ├── CaptureError                recorded data is not exactly true
+    │   ├── MissingTokensError      a trained call without token ids
+    │   └── TokenMismatchError      token ids that contradict each other or the text
+    ├── RolloutError                one attempt failed: kept as data, never crashes a run
+    │   ├── AgentError              the agent raised
+    │   ├── RewardError             the reward raised or is unusable
+    │   ├── EngineError             the model backend failed
+    │   ├── DeadlineError           the attempt ran out of time
+    │   └── ContextOverflowError    the prompt does not fit the model's context
+    └── TrainingError               the update cannot be computed
+
+A message states what failed, the value, and the fix.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AgentError",
+    "AglError",
+    "CaptureError",
+    "ConfigError",
+    "ContextOverflowError",
+    "DeadlineError",
+    "EngineError",
+    "MissingExtraError",
+    "MissingTokensError",
+    "PluginConflictError",
+    "PluginError",
+    "RewardError",
+    "RolloutError",
+    "StaleAttemptError",
+    "StoreError",
+    "TokenMismatchError",
+    "TrainingError",
+]
+
+
+class AglError(Exception):
+    """Base of every error raised by agl-core."""
+
+
+class ConfigError(AglError):
+    """A configuration value, key or name is wrong."""
+
+
+class PluginError(AglError):
+    """A plugin could not be loaded or raised in a hook."""
+
+
+class MissingExtraError(PluginError, ImportError):
+    """A plugin was chosen whose framework is not installed."""
+
+    def __init__(self, plugin: str, *, needs: str, extra: str | None = None) -> None:
+        """Build the one message that names the pip line.
+
+        Args:
+            plugin: Name under which the target was registered.
+            needs: The requirement that is missing, such as ``"torch>=2.5"``.
+            extra: The extra that brings it; the plugin's own distribution when None.
+        """
+        pip = f"pip install 'agl-core[{extra}]'" if extra else f"pip install '{needs}'"
+        super().__init__(f"Plugin {plugin!r} needs {needs}: {pip}")
+        self.plugin = plugin
+        self.needs = needs
+        self.extra = extra
+
+
+class PluginConflictError(PluginError):
+    """Two plugins registered the same name for the same kind."""
+
+
+class StoreError(AglError):
+    """The store refused an operation or could not keep a record."""
+
+
+class StaleAttemptError(StoreError):
+    """An attempt wrote after it had ended or had been replaced."""
+
+
+class CaptureError(AglError):
+    """Recorded calls cannot be joined into exactly true training data."""
+
+
+class MissingTokensError(CaptureError):
+    """A call of a trained agent carries no token ids."""
+
+
+class TokenMismatchError(CaptureError):
+    """Token ids, log-probabilities and text of a call do not agree."""
+
+
+class RolloutError(AglError):
+    """One attempt failed; the run records it and goes on."""
+
+
+class AgentError(RolloutError):
+    """The user's agent raised."""
+
+
+class RewardError(RolloutError):
+    """A reward function raised, or its value or target is unusable."""
+
+
+class EngineError(RolloutError):
+    """The model backend failed to answer."""
+
+
+class DeadlineError(RolloutError):
+    """The attempt's deadline passed."""
+
+
+class ContextOverflowError(RolloutError):
+    """A prompt is longer than the model's context."""
+
+
+class TrainingError(AglError):
+    """An update cannot be computed from the data at hand."""

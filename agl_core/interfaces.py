@@ -1,0 +1,358 @@
+"""The Protocols through which rooms meet; `agl_core.app` alone constructs what fulfils them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from agl_core.types import (
+    Attempt,
+    AttemptStatus,
+    Batch,
+    CallCredit,
+    Claim,
+    Failure,
+    Ingest,
+    LogprobsMode,
+    Policy,
+    Resources,
+    Rollout,
+    RolloutQuery,
+    Scope,
+    Span,
+    Task,
+    TrajectoryGroup,
+    Update,
+)
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+
+class Store(Protocol):
+    """Durable record of rollouts, attempts, spans and resources. Twelve methods, batch first.
+
+    Every method may be called from any task of the loop the store was opened on. Ids sort by time.
+    Terminal states are final. All writes are atomic and survive a crash once acknowledged.
+    """
+
+    async def enqueue(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """Queue rollouts. An id that exists with equal content is left alone (idempotent).
+
+        Raises:
+            StoreError: an id exists with other content.
+        """
+        ...
+
+    async def claim(
+        self, worker: str, *, limit: int = 1, timeout_s: float | None = None
+    ) -> list[Claim]:
+        """Hand out up to `limit` queued rollouts, oldest first, each with a fresh fenced attempt.
+
+        Waits until at least one is there; returns an empty list after `timeout_s`.
+        """
+        ...
+
+    async def heartbeat(self, attempt_ids: Sequence[str]) -> list[str]:
+        """Extend the leases of running attempts; returns the ids that are not running any more."""
+        ...
+
+    async def finish(
+        self,
+        attempt_id: str,
+        *,
+        status: AttemptStatus,
+        spans: Sequence[Span] = (),
+        failure: Failure | None = None,
+        output: Any = None,
+    ) -> Attempt:
+        """End, seal and record an attempt in one atomic write, and settle its rollout.
+
+        A failure whose kind is in ``limits.retry_on`` re-queues the rollout while attempts remain.
+        Repeating the same finish is answered with the stored attempt.
+
+        Raises:
+            StaleAttemptError: the attempt ended otherwise or was replaced by a higher fence.
+        """
+        ...
+
+    async def cancel(self, rollout_ids: Sequence[str], *, reason: str) -> list[Rollout]:
+        """Cancel rollouts that are not final; their running attempts end as CANCELLED."""
+        ...
+
+    async def add_spans(self, spans: Sequence[Span]) -> Ingest:
+        """Record spans of running attempts in one write; late and repeated ones are counted."""
+        ...
+
+    async def spans(
+        self, rollout_ids: Sequence[str], *, attempt_id: str | None = None
+    ) -> list[Span]:
+        """Spans of rollouts (of one attempt), by rollout id, then in each attempt's stable order."""
+        ...
+
+    async def rollouts(self, query: RolloutQuery) -> list[Rollout]:
+        """Rollouts with their attempts, one page by ascending id."""
+        ...
+
+    async def wait(
+        self, rollout_ids: Sequence[str], *, timeout_s: float | None = None
+    ) -> list[Rollout]:
+        """Wait until every rollout is final and its last attempt sealed; pushed, not polled.
+
+        Returns the final ones in the order asked for, all of them unless `timeout_s` passed.
+
+        Raises:
+            StoreError: an id does not exist.
+        """
+        ...
+
+    async def consume(self, rollout_ids: Sequence[str]) -> int:
+        """Mark final rollouts as used for training; retention may drop their spans from now on."""
+        ...
+
+    async def publish(self, resources: Resources) -> Resources:
+        """Store a new immutable version and return it numbered."""
+        ...
+
+    async def resources(self, version: int | None = None) -> Resources | None:
+        """One version, or the latest; None when there is none.
+
+        Raises:
+            StoreError: the version does not exist.
+        """
+        ...
+
+
+class StoreLifecycle(Store, Protocol):
+    """A store as the composition root holds it."""
+
+    async def open(self) -> None:
+        """Open the medium, start the watchdog, re-queue attempts that a crash left running."""
+        ...
+
+    async def close(self) -> None:
+        """Flush and stop; idempotent."""
+        ...
+
+
+class BackendReply(Protocol):
+    """An answer being received: the status at once, the body as it comes."""
+
+    status: int
+    headers: Mapping[str, str]
+
+    def body(self) -> AsyncIterator[bytes]:
+        """Raw body: one JSON document, or server-sent events cut anywhere."""
+        ...
+
+    async def close(self) -> None:
+        """Stop receiving; the backend stops generating. Idempotent."""
+        ...
+
+
+class Backend(Protocol):
+    """Something that answers OpenAI chat completions, in or out of process.
+
+    A training backend honours ``return_token_ids`` and ``logprobs``: top-level
+    ``prompt_token_ids``, ``choices[].token_ids`` (deltas in a stream, the prompt's ids in its first
+    chunk) and one log-probability per sampled token, the end-of-sequence token included.
+    """
+
+    async def chat(
+        self, body: bytes, *, headers: Mapping[str, str], timeout_s: float
+    ) -> BackendReply:
+        """Send one request body as it stands.
+
+        Raises:
+            EngineError: no answer could be had. An HTTP error status is an answer.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a probe found a backend to give."""
+
+    token_ids: bool
+    stream_token_ids: bool
+    logprobs: LogprobsMode
+    max_model_len: int | None = None
+
+
+class Gateway(Protocol):
+    """The proxy that records exact tokens. One per run, shared by all attempts."""
+
+    @property
+    def url(self) -> str:
+        """``http://host:port`` without a path."""
+        ...
+
+    @property
+    def api_key(self) -> str: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def route(self, policy: Policy, backend: Backend) -> None:
+        """Serve `policy` from `backend`; calling again replaces the version or the backend."""
+        ...
+
+    async def probe(self, policy: str) -> Capabilities:
+        """Ask the policy's backend for a few tokens and report what came back.
+
+        Raises:
+            MissingTokensError: the policy is trainable and the backend gives no token ids.
+        """
+        ...
+
+    def open(self, rollout: Rollout, attempt: Attempt) -> None:
+        """Accept calls of this attempt from now on; seeds and deadlines come from it."""
+        ...
+
+    async def seal(self, attempt_id: str) -> int:
+        """Refuse further calls, end those in flight, flush their records; returns their number."""
+        ...
+
+    async def pause(self) -> None:
+        """Hold new calls at the door."""
+        ...
+
+    async def drain(self, *, timeout_s: float) -> int:
+        """Wait for calls in flight; those that outlive `timeout_s` are aborted and retried."""
+        ...
+
+    def resume(self) -> None: ...
+
+
+class Engine(Protocol):
+    """Serves policies and, if it can, trains them. Tensor work runs off the event loop."""
+
+    trains: bool
+    """False for engines that only serve; `update` then raises ConfigError."""
+
+    async def start(self, policies: Sequence[Policy]) -> None:
+        """Load every policy's weights.
+
+        Raises:
+            ConfigError: a model path is wrong or its tokenizer has no chat template.
+        """
+        ...
+
+    async def stop(self) -> None: ...
+
+    def backend(self, policy: str) -> Backend: ...
+
+    async def update(self, batch: Batch) -> Update:
+        """Train ``batch.policy`` on the batch; the new version serves when this returns."""
+        ...
+
+    async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:
+        """Write weights and tokenizer as a servable directory; with optimizer state to resume."""
+        ...
+
+    async def load(self, policy: str, directory: str, *, version: int) -> None:
+        """Restore what `save` wrote, as `version`."""
+        ...
+
+    async def fingerprint(self, policy: str) -> str:
+        """sha256 over the names and bytes of the policy's weights."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmSetup:
+    """What an engine needs to know of the chosen algorithm to train."""
+
+    name: str
+    loss: str
+    """Name of a registered loss of the engine."""
+    loss_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    lr: float = 1e-5
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    epochs: int = 1
+    """Passes over one batch."""
+    minibatches: int = 1
+    """Optimizer steps per pass; whole groups stay together."""
+    kl_weight: float = 0.0
+    """Weight of the k3 divergence to the frozen reference; 0 loads no reference."""
+
+
+class Algorithm(Protocol):
+    """An advantage plus a loss: everything that makes GRPO differ from RLOO."""
+
+    def credit(self, group: TrajectoryGroup) -> list[CallCredit]:
+        """Advantage and weight streams of every trained choice of the group.
+
+        Raises:
+            TrainingError: the group is empty.
+        """
+        ...
+
+    @property
+    def loss(self) -> str: ...
+
+    @property
+    def loss_options(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRecord:
+    """One ended attempt with everything recorded of it, as adapters take it."""
+
+    rollout: Rollout
+    attempt: Attempt
+    spans: list[Span]
+
+
+class RewardFunction(Protocol):
+    """Scores an attempt in the runner; may be async. A mapping gives one reward per channel."""
+
+    def __call__(self, task: Task, output: Any, attempt: AttemptRecord) -> Any: ...
+
+
+class Integration(Protocol):
+    """A framework's hooks, installed for as long as agl is attached to the process."""
+
+    name: str
+
+    def attach(self) -> None:
+        """Install the framework's native hooks; called once until `detach`."""
+        ...
+
+    def detach(self) -> None:
+        """Remove them and restore what was there."""
+        ...
+
+    def identity(self) -> Scope | None:
+        """Scope read from the framework's own context, in the task that sends; None: no opinion."""
+        ...
+
+
+@runtime_checkable
+class Register(Protocol):
+    """The callback that ``agl_register_*`` hooks are handed."""
+
+    def __call__(
+        self,
+        name: str,
+        target: str,
+        *,
+        extra: str | None = None,
+        config: type[BaseModel] | str | None = None,
+        summary: str = "",
+    ) -> None:
+        """Offer `target`, ``"module:attribute"``, under `name`; it is imported on first use.
+
+        Args:
+            name: Chosen by this name in the configuration.
+            target: Where the factory lives.
+            extra: The extra of agl-core that brings its framework.
+            config: pydantic model (or ``"module:attribute"`` of one) of its options.
+            summary: One line for ``agl plugins``.
+        """
+        ...

@@ -1,0 +1,120 @@
+"""The hooks. Registered objects act and are chosen by name in config; hooks observe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pluggy
+
+from agl_core.interfaces import AttemptRecord, Register, Store
+from agl_core.types import (
+    Attempt,
+    Batch,
+    Report,
+    Resources,
+    Rollout,
+    Span,
+    Trajectory,
+    Update,
+)
+
+if TYPE_CHECKING:
+    from agl_core.config import RunConfig
+
+PROJECT = "agl_core"
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+class RegisterSpecs:
+    """Offer objects by name. Called once, when the plugin loads."""
+
+    @hookspec(historic=True)
+    def agl_register_integrations(self, register: Register) -> None:
+        """Offer framework integrations: factories of `agl_core.interfaces.Integration`."""
+
+    @hookspec(historic=True)
+    def agl_register_stores(self, register: Register) -> None:
+        """Offer stores: ``factory(config: StoreConfig, directory: Path) -> StoreLifecycle``."""
+
+    @hookspec(historic=True)
+    def agl_register_adapters(self, register: Register) -> None:
+        """Offer adapters that turn attempt records into trajectories."""
+
+    @hookspec(historic=True)
+    def agl_register_rewards(self, register: Register) -> None:
+        """Offer reward factories: ``factory(**options) -> RewardFunction``."""
+
+    @hookspec(historic=True)
+    def agl_register_algorithms(self, register: Register) -> None:
+        """Offer algorithms: ``factory(options) -> Algorithm``."""
+
+    @hookspec(historic=True)
+    def agl_register_losses(self, register: Register) -> None:
+        """Offer an engine's losses, named ``<engine>.<loss>``."""
+
+    @hookspec(historic=True)
+    def agl_register_engines(self, register: Register) -> None:
+        """Offer engines: ``factory(options, setup: AlgorithmSetup | None) -> Engine``."""
+
+    @hookspec(historic=True)
+    def agl_register_metrics(self, register: Register) -> None:
+        """Offer metrics: ``metric(batch: Batch) -> dict[str, float]``, logged each step."""
+
+    @hookspec(historic=True)
+    def agl_register_checks(self, register: Register) -> None:
+        """Offer checks of a framework's pitfalls, asked before training."""
+
+    @hookspec(historic=True)
+    def agl_register_panels(self, register: Register) -> None:
+        """Offer dashboard panels."""
+
+    @hookspec(historic=True)
+    def agl_register_commands(self, register: Register) -> None:
+        """Offer click commands of the ``agl`` program."""
+
+
+class ObserveSpecs:
+    """Watch a run. A hook that raises stops the run as `PluginError` naming its plugin."""
+
+    @hookspec
+    def agl_config_resolved(self, config: RunConfig) -> None:
+        """The configuration is final and validated; nothing has started."""
+
+    @hookspec
+    def agl_run_started(self, run_id: str, store: Store) -> None:
+        """Store, gateway and engine are up; no rollout has been queued."""
+
+    @hookspec
+    def agl_rollout_started(self, rollout: Rollout, attempt: Attempt) -> None:
+        """A worker has claimed the rollout; the agent has not been called."""
+
+    @hookspec
+    def agl_rollout_finished(
+        self, rollout: Rollout, attempt: Attempt, spans: Sequence[Span]
+    ) -> None:
+        """The attempt is sealed; `spans` are those of tracing, without the gateway's."""
+
+    @hookspec
+    def agl_trajectories_built(
+        self, record: AttemptRecord, trajectories: Sequence[Trajectory]
+    ) -> None:
+        """One attempt has been joined."""
+
+    @hookspec
+    def agl_batch_built(self, batch: Batch, step: int) -> None:
+        """The step's batch is ready; it has not been trained on."""
+
+    @hookspec
+    def agl_update_applied(self, update: Update, step: int) -> None:
+        """New weights serve."""
+
+    @hookspec
+    def agl_resources_published(self, resources: Resources) -> None:
+        """The store holds a new version."""
+
+    @hookspec
+    def agl_run_finished(self, report: Report) -> None:
+        """The run has ended well; its report is written."""

@@ -1,0 +1,50 @@
+"""The training batch: a forest of unique tokens and the loss terms that sit on it."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Every unique token once, and one loss term per sampled token.
+
+    Tokens are nodes of a forest: calls that share a prefix share its nodes, whichever attempt,
+    agent or choice they belong to. Node order is depth first, so a parent precedes its children
+    and every subtree is one contiguous range. A loss term predicts `targets[j]` from node
+    `nodes[j]`, the token before it; several terms may sit on one node. The sampled tokens
+    themselves are nodes too when something follows them.
+
+    Arrays are plain `array.array`: ``"i"`` for ids and indices, ``"f"`` for reals; a trainer views
+    them without a copy. N nodes, M loss terms, C calls.
+    """
+
+    policy: str
+    step: int
+    tokens: array[int]
+    """(N,) token ids."""
+    parents: array[int]
+    """(N,) index of the parent node, -1 for a root."""
+    positions: array[int]
+    """(N,) depth from the root: the position id."""
+    nodes: array[int]
+    """(M,) node whose output predicts the target."""
+    targets: array[int]
+    """(M,) sampled token id."""
+    advantages: array[float]
+    """(M,)"""
+    weights: array[float]
+    """(M,) share of the term in the loss; the loss is divided by their sum."""
+    logprobs: array[float]
+    """(M,) behaviour log-probability of the target, after temperature."""
+    temperatures: array[float]
+    """(M,) temperature the target was sampled at."""
+    calls: array[int]
+    """(M,) index into `call_ids`: the sequence a sequence-level ratio runs over."""
+    call_ids: tuple[str, ...]
+    """(C,)"""
+    versions: tuple[int, ...]
+    """(C,) policy version each call was sampled from; staleness is the current one less these."""
+    stats: dict[str, float] = field(default_factory=dict[str, float])
+    """Counts for reports: groups, attempts, calls, tokens_flat, tokens_unique, ..."""

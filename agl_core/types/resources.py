@@ -1,0 +1,67 @@
+"""What an agent runs with: versioned weights behind an endpoint, versioned prompts."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from agl_core.errors import ConfigError
+
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class LLM(msgspec.Struct, frozen=True, kw_only=True, tag="llm"):
+    """A policy behind an OpenAI-compatible endpoint."""
+
+    model: str
+    base_url: str = ""
+    api_key: str = ""
+    policy: str = ""
+    version: int = 0
+
+
+class PromptTemplate(msgspec.Struct, frozen=True, kw_only=True, tag="prompt_template"):
+    """A prompt with ``{name}`` placeholders; every other brace is literal text."""
+
+    template: str
+
+    @property
+    def placeholders(self) -> frozenset[str]:
+        return frozenset(_PLACEHOLDER.findall(self.template))
+
+    def format(self, **values: Any) -> str:
+        """Fill the placeholders that have a value, each once; values are never expanded again.
+
+        Raises:
+            ConfigError: a value names no placeholder of the template.
+        """
+        unknown = sorted(set(values) - self.placeholders)
+        if unknown:
+            raise ConfigError(
+                f"Prompt has no placeholders {unknown}; it has {sorted(self.placeholders)}"
+            )
+        return _PLACEHOLDER.sub(lambda match: str(values.get(match[1], match[0])), self.template)
+
+
+class Resources(msgspec.Struct, frozen=True, kw_only=True):
+    """An immutable, versioned set of named resources."""
+
+    version: int = 0
+    """Given by the store when published: 1, 2, ..."""
+    run_id: str = ""
+    step: int = 0
+    items: dict[str, LLM | PromptTemplate] = {}
+    created_at: float = 0.0
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """A named set of weights and the agents it serves."""
+
+    name: str
+    agents: tuple[str, ...] = ("*",)
+    """Exact names or globs; the first policy in config order that matches an agent serves it."""
+    trainable: bool = False
+    model: str = ""
+    version: int = 0

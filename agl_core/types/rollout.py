@@ -1,0 +1,143 @@
+"""A request to run an agent on a task, and its fenced executions."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Literal
+
+import msgspec
+
+from agl_core.types.task import Task
+
+Mode = Literal["train", "val", "test"]
+
+
+class RolloutStatus(str, Enum):
+    """Where a rollout stands; the last three are final."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        return self in (RolloutStatus.SUCCEEDED, RolloutStatus.FAILED, RolloutStatus.CANCELLED)
+
+
+class AttemptStatus(str, Enum):
+    """How one execution stands or ended; all but RUNNING are final."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    """Its worker stopped sending heartbeats."""
+
+    @property
+    def final(self) -> bool:
+        return self is not AttemptStatus.RUNNING
+
+
+class FailureKind(str, Enum):
+    """Why an attempt did not succeed; retries and credit policies are set per kind."""
+
+    AGENT = "agent"
+    REWARD = "reward"
+    ENGINE = "engine"
+    DEADLINE = "deadline"
+    CONTEXT_OVERFLOW = "context_overflow"
+    CAPTURE = "capture"
+    LOST = "lost"
+    CANCELLED = "cancelled"
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong in an attempt, kept as data."""
+
+    kind: FailureKind
+    message: str
+    type: str = ""
+    """Qualified class name of the exception, when there was one."""
+    traceback: str = ""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Deadlines and retries of one rollout."""
+
+    timeout_s: float = 300.0
+    """From claim to end; reaches the agent, its HTTP calls and the store."""
+    lease_s: float = 30.0
+    """An attempt without a heartbeat for this long is LOST."""
+    max_attempts: int = 1
+    retry_on: tuple[FailureKind, ...] = (FailureKind.ENGINE, FailureKind.LOST)
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One fenced execution of a rollout."""
+
+    id: str
+    rollout_id: str
+    fence: int
+    """1 for the first attempt, then 2, ...; a write with a lower fence is refused."""
+    worker: str
+    status: AttemptStatus = AttemptStatus.RUNNING
+    started_at: float = 0.0
+    """Unix seconds, as are all ``*_at``."""
+    ended_at: float | None = None
+    lease_until: float = 0.0
+    deadline_at: float = 0.0
+    failure: Failure | None = None
+    output: Any = None
+    """What the agent returned, if it is a JSON value; its ``repr`` otherwise."""
+    sealed: bool = False
+    """The runner has finished and the gateway has flushed: no record can follow."""
+
+
+class Rollout(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to run the agent on one task."""
+
+    id: str
+    task: Task
+    run_id: str
+    mode: Mode = "train"
+    group_id: str = ""
+    """Rollouts of one task and step that share a baseline."""
+    step: int = 0
+    seed: int = 0
+    resources_version: int = 0
+    limits: Limits = Limits()
+    status: RolloutStatus = RolloutStatus.QUEUED
+    created_at: float = 0.0
+    attempts: tuple[Attempt, ...] = ()
+    """Oldest first; filled by the store."""
+    consumed: bool = False
+    metadata: dict[str, Any] = {}
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The latest attempt; it drives the rollout's status."""
+        return self.attempts[-1] if self.attempts else None
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A rollout handed to a worker together with its fresh attempt."""
+
+    rollout: Rollout
+    attempt: Attempt
+
+
+class RolloutQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Filter of `Store.rollouts`; empty fields do not filter. Ordered by id, which is by time."""
+
+    ids: tuple[str, ...] = ()
+    run_id: str | None = None
+    group_id: str | None = None
+    mode: Mode | None = None
+    statuses: tuple[RolloutStatus, ...] = ()
+    after_id: str | None = None
+    """Return rollouts with a greater id only: the cursor of the next page."""
+    limit: int = 1000

@@ -1,0 +1,110 @@
+"""What a run did: updates, evaluations, losses, and the report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from agl_core.types.resources import Resources
+
+
+class Update(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of training one policy on one batch."""
+
+    policy: str
+    step: int
+    version: int
+    """Version of the weights that now serve."""
+    metrics: dict[str, float] = {}
+    staleness: int = 0
+    """Largest difference between the trained version and the version a call was sampled from."""
+    resources: Resources | None = None
+    checkpoint: str | None = None
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """A mean over tasks with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """Scores of the agents on a set of tasks; failed attempts stay in the denominator."""
+
+    step: int
+    score: Estimate
+    channels: dict[str, Estimate] = {}
+    pass_at_k: dict[int, Estimate] = {}
+    """k to the unbiased estimate; a k larger than the samples per task is absent."""
+    failed: dict[str, int] = {}
+    """Failure kind to attempts."""
+    wall_s: float = 0.0
+
+
+class Losses(msgspec.Struct, kw_only=True):
+    """Everything that did not become training data, counted by cause."""
+
+    counts: dict[str, int] = {}
+
+    def add(self, cause: str, n: int = 1) -> None:
+        if n:
+            self.counts[cause] = self.counts.get(cause, 0) + n
+
+    def merge(self, other: Losses) -> None:
+        for cause, n in other.counts.items():
+            self.add(cause, n)
+
+
+class StepReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of a run, as the progress line shows it and as it is stored."""
+
+    step: int
+    steps: int
+    reward: float
+    """Mean weighted return of the step's attempts, penalties included."""
+    channels: dict[str, float] = {}
+    rollouts: int = 0
+    calls: int = 0
+    tokens: int = 0
+    """Sampled tokens."""
+    failures: dict[str, int] = {}
+    lost: dict[str, int] = {}
+    metrics: dict[str, float] = {}
+    wall_s: float = 0.0
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """The outcome of a run: where the weights lie, what was reached, what was lost."""
+
+    run_id: str
+    directory: str
+    steps: list[StepReport] = []
+    evaluations: list[Evaluation] = []
+    policies: dict[str, dict[str, Any]] = {}
+    """Policy name to ``{"sha256_before", "sha256_after", "version", "path"}``."""
+    lost: dict[str, int] = {}
+    calls: int = 0
+    wall_s: float = 0.0
+    best: str | None = None
+    """Directory of the checkpoint with the best evaluation, or the last one without evaluations."""
+
+    def export(self, directory: str) -> str:
+        """Copy the best checkpoint's weights and tokenizer to `directory`, ready to serve.
+
+        Raises:
+            TrainingError: the run produced no checkpoint.
+        """
+        import shutil  # noqa: PLC0415
+        from pathlib import Path  # noqa: PLC0415
+
+        from agl_core.errors import TrainingError  # noqa: PLC0415
+
+        if self.best is None:
+            raise TrainingError(f"Run {self.run_id!r} has no checkpoint to export: it took no step")
+        target = Path(directory)
+        shutil.copytree(Path(self.best) / "policies", target, dirs_exist_ok=True)
+        return str(target)

@@ -1,0 +1,141 @@
+"""What happened inside an attempt: OpenTelemetry-shaped spans, and the exact model call."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Literal
+
+import msgspec
+
+from agl_core.types.reward import Reward
+
+
+class SpanKind(str, Enum):
+    """What a span describes."""
+
+    AGENT = "agent"
+    LLM = "llm"
+    TOOL = "tool"
+    REWARD = "reward"
+    MESSAGE = "message"
+    """A point in time: a message, an object, an exception, a capture error."""
+    OPERATION = "operation"
+    """A named piece of the user's program; also a framework's graph or node."""
+
+
+SpanStatus = Literal["unset", "ok", "error"]
+
+LogprobsMode = Literal["processed", "raw", "none"]
+"""``processed``: after temperature; ``raw``: of the untempered logits; ``none``: not given."""
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """Parameters under which a call was sampled, as sent to the backend."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int | None = None
+    n: int = 1
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    extra: dict[str, Any] = {}
+    """Every other sampling field of the request, verbatim."""
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """One sampled answer, with exactly the tokens the engine sampled."""
+
+    index: int = 0
+    token_ids: list[int] = []
+    """Sampled ids in order, the end-of-sequence token included; empty when not captured."""
+    logprobs: list[float] = []
+    """One per token id, natural log; see `ModelCall.logprobs_mode`."""
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: list[dict[str, Any]] = []
+    """In wire form: ``{"id", "type", "function": {"name", "arguments"}}``."""
+    finish_reason: str | None = None
+
+
+class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gateway saw of one logical request: the only source of training tokens."""
+
+    id: str
+    """Call id, minted before the request left."""
+    rollout_id: str
+    attempt_id: str
+    agent: str
+    agent_run_id: str = ""
+    """Empty when the caller could not tell runs of one agent apart."""
+    messages: list[dict[str, Any]] = []
+    tools: list[dict[str, Any]] = []
+    sampling: Sampling = Sampling()
+    prompt_token_ids: list[int] = []
+    choices: list[Choice] = []
+    logprobs_mode: LogprobsMode = "none"
+    response_id: str = ""
+    model: str = ""
+    """The model name the client asked for."""
+    policy: str = ""
+    policy_version: int = 0
+    trainable: bool = True
+    """False for frozen policies, external models and scopes with ``trainable=False``."""
+    streamed: bool = False
+    complete: bool = False
+    """The answer reached its end (finish reason and last ids forwarded)."""
+    tries: int = 1
+    """Sends of this logical request; the record is the last one."""
+    superseded: bool = False
+    """An earlier try of a call whose later try is the record."""
+    status_code: int = 200
+    error: str = ""
+    started_ns: int = 0
+    """Unix nanoseconds, as are all ``*_ns``."""
+    first_token_ns: int | None = None
+    ended_ns: int = 0
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """One recorded piece of an attempt.
+
+    Order within an attempt is `sequence`, then `start_ns`, then `id`. Token ids never go into
+    `attributes`; they live in `call`.
+    """
+
+    id: str
+    rollout_id: str
+    attempt_id: str
+    kind: SpanKind
+    name: str
+    parent_id: str | None = None
+    agent: str | None = None
+    """Nearest enclosing agent; an LLM span always names one."""
+    agent_run_id: str | None = None
+    sequence: int = 0
+    start_ns: int = 0
+    end_ns: int = 0
+    status: SpanStatus = "unset"
+    error: str = ""
+    attributes: dict[str, Any] = {}
+    """JSON values under the names of `agl_core.semconv`."""
+    call_id: str | None = None
+    """LLM spans: the id shared by the client's span (structure) and the gateway's (tokens)."""
+    call: ModelCall | None = None
+    """LLM spans written by the gateway."""
+    reward: Reward | None = None
+    """Reward spans."""
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """Sort key of the one stable order within an attempt."""
+        return (self.sequence, self.start_ns, self.id)
+
+
+class Ingest(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a batch of spans; nothing is lost in silence."""
+
+    accepted: int = 0
+    duplicate: int = 0
+    """Already stored under the same id: a retried request."""
+    late: int = 0
+    """For attempts that had ended: refused and counted."""

@@ -1,0 +1,105 @@
+"""Joined calls as token paths: what an algorithm learns from."""
+
+from __future__ import annotations
+
+import msgspec
+
+from agl_core.types.rollout import FailureKind
+
+
+class Triplet(msgspec.Struct, frozen=True, kw_only=True):
+    """(prompt, response, reward) of one call of one agent."""
+
+    call_id: str
+    rollout_id: str
+    attempt_id: str
+    agent: str
+    agent_run_id: str
+    ordinal: int
+    """Index of the call among this agent's calls in the attempt, in causal order."""
+    run_ordinal: int
+    """Index of the agent run among this agent's runs in the attempt."""
+    choice: int
+    """Index of the choice that these tokens are."""
+    continued: bool
+    """The conversation went on from this choice, or the call had only one."""
+    prompt_ids: list[int]
+    response_ids: list[int]
+    logprobs: list[float]
+    """Behaviour log-probabilities, one per response id."""
+    logprobs_mode: str
+    temperature: float
+    finish_reason: str | None
+    policy: str
+    policy_version: int
+    prompt_text: str = ""
+    response_text: str = ""
+    reward: float | None = None
+    """Sum of the rewards aimed at this very call or choice; None when there were none."""
+
+
+class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
+    """One agent's ordered calls in one attempt as a root-to-leaf token path.
+
+    Edited history starts a new path, so an agent may have several in one attempt. Every stream
+    has one entry per token of `token_ids`.
+    """
+
+    rollout_id: str
+    attempt_id: str
+    group_id: str
+    task_id: str
+    agent: str
+    policy: str
+    token_ids: list[int]
+    call_index: list[int]
+    """Index into `calls` of the call that sampled the token; -1 for context, never trained."""
+    logprobs: list[float]
+    """Behaviour log-probabilities; 0.0 for context."""
+    calls: list[Triplet]
+    """The calls whose responses lie on this path, root first; each call lies on one path only."""
+
+
+class AgentReturn(msgspec.Struct, frozen=True, kw_only=True):
+    """What one agent earned in one attempt, by the unit the rewards named."""
+
+    rollout_id: str
+    attempt_id: str
+    agent: str
+    value: float
+    """Attempt-level plus agent-level rewards, channels weighted and summed."""
+    runs: dict[str, float] = {}
+    """Agent run id to the rewards aimed at that run."""
+    calls: dict[str, float] = {}
+    """Call id to the rewards aimed at that call (its continued choice)."""
+    choices: dict[str, dict[int, float]] = {}
+    """Call id to choice index to the rewards that named the choice."""
+    channels: dict[str, float] = {}
+    """Unweighted sums per channel, for reports."""
+    failure: FailureKind | None = None
+    """Set when the attempt failed and the failure policy gave it a penalty."""
+
+
+class TrajectoryGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The attempts of one task for one agent: the unit of a baseline.
+
+    `returns` and `trajectories` run in parallel, one entry per attempt, ordered by rollout id.
+    """
+
+    group_id: str
+    task_id: str
+    agent: str
+    policy: str
+    returns: list[AgentReturn]
+    trajectories: list[list[Trajectory]]
+
+
+class CallCredit(msgspec.Struct, frozen=True, kw_only=True):
+    """Advantage and loss weight of every response token of one choice of one call."""
+
+    call_id: str
+    choice: int
+    advantages: list[float]
+    """One per response token."""
+    weights: list[float]
+    """One per response token; 0.0 trains nothing."""
