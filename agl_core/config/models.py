@@ -53,13 +53,13 @@ class EngineConfig(_PluginOptions):
 class AlgorithmConfig(_PluginOptions):
     name: str = "grpo"
     lr: PositiveFloat | Literal[0] = 1e-5
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: PositiveFloat = 1.0
     group_size: PositiveInt = 8
     """Attempts per task and step: the group of a baseline."""
     epochs: PositiveInt = 1
     minibatches: PositiveInt = 1
-    kl_weight: float = Field(0.0, ge=0)
+    kl_weight: float = Field(default=0.0, ge=0)
 
 
 class TrainConfig(_Config):
@@ -79,7 +79,7 @@ class RolloutConfig(_Config):
     timeout_s: PositiveFloat = 300.0
     lease_s: PositiveFloat = 30.0
     max_attempts: PositiveInt = 2
-    temperature: float | None = Field(None, ge=0)
+    temperature: float | None = Field(default=None, ge=0)
     """Replaces the agent's own temperature in training rollouts of trained agents."""
     max_tokens: PositiveInt | None = None
     """Upper bound put on the agent's own limit for trained agents."""
@@ -102,9 +102,9 @@ class RolloutConfig(_Config):
 
 
 class CaptureConfig(_Config):
-    max_error_share: float = Field(0.0, ge=0, le=1)
+    max_error_share: float = Field(default=0.0, ge=0, le=1)
     """Share of a step's attempts that may be dropped for capture errors before the run stops."""
-    reward_grace_s: float = Field(0.0, ge=0)
+    reward_grace_s: float = Field(default=0.0, ge=0)
 
 
 class StoreConfig(_Config):
@@ -130,7 +130,7 @@ class EvalConfig(_Config):
     pass_at: list[PositiveInt] = Field(default_factory=list[PositiveInt])
     threshold: float = 1.0
     """An attempt passes when its score reaches this."""
-    temperature: float | None = Field(None, ge=0)
+    temperature: float | None = Field(default=None, ge=0)
 
 
 class RunConfig(_Config):
