@@ -46,7 +46,7 @@ def test_clock_set_back_does_not_reverse_the_order(monkeypatch):
 
 def test_seeding_random_does_not_repeat_ids(monkeypatch):
     monkeypatch.setattr(ids, "time_ns", lambda: 1)
-    source = ids._Ticks()
+    source = ids._Source()
     random.seed(7)
     first = source.draw()
     source.reset()
