@@ -17,7 +17,7 @@ class Batch:
     themselves are nodes too when something follows them.
 
     Arrays are plain `array.array`: ``"i"`` for ids and indices, ``"f"`` for reals; a trainer views
-    them without a copy. N nodes, M loss terms, C calls.
+    them without a copy. N nodes, M loss terms, C sampled sequences.
     """
 
     policy: str
@@ -43,8 +43,10 @@ class Batch:
     calls: array[int]
     """(M,) index into `call_ids`: the sequence a sequence-level ratio runs over."""
     call_ids: tuple[str, ...]
-    """(C,)"""
+    """(C,) one entry per trained choice: siblings of an ``n > 1`` call repeat its id."""
     versions: tuple[int, ...]
     """(C,) policy version each call was sampled from; staleness is the current one less these."""
+    groups: array[int]
+    """(C,) index of the group each call belongs to, 0, 1, ...: minibatches never split a group."""
     stats: dict[str, float] = field(default_factory=dict[str, float])
     """Counts for reports: groups, attempts, calls, tokens_flat, tokens_unique, ..."""
