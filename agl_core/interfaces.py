@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from agl_core.types import (
+    AgentReturn,
     Attempt,
     AttemptStatus,
     Batch,
@@ -15,6 +16,7 @@ from agl_core.types import (
     Failure,
     Ingest,
     LogprobsMode,
+    Losses,
     Policy,
     Resources,
     Rollout,
@@ -22,7 +24,9 @@ from agl_core.types import (
     Scope,
     Span,
     Task,
+    Trajectory,
     TrajectoryGroup,
+    Triplet,
     Update,
 )
 
@@ -307,6 +311,70 @@ class AttemptRecord:
     rollout: Rollout
     attempt: Attempt
     spans: list[Span]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptedAttempt:
+    """What an adapter made of one attempt; mappings are keyed by trained agent."""
+
+    rollout_id: str
+    attempt_id: str
+    group_id: str
+    task_id: str
+    trajectories: Mapping[str, Sequence[Trajectory]]
+    """Agents with at least one sample; empty in validation and test rollouts."""
+    returns: Mapping[str, AgentReturn]
+    """The same agents as `trajectories`."""
+    score: float
+    """Total return: every reward of the attempt, whatever its target, weighted by channel."""
+    channels: Mapping[str, float]
+    """Unweighted sum of the attempt's rewards per channel."""
+    calls: int
+    """Calls that gave an answer, of every agent."""
+    seen: frozenset[str]
+    """Every agent that spoke or ran, trained or not."""
+    losses: Losses
+
+
+class Adapter(Protocol):
+    """Turns one ended attempt into trajectories and returns."""
+
+    def adapt(self, record: AttemptRecord) -> AdaptedAttempt:
+        """Join, select and credit. An attempt that failed is taken without its rewards.
+
+        Raises:
+            CaptureError: what was recorded is not exactly true; the whole attempt is unusable.
+            RewardError: no reward arrived, or one is not finite or hits nothing.
+        """
+        ...
+
+    def check(self, seen: Collection[str]) -> None:
+        """Compare the agents to train with those that were seen.
+
+        Raises:
+            ConfigError: a name or glob matches nobody.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreditedCall:
+    """One sampled choice with what it earned and the group it earned it in."""
+
+    triplet: Triplet
+    credit: CallCredit
+    group: int
+    """0, 1, ... in the order of the batch's groups."""
+
+
+class ForestBuilder(Protocol):
+    """Lays the sampled choices of one policy out as a `Batch`."""
+
+    def __call__(self, calls: Sequence[CreditedCall], *, policy: str, step: int) -> Batch:
+        """Raises:
+        TrainingError: there is nothing to lay out, or credits and tokens do not align.
+        """
+        ...
 
 
 class RewardFunction(Protocol):
