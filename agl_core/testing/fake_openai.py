@@ -1,0 +1,315 @@
+"""A loopback server for OpenAI chat completions with vLLM's extra fields, and a log of the truth.
+
+::
+
+    async with FakeOpenAI(lambda body: "hello") as server:
+        ...                                   # talk to server.base_url
+        assert server.log[0].choices[0].text == "hello"
+
+    with FakeOpenAI() as server: ...          # the same on a thread of its own
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from random import Random
+from typing import Any, final
+
+from aiohttp import web
+
+from agl_core.testing import _fake_answers as answers
+from agl_core.testing._fake_answers import Answered, AnsweredChoice, FakeReply, Script
+
+__all__ = ["Answered", "AnsweredChoice", "FakeOpenAI", "FakeOptions", "FakeReply"]
+
+Pace = Callable[[Answered, int], Awaitable[None]]
+"""Awaited before piece k of an answer is sent; 0 is before anything is."""
+Cut = Callable[[bytes], Iterable[bytes]]
+"""From a whole event stream to the pieces in which it is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeOptions:
+    """What the server can do and how it misbehaves."""
+
+    token_ids: bool = True
+    """Honour ``return_token_ids`` in plain answers."""
+    stream_token_ids: bool = True
+    logprobs: bool = True
+    logprobs_mode: str = "processed"
+    """Whether ``top_logprobs`` follow the temperature (``processed``) or not (``raw``)."""
+    strict: bool = False
+    """Refuse ``return_token_ids`` with 400, as servers do that know no extra fields."""
+    stable: bool = False
+    """One spelling per text, so that a conversation's prompts extend each other token by token."""
+    max_model_len: int = 1_000_000
+    """Longer prompts get vLLM's 400."""
+    seed: int = 0
+    api_key: str | None = None
+    """Bearer token that requests must carry."""
+    models: tuple[str, ...] = ("fake-model",)
+
+
+@final
+class FakeOpenAI:
+    """Answers ``/v1/chat/completions`` and ``/v1/models`` and keeps what it answered in `log`."""
+
+    def __init__(self, script: Script | None = None, options: FakeOptions | None = None) -> None:
+        """Build a server; it listens once entered.
+
+        Args:
+            script: Gives the reply of every choice; without it the last message is echoed.
+            options: What the server can do.
+        """
+        self.script: Script = script or _echo
+        self.options = options or FakeOptions()
+        self.log: list[Answered] = []
+        """Every request that reached the model, in order of arrival."""
+        self.refused: list[Answered] = []
+        """Requests answered with an error status."""
+        self.pace: Pace | None = None
+        self.cut: Cut | None = None
+        self.tamper: Callable[[dict[str, Any]], None] | None = None
+        """Changes each JSON body or chunk in place before it is sent."""
+        self.in_flight = 0
+        self.base_url = ""
+        self._failures: list[tuple[int, dict[str, Any]]] = []
+        self._random = Random(self.options.seed)  # noqa: S311
+        self._changed = threading.Condition()
+        self._runner: web.AppRunner | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def fail(self, times: int, *, status: int = 500, body: dict[str, Any] | None = None) -> None:
+        """Answer the next `times` requests with an error."""
+        error = body or {"error": {"message": "out of order", "type": "server_error", "code": None}}
+        self._failures += [(status, error)] * times
+
+    def wait(self, count: int, *, timeout_s: float = 10.0) -> list[Answered]:
+        """Block until `count` answers have ended, in full or early, and return the log.
+
+        Raises:
+            TimeoutError: they did not end in time.
+        """
+
+        def ended() -> bool:
+            return sum(answer.done for answer in self.log) >= count
+
+        with self._changed:
+            if not self._changed.wait_for(ended, timeout=timeout_s):
+                raise TimeoutError(f"{count} answers expected, the log holds {self.log}")
+        return self.log
+
+    async def ended(self, count: int, *, timeout_s: float = 10.0) -> list[Answered]:
+        """`wait` without blocking the loop."""
+        return await asyncio.to_thread(self.wait, count, timeout_s=timeout_s)
+
+    async def __aenter__(self) -> FakeOpenAI:
+        app = web.Application(client_max_size=2**30)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_get("/v1/models", self._models)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        host, port = self._runner.addresses[0][:2]
+        self.base_url = f"http://{host}:{port}/v1"
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def __enter__(self) -> FakeOpenAI:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fake-openai")
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self.__aenter__(), self._loop).result()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._loop is None or self._thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(self.__aexit__(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _models(self, request: web.Request) -> web.Response:
+        del request
+        rows = [
+            {"id": name, "object": "model", "max_model_len": self.options.max_model_len}
+            for name in self.options.models
+        ]
+        return web.json_response({"object": "list", "data": rows})
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        body: dict[str, Any] = await request.json()
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        answer = Answered(
+            id=f"chatcmpl-{self._random.getrandbits(64):016x}", body=body, headers=headers
+        )
+        refusal = self._refusal(answer)
+        if refusal is not None:
+            answer.status = refusal[0]
+            self.refused.append(answer)
+            return web.json_response(refusal[1], status=refusal[0])
+        self._sample(answer)
+        self.log.append(answer)
+        self.in_flight += 1
+        answer.closed_early = True
+        try:
+            response = await (self._stream if answer.streamed else self._plain)(request, answer)
+            answer.closed_early = False
+        except ConnectionError:
+            return web.Response(status=499)
+        else:
+            return response
+        finally:
+            self.in_flight -= 1
+            with self._changed:
+                answer.done = True
+                self._changed.notify_all()
+
+    def _refusal(self, answer: Answered) -> tuple[int, dict[str, Any]] | None:
+        key = self.options.api_key
+        if key is not None and answer.headers.get("authorization") != f"Bearer {key}":
+            return 401, _error("wrong API key", "invalid_api_key")
+        if self._failures:
+            return self._failures.pop(0)
+        if self.options.strict and "return_token_ids" in answer.body:
+            return 400, _error("unknown field return_token_ids", "unknown_parameter")
+        answer.prompt_token_ids = answers.prompt_ids(answer.body, random=self._spelling())
+        length, limit = len(answer.prompt_token_ids), self.options.max_model_len
+        if length >= limit:
+            text = f"This model's maximum context length is {limit} tokens, got {length}"
+            return 400, _error(text, "context_length_exceeded")
+        return None
+
+    def _spelling(self) -> Random | None:
+        return None if self.options.stable else self._random
+
+    def _sample(self, answer: Answered) -> None:
+        body = answer.body
+        answer.streamed = bool(body.get("stream"))
+        for index in range(body.get("n") or 1):
+            choice = answers.sample(
+                self.script(body),
+                index=index,
+                random=self._random,
+                stable=self.options.stable,
+                max_tokens=body.get("max_completion_tokens") or body.get("max_tokens"),
+            )
+            answer.choices.append(choice)
+
+    def _alternatives(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        count = body.get("top_logprobs") or 0
+        logits = [-1.0 - 0.7 * rank for rank in range(count)]
+        if self.options.logprobs_mode == "processed":
+            logits = [logit / (body.get("temperature", 1.0) or 1.0) for logit in logits]
+        return [{"token": f"c{k}", "logprob": v, "bytes": None} for k, v in enumerate(logits)]
+
+    def _extras(self, answer: Answered, choice: AnsweredChoice, *, ids: bool) -> dict[str, Any]:
+        extras: dict[str, Any] = {"logprobs": None}
+        if self.options.logprobs and answer.body.get("logprobs"):
+            alternatives = self._alternatives(answer.body)
+            extras["logprobs"] = answers.logprob_entries(choice, alternatives)
+        if ids and answer.body.get("return_token_ids"):
+            extras["token_ids"] = choice.token_ids
+        return extras
+
+    def _envelope(self, answer: Answered, kind: str) -> dict[str, Any]:
+        model = answer.body.get("model")
+        return {"id": answer.id, "object": kind, "created": 1, "model": model}
+
+    async def _plain(self, request: web.Request, answer: Answered) -> web.StreamResponse:
+        if self.pace is not None:
+            await self.pace(answer, 0)
+        ids = self.options.token_ids
+        payload = self._envelope(answer, "chat.completion")
+        payload["choices"] = [
+            {
+                "index": choice.index,
+                "message": answers.message(choice),
+                "finish_reason": choice.finish_reason,
+                **self._extras(answer, choice, ids=ids),
+            }
+            for choice in answer.choices
+        ]
+        payload["usage"] = answer.usage
+        if ids and answer.body.get("return_token_ids"):
+            payload["prompt_token_ids"] = answer.prompt_token_ids
+        if self.tamper is not None:
+            self.tamper(payload)
+        response = web.json_response(payload)
+        await response.prepare(request)
+        await response.write_eof()
+        return response
+
+    def _chunks(self, answer: Answered) -> Iterable[dict[str, Any]]:
+        ids = self.options.stream_token_ids and bool(answer.body.get("return_token_ids"))
+        usage = bool((answer.body.get("stream_options") or {}).get("include_usage"))
+        base = self._envelope(answer, "chat.completion.chunk")
+        if usage:
+            base["usage"] = None
+        first = True
+        for choice in answer.choices:
+            head = {"index": choice.index, "delta": {"role": "assistant", "content": ""}}
+            chunk = {**base, "choices": [{**head, "logprobs": None, "finish_reason": None}]}
+            yield {**chunk, "prompt_token_ids": answer.prompt_token_ids} if first and ids else chunk
+            first = False
+        for choice in answer.choices:
+            extras = self._extras(answer, choice, ids=ids)
+            for piece in answers.deltas(choice):
+                yield {**base, "choices": [_chunk_choice(choice, piece, extras)]}
+        if usage:
+            yield {**base, "choices": [], "usage": answer.usage}
+
+    async def _stream(self, request: web.Request, answer: Answered) -> web.StreamResponse:
+        if self.pace is not None:
+            await self.pace(answer, 0)
+        events: list[bytes] = []
+        for chunk in self._chunks(answer):
+            if self.tamper is not None:
+                self.tamper(chunk)
+            events.append(b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n")
+        events.append(b"data: [DONE]\n\n")
+        pieces = events if self.cut is None else self.cut(b"".join(events))
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for position, piece in enumerate(pieces):
+            if self.pace is not None and position:
+                await self.pace(answer, position)
+            await response.write(piece)
+        await response.write_eof()
+        return response
+
+
+def _chunk_choice(
+    choice: AnsweredChoice, piece: answers.Delta, extras: dict[str, Any]
+) -> dict[str, Any]:
+    at = slice(piece.position, piece.position + 1)
+    row: dict[str, Any] = {
+        "index": choice.index,
+        "delta": piece.delta,
+        "logprobs": None,
+        "finish_reason": choice.finish_reason if piece.last else None,
+    }
+    if extras["logprobs"] is not None:
+        row["logprobs"] = {"content": extras["logprobs"]["content"][at]}
+    if "token_ids" in extras:
+        row["token_ids"] = extras["token_ids"][at]
+    return row
+
+
+def _echo(body: dict[str, Any]) -> str:
+    content: Any = body["messages"][-1].get("content")
+    return content if isinstance(content, str) else json.dumps(content)
+
+
+def _error(message: str, code: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "invalid_request_error", "code": code}}

@@ -1,0 +1,57 @@
+"""A vocabulary with many spellings of every text: ids decode to text, text does not name ids.
+
+An id stands for one or two bytes, and every byte string has `ALIASES` ids. Two encodings of equal
+texts therefore never agree by accident, so a test that joins calls by content is caught.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+from typing import Final
+
+__all__ = ["ALIASES", "EOS_ID", "decode", "encode", "token_bytes"]
+
+EOS_ID: Final = 2
+"""Decodes to nothing."""
+ALIASES: Final = 500
+_SPECIAL: Final = 16
+_ONE_BYTE: Final = 256
+_CODES: Final = _ONE_BYTE + 256 * 256
+
+
+def token_bytes(token_id: int) -> bytes:
+    """Bytes that one id stands for; empty for special ids.
+
+    Raises:
+        ValueError: the id is outside the vocabulary.
+    """
+    if 0 <= token_id < _SPECIAL:
+        return b""
+    if not _SPECIAL <= token_id < _SPECIAL + ALIASES * _CODES:
+        raise ValueError(f"Token id {token_id} is not in the vocabulary")
+    code = (token_id - _SPECIAL) % _CODES
+    if code < _ONE_BYTE:
+        return bytes((code,))
+    return (code - _ONE_BYTE).to_bytes(2, "big")
+
+
+def decode(ids: Iterable[int]) -> str:
+    """Text of ids; bytes that are no UTF-8 become U+FFFD."""
+    return b"".join(map(token_bytes, ids)).decode("utf-8", errors="replace")
+
+
+def encode(text: str, *, random: Random | None) -> list[int]:
+    """Ids that decode to `text`: a random spelling, or the one plain spelling without `random`."""
+    data = text.encode()
+    if random is None:
+        return [_SPECIAL + byte for byte in data]
+    ids: list[int] = []
+    position = 0
+    while position < len(data):
+        width = 2 if position + 1 < len(data) and random.random() < 0.5 else 1
+        code = int.from_bytes(data[position : position + width], "big")
+        code += _ONE_BYTE if width == 2 else 0
+        ids.append(_SPECIAL + random.randrange(ALIASES) * _CODES + code)
+        position += width
+    return ids
