@@ -252,7 +252,8 @@ class FakeOpenAI:
 
     def _chunks(self, answer: Answered) -> Iterable[dict[str, Any]]:
         ids = self.options.stream_token_ids and bool(answer.body.get("return_token_ids"))
-        usage = bool((answer.body.get("stream_options") or {}).get("include_usage"))
+        options: dict[str, Any] = answer.body.get("stream_options") or {}
+        usage = bool(options.get("include_usage"))
         base = self._envelope(answer, "chat.completion.chunk")
         if usage:
             base["usage"] = None
@@ -307,7 +308,7 @@ def _chunk_choice(
 
 
 def _echo(body: dict[str, Any]) -> str:
-    content: Any = body["messages"][-1].get("content")
+    content = body["messages"][-1].get("content")
     return content if isinstance(content, str) else json.dumps(content)
 
 
