@@ -1,0 +1,105 @@
+"""What agl-core itself offers, registered the way every plugin does it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agl_core.interfaces import Register, StoreLifecycle
+from agl_core.plugins import PluginManager, hookimpl
+
+if TYPE_CHECKING:
+    from agl_core.config import StoreConfig
+
+
+def load_plugins(files: Iterable[str | Path] = ()) -> PluginManager:
+    """The plugins of a run: built-ins, then installed ones in name order, then local `files`.
+
+    Raises:
+        PluginError: a local file is broken. A broken installed plugin raises when it is chosen.
+    """
+    manager = PluginManager()
+    manager.load_builtin(sys.modules[__name__])
+    manager.load_installed()
+    for path in files:
+        manager.load_file(path)
+    return manager
+
+
+@hookimpl
+def agl_register_stores(register: Register) -> None:
+    register(
+        "sqlite",
+        "agl_core.builtin:sqlite_store",
+        summary="one file that survives a crash (the default)",
+    )
+    register("memory", "agl_core.builtin:memory_store", summary="gone when the process ends")
+
+
+@hookimpl
+def agl_register_rewards(register: Register) -> None:
+    for name, summary in (
+        ("exact_match", "the answer equals the expected one"),
+        ("numeric", "the answer's number is within a tolerance of the expected one"),
+        ("regex", "the answer matches a pattern"),
+        ("json_schema", "the answer is JSON that a schema accepts"),
+    ):
+        attribute = "".join(part.capitalize() for part in name.split("_"))
+        register(
+            name,
+            f"agl_core.rewards.{name}:{attribute}",
+            config=f"agl_core.rewards.{name}:{attribute}Options",
+            summary=summary,
+        )
+
+
+@hookimpl
+def agl_register_algorithms(register: Register) -> None:
+    for name, attribute, summary in (
+        ("grpo", "GRPO", "group-relative advantages, clipped token ratios"),
+        ("rloo", "RLOO", "each attempt against the mean of its siblings"),
+        ("reinforce", "Reinforce", "the return itself, no baseline from the group"),
+    ):
+        register(
+            name,
+            f"agl_core.training.algorithms.{name}:{attribute}",
+            config=f"agl_core.training.algorithms.{name}:{attribute}Options",
+            summary=summary,
+        )
+
+
+@hookimpl
+def agl_register_engines(register: Register) -> None:
+    register(
+        "http",
+        "agl_core.gateway.engine_http:HttpEngine",
+        config="agl_core.gateway.engine_http:HttpOptions",
+        summary="an OpenAI-compatible endpoint that serves but does not train",
+    )
+
+
+@hookimpl
+def agl_register_commands(register: Register) -> None:
+    for name, summary in (
+        ("train", "train the named agents of an agent program"),
+        ("eval", "score an agent program on its validation tasks"),
+        ("trace", "show what happened inside a run's rollouts"),
+        ("plugins", "list plugins with version and state"),
+    ):
+        register(name, f"agl_core.cli.{name}:command", summary=summary)
+
+
+def sqlite_store(config: StoreConfig, directory: Path) -> StoreLifecycle:
+    """The store of a run in `directory`."""
+    from agl_core.store.sqlite import create  # noqa: PLC0415
+
+    return create(config, directory)
+
+
+def memory_store(config: StoreConfig, directory: Path) -> StoreLifecycle:
+    """A store that keeps nothing on disk."""
+    from agl_core.store.memory import create  # noqa: PLC0415
+
+    return create(config, directory)
