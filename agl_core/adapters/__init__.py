@@ -1,1 +1,42 @@
-"""."""
+"""From spans to training data: join, prefix tree, credit, selection.
+
+What does not become training data is an error or counted in `AdaptedAttempt.losses`:
+
+==============================  ==================================================================
+cause                           meaning
+==============================  ==================================================================
+``superseded_tries``            earlier sends of a retried request
+``calls_refused``               the backend answered with an HTTP error
+``calls_incomplete``            cut off before the end, in a failed attempt or by an untrained agent
+``calls_unsent``                a trained agent's call that failed before it was sent
+``calls_untrainable``           a selected agent's call under ``trainable=False`` or a frozen policy
+``calls_without_agent``         calls of nobody that carry no tokens
+``rewards_untrained``           rewards for an agent, run or call that is not trained
+``rewards_of_dropped_calls``    rewards for a call that gave no sample
+``rewards_of_failed_attempts``  rewards that arrived before the attempt failed
+``agents_without_reward``       trained agents that no reward reached: their return is 0
+``choices_without_reward``      choices of an ``n > 1`` call that no reward named
+==============================  ==================================================================
+"""
+
+from agl_core.adapters.adapter import TrajectoryAdapter
+from agl_core.adapters.credit import Credited, credit
+from agl_core.adapters.forest import forest
+from agl_core.adapters.join import JoinedAttempt, JoinedCall, join
+from agl_core.adapters.select import AgentSelector, serving_policy
+from agl_core.adapters.tree import Sample, link, trajectories
+
+__all__ = [
+    "AgentSelector",
+    "Credited",
+    "JoinedAttempt",
+    "JoinedCall",
+    "Sample",
+    "TrajectoryAdapter",
+    "credit",
+    "forest",
+    "join",
+    "link",
+    "serving_policy",
+    "trajectories",
+]

@@ -1,0 +1,94 @@
+"""A radix tree over token ids: every distinct prefix is held once."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+
+
+class RadixNode:
+    """A run of tokens without a branch in it."""
+
+    __slots__ = ("children", "depth", "parent", "start", "tokens")
+
+    def __init__(self, tokens: array[int], *, parent: RadixNode | None) -> None:
+        self.tokens = tokens
+        self.parent = parent
+        self.depth: int = len(tokens) + (parent.depth if parent else 0)
+        """Tokens from the root to the end of this node."""
+        self.children: dict[int, RadixNode] = {}
+        """By first token, in order of insertion."""
+        self.start = -1
+        """Index of the first token once the tree is laid out."""
+
+
+class RadixTree:
+    """Token paths with shared prefixes.
+
+    A node keeps its identity as the end of the path it was returned for: when a later path
+    branches off inside it, the new node is put above it.
+    """
+
+    def __init__(self) -> None:
+        self.root = RadixNode(array("i"), parent=None)
+
+    def insert(self, ids: Sequence[int], *, below: RadixNode | None = None) -> RadixNode:
+        """Walk or grow the path `ids` from the end of `below`; returns the node it ends with."""
+        path = array("i", ids)
+        node = below or self.root
+        at = 0
+        while at < len(path):
+            child = node.children.get(path[at])
+            if child is None:
+                grown = RadixNode(path[at:], parent=node)
+                node.children[path[at]] = grown
+                return grown
+            shared = _shared_length(child.tokens, path, at=at)
+            node = child if shared == len(child.tokens) else _split(child, at=shared)
+            at += shared
+        return node
+
+    def walk(self) -> Iterator[RadixNode]:
+        """Every node but the root, depth first, children in order of insertion."""
+        stack = list(reversed(self.root.children.values()))
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(reversed(node.children.values()))
+
+
+def ancestors(node: RadixNode) -> Iterator[RadixNode]:
+    """The node itself, then its parents up to the root."""
+    current: RadixNode | None = node
+    while current is not None:
+        yield current
+        current = current.parent
+
+
+def _split(node: RadixNode, *, at: int) -> RadixNode:
+    """Put the first `at` tokens of a node into a new node above it and return that one."""
+    parent = node.parent
+    assert parent is not None  # the root holds no tokens, so it is never split
+    upper = RadixNode(node.tokens[:at], parent=parent)
+    parent.children[upper.tokens[0]] = upper
+    node.tokens = node.tokens[at:]
+    node.parent = upper
+    upper.children[node.tokens[0]] = node
+    return upper
+
+
+def _shared_length(left: array[int], right: array[int], *, at: int) -> int:
+    """Length of the common start of `left` and ``right[at:]``.
+
+    Halving what is compared keeps the work linear and inside array comparison.
+    """
+    low, high = 0, min(len(left), len(right) - at)
+    if left[:high] == right[at : at + high]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if left[low:middle] == right[at + low : at + middle]:
+            low = middle
+        else:
+            high = middle
+    return low

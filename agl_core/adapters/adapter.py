@@ -1,0 +1,90 @@
+"""The adapter that a run uses: join, link, credit, cut into trajectories."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+
+from agl_core.adapters.credit import credit
+from agl_core.adapters.join import JoinedAttempt, JoinedCall, join
+from agl_core.adapters.select import AgentSelector
+from agl_core.adapters.tree import link, trajectories
+from agl_core.errors import CaptureError, ConfigError
+from agl_core.interfaces import AdaptedAttempt, AttemptRecord
+from agl_core.types import Policy
+
+
+class TrajectoryAdapter:
+    """Turns one ended attempt into token paths and returns, per trained agent."""
+
+    def __init__(
+        self,
+        agents: Sequence[str],
+        *,
+        policies: Sequence[Policy],
+        channel_weights: Mapping[str, float] | None = None,
+    ) -> None:
+        """Take what the configuration says of agents, policies and channels.
+
+        Args:
+            agents: Exact names or globs of the agents to train.
+            policies: All policies in config order; only names, agents and `trainable` matter.
+            channel_weights: Weight of each reward channel, 1 when left out.
+
+        Raises:
+            ConfigError: an agent pattern is unusable or a weight is not finite.
+        """
+        self._selector = AgentSelector(agents)
+        self._policies = tuple(policies)
+        self._weights = dict(channel_weights or {})
+        for channel, weight in self._weights.items():
+            if not math.isfinite(weight):
+                raise ConfigError(f"Weight {weight} of channel {channel!r} must be finite")
+
+    def adapt(self, record: AttemptRecord) -> AdaptedAttempt:
+        """See `agl_core.interfaces.Adapter.adapt`."""
+        joined = join(record, agents=self._selector, policies=self._policies)
+        samples = {agent: link(calls) for agent, calls in _trained_calls(joined).items()}
+        credited = credit(joined, samples, channel_weights=self._weights)
+        rollout = record.rollout
+        return AdaptedAttempt(
+            rollout_id=rollout.id,
+            attempt_id=record.attempt.id,
+            group_id=rollout.group_id,
+            task_id=rollout.task.id,
+            trajectories={
+                agent: trajectories(of_agent, rollout=rollout, rewards=credited.aimed)
+                for agent, of_agent in samples.items()
+            },
+            returns=credited.returns,
+            score=credited.score,
+            channels=credited.channels,
+            calls=len(joined.calls),
+            seen=joined.seen,
+            losses=joined.losses,
+        )
+
+    def check(self, seen: Collection[str]) -> None:
+        """See `agl_core.interfaces.Adapter.check`."""
+        self._selector.check(seen)
+
+
+def _trained_calls(joined: JoinedAttempt) -> dict[str, list[JoinedCall]]:
+    """The calls to train on by agent, in causal order.
+
+    Raises:
+        CaptureError: one agent was served by two policies.
+    """
+    by_agent: dict[str, list[JoinedCall]] = defaultdict(list)
+    for call in joined.calls:
+        if call.trained:
+            by_agent[call.agent].append(call)
+    for agent, calls in by_agent.items():
+        served = sorted({call.call.policy for call in calls})
+        if len(served) > 1:
+            raise CaptureError(
+                f"Agent {agent!r} was answered by the policies {served} in one attempt: let one "
+                f"policy serve it, or give the two parts different agent names"
+            )
+    return dict(by_agent)

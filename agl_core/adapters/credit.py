@@ -1,0 +1,234 @@
+"""Rewards onto the units they name: choice, call, agent run, agent, attempt."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from agl_core.adapters.join import JoinedAttempt
+from agl_core.adapters.tree import Sample
+from agl_core.errors import RewardError
+from agl_core.types import AgentReturn, AttemptStatus, Reward, RewardTarget
+
+
+@dataclass(slots=True)
+class _AgentSums:
+    value: float = 0.0
+    runs: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    calls: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    choices: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    channels: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credited:
+    """The rewards of one attempt, summed per unit."""
+
+    returns: Mapping[str, AgentReturn]
+    """One per trained agent that has a sample."""
+    aimed: Mapping[tuple[str, int], float]
+    """Call id and choice index to the weighted rewards aimed at exactly that choice."""
+    score: float
+    channels: Mapping[str, float]
+
+
+def credit(
+    joined: JoinedAttempt,
+    samples: Mapping[str, Sequence[Sample]],
+    *,
+    channel_weights: Mapping[str, float],
+) -> Credited:
+    """Sum the rewards of an attempt per unit, each weighted by its channel.
+
+    Several rewards for one target and channel add up; a unit without rewards has 0. Rewards for
+    agents, runs and calls that are not trained still count in the attempt's score. An attempt that
+    did not succeed is taken without its rewards. What trains nobody is counted in the losses.
+
+    Args:
+        joined: The attempt; its `losses` are added to.
+        samples: Linked samples per trained agent.
+        channel_weights: Weight per channel, 1 when left out.
+
+    Raises:
+        RewardError: an attempt that succeeded has no reward, or a reward is not a finite number,
+            names more than one target, or names one that does not exist in the attempt.
+    """
+    given = [span.reward for span in joined.record.spans if span.reward is not None]
+    crediting = _Crediting(joined, samples, channel_weights)
+    if joined.record.attempt.status is not AttemptStatus.SUCCEEDED:
+        joined.losses.add("rewards_of_failed_attempts", len(given))
+        return crediting.result()
+    if not given:
+        raise RewardError(
+            f"No reward arrived for attempt {joined.record.attempt.id!r} of task "
+            f"{joined.record.rollout.task.id!r}: return a number from the reward function, or "
+            f"call agl.emit_reward before the agent returns"
+        )
+    for reward in given:
+        crediting.add(reward)
+    crediting.count_unrewarded()
+    return crediting.result()
+
+
+class _Crediting:
+    def __init__(
+        self,
+        joined: JoinedAttempt,
+        samples: Mapping[str, Sequence[Sample]],
+        channel_weights: Mapping[str, float],
+    ) -> None:
+        self._joined = joined
+        self._weights = channel_weights
+        self._sums = {agent: _AgentSums() for agent in samples}
+        self._choices: dict[str, list[Sample]] = defaultdict(list)
+        for of_agent in samples.values():
+            for sample in of_agent:
+                self._choices[sample.call_id].append(sample)
+        self._speakers = {call.call.id: call.agent for call in joined.calls}
+        self._aimed: dict[tuple[str, int], float] = defaultdict(float)
+        self._score = 0.0
+        self._channels: dict[str, float] = defaultdict(float)
+        self._for_attempt = False
+
+    def add(self, reward: Reward) -> None:
+        raw = _finite(reward.value, reward)
+        value = raw * self._weights.get(reward.channel, 1.0)
+        target = reward.target
+        named = [name for name in (target.call, target.agent_run, target.agent) if name is not None]
+        if len(named) > 1 or (target.choice is not None and target.call is None):
+            raise RewardError(
+                f"Reward {raw} on channel {reward.channel!r} names {target}: name one call (with "
+                f"its choice), one agent run or one agent, or nothing for the attempt"
+            )
+        agents = self._aim(target, value)
+        for agent in agents:
+            self._sums[agent].channels[reward.channel] += raw
+        self._score += value
+        self._channels[reward.channel] += raw
+
+    def _aim(self, target: RewardTarget, value: float) -> list[str]:
+        """Add the value to what the target names; returns the trained agents it reached."""
+        if target.call is not None:
+            return self._aim_at_call(target.call, target.choice, value)
+        if target.agent_run is not None:
+            agent = self._known(target.agent_run, self._joined.runs, kind="agent run")
+            if reached := self._trained(agent):
+                self._sums[agent].runs[target.agent_run] += value
+            return reached
+        if target.agent is not None:
+            seen = {name: name for name in self._joined.seen}
+            agent = self._known(target.agent, seen, kind="agent")
+            if reached := self._trained(agent):
+                self._sums[agent].value += value
+            return reached
+        self._for_attempt = True
+        for sums in self._sums.values():
+            sums.value += value
+        return list(self._sums)
+
+    def _aim_at_call(self, call_id: str, choice: int | None, value: float) -> list[str]:
+        if call_id in self._joined.dropped:
+            self._count("rewards_of_dropped_calls")
+            return []
+        agent = self._known(call_id, self._speakers, kind="call")
+        siblings = self._choices.get(call_id)
+        if siblings is None:
+            self._count("rewards_untrained")
+            return []
+        chosen = [sample for sample in siblings if _matches(sample, choice)]
+        if not chosen:
+            indices = [sample.choice.index for sample in siblings]
+            raise RewardError(
+                f"A reward names call {call_id!r}"
+                + (f" and choice {choice}" if choice is not None else " and no choice")
+                + f", but that call has the choices {indices}"
+                + (" and went on from none" if choice is None else "")
+                + ": name one of them with choice="
+            )
+        for sample in chosen:
+            self._aimed[call_id, sample.choice.index] += value
+        if choice is None or len(siblings) == 1:
+            self._sums[agent].calls[call_id] += value
+        else:
+            of_call = self._sums[agent].choices[call_id]
+            of_call[choice] = of_call.get(choice, 0.0) + value
+        return [agent]
+
+    def _known(self, name: str, known: Mapping[str, str], *, kind: str) -> str:
+        if name in known:
+            return known[name]
+        raise RewardError(
+            f"A reward names {kind} {name!r}, which attempt {self._joined.record.attempt.id!r} "
+            f"never had; it had {sorted(known)}"
+        )
+
+    def _trained(self, agent: str) -> list[str]:
+        if agent in self._sums:
+            return [agent]
+        self._count("rewards_untrained")
+        return []
+
+    def _count(self, cause: str) -> None:
+        if self._joined.record.rollout.mode == "train":
+            self._joined.losses.add(cause)
+
+    def count_unrewarded(self) -> None:
+        """Count agents that no reward reached and choices that only a naming one would train."""
+        if not self._for_attempt:
+            silent = sum(1 for sums in self._sums.values() if not sums.channels)
+            self._joined.losses.add("agents_without_reward", silent)
+        unnamed = sum(
+            1
+            for siblings in self._choices.values()
+            for sample in siblings
+            if not sample.continued and (sample.call_id, sample.choice.index) not in self._aimed
+        )
+        self._joined.losses.add("choices_without_reward", unnamed)
+
+    def result(self) -> Credited:
+        rollout, attempt = self._joined.record.rollout, self._joined.record.attempt
+        returns = {
+            agent: AgentReturn(
+                rollout_id=rollout.id,
+                attempt_id=attempt.id,
+                agent=agent,
+                value=sums.value,
+                runs=dict(sums.runs),
+                calls=dict(sums.calls),
+                choices={call: dict(values) for call, values in sums.choices.items()},
+                channels=dict(sums.channels),
+            )
+            for agent, sums in self._sums.items()
+        }
+        return Credited(
+            returns=returns,
+            aimed=dict(self._aimed),
+            score=self._score,
+            channels=dict(self._channels),
+        )
+
+
+def _matches(sample: Sample, choice: int | None) -> bool:
+    return sample.continued if choice is None else sample.choice.index == choice
+
+
+def _finite(value: object, reward: Reward) -> float:
+    """The reward's value as a float; True is 1 and False is 0.
+
+    Raises:
+        RewardError: it is not a finite number.
+    """
+    source = f" from {reward.source!r}" if reward.source else ""
+    if not isinstance(value, (int, float)):
+        raise RewardError(
+            f"Reward {value!r}{source} on channel {reward.channel!r} is a "
+            f"{type(value).__name__}: give a finite number"
+        )
+    if not math.isfinite(value):
+        raise RewardError(
+            f"Reward {value}{source} on channel {reward.channel!r} is not finite: give a finite "
+            f"number, or let the attempt fail"
+        )
+    return float(value)

@@ -1,0 +1,258 @@
+"""The exact join: tracing knows who spoke, the gateway knows which tokens were sampled."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from agl_core.adapters import _evidence
+from agl_core.adapters._recorded import sort_spans
+from agl_core.adapters.select import AgentSelector, serving_policy
+from agl_core.errors import CaptureError
+from agl_core.interfaces import AttemptRecord
+from agl_core.types import AttemptStatus, Losses, ModelCall, Policy, Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedCall:
+    """One answered call, with both recorders' knowledge of it."""
+
+    call: ModelCall
+    agent: str
+    agent_run_id: str
+    parent_id: str | None
+    """Span it hangs under; None when only the gateway saw it."""
+    framework: str
+    trained: bool
+    ordinal: int = 0
+    """Index among the calls of its agent, in causal order."""
+    run_ordinal: int = 0
+    """Index of its agent run among the runs of its agent, by their first call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedAttempt:
+    """The calls of one attempt in causal order, and everything a reward may name."""
+
+    record: AttemptRecord
+    calls: tuple[JoinedCall, ...]
+    dropped: Mapping[str, str]
+    """Call ids that gave no sample, to the agent that made them."""
+    runs: Mapping[str, str]
+    """Agent run ids to their agents."""
+    seen: frozenset[str]
+    losses: Losses
+
+
+def join(
+    record: AttemptRecord, *, agents: AgentSelector, policies: Sequence[Policy]
+) -> JoinedAttempt:
+    """Merge the client's and the gateway's spans of one attempt by call id, never by guessing.
+
+    A call is trained when its agent is selected, its policy is trainable and its scope did not
+    say otherwise; only such calls need tokens. Earlier tries of a retried request and calls that
+    the backend refused are no samples: dropped and counted. So are calls that were cut off in an
+    attempt that failed; in one that succeeded they are errors. Rollouts that are not for training
+    train nobody, so they need no tokens at all.
+
+    Order is the client's sequence where one recorder numbered every call, the gateway's start
+    time otherwise; ties go by sequence, then id.
+
+    Raises:
+        MissingTokensError: a trained call carries no token ids or no log-probabilities.
+        TokenMismatchError: its ids, log-probabilities and choices do not add up.
+        CaptureError: the recorders contradict each other or one of them missed a call.
+    """
+    return _Join(record, agents, policies).run()
+
+
+class _Join:
+    def __init__(
+        self, record: AttemptRecord, agents: AgentSelector, policies: Sequence[Policy]
+    ) -> None:
+        self._record = record
+        self._agents = agents
+        self._policies = policies
+        self._training = record.rollout.mode == "train"
+        self._succeeded = record.attempt.status is AttemptStatus.SUCCEEDED
+        self._losses = Losses()
+        self._spans = sort_spans(record)
+
+    def run(self) -> JoinedAttempt:
+        if self._training:
+            self._check_recorders()
+        calls: list[JoinedCall] = []
+        dropped: dict[str, str] = {}
+        for call_id, tries in self._spans.answers.items():
+            joined = self._merge(call_id, tries)
+            if joined is None or not self._sampled(joined):
+                agent = joined.agent if joined else self._speaker(call_id, tries)
+                dropped[call_id] = agent
+            else:
+                calls.append(joined)
+        ordered = _numbered(sorted(calls, key=self._order))
+        return JoinedAttempt(
+            record=self._record,
+            calls=tuple(ordered),
+            dropped=dropped,
+            runs=self._runs(ordered),
+            seen=self._seen(ordered, dropped),
+            losses=self._losses,
+        )
+
+    def _check_recorders(self) -> None:
+        for span in self._spans.failures:
+            _evidence.raise_recorded(span, framework=self._framework(span))
+        for span in self._spans.unsent:
+            self._check_unsent(span)
+        for call_id, span in self._spans.structure.items():
+            if call_id not in self._spans.answers:
+                where = self._describe(call_id, span.agent)
+                raise CaptureError(
+                    f"{where} left for the gateway, which has no record of it: let the agent use "
+                    f"the base URL and API key of this attempt, and finish its calls before it "
+                    f"returns"
+                )
+
+    def _check_unsent(self, span: Span) -> None:
+        policy = serving_policy(span.agent or "", self._policies)
+        if not self._agents.matches(span.agent) or policy is None or not policy.trainable:
+            return
+        if span.status == "error":
+            self._losses.add("calls_unsent")
+            return
+        where = _evidence.describe(None, agent=span.agent, framework=self._framework(span))
+        raise CaptureError(
+            f"{where} (span {span.name!r}) never passed through the gateway, so its tokens are "
+            f"unknown: build its client from agl.current().llm, switch off response caches, or do "
+            f"not train this agent"
+        )
+
+    def _merge(self, call_id: str, tries: Sequence[ModelCall]) -> JoinedCall | None:
+        """The one record of a call; None when every try was superseded."""
+        final = [call for call in tries if not call.superseded]
+        self._losses.add("superseded_tries", len(tries) - len(final))
+        if not final:
+            return None
+        agent = self._speaker(call_id, final)
+        if len(final) > 1:
+            raise CaptureError(
+                f"{self._describe(call_id, agent)} has {len(final)} records, and nothing tells "
+                f"which one the agent used: send each request once, under a call id of its own"
+            )
+        call, span = final[0], self._spans.structure.get(call_id)
+        run_id = (span.agent_run_id if span else None) or call.agent_run_id
+        return JoinedCall(
+            call=call,
+            agent=agent,
+            agent_run_id=run_id,
+            parent_id=span.parent_id if span else None,
+            framework=self._framework(span),
+            trained=self._trained(call, agent),
+        )
+
+    def _speaker(self, call_id: str, tries: Sequence[ModelCall]) -> str:
+        span = self._spans.structure.get(call_id)
+        traced = (span.agent if span else None) or ""
+        sent = tries[-1].agent
+        if traced and sent and traced != sent:
+            raise CaptureError(
+                f"{self._describe(call_id, traced)} was sent by agent {sent!r} as the gateway "
+                f"recorded it: open the agent's scope in the task that sends the request"
+            )
+        return traced or sent
+
+    def _trained(self, call: ModelCall, agent: str) -> bool:
+        if not self._training or not self._agents.matches(agent):
+            return False
+        if not call.trainable:
+            self._losses.add("calls_untrainable")
+            return False
+        policy = next((policy for policy in self._policies if policy.name == call.policy), None)
+        if policy is None:
+            names = [policy.name for policy in self._policies]
+            raise CaptureError(
+                f"{self._describe(call.id, agent)} was answered by policy {call.policy!r}, which "
+                f"is none of {names}: let the gateway route this agent to one of them"
+            )
+        if not policy.trainable:
+            self._losses.add("calls_untrainable")
+        return policy.trainable
+
+    def _sampled(self, joined: JoinedCall) -> bool:
+        """Whether the call gave an answer that can be trained on, or needs none."""
+        call = joined.call
+        where = self._describe(call.id, joined.agent)
+        if call.status_code >= 400:  # noqa: PLR2004 (HTTP errors)
+            self._losses.add("calls_refused")
+            return False
+        if not call.complete or call.error:
+            if self._succeeded and joined.trained:
+                reason = call.error or "the answer was cut off before its end"
+                raise CaptureError(
+                    f"{where} is incomplete ({reason}): let the agent read every answer to its "
+                    f"end, or let the attempt fail"
+                )
+            self._losses.add("calls_incomplete")
+            return False
+        if not joined.agent and self._training:
+            self._check_anonymous(call, where=where)
+        if joined.trained:
+            _evidence.check_tokens(call, where=where)
+        return True
+
+    def _check_anonymous(self, call: ModelCall, *, where: str) -> None:
+        if call.trainable or any(choice.token_ids for choice in call.choices):
+            raise CaptureError(
+                f"{where} has tokens but no agent: name who speaks with "
+                f"agl.agent_scope(name), with trainable=False if it is a judge or a tool"
+            )
+        self._losses.add("calls_without_agent")
+
+    def _order(self, joined: JoinedCall) -> tuple[int, int, int, str]:
+        span = self._spans.structure.get(joined.call.id)
+        sequence = span.sequence if span else 0
+        lead = sequence if self._by_sequence else joined.call.started_ns
+        return (lead, sequence, joined.call.started_ns, joined.call.id)
+
+    @property
+    def _by_sequence(self) -> bool:
+        return self._spans.single_clock and self._spans.structure.keys() >= (
+            self._spans.answers.keys()
+        )
+
+    def _runs(self, calls: Sequence[JoinedCall]) -> dict[str, str]:
+        runs = {
+            span.agent_run_id: span.agent
+            for span in self._record.spans
+            if span.agent_run_id and span.agent
+        }
+        runs.update({call.agent_run_id: call.agent for call in calls if call.agent_run_id})
+        return runs
+
+    def _seen(self, calls: Sequence[JoinedCall], dropped: Mapping[str, str]) -> frozenset[str]:
+        names = {span.agent for span in self._record.spans if span.agent}
+        names.update(call.agent for call in calls)
+        names.update(dropped.values())
+        return frozenset(name for name in names if name)
+
+    def _framework(self, span: Span | None) -> str:
+        return _evidence.framework_of(span, self._spans.by_id)
+
+    def _describe(self, call_id: str, agent: str | None) -> str:
+        framework = self._framework(self._spans.structure.get(call_id))
+        return _evidence.describe(call_id, agent=agent, framework=framework)
+
+
+def _numbered(calls: Sequence[JoinedCall]) -> list[JoinedCall]:
+    """Number each agent's calls and runs in the given order."""
+    counts: dict[str, int] = defaultdict(int)
+    runs: dict[str, dict[str, int]] = defaultdict(dict)
+    numbered: list[JoinedCall] = []
+    for call in calls:
+        of_agent = runs[call.agent]
+        run_ordinal = of_agent.setdefault(call.agent_run_id, len(of_agent))
+        numbered.append(replace(call, ordinal=counts[call.agent], run_ordinal=run_ordinal))
+        counts[call.agent] += 1
+    return numbered

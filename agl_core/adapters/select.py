@@ -1,0 +1,64 @@
+"""Which agents are trained: exact names or globs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
+
+from agl_core.errors import ConfigError
+from agl_core.types import Policy
+
+RESERVED_PREFIX = "@"
+"""Names of calls that a framework makes for itself, such as ``@selector``: never trained."""
+
+
+class AgentSelector:
+    """The agents a run trains."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        """Take exact names or globs (``*``, ``?``, ``[...]``); case counts.
+
+        Raises:
+            ConfigError: a pattern is empty or can only match reserved names.
+        """
+        for pattern in patterns:
+            if not pattern or pattern.startswith(RESERVED_PREFIX):
+                raise ConfigError(
+                    f"Agent pattern {pattern!r} cannot be trained: give the name of one of your "
+                    f"agents, or a glob; names that begin with {RESERVED_PREFIX!r} are the "
+                    f"framework's own"
+                )
+        self.patterns = tuple(patterns)
+
+    def matches(self, agent: str | None) -> bool:
+        """Whether the agent is to be trained; reserved names and nobody never are."""
+        if not agent or agent.startswith(RESERVED_PREFIX):
+            return False
+        return any(agent_matches(pattern, agent) for pattern in self.patterns)
+
+    def check(self, seen: Collection[str]) -> None:
+        """Compare the patterns with the agents that were seen.
+
+        Raises:
+            ConfigError: a pattern matches none of them.
+        """
+        names = sorted(name for name in seen if not name.startswith(RESERVED_PREFIX))
+        for pattern in self.patterns:
+            if any(agent_matches(pattern, name) for name in names):
+                continue
+            nearest = difflib.get_close_matches(pattern, names, n=1)
+            hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+            raise ConfigError(f"Agent {pattern!r} was not seen; seen were {names}{hint}")
+
+
+def agent_matches(pattern: str, agent: str) -> bool:
+    return pattern == agent or fnmatchcase(agent, pattern)
+
+
+def serving_policy(agent: str, policies: Sequence[Policy]) -> Policy | None:
+    """The first policy in config order with a pattern that matches the agent."""
+    for policy in policies:
+        if any(agent_matches(pattern, agent) for pattern in policy.agents):
+            return policy
+    return None
