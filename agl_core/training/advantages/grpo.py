@@ -1,0 +1,33 @@
+"""Group-relative advantages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from agl_core.training.advantages._centre import centred, require_returns
+
+
+def grpo_advantages(
+    returns: Sequence[float], *, scale: bool = True, eps: float = 1e-6
+) -> list[float]:
+    """One advantage per attempt of a group: the return against the group's mean and spread.
+
+    ::
+
+        A_i = (R_i - mean(R)) / (std(R) + eps)        std over n - 1
+
+    after Shao et al. 2024, "DeepSeekMath", section 4.1 (arXiv:2402.03300). Without `scale` the
+    division is left out, which removes the weight that nearly unanimous groups get (Liu et al.
+    2025, "Understanding R1-Zero-Like Training", arXiv:2503.20783). A group of one has advantage 0.
+
+    Raises:
+        TrainingError: the group is empty.
+    """
+    require_returns(returns)
+    deviations = centred(returns)
+    if not scale or len(returns) == 1:
+        return deviations
+    variance = math.fsum(value * value for value in deviations) / (len(returns) - 1)
+    spread = math.sqrt(variance) + eps
+    return [value / spread for value in deviations]
