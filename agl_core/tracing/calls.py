@@ -1,0 +1,149 @@
+"""One generation request: its call id, and its LLM span where no integration records one."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final
+from urllib.parse import unquote
+
+from agl_core import semconv
+from agl_core.tracing.context import AttemptContext
+from agl_core.tracing.emit import describe
+from agl_core.tracing.recorder import Recorder
+from agl_core.types import Scope, SpanKind
+from agl_core.types.ids import new_id
+
+_OPERATIONS: Final = {
+    "/chat/completions": "chat",
+    "/responses": "chat",
+    "/messages": "chat",
+    "/completions": "text_completion",
+}
+"""Paths of generation requests; others, such as ``/models``, carry an identity but no call id."""
+_RETRY_COUNT: Final = "x-stainless-retry-count"
+FIRST_ERROR: Final = 400
+
+
+@dataclass(frozen=True, slots=True)
+class _LastSend:
+    """The send before this one in the same task or thread, where an SDK's retries happen."""
+
+    attempt_id: str
+    digest: bytes
+    call_id: str
+    span_id: str
+
+
+_LAST_SEND: ContextVar[_LastSend | None] = ContextVar("agl_last_send", default=None)
+
+
+class Sent:
+    """A request in flight whose LLM span the wire itself recorded."""
+
+    __slots__ = ("_ended", "_recorder", "_span_id")
+
+    def __init__(self, recorder: Recorder, span_id: str) -> None:
+        self._recorder = recorder
+        self._span_id = span_id
+        self._ended = False
+
+    def end(self, error: BaseException | None, *, status_code: int = 0) -> None:
+        """The answer, its stream or the request itself has ended; the first end counts."""
+        if self._ended:
+            return
+        self._ended = True
+        if error is not None and not isinstance(error, GeneratorExit):
+            self._recorder.end(self._span_id, status="error", error=describe(error))
+        elif status_code >= FIRST_ERROR:
+            self._recorder.end(self._span_id, status="error", error=f"HTTP {status_code}")
+        else:
+            self._recorder.end(self._span_id)
+
+
+def call_scope(scope: Scope | None) -> Scope | None:
+    """The call this send belongs to; an agent or tool inside a call speaks for itself."""
+    while scope is not None and scope.kind == "operation":
+        scope = scope.parent
+    return scope if scope is not None and scope.kind == "call" else None
+
+
+def call_id(recorder: Recorder, call: Scope, request: Any) -> str:
+    """Mint the id of a call scope's send, or reuse it for the SDK's retry of the same body."""
+    digest = _digest(request)
+    if call.call_id is not None:
+        if digest and digest == call.body_digest and _is_retry(request):
+            return call.call_id
+        recorder.capture_error(
+            "A second request was sent inside one model call: its tokens cannot be told apart. "
+            "Open one call scope for each request, or none",
+            call_id=call.call_id,
+        )
+    call.call_id = new_id("call")
+    call.body_digest = digest
+    recorder.update(call.span_id, call_id=call.call_id)
+    return call.call_id
+
+
+def own_span(
+    context: AttemptContext, scope: Scope | None, request: Any, *, operation: str
+) -> tuple[str, str]:
+    """Record the LLM span of a send outside any call scope; the SDK's retry continues it."""
+    digest = _digest(request)
+    last = _LAST_SEND.get()
+    if (
+        last is not None
+        and digest
+        and (last.attempt_id, last.digest) == (context.attempt.id, digest)
+        and _is_retry(request)
+    ):
+        return last.call_id, last.span_id
+    call_id = new_id("call")
+    span_id = context.recorder.start(
+        SpanKind.LLM,
+        operation,
+        parent_id=scope.span_id if scope is not None else None,
+        agent=_named_agent(scope, request),
+        agent_run_id=scope.agent_run_id if scope is not None else None,
+        attributes={semconv.GEN_AI_OPERATION_NAME: operation},
+    )
+    context.recorder.update(span_id, call_id=call_id)
+    _LAST_SEND.set(_LastSend(context.attempt.id, digest, call_id, span_id))
+    return call_id, span_id
+
+
+def _named_agent(scope: Scope | None, request: Any) -> str | None:
+    """The scope's agent, else the one that the program put into the request itself."""
+    if scope is not None and scope.agent is not None:
+        return scope.agent
+    given = request.headers.get(semconv.HEADER_AGENT)
+    if given is None:
+        _, marker, rest = request.url.raw_path.decode("ascii").partition("/agent/")
+        given = rest.partition("/")[0] if marker else None
+    return unquote(given) if given else None
+
+
+def operation_of(request: Any) -> str | None:
+    """OpenTelemetry's name of what the request asks for; None when it generates nothing."""
+    if request.method != "POST":
+        return None
+    path: str = request.url.path
+    for ending, operation in _OPERATIONS.items():
+        if path.endswith(ending):
+            return operation
+    return None
+
+
+def _is_retry(request: Any) -> bool:
+    count: str = request.headers.get(_RETRY_COUNT, "0")
+    return count.isdecimal() and int(count) > 0
+
+
+def _digest(request: Any) -> bytes:
+    """Digest of the body; empty for a body that is streamed, which equals no other."""
+    try:
+        body: bytes = request.content
+    except RuntimeError:  # RequestNotRead of either library
+        return b""
+    return blake2b(body, digest_size=16).digest()

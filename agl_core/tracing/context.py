@@ -1,0 +1,236 @@
+"""Which attempt runs here, and which agent speaks: two context variables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from agl_core.errors import ConfigError
+from agl_core.types import LLM, Attempt, PromptTemplate, Resources, Rollout, Scope, ScopeKind
+
+if TYPE_CHECKING:
+    from agl_core.tracing.recorder import Recorder
+
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0"})  # noqa: S104
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+Locator = Callable[[Scope | None], Scope | None]
+"""From the scope that was opened here to the innermost one, with the framework's own runs."""
+
+
+@dataclass(slots=True)
+class AttemptContext:
+    """Everything that code running inside one attempt can ask for."""
+
+    rollout: Rollout
+    attempt: Attempt
+    llm: LLM
+    """Where this attempt's calls go: `base_url` ends in ``/v1``."""
+    resources: Resources
+    recorder: Recorder
+    origins: frozenset[str]
+    """``host:port`` of the gateways; only requests to these carry the identity headers."""
+    deadline: float
+    """On the clock of `time.monotonic`."""
+    locators: dict[str, Locator] = field(default_factory=dict[str, "Locator"])
+    """By integration name: what `current_scope` asks in frameworks with a context of their own."""
+
+    def seconds_left(self) -> float:
+        """Seconds until the deadline, negative after it."""
+        return self.deadline - time.monotonic()
+
+
+class _Process:
+    """The attempt that a whole subprocess belongs to: no context variable reaches every thread."""
+
+    __slots__ = ("context", "scope")
+
+    def __init__(self) -> None:
+        self.context: AttemptContext | None = None
+        self.scope: Scope | None = None
+
+
+_PROCESS: Final = _Process()
+_ACTIVE: ContextVar[AttemptContext | None] = ContextVar("agl_attempt", default=None)
+_SCOPE: ContextVar[Scope | None] = ContextVar("agl_scope", default=None)
+_CURRENT: Final = Scope(kind="operation", span_id="")
+"""Default of a parameter whose None says something."""
+
+
+def active() -> AttemptContext | None:
+    """The attempt this code runs in; None outside any rollout."""
+    return _ACTIVE.get() or _PROCESS.context
+
+
+def current() -> AttemptContext:
+    """The attempt this code runs in.
+
+    Raises:
+        ConfigError: the code does not run inside a rollout.
+    """
+    context = active()
+    if context is None:
+        raise ConfigError(
+            "No rollout is running here: call this from the agent that agl runs, and hand the "
+            "context to threads you start (contextvars.copy_context().run or asyncio.to_thread)"
+        )
+    return context
+
+
+def resource(name: str) -> LLM | PromptTemplate:
+    """One named resource of the version this rollout uses.
+
+    Raises:
+        ConfigError: outside a rollout, or the version has no resource of that name.
+    """
+    resources = current().resources
+    try:
+        return resources.items[name]
+    except KeyError:
+        raise ConfigError(
+            f"Resources version {resources.version} has no {name!r}; it has "
+            f"{sorted(resources.items)}: publish it, or use one of these names"
+        ) from None
+
+
+@contextmanager
+def enter(context: AttemptContext) -> Generator[AttemptContext, None, None]:
+    """Make `context` the active attempt, with no scope open; both are restored on leaving."""
+    before, scope = _ACTIVE.get(), _SCOPE.get()
+    _ACTIVE.set(context)
+    _SCOPE.set(None)
+    try:
+        yield context
+    finally:
+        # Not Token.reset: a generator may be closed in another context than it was begun in.
+        _ACTIVE.set(before)
+        _SCOPE.set(scope)
+
+
+def adopt(context: AttemptContext | None, scope: Scope | None = None) -> None:
+    """Make every thread and task of this process that is in no attempt belong to `context`."""
+    _PROCESS.context, _PROCESS.scope = context, scope
+
+
+def current_scope() -> Scope | None:
+    """The innermost open scope, that of a framework's run included."""
+    scope, context = opened_here(), active()
+    if context is not None and context.locators:
+        for locate in tuple(context.locators.values()):
+            scope = locate(scope)
+    return scope
+
+
+def opened_here() -> Scope | None:
+    """The innermost scope opened in this context, frameworks not asked.
+
+    Scopes that were closed from another task are passed over.
+    """
+    scope = _SCOPE.get()
+    while scope is not None and scope.closed:
+        scope = scope.parent
+    if scope is None and _ACTIVE.get() is None:
+        return _PROCESS.scope
+    return scope
+
+
+def open_scope(
+    kind: ScopeKind,
+    *,
+    span_id: str,
+    agent: str | None = None,
+    agent_run_id: str | None = None,
+    trainable: bool = True,
+    parent: Scope | None = _CURRENT,
+) -> Scope:
+    """Open a scope and make it the current one.
+
+    Agent, agent run and trainability come from the parent where they are not given; a ``tool``
+    scope inherits none of them. An ``agent`` scope that names another agent than its parent's
+    begins a new agent run, whose id is `span_id` if no other is given.
+
+    Args:
+        kind: See `Scope`.
+        span_id: Span that this scope's children hang under.
+        agent: Who speaks inside.
+        agent_run_id: Which of the agent's runs this is.
+        trainable: False to keep the calls inside out of training.
+        parent: The enclosing scope; the current one when left out, none when None.
+    """
+    outer = current_scope() if parent is _CURRENT else parent
+    if outer is not None and kind != "tool":
+        trainable = trainable and outer.trainable
+        if agent is None or agent == outer.agent:
+            agent = outer.agent
+            agent_run_id = agent_run_id or outer.agent_run_id
+    if kind == "agent" and agent is not None:
+        agent_run_id = agent_run_id or span_id
+    scope = Scope(
+        kind=kind,
+        span_id=span_id,
+        agent=agent,
+        agent_run_id=agent_run_id,
+        trainable=trainable,
+        parent=outer,
+    )
+    _SCOPE.set(scope)
+    return scope
+
+
+def close_scope(scope: Scope) -> None:
+    """End a scope; where it, or a scope inside it, is current, its parent becomes current.
+
+    Callable from any task or thread: contexts in which the scope is still current skip it.
+    """
+    scope.closed = True
+    inner = _SCOPE.get()
+    while inner is not None:
+        if inner is scope:
+            _SCOPE.set(scope.parent)
+            return
+        inner = inner.parent
+
+
+class ScopeFrame:
+    """The current scope of a generator's body, which is not that of the code that drives it."""
+
+    __slots__ = ("_scope",)
+
+    def __init__(self) -> None:
+        self._scope = _SCOPE.get()
+
+    @contextmanager
+    def running(self) -> Generator[None, None, None]:
+        """Run one step of the body: its own scope is current inside, the driver's afterwards."""
+        before = _SCOPE.get()
+        _SCOPE.set(self._scope)
+        try:
+            yield
+        finally:
+            self._scope = _SCOPE.get()
+            _SCOPE.set(before)
+
+
+def origin_key(host: str, port: int | None, scheme: str) -> str:
+    """``host:port`` as it is compared; the scheme's default port is spelled out."""
+    port = port or _DEFAULT_PORTS.get(scheme, 0)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def origins_of(url: str) -> frozenset[str]:
+    """The ``host:port`` keys under which a gateway is reached, every loopback name included.
+
+    Raises:
+        ConfigError: the URL names no host.
+    """
+    parts = urlsplit(url)
+    if not parts.hostname:
+        raise ConfigError(f"Gateway address {url!r} names no host: give http://host:port")
+    hosts = _LOOPBACK if parts.hostname in _LOOPBACK else {parts.hostname}
+    return frozenset(origin_key(host, parts.port, parts.scheme) for host in hosts)

@@ -1,0 +1,225 @@
+"""What user code says of itself: rewards, messages, objects, named pieces of work.
+
+Outside any rollout every function here does nothing, so that instrumented code runs unchanged in
+production.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import traceback
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from agl_core import semconv
+from agl_core.errors import RewardError
+from agl_core.tracing.context import AttemptContext, active, close_scope, enter, open_scope
+from agl_core.tracing.recorder import Recorder
+from agl_core.types import (
+    LLM,
+    Attempt,
+    Resources,
+    Reward,
+    RewardTarget,
+    Rollout,
+    SpanKind,
+    Task,
+)
+from agl_core.types.ids import new_id
+
+_FIX = "give one finite number, such as 0.0, 0.5 or True"
+
+
+def reward_value(value: Any, *, source: str) -> float:
+    """The number behind a reward; True is 1.0 and False is 0.0.
+
+    Anything that converts to exactly one float is taken, also from array libraries.
+
+    Args:
+        value: What the user gave.
+        source: Who gave it, for the message.
+
+    Raises:
+        RewardError: the value is None, text, an array, infinite or not a number.
+    """
+    if not hasattr(value, "__float__"):
+        raise RewardError(f"{source} gave the reward {value!r}: {_FIX}")
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise RewardError(f"{source} gave the reward {value!r}: {_FIX}") from error
+    if not math.isfinite(number):
+        raise RewardError(f"{source} gave the reward {value!r}: {_FIX}")
+    return number
+
+
+def emit_reward(
+    value: Any,
+    channel: str = "main",
+    *,
+    call: str | None = None,
+    choice: int | None = None,
+    agent: str | None = None,
+    agent_run: str | None = None,
+) -> None:
+    """Reward what happened in this attempt; rewards of one channel and target are summed.
+
+    Without a target the reward is for the whole attempt.
+
+    Args:
+        value: A finite number or a boolean.
+        channel: Kept and logged apart from other channels, weighted in the configuration.
+        call: Id of one call.
+        choice: Index of one choice of `call`, for calls with ``n > 1``.
+        agent: Name of an agent: all its runs in this attempt.
+        agent_run: Id of one run of an agent.
+
+    Raises:
+        RewardError: the value is not a finite number, or the target is ambiguous. Never outside a
+            rollout.
+    """
+    context = active()
+    if context is None:
+        return
+    targets = {"call": call, "agent": agent, "agent_run": agent_run}
+    named = [name for name, target in targets.items() if target is not None]
+    if len(named) > 1:
+        raise RewardError(
+            f"emit_reward got the targets {named}: name one of call, agent and agent_run, "
+            f"or emit one reward for each"
+        )
+    if choice is not None and call is None:
+        raise RewardError(f"emit_reward got choice={choice!r} without a call: name the call too")
+    if choice is not None and (isinstance(choice, bool) or choice < 0):
+        raise RewardError(f"emit_reward got choice={choice!r}: give the index of a choice, from 0")
+    context.recorder.reward(
+        Reward(
+            value=reward_value(value, source="emit_reward"),
+            channel=channel,
+            target=RewardTarget(call=call, choice=choice, agent=agent, agent_run=agent_run),
+        )
+    )
+
+
+def emit_message(content: Any, *, role: str = "") -> None:
+    """Record a message of the agent's own making, such as a note or a step's summary."""
+    if (context := active()) is not None:
+        attributes = {semconv.AGL_MESSAGE: {"role": role, "content": content}}
+        context.recorder.point(semconv.AGL_MESSAGE, attributes=attributes)
+
+
+def emit_object(value: Any, *, name: str = "object") -> None:
+    """Record any value under a name; what has no JSON form is kept as its ``repr``."""
+    if (context := active()) is not None:
+        context.recorder.point(name, attributes={semconv.AGL_OBJECT: value})
+
+
+def emit_tool_call(
+    name: str,
+    arguments: Any = None,
+    result: Any = None,
+    *,
+    tool_call_id: str | None = None,
+    error: str = "",
+) -> None:
+    """Record a tool call that has already ended.
+
+    Args:
+        name: The tool.
+        arguments: What it was called with.
+        result: What it gave back.
+        tool_call_id: The id under which the model asked for it.
+        error: Why it failed; empty when it did not.
+    """
+    if (context := active()) is None:
+        return
+    attributes = {
+        semconv.GEN_AI_TOOL_NAME: name,
+        semconv.GEN_AI_TOOL_ARGUMENTS: arguments,
+        semconv.GEN_AI_TOOL_RESULT: result,
+    }
+    if tool_call_id is not None:
+        attributes[semconv.GEN_AI_TOOL_CALL_ID] = tool_call_id
+    recorder = context.recorder
+    span = recorder.start(SpanKind.TOOL, name, attributes=attributes)
+    recorder.end(span, status="error" if error else "ok", error=error)
+
+
+def emit_exception(error: BaseException) -> None:
+    """Record an exception that the agent handled itself."""
+    if (context := active()) is not None:
+        context.recorder.point(
+            semconv.EXCEPTION_TYPE,
+            attributes=exception_attributes(error),
+            status="error",
+            error=describe(error),
+        )
+
+
+def describe(error: BaseException) -> str:
+    """One line on an exception: class and message."""
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001  telemetry: a broken __str__ must not hide the error
+        message = ""
+    name = type(error).__qualname__
+    return f"{name}: {message}" if message else name
+
+
+def exception_attributes(error: BaseException) -> Mapping[str, str]:
+    """Type, message and stack trace under OpenTelemetry's names."""
+    kind = type(error)
+    return {
+        semconv.EXCEPTION_TYPE: f"{kind.__module__}.{kind.__qualname__}",
+        semconv.EXCEPTION_MESSAGE: describe(error),
+        semconv.EXCEPTION_STACKTRACE: "".join(
+            traceback.format_exception(kind, error, error.__traceback__)
+        ),
+    }
+
+
+@contextmanager
+def trace(name: str, input: Any = None) -> Generator[Recorder, None, None]:  # noqa: A002  the field's name
+    """Record a piece of program outside any rollout, under a root span named `name`.
+
+    The recorder it yields holds the spans: read them with ``recorder.snapshot()``. No request is
+    touched. Inside a rollout the root hangs under the current scope and the recorder is the
+    attempt's.
+    """
+    context = active()
+    if context is not None:
+        with _root(context.recorder, name, input):
+            yield context.recorder
+        return
+    rollout = Rollout(id=new_id("rollout"), task=Task(id=name, input=input), run_id="trace")
+    attempt = Attempt(id=new_id("attempt"), rollout_id=rollout.id, fence=1, worker="trace")
+    recorder = Recorder(rollout.id, attempt.id)
+    local = AttemptContext(
+        rollout=rollout,
+        attempt=attempt,
+        llm=LLM(model=""),
+        resources=Resources(),
+        recorder=recorder,
+        origins=frozenset(),
+        deadline=time.monotonic() + rollout.limits.timeout_s,
+    )
+    with enter(local), _root(recorder, name, input):
+        yield recorder
+
+
+@contextmanager
+def _root(recorder: Recorder, name: str, given: Any) -> Generator[None, None, None]:
+    attributes = {} if given is None else {semconv.AGL_INPUT: given}
+    span = recorder.start(SpanKind.OPERATION, name, attributes=attributes)
+    scope = open_scope("operation", span_id=span)
+    try:
+        yield
+    except BaseException as error:
+        recorder.end(span, status="error", error=describe(error))
+        raise
+    else:
+        recorder.end(span)
+    finally:
+        close_scope(scope)

@@ -1,0 +1,146 @@
+"""Carry an attempt's identity into a subprocess, and take it up there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from threading import Event
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from agl_core import semconv
+from agl_core.errors import ConfigError
+from agl_core.tracing.context import AttemptContext, current, current_scope
+from agl_core.tracing.recorder import Recorder
+from agl_core.types import LLM, Attempt, Resources, Rollout, Scope, SpanKind, Task
+
+_log = logging.getLogger(__name__)
+
+
+class _Identity(msgspec.Struct, kw_only=True):
+    """The JSON in ``AGL_CONTEXT``."""
+
+    rollout: str
+    attempt: str
+    origins: list[str]
+    agent: str | None = None
+    agent_run: str | None = None
+    trainable: bool = True
+    model: str = ""
+    deadline_at: float | None = None
+    """Unix seconds."""
+
+
+def child_environment(*, agent: str | None = None) -> dict[str, str]:
+    """Environment variables that carry this attempt into a subprocess.
+
+    Merge them into the child's environment. A Python child calls `attach`; a program in another
+    language is identified by the URL in ``OPENAI_BASE_URL``, which needs `agent`.
+
+    Args:
+        agent: Who speaks in the child, written into the URL. When None, the child must be a Python
+            program that attaches; the current scope's agent speaks there until it names another.
+
+    Raises:
+        ConfigError: outside a rollout.
+    """
+    context = current()
+    scope = current_scope()
+    speaker = agent or (scope.agent if scope is not None else None)
+    same = scope is not None and speaker == scope.agent
+    identity = _Identity(
+        rollout=context.rollout.id,
+        attempt=context.attempt.id,
+        origins=sorted(context.origins),
+        agent=speaker,
+        agent_run=scope.agent_run_id if scope is not None and same else None,
+        trainable=scope is None or scope.trainable,
+        model=context.llm.model,
+        deadline_at=time.time() + context.seconds_left(),
+    )
+    return {
+        semconv.ENV_CONTEXT: msgspec.json.encode(identity).decode(),
+        "OPENAI_BASE_URL": _identity_url(context, agent),
+        "OPENAI_API_KEY": context.llm.api_key,
+    }
+
+
+def inherited_context() -> tuple[AttemptContext | None, Scope | None]:
+    """The attempt and scope that ``AGL_CONTEXT`` names; nothing when it is not set.
+
+    Raises:
+        ConfigError: the variable does not hold what `child_environment` wrote.
+    """
+    text = os.environ.get(semconv.ENV_CONTEXT)
+    if not text:
+        return None, None
+    try:
+        identity = msgspec.json.decode(text, type=_Identity)
+    except msgspec.MsgspecError as error:
+        raise ConfigError(
+            f"{semconv.ENV_CONTEXT} holds {text!r}, which is not an attempt ({error}): take it "
+            f"unchanged from child_environment() in the parent, or unset it"
+        ) from error
+    scope = None
+    if identity.agent is not None:
+        scope = Scope(
+            kind="agent",
+            span_id="",
+            agent=identity.agent,
+            agent_run_id=identity.agent_run,
+            trainable=identity.trainable,
+        )
+    return _inherit(identity), scope
+
+
+def _inherit(identity: _Identity) -> AttemptContext:
+    rollout = Rollout(id=identity.rollout, task=Task(id=""), run_id="")
+    left_s = rollout.limits.timeout_s
+    if identity.deadline_at is not None:
+        left_s = identity.deadline_at - time.time()
+    recorder = Recorder(identity.rollout, identity.attempt, on_late=_refusal())
+    recorder.drain()
+    return AttemptContext(
+        rollout=rollout,
+        attempt=Attempt(
+            id=identity.attempt, rollout_id=identity.rollout, fence=1, worker=f"pid-{os.getpid()}"
+        ),
+        llm=LLM(
+            model=identity.model,
+            base_url=os.environ.get("OPENAI_BASE_URL", ""),
+            api_key=os.environ.get("OPENAI_API_KEY", ""),
+        ),
+        resources=Resources(),
+        recorder=recorder,
+        origins=frozenset(identity.origins),
+        deadline=time.monotonic() + left_s,
+    )
+
+
+def _refusal() -> Callable[[SpanKind], None]:
+    """A callback that warns once; the recorder's `late` counts every span."""
+    warned = Event()
+
+    def refuse(kind: SpanKind) -> None:
+        # An LLM span is no loss: the gateway records the call itself under the same identity.
+        if kind is SpanKind.LLM or warned.is_set():
+            return
+        warned.set()
+        _log.warning(
+            "A %s span was emitted in a subprocess of a rollout and is lost: only model calls "
+            "reach the parent from here. Return the value to the parent and emit it there",
+            kind.value,
+        )
+
+    return refuse
+
+
+def _identity_url(context: AttemptContext, agent: str | None) -> str:
+    parts = urlsplit(context.llm.base_url)
+    path = f"/r/{quote(context.rollout.id, safe='')}/a/{quote(context.attempt.id, safe='')}"
+    if agent is not None:
+        path += f"/agent/{quote(agent, safe='')}"
+    return f"{parts.scheme}://{parts.netloc}{path}/v1"

@@ -1,0 +1,296 @@
+"""The spans of one attempt, kept in memory until the attempt ends."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, Final
+
+from agl_core import semconv
+from agl_core.tracing.context import current_scope
+from agl_core.tracing.values import bounded
+from agl_core.types import Reward, Span, SpanKind, SpanStatus
+from agl_core.types.ids import new_id
+
+_log = logging.getLogger(__name__)
+
+MAX_SPANS: Final = 10_000
+MAX_VALUE_CHARS: Final = 262_144
+MAX_ERROR_CHARS: Final = 16_384
+_NEVER_DROPPED: Final = frozenset({SpanKind.REWARD, SpanKind.LLM})
+
+
+@dataclass(slots=True, eq=False)
+class _Record:
+    id: str
+    kind: SpanKind
+    name: str
+    parent_id: str | None
+    agent: str | None
+    agent_run_id: str | None
+    sequence: int
+    start_ns: int
+    end_ns: int = 0
+    status: SpanStatus = "unset"
+    error: str = ""
+    attributes: dict[str, Any] = field(default_factory=dict[str, Any])
+    call_id: str | None = None
+    reward: Reward | None = None
+
+
+class Recorder:
+    """Collects one attempt's spans from any thread or task; never raises into user code.
+
+    Memory is bounded: further spans are dropped beyond `max_spans` (LLM spans, rewards and capture
+    errors are always kept, as a result would be wrong without them), longer values are cut.
+    `dropped`, `truncated` and `late` count what that cost.
+    """
+
+    def __init__(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        *,
+        max_spans: int = MAX_SPANS,
+        max_value_chars: int = MAX_VALUE_CHARS,
+        on_late: Callable[[SpanKind], None] | None = None,
+    ) -> None:
+        """Start empty.
+
+        Args:
+            rollout_id: Goes into every span.
+            attempt_id: Goes into every span.
+            max_spans: Spans kept at most.
+            max_value_chars: Characters kept of one attribute's value.
+            on_late: Told the kind of every span that begins after `drain`, in the thread that
+                tried to record it.
+        """
+        self.rollout_id = rollout_id
+        self.attempt_id = attempt_id
+        self.dropped = 0
+        """Spans that were not kept because there were too many."""
+        self.truncated = 0
+        """Attribute values that were cut."""
+        self.late = 0
+        """Spans that began after `drain`; none of them is kept."""
+        self._max_spans = max_spans
+        self._max_value_chars = max_value_chars
+        self._on_late = on_late
+        self._records: dict[str, _Record] = {}
+        self._sequence = 0
+        self._closed = False
+        self._lock = Lock()
+
+    def start(  # noqa: PLR0913  the fields of a Span, all by keyword
+        self,
+        kind: SpanKind,
+        name: str,
+        *,
+        span_id: str | None = None,
+        parent_id: str | None = None,
+        agent: str | None = None,
+        agent_run_id: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Begin a span and return its id; ids sort by time.
+
+        Without `parent_id` the span hangs under the current scope, or under the attempt itself
+        where none is open; an empty one hangs it under the attempt whatever is open. Agent and agent run come from that scope or, with `parent_id`, from the
+        parent's span; what runs inside a tool belongs to no agent unless one is named.
+        """
+        return self._add(
+            kind,
+            name,
+            span_id=span_id,
+            parent_id=parent_id,
+            agent=agent,
+            agent_run_id=agent_run_id,
+            attributes=attributes,
+        ).id
+
+    def update(  # noqa: PLR0913  the fields of a Span, all by keyword
+        self,
+        span_id: str,
+        *,
+        kind: SpanKind | None = None,
+        name: str | None = None,
+        agent: str | None = None,
+        agent_run_id: str | None = None,
+        call_id: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Change or add to a span, ended or not; an unknown id is ignored."""
+        record = self._records.get(span_id)
+        if record is None:
+            return
+        record.kind = kind or record.kind
+        record.name = name or record.name
+        record.agent = agent or record.agent
+        record.agent_run_id = agent_run_id or record.agent_run_id
+        if call_id is not None:
+            record.call_id = call_id
+        if attributes:
+            self._merge(record, attributes)
+
+    def end(
+        self,
+        span_id: str,
+        *,
+        status: SpanStatus = "ok",
+        error: str = "",
+        attributes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """End a span. Ending it again replaces the earlier end: the last try of a call counts."""
+        record = self._records.get(span_id)
+        if record is not None:
+            self._close(record, status=status, error=error, attributes=attributes)
+
+    def reward(self, reward: Reward) -> str:
+        """Record a reward at this point in time, as a span named after its channel."""
+        record = self._add(SpanKind.REWARD, reward.channel)
+        record.reward = reward
+        self._close(record)
+        return record.id
+
+    def point(
+        self,
+        name: str,
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        status: SpanStatus = "ok",
+        error: str = "",
+    ) -> str:
+        """Record something that takes no time, as a message span."""
+        record = self._add(SpanKind.MESSAGE, name, attributes=attributes)
+        self._close(record, status=status, error=error)
+        return record.id
+
+    def capture_error(
+        self, message: str, *, call_id: str | None = None, framework: str = ""
+    ) -> str:
+        """Record that this attempt's data is not exactly true; the adapters drop the attempt.
+
+        Args:
+            message: What failed, the value, and the fix.
+            call_id: The call it concerns.
+            framework: The integration it concerns.
+        """
+        _log.debug("Attempt %s has a capture error: %s", self.attempt_id, message)
+        attributes = {semconv.AGL_FRAMEWORK: framework} if framework else None
+        record = self._add(
+            SpanKind.MESSAGE, semconv.AGL_CAPTURE_ERROR, attributes=attributes, keep=True
+        )
+        record.call_id = call_id
+        self._close(record, status="error", error=message)
+        return record.id
+
+    def snapshot(self) -> list[Span]:
+        """The spans so far in their stable order; open ones have `end_ns` 0."""
+        with self._lock:
+            records = list(self._records.values())
+        return sorted((self._span(record) for record in records), key=lambda span: span.order)
+
+    def drain(self) -> list[Span]:
+        """End the recording and return its spans in their stable order.
+
+        Spans still open end as errors. What is recorded afterwards is counted in `late`.
+        """
+        with self._lock:
+            self._closed = True
+            records = list(self._records.values())
+            self._records = {}
+        for record in records:
+            if not record.end_ns:
+                self._close(record, status="error", error="not ended")
+        return sorted((self._span(record) for record in records), key=lambda span: span.order)
+
+    def _add(  # noqa: PLR0913  as `start`
+        self,
+        kind: SpanKind,
+        name: str,
+        *,
+        span_id: str | None = None,
+        parent_id: str | None = None,
+        agent: str | None = None,
+        agent_run_id: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        keep: bool = False,
+    ) -> _Record:
+        inherited: str | None = None
+        run: str | None = None
+        if parent_id is None:
+            scope = current_scope()
+            if scope is not None:
+                parent_id, inherited, run = scope.span_id, scope.agent, scope.agent_run_id
+        elif (parent := self._records.get(parent_id)) and parent.kind is not SpanKind.TOOL:
+            inherited, run = parent.agent, parent.agent_run_id
+        if agent is None or agent == inherited:
+            agent, agent_run_id = inherited, agent_run_id or run
+        span_id = span_id or new_id("span")
+        if kind is SpanKind.AGENT and agent is not None:
+            agent_run_id = agent_run_id or span_id
+        record = _Record(
+            span_id, kind, name, parent_id or None, agent, agent_run_id, 0, time.time_ns()
+        )
+        if attributes:
+            self._merge(record, attributes)
+        self._keep(record, always=keep or kind in _NEVER_DROPPED)
+        return record
+
+    def _keep(self, record: _Record, *, always: bool) -> None:
+        with self._lock:
+            record.sequence = self._sequence
+            self._sequence += 1
+            if self._closed:
+                self.late += 1
+            elif len(self._records) < self._max_spans or always:
+                self._records[record.id] = record
+                return
+            else:
+                self.dropped += 1
+                return
+        if self._on_late is not None:
+            self._on_late(record.kind)
+
+    def _close(
+        self,
+        record: _Record,
+        *,
+        status: SpanStatus = "ok",
+        error: str = "",
+        attributes: Mapping[str, Any] | None = None,
+    ) -> None:
+        record.end_ns = max(time.time_ns(), record.start_ns)
+        record.status = status
+        record.error = bounded(error, MAX_ERROR_CHARS)[0]
+        if attributes:
+            self._merge(record, attributes)
+
+    def _merge(self, record: _Record, attributes: Mapping[str, Any]) -> None:
+        for name, value in attributes.items():
+            kept, cut = bounded(value, self._max_value_chars)
+            record.attributes[name] = kept
+            self.truncated += cut
+
+    def _span(self, record: _Record) -> Span:
+        return Span(
+            id=record.id,
+            rollout_id=self.rollout_id,
+            attempt_id=self.attempt_id,
+            kind=record.kind,
+            name=bounded(record.name, MAX_ERROR_CHARS)[0],
+            parent_id=record.parent_id,
+            agent=record.agent,
+            agent_run_id=record.agent_run_id,
+            sequence=record.sequence,
+            start_ns=record.start_ns,
+            end_ns=record.end_ns,
+            status=record.status,
+            error=record.error,
+            attributes=dict(record.attributes),
+            call_id=record.call_id,
+            reward=record.reward,
+        )

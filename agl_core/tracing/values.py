@@ -1,0 +1,67 @@
+"""Bring any object into a JSON value that every store can keep, within a size bound."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from msgspec import json
+
+_SIXTY_FOUR_BITS: Final = 64
+
+
+def bounded(value: Any, limit: int) -> tuple[Any, bool]:
+    """Copy `value` as a JSON value of at most about `limit` characters.
+
+    The copy shares nothing with the original, so that a list which the agent goes on editing is
+    kept as it was. Objects without a JSON form become their ``repr``, inside containers too; lone
+    surrogates and integers beyond 64 bits become text.
+
+    Returns:
+        The value, and whether it had to be cut. A cut value is text that says how much is missing.
+    """
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return _cut(_scalar(value), limit)
+    try:
+        data = json.encode(value, enc_hook=_inside)
+    except Exception:  # noqa: BLE001  telemetry: whatever the object does, the agent goes on
+        return _cut(represent(value), limit)
+    if len(data) <= limit:
+        return json.decode(data), False
+    return _cut(data.decode(), limit)
+
+
+def represent(value: Any) -> str:
+    """``repr`` that never raises and always encodes."""
+    try:
+        return _encodable(repr(value))
+    except Exception:  # noqa: BLE001  telemetry: a broken __repr__ is not the agent's failure
+        return f"<{type(value).__qualname__} without a repr>"
+
+
+def _scalar(value: bool | float | str | None) -> Any:
+    """The value itself, as its plain builtin type, or text where no store could keep it."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _encodable(str.__str__(value))
+    if isinstance(value, float):
+        return float.__float__(value) if math.isfinite(value) else float.__repr__(value)
+    return int.__int__(value) if value.bit_length() < _SIXTY_FOUR_BITS else int.__repr__(value)
+
+
+def _inside(value: Any) -> Any:
+    """What the encoder makes of an object inside a container that it does not know itself."""
+    return _scalar(value) if isinstance(value, (int, float, str)) else represent(value)
+
+
+def _encodable(text: str) -> str:
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _cut(value: Any, limit: int) -> tuple[Any, bool]:
+    if not isinstance(value, str) or len(value) <= limit:
+        return value, False
+    return f"{value[:limit]}... [{len(value) - limit} more characters]", True

@@ -1,0 +1,231 @@
+"""Identity headers on model requests, added when the request is sent.
+
+The one place where httpx and httpx2 are touched: their public ``Client.send`` and
+``AsyncClient.send``, through which every request goes, each retry of an SDK included. Both are
+wrapped while agl is attached and put back when it is detached.
+
+A request is changed only inside an attempt and only on its way to a known gateway:
+
+- it gets the identity headers of the current scope (``x-agl-*``, percent-encoded UTF-8);
+- its timeouts are lowered to what is left of the attempt's deadline;
+- a generation request gets a call id. In a ``call`` scope the id belongs to that scope's span.
+  Elsewhere the request gets an LLM span of its own, which ends with the answer or its stream.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+from agl_core import semconv
+from agl_core.interfaces import Integration
+from agl_core.tracing.calls import FIRST_ERROR, Sent, call_id, call_scope, operation_of, own_span
+from agl_core.tracing.context import AttemptContext, active, current_scope, origin_key
+from agl_core.tracing.emit import describe
+from agl_core.tracing.patch import Patch
+from agl_core.types import Scope
+
+_log = logging.getLogger(__name__)
+
+_SHORTEST_TIMEOUT_S: Final = 0.001
+
+
+class Wire:
+    """Prepares requests for the attempt that sends them."""
+
+    def __init__(self, integrations: Sequence[Integration]) -> None:
+        """Start unattached.
+
+        Args:
+            integrations: Those attached at the moment, asked for the identity in this order; the
+                sequence is read at every send.
+        """
+        self._integrations = integrations
+        self._patches: list[Patch] = []
+
+    def install(self, libraries: Sequence[Any]) -> None:
+        """Wrap the send functions of `libraries`, or none of them.
+
+        Raises:
+            ConfigError: a library's ``send`` does not have the signature this was written for.
+        """
+        patches = [patch for library in libraries for patch in patches_of(library, self)]
+        for patch in patches:
+            patch.install()
+        self._patches = patches
+
+    def remove(self) -> None:
+        """Put the original functions back."""
+        while self._patches:
+            self._patches.pop().remove()
+
+    def prepare(self, client: Any, request: Any) -> Sent | None:
+        """Mark one request; telemetry, so whatever goes wrong, the request still goes out.
+
+        Returns:
+            The span to end with the answer, where the wire recorded one.
+        """
+        context = active()
+        if context is None:
+            return None
+        try:
+            url = request.url
+            if origin_key(url.host, url.port, url.scheme) not in context.origins:
+                return None
+            _limit_timeout(client, request, context.seconds_left())
+            return self._identify(context, request)
+        except Exception as error:  # noqa: BLE001  telemetry never raises into user code
+            _log.warning("A request could not be marked", exc_info=True)
+            context.recorder.capture_error(
+                f"A request went out without its identity: {describe(error)}. Please report this"
+            )
+            return None
+
+    def _identify(self, context: AttemptContext, request: Any) -> Sent | None:
+        scope = self._scope(context)
+        headers = request.headers
+        headers[semconv.HEADER_ROLLOUT] = _encode(context.rollout.id)
+        headers[semconv.HEADER_ATTEMPT] = _encode(context.attempt.id)
+        if scope is not None:
+            if scope.agent is not None:
+                headers[semconv.HEADER_AGENT] = _encode(scope.agent)
+            if scope.agent_run_id is not None:
+                headers[semconv.HEADER_AGENT_RUN] = _encode(scope.agent_run_id)
+            if not scope.trainable:
+                headers[semconv.HEADER_TRAINABLE] = "0"
+        kind = operation_of(request)
+        if kind is None:
+            return None
+        call = call_scope(scope)
+        if call is not None:
+            headers[semconv.HEADER_CALL] = call_id(context.recorder, call, request)
+            return None
+        headers[semconv.HEADER_CALL], span_id = own_span(context, scope, request, operation=kind)
+        return Sent(context.recorder, span_id)
+
+    def _scope(self, context: AttemptContext) -> Scope | None:
+        for integration in self._integrations:
+            try:
+                scope = integration.identity()
+            except Exception as error:  # noqa: BLE001  telemetry never raises into user code
+                context.recorder.capture_error(
+                    f"identity() of integration {integration.name!r} raised {describe(error)}: "
+                    f"its agent is unknown. Fix the integration, or detach it",
+                    framework=integration.name,
+                )
+                continue
+            if scope is not None:
+                return scope
+        return current_scope()
+
+
+def patches_of(library: Any, wire: Wire) -> tuple[Patch, Patch]:
+    """The two functions of one library, each to be wrapped.
+
+    Raises:
+        ConfigError: a function does not have the signature this was written for.
+    """
+    tap, async_tap = _taps(library)
+
+    def wrap(original: Callable[..., Any], live: Callable[[], bool]) -> Callable[..., Any]:
+        def send(client: Any, request: Any, **options: Any) -> Any:
+            sent = wire.prepare(client, request) if live() else None
+            if sent is None:
+                return original(client, request, **options)
+            try:
+                response = original(client, request, **options)
+            except BaseException as error:
+                sent.end(error)
+                raise
+            return _watch(response, sent, tap)
+
+        return send
+
+    def wrap_async(original: Callable[..., Any], live: Callable[[], bool]) -> Callable[..., Any]:
+        async def send(client: Any, request: Any, **options: Any) -> Any:
+            sent = wire.prepare(client, request) if live() else None
+            if sent is None:
+                return await original(client, request, **options)
+            try:
+                response = await original(client, request, **options)
+            except BaseException as error:
+                sent.end(error)
+                raise
+            return _watch(response, sent, async_tap)
+
+        return send
+
+    return (
+        Patch(library, library.Client, "send", wrap),
+        Patch(library, library.AsyncClient, "send", wrap_async),
+    )
+
+
+def _watch(response: Any, sent: Sent, tap: type[Any]) -> Any:
+    """End the span now, or with the stream that is still to be read; the response is the same."""
+    if response.is_closed or response.status_code >= FIRST_ERROR:
+        sent.end(None, status_code=response.status_code)
+    else:
+        response.stream = tap(response.stream, sent)
+    return response
+
+
+def _taps(library: Any) -> tuple[type[Any], type[Any]]:
+    """Stream types of a library that tell when they end; it checks for its own base classes."""
+
+    class Tap(library.SyncByteStream):
+        def __init__(self, stream: Any, sent: Sent) -> None:
+            self._stream = stream
+            self._sent = sent
+
+        def __iter__(self) -> Any:
+            try:
+                yield from self._stream
+            except BaseException as error:
+                self._sent.end(error)
+                raise
+
+        def close(self) -> None:
+            try:
+                self._stream.close()
+            finally:
+                self._sent.end(None)
+
+    class AsyncTap(library.AsyncByteStream):
+        def __init__(self, stream: Any, sent: Sent) -> None:
+            self._stream = stream
+            self._sent = sent
+
+        async def __aiter__(self) -> Any:
+            try:
+                async for chunk in self._stream:
+                    yield chunk
+            except BaseException as error:
+                self._sent.end(error)
+                raise
+
+        async def aclose(self) -> None:
+            try:
+                await self._stream.aclose()
+            finally:
+                self._sent.end(None)
+
+    return Tap, AsyncTap
+
+
+def _limit_timeout(client: Any, request: Any, left_s: float) -> None:
+    left_s = max(left_s, _SHORTEST_TIMEOUT_S)
+    timeout = request.extensions.get("timeout")
+    if timeout is None:
+        timeout = client.timeout.as_dict()
+    lowered = {
+        phase: left_s if limit is None or limit > left_s else limit
+        for phase, limit in timeout.items()
+    }
+    request.extensions = {**request.extensions, "timeout": lowered}
+
+
+def _encode(value: str) -> str:
+    return quote(value, safe="")
