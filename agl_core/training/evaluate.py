@@ -1,0 +1,161 @@
+"""Scores of the agents on a set of tasks, with intervals and honest denominators."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agl_core.config import EvalConfig
+from agl_core.errors import CaptureError, ConfigError, RewardError
+from agl_core.interfaces import Adapter, AttemptRecord
+from agl_core.training._intervals import estimate
+from agl_core.training.groups import failure_of
+from agl_core.types import Estimate, Evaluation, FailureKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one attempt at one task came to."""
+
+    task_id: str
+    score: float = 0.0
+    channels: Mapping[str, float] = field(default_factory=dict[str, float])
+    failure: FailureKind | None = None
+    """Set when the attempt failed; its score counts as `failure_score` then."""
+
+
+def outcomes(records: Sequence[AttemptRecord], adapter: Adapter) -> list[Outcome]:
+    """Score ended attempts. One whose reward or capture is unusable is a failure like any other."""
+    return [_outcome(record, adapter) for record in records]
+
+
+def summarize(
+    results: Sequence[Outcome],
+    *,
+    step: int,
+    config: EvalConfig,
+    wall_s: float = 0.0,
+    failure_score: float = 0.0,
+) -> Evaluation:
+    """Means over tasks with 95 % intervals (see `agl_core.training._intervals.estimate`).
+
+    The attempts of a task are averaged first, so every task counts alike. A failed attempt stays
+    in every denominator: with `failure_score` in the score, 0 in the channels, as not passed in
+    pass@k. A channel that an attempt was not rewarded on counts 0 there.
+
+    Raises:
+        ConfigError: there are no results, or a score is not finite.
+    """
+    if not results:
+        raise ConfigError("There is nothing to evaluate: the set of tasks is empty")
+    scores: dict[str, list[float]] = defaultdict(list)
+    passes: dict[str, list[bool]] = defaultdict(list)
+    names = sorted({channel for result in results for channel in result.channels})
+    channels: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in names}
+    for result in results:
+        failed = result.failure is not None
+        score = failure_score if failed else result.score
+        if not math.isfinite(score):
+            raise ConfigError(
+                f"Score {score} of task {result.task_id!r} is not finite: let the attempt fail"
+            )
+        scores[result.task_id].append(score)
+        passes[result.task_id].append(not failed and score >= config.threshold)
+        for name in names:
+            value = 0.0 if failed else result.channels.get(name, 0.0)
+            channels[name][result.task_id].append(value)
+    counts = [(len(attempts), sum(attempts)) for attempts in passes.values()]
+    at_k = {k: pass_at_k(counts, k=k) for k in sorted(set(config.pass_at))}
+    failures = Counter(result.failure.value for result in results if result.failure is not None)
+    return Evaluation(
+        step=step,
+        score=_over_tasks(scores),
+        channels={name: _over_tasks(values) for name, values in channels.items()},
+        pass_at_k={k: value for k, value in at_k.items() if value is not None},
+        failed=dict(failures),
+        wall_s=wall_s,
+    )
+
+
+def pass_at_k(counts: Sequence[tuple[int, int]], *, k: int) -> Estimate | None:
+    """Chance that at least one of k attempts passes, over tasks with at least k attempts.
+
+    Per task with n attempts of which c passed, ``1 - C(n - c, k) / C(n, k)``: unbiased, after Chen
+    et al. 2021, "Evaluating Large Language Models Trained on Code" (arXiv:2107.03374). Tasks with
+    fewer than k attempts say nothing of it; `n` of the result is the number of the others, and
+    the result is None when there are none.
+
+    Args:
+        counts: (attempts, passed) per task.
+        k: At least 1.
+
+    Raises:
+        ConfigError: k or a count is impossible.
+    """
+    if k < 1:
+        raise ConfigError(f"pass@{k} is undefined: k must be at least 1")
+    for attempts, passed in counts:
+        if not 0 <= passed <= attempts:
+            raise ConfigError(f"{passed} of {attempts} attempts cannot have passed")
+    values = [
+        1.0 - math.comb(attempts - passed, k) / math.comb(attempts, k)
+        for attempts, passed in counts
+        if attempts >= k
+    ]
+    return estimate(values) if values else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Which of two evaluations is the better one, and why."""
+
+    winner: Literal["baseline", "candidate"]
+    reason: str
+
+
+def compare(baseline: Estimate | None, candidate: Estimate | None) -> Comparison:
+    """Whether a candidate's mean beats the baseline's on the same tasks.
+
+    Greater is better, below zero too. A tie keeps the baseline. What is missing or not a number
+    never wins; if neither is a number, the baseline stays.
+
+    Raises:
+        ConfigError: the two were not measured on equally many tasks.
+    """
+    before = math.nan if baseline is None else baseline.mean
+    after = math.nan if candidate is None else candidate.mean
+    if math.isnan(after):
+        return Comparison(winner="baseline", reason="the candidate has no score")
+    if math.isnan(before):
+        return Comparison(winner="candidate", reason="the baseline has no score")
+    if baseline is not None and candidate is not None and baseline.n != candidate.n:
+        raise ConfigError(
+            f"The baseline was measured on {baseline.n} tasks and the candidate on "
+            f"{candidate.n}: evaluate both on the same tasks"
+        )
+    if after > before:
+        return Comparison(winner="candidate", reason=f"{after:g} beats {before:g}")
+    if after == before:
+        return Comparison(winner="baseline", reason=f"tie at {before:g}: the baseline stays")
+    return Comparison(winner="baseline", reason=f"{after:g} does not reach {before:g}")
+
+
+def _outcome(record: AttemptRecord, adapter: Adapter) -> Outcome:
+    task_id = record.rollout.task.id
+    failure = failure_of(record)
+    if failure is not None:
+        return Outcome(task_id=task_id, failure=failure.kind)
+    try:
+        adapted = adapter.adapt(record)
+    except RewardError:
+        return Outcome(task_id=task_id, failure=FailureKind.REWARD)
+    except CaptureError:
+        return Outcome(task_id=task_id, failure=FailureKind.CAPTURE)
+    return Outcome(task_id=task_id, score=adapted.score, channels=adapted.channels)
+
+
+def _over_tasks(values: Mapping[str, Sequence[float]]) -> Estimate:
+    return estimate([math.fsum(of_task) / len(of_task) for of_task in values.values()])

@@ -1,0 +1,269 @@
+"""From ended attempts to the groups that baselines are taken over."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from agl_core.config import RolloutConfig
+from agl_core.errors import CaptureError, ConfigError, RewardError, TrainingError
+from agl_core.interfaces import AdaptedAttempt, Adapter, AttemptRecord
+from agl_core.types import (
+    AttemptStatus,
+    Failure,
+    FailureKind,
+    Losses,
+    TrajectoryGroup,
+)
+
+_log = logging.getLogger(__name__)
+
+_KIND_OF_STATUS = {
+    AttemptStatus.TIMED_OUT: FailureKind.DEADLINE,
+    AttemptStatus.CANCELLED: FailureKind.CANCELLED,
+    AttemptStatus.LOST: FailureKind.LOST,
+    AttemptStatus.FAILED: FailureKind.AGENT,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepGroups:
+    """What a step's attempts became."""
+
+    groups: list[TrajectoryGroup]
+    """By group in the order of their first rollout, then by agent."""
+    adapted: list[tuple[AttemptRecord, AdaptedAttempt]]
+    """The attempts that are trained on, by rollout id; penalised ones included."""
+    failures: dict[str, int]
+    """Failure kind to attempts, whether dropped or penalised."""
+    losses: Losses
+    reward: float
+    """Mean score of the adapted attempts, penalties included."""
+    channels: dict[str, float]
+    """Mean per channel of the unweighted rewards of the attempts that succeeded."""
+
+
+@dataclass(slots=True)
+class _Step:
+    """What has been found of a step so far."""
+
+    adapted: list[tuple[AttemptRecord, AdaptedAttempt]] = field(
+        default_factory=list[tuple[AttemptRecord, AdaptedAttempt]]
+    )
+    scores: list[float] = field(default_factory=list[float])
+    channels: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    failures: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    losses: Losses = field(default_factory=Losses)
+    capture_errors: list[CaptureError] = field(default_factory=list[CaptureError])
+    reward_errors: list[RewardError] = field(default_factory=list[RewardError])
+    reasons: list[str] = field(default_factory=list[str])
+
+
+class GroupBuilder:
+    """Adapts a step's attempts, applies the failure policy and groups what is left.
+
+    Every attempt ends in one of three ways. It is used with its rewards. It is penalised: used
+    with ``rollout.penalty`` as its only return. Or it is dropped before any baseline is taken,
+    counted as ``attempts_dropped_<kind>``. An attempt whose capture is not exactly true is always
+    dropped. Agents that an attempt never reached are left out of their group there
+    (``agents_absent``); groups of one attempt have no baseline (``groups_of_one``).
+    """
+
+    def __init__(self, adapter: Adapter, *, rollout: RolloutConfig, max_error_share: float) -> None:
+        """Take the failure policy.
+
+        Args:
+            adapter: Adapts single attempts.
+            rollout: `failures` and `penalty` apply; a retry has been used up by the time an
+                attempt comes here, so it means drop.
+            max_error_share: Share of a step's attempts that may be dropped for capture errors.
+
+        Raises:
+            ConfigError: capture errors are to be penalised.
+        """
+        if rollout.failures.get(FailureKind.CAPTURE, "drop") == "penalize":
+            raise ConfigError(
+                "rollout.failures.capture is 'penalize', but an attempt that was not captured "
+                "exactly has no tokens to penalise: use 'drop'"
+            )
+        self._adapter = adapter
+        self._rollout = rollout
+        self._max_error_share = max_error_share
+        self._seen: set[str] = set()
+
+    def build(self, records: Sequence[AttemptRecord]) -> StepGroups:
+        """Group the ended attempts of one step.
+
+        Raises:
+            CaptureError: more than `max_error_share` of the attempts were not captured exactly;
+                of the type of the first error, which it quotes.
+            RewardError: no attempt is left, and rewards were among the reasons.
+            TrainingError: no attempt is left, or none has a call to train on.
+            ConfigError: an agent to train has matched nobody since the run began.
+        """
+        step = _Step()
+        for record in sorted(records, key=lambda record: record.rollout.id):
+            self._take(record, step)
+        self._check_capture(step, attempts=len(records))
+        _check_left(step, attempts=len(records))
+        self._adapter.check(self._seen)
+        groups = _group([adapted for _, adapted in step.adapted], step.losses)
+        if not groups:
+            raise TrainingError(
+                f"None of {len(step.adapted)} attempts has a call to train on: the agents that ran "
+                f"({sorted(self._seen)}) made no call that the gateway recorded with tokens; "
+                f"losses so far: {step.losses.counts}. Let their clients use agl.current().llm"
+            )
+        return StepGroups(
+            groups=groups,
+            adapted=step.adapted,
+            failures=dict(step.failures),
+            losses=step.losses,
+            reward=_mean(step.scores),
+            channels={channel: _mean(values) for channel, values in step.channels.items()},
+        )
+
+    def _take(self, record: AttemptRecord, step: _Step) -> None:
+        failure = failure_of(record)
+        try:
+            if failure is None:
+                self._use(record, step)
+            else:
+                self._fail(record, failure, step)
+        except RewardError as error:
+            step.reward_errors.append(error)
+            failed = Failure(kind=FailureKind.REWARD, message=str(error), type="RewardError")
+            self._fail(_as_failed(record, failed), failed, step)
+
+    def _use(self, record: AttemptRecord, step: _Step) -> None:
+        adapted = self._adapt(record, step)
+        if adapted is None:
+            return
+        step.adapted.append((record, adapted))
+        step.scores.append(adapted.score)
+        for channel, value in adapted.channels.items():
+            step.channels[channel].append(value)
+        if not adapted.calls:
+            step.losses.add("attempts_without_calls")
+
+    def _fail(self, record: AttemptRecord, failure: Failure, step: _Step) -> None:
+        step.failures[failure.kind.value] += 1
+        step.reasons.append(f"{failure.kind.value}: {failure.message}")
+        if self._rollout.failures.get(failure.kind, "drop") != "penalize":
+            step.losses.add(f"attempts_dropped_{failure.kind.value}")
+            return
+        adapted = self._adapt(record, step)
+        if adapted is not None:
+            step.adapted.append((record, _penalised(adapted, self._rollout.penalty, failure.kind)))
+            step.scores.append(self._rollout.penalty)
+
+    def _adapt(self, record: AttemptRecord, step: _Step) -> AdaptedAttempt | None:
+        try:
+            adapted = self._adapter.adapt(record)
+        except CaptureError as error:
+            _log.warning("Attempt %s is dropped: %s", record.attempt.id, error)
+            step.capture_errors.append(error)
+            step.failures[FailureKind.CAPTURE.value] += 1
+            step.losses.add(f"attempts_dropped_{FailureKind.CAPTURE.value}")
+            return None
+        self._seen |= adapted.seen
+        step.losses.merge(adapted.losses)
+        return adapted
+
+    def _check_capture(self, step: _Step, *, attempts: int) -> None:
+        errors = step.capture_errors
+        if not errors or len(errors) <= self._max_error_share * attempts:
+            return
+        raise type(errors[0])(
+            f"{len(errors)} of {attempts} attempts were not captured exactly, more than "
+            f"capture.max_error_share = {self._max_error_share} allows. The first: {errors[0]}"
+        ) from errors[0]
+
+
+def failure_of(record: AttemptRecord) -> Failure | None:
+    """Why an ended attempt failed; None when it succeeded."""
+    attempt = record.attempt
+    if attempt.status is AttemptStatus.SUCCEEDED:
+        return None
+    if attempt.failure is not None:
+        return attempt.failure
+    kind = _KIND_OF_STATUS.get(attempt.status, FailureKind.LOST)
+    return Failure(kind=kind, message=f"the attempt ended as {attempt.status.value}")
+
+
+def _as_failed(record: AttemptRecord, failure: Failure) -> AttemptRecord:
+    attempt = msgspec.structs.replace(record.attempt, status=AttemptStatus.FAILED, failure=failure)
+    return AttemptRecord(rollout=record.rollout, attempt=attempt, spans=record.spans)
+
+
+def _penalised(adapted: AdaptedAttempt, penalty: float, kind: FailureKind) -> AdaptedAttempt:
+    returns = {
+        agent: msgspec.structs.replace(
+            returned, value=penalty, runs={}, calls={}, choices={}, channels={}, failure=kind
+        )
+        for agent, returned in adapted.returns.items()
+    }
+    return AdaptedAttempt(
+        rollout_id=adapted.rollout_id,
+        attempt_id=adapted.attempt_id,
+        group_id=adapted.group_id,
+        task_id=adapted.task_id,
+        trajectories=adapted.trajectories,
+        returns=returns,
+        score=penalty,
+        channels={},
+        calls=adapted.calls,
+        seen=adapted.seen,
+        losses=adapted.losses,
+    )
+
+
+def _check_left(step: _Step, *, attempts: int) -> None:
+    if step.adapted:
+        return
+    counts = f"{attempts} attempts, failures {dict(step.failures)}"
+    if step.reward_errors:
+        first = step.reward_errors[0]
+        raise RewardError(f"No attempt of the step is usable ({counts}). {first}") from first
+    if step.reasons:
+        raise TrainingError(
+            f"No attempt of the step is usable ({counts}). The first failed with "
+            f"{step.reasons[0]}. Run the agent on one task alone to see it whole"
+        )
+    raise TrainingError(
+        f"No attempt of the step is usable ({counts}): give it tasks whose attempts end"
+    )
+
+
+def _group(attempts: Sequence[AdaptedAttempt], losses: Losses) -> list[TrajectoryGroup]:
+    """Group by task and agent; attempts come ordered by rollout id."""
+    agents = sorted({agent for attempt in attempts for agent in attempt.returns})
+    members: dict[tuple[str, str, str], list[AdaptedAttempt]] = defaultdict(list)
+    for attempt in attempts:
+        for agent in agents:
+            if agent not in attempt.returns:
+                losses.add("agents_absent")
+                continue
+            policy = attempt.trajectories[agent][0].policy
+            members[attempt.group_id, agent, policy].append(attempt)
+    losses.add("groups_of_one", sum(1 for group in members.values() if len(group) == 1))
+    return [
+        TrajectoryGroup(
+            group_id=group_id,
+            task_id=group[0].task_id,
+            agent=agent,
+            policy=policy,
+            returns=[attempt.returns[agent] for attempt in group],
+            trajectories=[list(attempt.trajectories[agent]) for attempt in group],
+        )
+        for (group_id, agent, policy), group in members.items()
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else 0.0
