@@ -371,8 +371,10 @@ class ForestBuilder(Protocol):
     """Lays the sampled choices of one policy out as a `Batch`."""
 
     def __call__(self, calls: Sequence[CreditedCall], *, policy: str, step: int) -> Batch:
-        """Raises:
-        TrainingError: there is nothing to lay out, or credits and tokens do not align.
+        """Build the batch; equal input gives equal arrays, whatever its order.
+
+        Raises:
+            TrainingError: there is nothing to lay out, or credits and tokens do not align.
         """
         ...
 
