@@ -1,0 +1,194 @@
+"""An agent framework in one file, with the hooks that real ones have, over httpx alone.
+
+It stands in for a framework where a test is about agl-core: agents with tools, plain and streamed
+calls, sync and async, listeners told of every start and end, and its own idea of what runs inside
+what, kept in a context variable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
+from uuid import uuid4
+
+import httpx
+
+__all__ = ["Agent", "Endpoint", "EventKind", "Listener", "Tool"]
+
+EventKind = Literal["agent", "model", "tool"]
+
+
+class Listener(Protocol):
+    """Told of everything the framework runs, in the task that runs it."""
+
+    def started(
+        self, kind: EventKind, name: str, *, run_id: str, parent_run_id: str | None
+    ) -> None: ...
+
+    def ended(self, *, run_id: str, error: BaseException | None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where models are served."""
+
+    base_url: str
+    api_key: str
+    timeout_s: float = 30.0
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.api_key}"}
+
+    @property
+    def url(self) -> str:
+        return f"{self.base_url}/chat/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that models may call; it takes and gives text."""
+
+    name: str
+    function: Callable[[str], str]
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        properties = {"item": {"type": "string"}}
+        parameters = {"type": "object", "properties": properties, "required": ["item"]}
+        return {"type": "function", "function": {"name": self.name, "parameters": parameters}}
+
+
+_RUN: ContextVar[str | None] = ContextVar("toy_run", default=None)
+
+
+@dataclass
+class Agent:
+    """Calls its model until it answers without asking for a tool."""
+
+    name: str
+    model: str
+    endpoint: Endpoint
+    system: str = ""
+    tools: Sequence[Tool] = ()
+    extra: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Further fields of every request."""
+
+    listeners: ClassVar[list[Listener]] = []
+
+    def run(self, text: str, *, stream: bool = False) -> str:
+        with _running("agent", self.name):
+            turns = self._turns(text)
+            body = next(turns)
+            while True:
+                with _running("model", self.model):
+                    answer = self._send({**body, "stream": stream})
+                try:
+                    body = turns.send(answer)
+                except StopIteration as stop:
+                    return stop.value
+
+    async def arun(self, text: str, *, stream: bool = False) -> str:
+        with _running("agent", self.name):
+            turns = self._turns(text)
+            body = next(turns)
+            while True:
+                with _running("model", self.model):
+                    answer = await self._asend({**body, "stream": stream})
+                try:
+                    body = turns.send(answer)
+                except StopIteration as stop:
+                    return stop.value
+
+    def _turns(self, text: str) -> Generator[dict[str, Any], dict[str, Any], str]:
+        """Give request bodies and take the model's messages; returns the last one's text."""
+        messages: list[dict[str, Any]] = [{"role": "system", "content": self.system}]
+        messages.append({"role": "user", "content": text})
+        body: dict[str, Any] = {"model": self.model, "messages": messages, **self.extra}
+        if self.tools:
+            body["tools"] = [tool.schema for tool in self.tools]
+        while True:
+            message = yield body
+            messages.append(message)
+            if not message.get("tool_calls"):
+                return message["content"]
+            messages += [self._use(call) for call in message["tool_calls"]]
+
+    def _use(self, call: dict[str, Any]) -> dict[str, Any]:
+        function = call["function"]
+        tool = next(tool for tool in self.tools if tool.name == function["name"])
+        with _running("tool", tool.name):
+            result = tool.function(json.loads(function["arguments"])["item"])
+        return {"role": "tool", "tool_call_id": call["id"], "content": result}
+
+    def _send(self, body: dict[str, Any]) -> dict[str, Any]:
+        endpoint = self.endpoint
+        with httpx.Client(headers=endpoint.headers, timeout=endpoint.timeout_s) as client:
+            if not body["stream"]:
+                response = client.post(endpoint.url, json=body).raise_for_status()
+                return response.json()["choices"][0]["message"]
+            with client.stream("POST", endpoint.url, json=body) as response:
+                response.raise_for_status()
+                return _merge(_events(response.iter_lines()))
+
+    async def _asend(self, body: dict[str, Any]) -> dict[str, Any]:
+        endpoint = self.endpoint
+        async with httpx.AsyncClient(
+            headers=endpoint.headers, timeout=endpoint.timeout_s
+        ) as client:
+            if not body["stream"]:
+                response = await client.post(endpoint.url, json=body)
+                return response.raise_for_status().json()["choices"][0]["message"]
+            async with client.stream("POST", endpoint.url, json=body) as response:
+                response.raise_for_status()
+                return _merge(_events(await _lines(response.aiter_lines())))
+
+
+@contextmanager
+def _running(kind: EventKind, name: str) -> Iterator[None]:
+    run_id, parent = uuid4().hex, _RUN.get()
+    listeners = tuple(Agent.listeners)
+    for listener in listeners:
+        listener.started(kind, name, run_id=run_id, parent_run_id=parent)
+    token = _RUN.set(run_id)
+    failure: BaseException | None = None
+    try:
+        yield
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        _RUN.reset(token)
+        for listener in listeners:
+            listener.ended(run_id=run_id, error=failure)
+
+
+async def _lines(lines: AsyncIterator[str]) -> Iterator[str]:
+    return iter([line async for line in lines])
+
+
+def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        if line.startswith("data: ") and line != "data: [DONE]":
+            yield json.loads(line.removeprefix("data: "))
+
+
+def _merge(events: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    """Put the message back together from its pieces."""
+    content: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for event in events:
+        for choice in event["choices"]:
+            content.append(choice["delta"].get("content") or "")
+            for piece in choice["delta"].get("tool_calls") or ():
+                if piece["index"] == len(calls):
+                    calls.append({"id": piece["id"], "type": "function", "function": {}})
+                function = calls[piece["index"]]["function"]
+                for key, text in piece["function"].items():
+                    function[key] = function.get(key, "") + text
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(content) or None}
+    return {**message, "tool_calls": calls} if calls else message

@@ -1,0 +1,232 @@
+"""LangChain's callbacks, turned into spans and call scopes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import wraps
+from typing import Any, ParamSpec
+from uuid import UUID
+from weakref import WeakValueDictionary
+
+from langchain_core.callbacks import BaseCallbackHandler
+
+from agl_core import semconv
+from agl_core.tracing.context import active
+from agl_langchain._runs import FRAMEWORK, Run, RunTable, Start
+
+_log = logging.getLogger(__name__)
+_P = ParamSpec("_P")
+
+
+def _telemetry(callback: Callable[_P, None]) -> Callable[_P, None]:
+    """Keep our own failures out of the agent; they are logged and counted as capture errors."""
+
+    @wraps(callback)
+    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        try:
+            callback(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001  telemetry never raises into user code
+            _log.warning("%s failed", callback.__qualname__, exc_info=True)
+            context = active()
+            if context is not None:
+                with suppress(Exception):
+                    context.recorder.capture_error(
+                        f"{callback.__qualname__} failed: {error!r}", framework=FRAMEWORK
+                    )
+
+    return guarded
+
+
+class AglCallbackHandler(BaseCallbackHandler):
+    """Records what a LangChain or LangGraph program does, and tells requests who speaks.
+
+    Outside a rollout it does nothing, so it may stay in production. One instance serves any number
+    of rollouts, threads and tasks; a run that reaches several instances is recorded once.
+    """
+
+    run_inline = True
+    """Callbacks run in the task that will send, so that the request finds its call scope."""
+    raise_error = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        # A run lives in its attempt's table; an attempt that ends early leaves nothing here.
+        self._open: WeakValueDictionary[UUID, Run] = WeakValueDictionary()
+
+    @_telemetry
+    def on_chain_start(
+        self,
+        serialized: dict[str, Any] | None,
+        inputs: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        del inputs, tags
+        start = Start(run_id, parent_run_id, _name(serialized, kwargs, "chain"), metadata)
+        self._begin(RunTable.open_chain, start)
+
+    @_telemetry
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        del outputs, kwargs
+        self._end(run_id)
+
+    @_telemetry
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        del kwargs
+        self._end(run_id, error=error)
+
+    @_telemetry
+    def on_retriever_start(
+        self,
+        serialized: dict[str, Any] | None,
+        query: str,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        del query, tags
+        start = Start(run_id, parent_run_id, _name(serialized, kwargs, "retriever"), metadata)
+        self._begin(RunTable.open_chain, start)
+
+    @_telemetry
+    def on_retriever_end(self, documents: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        del documents, kwargs
+        self._end(run_id)
+
+    @_telemetry
+    def on_retriever_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        del kwargs
+        self._end(run_id, error=error)
+
+    @_telemetry
+    def on_tool_start(  # noqa: PLR0913  LangChain's signature
+        self,
+        serialized: dict[str, Any] | None,
+        input_str: str,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        inputs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        del tags
+        name = _name(serialized, kwargs, "tool")
+        attributes: dict[str, Any] = {
+            semconv.GEN_AI_TOOL_NAME: name,
+            semconv.GEN_AI_TOOL_ARGUMENTS: input_str if inputs is None else inputs,
+        }
+        if call_id := kwargs.get("tool_call_id"):
+            attributes[semconv.GEN_AI_TOOL_CALL_ID] = call_id
+        self._begin(RunTable.open_tool, Start(run_id, parent_run_id, name, metadata, attributes))
+
+    @_telemetry
+    def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        del kwargs
+        # A tool answers with a message in an agent and with its plain result elsewhere.
+        result = getattr(output, "content", output)
+        self._end(run_id, attributes={semconv.GEN_AI_TOOL_RESULT: result})
+
+    @_telemetry
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        del kwargs
+        self._end(run_id, error=error)
+
+    @_telemetry
+    def on_chat_model_start(
+        self,
+        serialized: dict[str, Any] | None,
+        messages: list[list[Any]],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        del messages, tags
+        self._begin_call(
+            Start(run_id, parent_run_id, _name(serialized, kwargs, "model"), metadata), kwargs
+        )
+
+    @_telemetry
+    def on_llm_start(
+        self,
+        serialized: dict[str, Any] | None,
+        prompts: list[str],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        del prompts, tags
+        self._begin_call(
+            Start(run_id, parent_run_id, _name(serialized, kwargs, "model"), metadata), kwargs
+        )
+
+    def on_llm_new_token(self, token: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        """Runs per token: nothing but a look-up and a flag."""
+        del token, kwargs
+        run = self._open.get(run_id)
+        if run is not None:
+            run.table.answering(run)
+
+    @_telemetry
+    def on_llm_end(self, response: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        del kwargs
+        output: dict[str, Any] = getattr(response, "llm_output", None) or {}
+        response_id = output.get("id")
+        attributes = {semconv.GEN_AI_RESPONSE_ID: response_id} if response_id else None
+        self._end(run_id, attributes=attributes)
+
+    @_telemetry
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        del kwargs
+        self._end(run_id, error=error)
+
+    def _begin_call(self, start: Start, extra: Mapping[str, Any]) -> None:
+        if extra.get("batch_size", 1) > 1:
+            # `generate` with several prompts starts all of them before it sends the first, so no
+            # scope could tell one from another; each send is recorded as it leaves instead.
+            return
+        parameters: dict[str, Any] = extra.get("invocation_params") or {}
+        if model := parameters.get("model") or parameters.get("model_name"):
+            start.attributes[semconv.GEN_AI_REQUEST_MODEL] = model
+        self._begin(RunTable.open_call, start)
+
+    def _begin(self, open_run: Callable[[RunTable, Start], Run], start: Start) -> None:
+        context = active()
+        if context is None:
+            return
+        table = RunTable.of(context)
+        if start.run_id not in table:
+            self._open[start.run_id] = open_run(table, start)
+
+    def _end(
+        self,
+        run_id: UUID,
+        *,
+        error: BaseException | None = None,
+        attributes: dict[str, Any] | None = None,
+    ) -> None:
+        run = self._open.pop(run_id, None)
+        if run is not None:
+            run.table.close(run, error=error, attributes=attributes)
+
+
+def _name(serialized: Mapping[str, Any] | None, extra: Mapping[str, Any], default: str) -> str:
+    """The run's name: given at the call, else the class that runs."""
+    name = extra.get("name") or (serialized or {}).get("name")
+    return name if isinstance(name, str) else default

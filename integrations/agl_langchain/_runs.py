@@ -1,0 +1,299 @@
+"""The open runs of one attempt: where each stands, and who speaks in it.
+
+Parents come from ``parent_run_id``. The surrounding context is asked only where LangChain names no
+parent, and for scopes that the user opened inside a run. One table serves all handlers of an
+attempt, so a run that reaches two of them is recorded once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeGuard, cast
+from uuid import UUID
+
+from langchain_core.runnables.config import var_child_runnable_config
+
+from agl_core import semconv
+from agl_core.tracing.context import AttemptContext, close_scope, open_scope, opened_here
+from agl_core.tracing.recorder import Recorder
+from agl_core.types import Scope, ScopeKind, SpanKind
+from agl_langchain._agents import NO_NAMES, Introduction, Names, introduced
+
+FRAMEWORK: Final = "langchain"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start callback, whatever its kind."""
+
+    run_id: UUID
+    parent_run_id: UUID | None
+    name: str
+    metadata: Mapping[str, Any] | None
+    attributes: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(eq=False)
+class Run:
+    """One open run."""
+
+    table: RunTable
+    run_id: UUID
+    scope: Scope
+    """Also holds the id of the run's span."""
+    names: Names
+    in_named_agent: bool
+    speaker: Run | None
+    """The run with which the agent that speaks here began; None for an agent named elsewhere."""
+    agent_shown: bool = False
+    """The span of this run, if it began an agent, says so."""
+    outer_call: Run | None = None
+    """Model calls: one that was open here and had not sent, perhaps a wrapper around this one."""
+    wraps_call: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a new run stands, and what that makes of it."""
+
+    parent: Run | None
+    around: Scope | None
+    names: Names
+    introduction: Introduction | None
+
+    @property
+    def speaker_shown(self) -> bool:
+        """Whether who speaks here counts as an agent yet."""
+        if self.introduction is not None:
+            return not self.introduction.by_node
+        speaker = self.parent.speaker if _at(self.parent, self.around) else None
+        return speaker is None or speaker.agent_shown
+
+    @property
+    def in_named_agent(self) -> bool:
+        if self.introduction is not None:
+            return not self.introduction.by_node
+        return _named(self.parent, self.around)
+
+
+class RunTable:
+    """The open runs of one attempt. Safe to use from several threads: each run has one owner."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._runs: dict[UUID, Run] = {}
+        self._calls: dict[str, Run] = {}
+        """Open model calls by span id."""
+
+    @classmethod
+    def of(cls, context: AttemptContext) -> RunTable:
+        """The attempt's table, made and entered as the attempt's locator on first use."""
+        table = context.locators.get(FRAMEWORK)
+        if table is None:
+            table = context.locators.setdefault(FRAMEWORK, cls(context.recorder))
+        return cast("RunTable", table)
+
+    def __contains__(self, run_id: UUID) -> bool:
+        return run_id in self._runs
+
+    def __call__(self, opened: Scope | None) -> Scope | None:
+        """Innermost scope here, given the innermost that was opened through agl-core."""
+        if opened is not None and opened.span_id in self._calls:
+            return opened
+        return _innermost(self._current(), opened)
+
+    def sender(self, opened: Scope | None) -> Scope | None:
+        """`__call__` for a request that is about to leave: a graph node that sends is an agent."""
+        scope = self(opened)
+        run = self._current()
+        if run is not None and run.scope is scope:
+            self._show_agent(run.speaker)
+        return scope
+
+    def open_chain(self, start: Start) -> Run:
+        place = self._place(start)
+        shown = place.introduction is not None and not place.introduction.by_node
+        kind = SpanKind.AGENT if shown else SpanKind.OPERATION
+        scope = self._scope("operation" if place.introduction is None else "agent", place, start)
+        if place.introduction is not None and shown:
+            start = Start(
+                start.run_id, start.parent_run_id, place.introduction.agent, start.metadata
+            )
+        self._start_span(kind, place, scope, start)
+        return self._enter(start, place, scope, agent_shown=shown)
+
+    def open_tool(self, start: Start) -> Run:
+        place = self._place(start)
+        scope = Scope(kind="tool", span_id="", parent=place.around)
+        self._start_span(SpanKind.TOOL, place, scope, start)
+        run = self._enter(start, place, scope)
+        run.in_named_agent, run.speaker = False, None
+        return run
+
+    def open_call(self, start: Start) -> Run:
+        """Open a model call: its scope becomes current where the request will be sent."""
+        opened = opened_here()
+        outer = self._calls.get(opened.span_id) if opened is not None else None
+        if outer is not None and outer.scope.call_id is not None:
+            outer = None
+        place = self._place(start)
+        identity = self._scope("call", place, start)
+        self._start_span(SpanKind.LLM, place, identity, start)
+        scope = open_scope(
+            "call",
+            span_id=identity.span_id,
+            agent=identity.agent,
+            agent_run_id=identity.agent_run_id,
+            trainable=identity.trainable,
+            parent=outer.scope if outer is not None else place.around,
+        )
+        run = self._enter(start, place, scope, agent_shown=True)
+        run.outer_call = outer
+        self._calls[scope.span_id] = run
+        self._show_agent(run.speaker)
+        return run
+
+    def answering(self, run: Run) -> None:
+        """The first token came: whatever is sent here from now on is not this call."""
+        if not run.scope.closed:
+            close_scope(run.scope)
+
+    def close(
+        self,
+        run: Run,
+        *,
+        error: BaseException | None = None,
+        attributes: dict[str, Any] | None = None,
+    ) -> None:
+        if self._runs.pop(run.run_id, None) is None:
+            return
+        if self._calls.pop(run.scope.span_id, None) is not None:
+            self._close_call(run)
+        run.scope.closed = True
+        failed = error is not None and not is_control_flow(error)
+        self._recorder.end(
+            run.scope.span_id,
+            status="error" if failed else "ok",
+            error=f"{type(error).__name__}: {error}" if failed else "",
+            attributes=attributes,
+        )
+
+    def _close_call(self, run: Run) -> None:
+        close_scope(run.scope)
+        sent = run.scope.call_id is not None
+        if run.outer_call is not None and (sent or run.wraps_call):
+            run.outer_call.wraps_call = True
+        if run.wraps_call and not sent:
+            # A model class that only hands on to another one: the inner run is the call.
+            self._recorder.update(run.scope.span_id, kind=SpanKind.OPERATION)
+
+    def _current(self) -> Run | None:
+        """The run whose code this is, as LangChain's own context variable says."""
+        config = var_child_runnable_config.get()
+        if config is None:
+            return None
+        run_id: UUID | None = getattr(config.get("callbacks"), "parent_run_id", None)
+        return self._runs.get(run_id) if run_id is not None else None
+
+    def _place(self, start: Start) -> _Place:
+        parent = self._runs.get(start.parent_run_id) if start.parent_run_id else None
+        parent = parent or self._current()
+        opened = opened_here()
+        while opened is not None and opened.span_id in self._calls:
+            opened = opened.parent
+        around = _innermost(parent, opened)
+        names = Names.of(start.metadata)
+        introduction = introduced(
+            start.name,
+            names,
+            NO_NAMES if parent is None else parent.names,
+            in_named_agent=_named(parent, around),
+            suspended=around is None or around.agent is None,
+        )
+        return _Place(parent, around, names, introduction)
+
+    def _scope(self, kind: ScopeKind, place: _Place, start: Start) -> Scope:
+        around, introduction = place.around, place.introduction
+        scope = Scope(kind=kind, span_id="", parent=around)
+        if around is not None:
+            scope.agent, scope.agent_run_id = around.agent, around.agent_run_id
+            scope.trainable = around.trainable
+        if introduction is not None:
+            scope.agent, scope.agent_run_id = introduction.agent, str(start.run_id)
+            scope.trainable = scope.trainable and not introduction.owned
+        return scope
+
+    def _start_span(self, kind: SpanKind, place: _Place, scope: Scope, start: Start) -> None:
+        around = place.around
+        speaks = around if kind is SpanKind.TOOL else scope
+        if kind is not SpanKind.LLM and not place.speaker_shown:
+            speaks = None
+        scope.span_id = self._recorder.start(
+            kind,
+            start.name,
+            # An empty id hangs the span under the attempt, whatever scope is open here.
+            parent_id=around.span_id if around is not None else "",
+            agent=speaks.agent if speaks is not None else None,
+            agent_run_id=speaks.agent_run_id if speaks is not None else None,
+            attributes={semconv.AGL_FRAMEWORK: FRAMEWORK, **start.attributes},
+        )
+
+    def _enter(
+        self, start: Start, place: _Place, scope: Scope, *, agent_shown: bool = False
+    ) -> Run:
+        run = Run(self, start.run_id, scope, place.names, place.in_named_agent, None, agent_shown)
+        if place.introduction is not None:
+            run.speaker = run
+        elif _at(place.parent, place.around):
+            run.speaker = place.parent.speaker
+        self._runs[start.run_id] = run
+        return run
+
+    def _show_agent(self, speaker: Run | None) -> None:
+        """Turn the span of a graph node into an agent's, now that a model speaks in it."""
+        if speaker is None or speaker.agent_shown:
+            return
+        speaker.agent_shown = True
+        self._recorder.update(
+            speaker.scope.span_id,
+            kind=SpanKind.AGENT,
+            name=speaker.scope.agent,
+            agent=speaker.scope.agent,
+            agent_run_id=speaker.scope.agent_run_id,
+        )
+
+
+def is_control_flow(error: BaseException) -> bool:
+    """Whether the exception only carries control, so that the run it leaves has not failed.
+
+    True for LangGraph's interrupts and parent commands, told by class identity and never by name,
+    and for a stream whose reader left.
+    """
+    if isinstance(error, GeneratorExit):
+        return True
+    # Not imported here: LangChain works without LangGraph, and who raises has imported it.
+    bubble_up = getattr(sys.modules.get("langgraph.errors"), "GraphBubbleUp", None)
+    return bubble_up is not None and isinstance(error, bubble_up)
+
+
+def _at(parent: Run | None, around: Scope | None) -> TypeGuard[Run]:
+    """Whether no scope of the user's stands between the parent run and what is inside."""
+    return parent is not None and parent.scope is around
+
+
+def _named(parent: Run | None, around: Scope | None) -> bool:
+    return _at(parent, around) and parent.in_named_agent
+
+
+def _innermost(run: Run | None, opened: Scope | None) -> Scope | None:
+    """The inner of a run and of the scope that was opened through agl-core in this context."""
+    if run is None:
+        return opened
+    scope = opened
+    while scope is not None:
+        if scope is run.scope:
+            return opened
+        scope = scope.parent
+    return run.scope

@@ -1,0 +1,16 @@
+"""What agl-core is told about this integration; nothing here imports the framework."""
+
+from __future__ import annotations
+
+from agl_core.interfaces import Register
+from agl_core.plugins.specs import hookimpl
+
+
+@hookimpl
+def agl_register_integrations(register: Register) -> None:
+    register(
+        "langchain",
+        "agl_langchain._integration:LangChainIntegration",
+        extra="langchain",
+        summary="LangChain and LangGraph: agents from lc_agent_name or the graph node",
+    )
