@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+)
 
 from agl_core.types import FailureKind
 
 FailureAction = Literal["drop", "penalize", "retry"]
+
+_FAILURES: Final[Mapping[FailureKind, FailureAction]] = {
+    FailureKind.AGENT: "drop",
+    FailureKind.REWARD: "drop",
+    FailureKind.ENGINE: "retry",
+    FailureKind.DEADLINE: "drop",
+    FailureKind.CONTEXT_OVERFLOW: "drop",
+    FailureKind.CAPTURE: "drop",
+    FailureKind.LOST: "retry",
+    FailureKind.CANCELLED: "drop",
+}
 
 
 class _Config(BaseModel):
@@ -83,22 +103,18 @@ class RolloutConfig(_Config):
     """Replaces the agent's own temperature in training rollouts of trained agents."""
     max_tokens: PositiveInt | None = None
     """Upper bound put on the agent's own limit for trained agents."""
-    failures: dict[FailureKind, FailureAction] = Field(
-        default_factory=lambda: {
-            FailureKind.AGENT: "drop",
-            FailureKind.REWARD: "drop",
-            FailureKind.ENGINE: "retry",
-            FailureKind.DEADLINE: "drop",
-            FailureKind.CONTEXT_OVERFLOW: "drop",
-            FailureKind.CAPTURE: "drop",
-            FailureKind.LOST: "retry",
-            FailureKind.CANCELLED: "drop",
-        }
-    )
+    failures: dict[FailureKind, FailureAction] = Field(default_factory=lambda: dict(_FAILURES))
     """What becomes of a failed attempt; kinds left out keep their default. Retries that are used
     up are dropped."""
     penalty: float = 0.0
     """Return of a penalised attempt."""
+
+    @field_validator("failures")
+    @classmethod
+    def _keep_defaults(
+        cls, given: dict[FailureKind, FailureAction]
+    ) -> dict[FailureKind, FailureAction]:
+        return {**_FAILURES, **given}
 
 
 class CaptureConfig(_Config):
@@ -147,6 +163,8 @@ class RunConfig(_Config):
     model: str | None = None
     policies: dict[str, PolicyConfig] = Field(default_factory=dict[str, PolicyConfig])
     """Empty: ``trained`` serves `agents`, ``frozen`` everybody else, both from `model`."""
+    prompts: dict[str, str] = Field(default_factory=dict[str, str])
+    """Name to template text; the agent reads the current one with ``agl.resource(name)``."""
     tasks: TasksConfig = TasksConfig()
     rewards: list[RewardConfig] = Field(default_factory=list[RewardConfig])
     channel_weights: dict[str, float] = Field(default_factory=dict[str, float])

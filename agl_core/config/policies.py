@@ -1,0 +1,73 @@
+"""Which policy serves which agent, and which agents train."""
+
+from __future__ import annotations
+
+from agl_core.config.models import RunConfig
+from agl_core.errors import ConfigError
+from agl_core.types import Policy
+
+
+def resolve_policies(config: RunConfig, *, training: bool) -> list[Policy]:
+    """The run's policies in the order in which they are matched against an agent's name.
+
+    Without ``policies``, one named ``trained`` serves the agents to train and one named ``frozen``
+    everybody else, both from ``model``.
+
+    Args:
+        config: The run's configuration.
+        training: False to serve only: no policy is trainable then.
+
+    Raises:
+        ConfigError: a policy has no model, nothing would train, or an agent to train is served by
+            a frozen policy.
+    """
+    if not config.policies:
+        policies = _default(config)
+    else:
+        policies = [
+            Policy(
+                name=name,
+                agents=tuple(section.agents),
+                trainable=section.trainable,
+                model=section.model or config.model or "",
+            )
+            for name, section in config.policies.items()
+        ]
+    for policy in policies:
+        if not policy.model:
+            raise ConfigError(
+                f"Policy {policy.name!r} has no model: set policies.{policy.name}.model, or model"
+            )
+    if not training:
+        return [Policy(name=p.name, agents=p.agents, model=p.model) for p in policies]
+    _check_trainable(config, policies)
+    return policies
+
+
+def trained_agents(config: RunConfig, policies: list[Policy]) -> list[str]:
+    """Names or globs of the agents to train: ``agents``, or all that trainable policies serve."""
+    if config.agents:
+        return list(config.agents)
+    return [agent for policy in policies if policy.trainable for agent in policy.agents]
+
+
+def _default(config: RunConfig) -> list[Policy]:
+    model = config.model or ""
+    trained = Policy(name="trained", agents=tuple(config.agents), trainable=True, model=model)
+    frozen = Policy(name="frozen", agents=("*",), model=model)
+    return [trained, frozen] if config.agents else [frozen]
+
+
+def _check_trainable(config: RunConfig, policies: list[Policy]) -> None:
+    if not any(policy.trainable for policy in policies):
+        raise ConfigError(
+            "Nothing would be trained: name the agents to train in 'agents', or set "
+            "policies.<name>.trainable = true"
+        )
+    for agent in config.agents:
+        serving = next((policy for policy in policies if agent in policy.agents), None)
+        if serving is not None and not serving.trainable:
+            raise ConfigError(
+                f"Agent {agent!r} is to be trained, but policy {serving.name!r} that serves it is "
+                f"frozen: set policies.{serving.name}.trainable = true, or take it out of 'agents'"
+            )

@@ -1,0 +1,75 @@
+"""An engine that only serves: policies behind OpenAI-compatible endpoints of somebody else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NoReturn
+
+from pydantic import BaseModel, ConfigDict
+
+from agl_core.errors import ConfigError
+from agl_core.gateway.backend_http import HttpBackend
+from agl_core.interfaces import AlgorithmSetup, Backend
+from agl_core.types import Batch, Policy, Update
+
+
+class HttpOptions(BaseModel):
+    """Options of the engine ``http``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    base_url: str
+    """Of the endpoint, ending in ``/v1``."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """Environment variable that holds the endpoint's key; may be unset for open endpoints."""
+
+
+class HttpEngine:
+    """Serves every policy from one endpoint; a policy's `model` is the model name there."""
+
+    trains = False
+
+    def __init__(self, options: HttpOptions, setup: AlgorithmSetup | None = None) -> None:
+        """Take the endpoint.
+
+        Raises:
+            ConfigError: an algorithm was chosen, which this engine cannot run.
+        """
+        if setup is not None:
+            self._refuse(f"run algorithm {setup.name!r}")
+        self._options = options
+        self._backends: dict[str, HttpBackend] = {}
+
+    async def start(self, policies: Sequence[Policy]) -> None:
+        key = os.environ.get(self._options.api_key_env, "")
+        for policy in policies:
+            self._backends[policy.name] = HttpBackend(
+                self._options.base_url, api_key=key, model=policy.model
+            )
+
+    async def stop(self) -> None:
+        for backend in self._backends.values():
+            await backend.close()
+        self._backends.clear()
+
+    def backend(self, policy: str) -> Backend:
+        return self._backends[policy]
+
+    async def update(self, batch: Batch) -> Update:
+        self._refuse(f"update policy {batch.policy!r}")
+
+    async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:  # noqa: ARG002
+        self._refuse(f"save policy {policy!r}")
+
+    async def load(self, policy: str, directory: str, *, version: int) -> None:  # noqa: ARG002
+        self._refuse(f"load policy {policy!r}")
+
+    async def fingerprint(self, policy: str) -> str:
+        self._refuse(f"read the weights of policy {policy!r}")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ConfigError(
+            f"Engine 'http' cannot {what}: the weights belong to the endpoint. "
+            f"Choose an engine that trains, such as engine.name = 'torch'"
+        )

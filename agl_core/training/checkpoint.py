@@ -1,0 +1,113 @@
+"""Checkpoints: a directory per step, written aside and renamed, so a half one never counts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from agl_core.errors import ConfigError, TrainingError
+from agl_core.interfaces import Engine
+from agl_core.types import Evaluation, StepReport
+
+_PREFIX = "step-"
+_STATE = "state.json"
+POLICIES = "policies"
+
+
+class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run needs beside the weights to go on exactly where it stopped."""
+
+    step: int
+    """Steps finished."""
+    config_digest: str
+    """Digest of every setting that changes what is computed; resuming needs the same."""
+    versions: dict[str, int]
+    """Policy name to weight version."""
+    sha256_before: dict[str, str]
+    """Fingerprints of the weights the run began with."""
+    steps: list[StepReport] = []
+    evaluations: list[Evaluation] = []
+    lost: dict[str, int] = {}
+    calls: int = 0
+
+
+class Checkpoints:
+    """The checkpoints of one run, newest last."""
+
+    def __init__(self, directory: Path, *, keep: int) -> None:
+        """Say where they lie.
+
+        Args:
+            directory: Parent of the step directories; created when missing.
+            keep: Number of newest checkpoints that survive; the best one always does.
+        """
+        self._directory = directory
+        self._keep = keep
+
+    def all(self) -> list[Path]:
+        """Complete checkpoints by ascending step."""
+        if not self._directory.is_dir():
+            return []
+        return sorted(
+            path
+            for path in self._directory.iterdir()
+            if path.name.startswith(_PREFIX) and (path / _STATE).is_file()
+        )
+
+    async def save(
+        self, state: CheckpointState, *, engine: Engine, policies: Sequence[str], best: Path | None
+    ) -> Path:
+        """Write a checkpoint of `policies` and drop the oldest beyond `keep`, never `best`."""
+        target = self._directory / f"{_PREFIX}{state.step:06d}"
+        partial = target.with_name(f".{target.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        for policy in policies:
+            await engine.save(policy, str(partial / POLICIES / policy))
+        partial.mkdir(parents=True, exist_ok=True)
+        (partial / _STATE).write_bytes(msgspec.json.format(msgspec.json.encode(state)))
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(partial, target)  # noqa: PTH105 (Path.replace is the same call)
+        self._prune(keep_also=best)
+        return target
+
+    def latest(self, *, config_digest: str) -> tuple[Path, CheckpointState] | None:
+        """The newest checkpoint, or None when there is none.
+
+        Raises:
+            ConfigError: it was written under other settings.
+            TrainingError: its state cannot be read.
+        """
+        paths = self.all()
+        if not paths:
+            return None
+        path = paths[-1]
+        state = read_state(path)
+        if state.config_digest != config_digest:
+            raise ConfigError(
+                f"Checkpoint {path} was written with other settings, so resuming would not "
+                f"continue that run: restore its config.json, or start under another run name"
+            )
+        return path, state
+
+    def _prune(self, *, keep_also: Path | None) -> None:
+        for path in self.all()[: -self._keep]:
+            if path != keep_also:
+                shutil.rmtree(path)
+
+
+def read_state(path: Path) -> CheckpointState:
+    """Read a checkpoint's state.
+
+    Raises:
+        TrainingError: the file is missing or not a checkpoint state.
+    """
+    try:
+        return msgspec.json.decode((path / _STATE).read_bytes(), type=CheckpointState)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise TrainingError(
+            f"Checkpoint {path} cannot be read ({error}): delete it to resume from an older one"
+        ) from error

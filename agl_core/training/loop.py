@@ -1,0 +1,331 @@
+"""The training loop: rollouts, trajectories, batches, updates, new resources, and again.
+
+It knows neither frameworks nor algorithms nor tensors; it moves records between rooms.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from agl_core.config import RunConfig
+from agl_core.errors import ConfigError
+from agl_core.interfaces import Algorithm, Engine, ForestBuilder, Gateway
+from agl_core.training.batcher import Batcher
+from agl_core.training.checkpoint import POLICIES, Checkpoints, CheckpointState
+from agl_core.training.evaluate import compare
+from agl_core.training.evaluator import Evaluator
+from agl_core.training.events import Events
+from agl_core.training.groups import GroupBuilder, StepGroups
+from agl_core.training.rollouts import RolloutPlan, RolloutSource
+from agl_core.training.sampler import TaskSampler
+from agl_core.types import (
+    LLM,
+    Batch,
+    Evaluation,
+    Losses,
+    Policy,
+    PromptTemplate,
+    Report,
+    Resources,
+    StepReport,
+    Task,
+    Update,
+)
+
+Metric = Callable[[Batch], dict[str, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopRooms:
+    """What the loop moves records between; constructed by `agl_core.app`."""
+
+    source: RolloutSource
+    groups: GroupBuilder
+    algorithm: Algorithm
+    forest: ForestBuilder
+    gateway: Gateway
+    engine: Engine
+    evaluator: Evaluator
+    checkpoints: Checkpoints
+    events: Events
+    metrics: Sequence[Metric] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Progress:
+    """What has happened so far; everything a checkpoint keeps beside the weights."""
+
+    step: int = 0
+    policies: dict[str, Policy]
+    sha256_before: dict[str, str]
+    resources: Resources
+    steps: list[StepReport]
+    evaluations: list[Evaluation]
+    losses: Losses
+    calls: int = 0
+    checkpoint: Path | None = None
+    best: Path | None = None
+    best_score: Evaluation | None = None
+
+
+class TrainingLoop:
+    """Synchronous training: every step samples from the newest weights."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        rooms: LoopRooms,
+        *,
+        policies: Sequence[Policy],
+        tasks: Sequence[Task],
+        val_tasks: Sequence[Task] = (),
+        config_digest: str,
+    ) -> None:
+        self._config = config
+        self._rooms = rooms
+        self._policies = {policy.name: policy for policy in policies}
+        self._trained = [policy.name for policy in policies if policy.trainable]
+        self._sampler = TaskSampler(tasks, seed=config.seed)
+        self._val_tasks = val_tasks
+        self._digest = config_digest
+        self._batcher = Batcher(rooms.algorithm, rooms.forest)
+
+    async def run(self) -> Report:
+        """Train to the configured step and report. See the errors of the rooms for what raises."""
+        started = time.perf_counter()
+        progress = await self._begin()
+        steps = self._config.train.steps
+        if progress.step == 0 and self._val_tasks:
+            await self._evaluate(progress)
+        while progress.step < steps:
+            await self._step(progress)
+            await self._after_step(progress)
+        return await self._report(progress, wall_s=time.perf_counter() - started)
+
+    async def _begin(self) -> _Progress:
+        engine = self._rooms.engine
+        before = {name: await engine.fingerprint(name) for name in self._policies}
+        progress = _Progress(
+            policies=dict(self._policies),
+            sha256_before=before,
+            resources=await self._publish(self._policies, step=0),
+            steps=[],
+            evaluations=[],
+            losses=Losses(),
+        )
+        progress.losses.add(
+            "rollouts_abandoned", await self._rooms.source.abandon(self._config.name)
+        )
+        if self._config.train.resume:
+            await self._restore(progress)
+        elif self._rooms.checkpoints.all():
+            raise ConfigError(
+                f"Run {self._config.name!r} has checkpoints already: set train.resume = true to "
+                f"go on from the newest, or choose another name"
+            )
+        return progress
+
+    async def _restore(self, progress: _Progress) -> None:
+        found = self._rooms.checkpoints.latest(config_digest=self._digest)
+        if found is None:
+            return
+        path, state = found
+        for name in self._trained:
+            version = state.versions[name]
+            await self._rooms.engine.load(name, str(path / POLICIES / name), version=version)
+            self._serve(progress, name, version)
+        progress.resources = await self._publish(progress.policies, step=state.step)
+        progress.step = state.step
+        progress.sha256_before = state.sha256_before
+        progress.steps, progress.evaluations = list(state.steps), list(state.evaluations)
+        progress.losses.merge(Losses(counts=state.lost))
+        progress.calls = state.calls
+        progress.checkpoint = path
+        self._restore_best(progress)
+
+    def _restore_best(self, progress: _Progress) -> None:
+        """The best evaluated checkpoint that is still there."""
+        paths = {int(path.name.rpartition("-")[2]): path for path in self._rooms.checkpoints.all()}
+        for evaluation in progress.evaluations:
+            if evaluation.step in paths:
+                self._keep_if_best(progress, evaluation, paths[evaluation.step])
+
+    async def _step(self, progress: _Progress) -> None:
+        """One turn of the loop."""
+        started = time.perf_counter()
+        config = self._config
+        records = await self._rooms.source.run(
+            RolloutPlan(
+                tasks=self._sampler.step(progress.step, size=config.train.tasks_per_step),
+                samples=config.algorithm.group_size,
+                mode="train",
+                step=progress.step,
+                resources_version=progress.resources.version,
+            )
+        )
+        groups = self._rooms.groups.build(records)
+        for record, adapted in groups.adapted:
+            paths = [path for agent in adapted.trajectories.values() for path in agent]
+            self._rooms.events.notify("agl_trajectories_built", record=record, trajectories=paths)
+        batches, lost = self._batcher.build(groups.groups, step=progress.step)
+        groups.losses.merge(lost)
+        metrics = await self._update(progress, batches)
+        await self._rooms.source.consume(records)
+        progress.step += 1
+        self._record_step(progress, groups, batches, metrics, time.perf_counter() - started)
+
+    async def _update(self, progress: _Progress, batches: Sequence[Batch]) -> dict[str, float]:
+        """Train on the batches while no call is in flight; new versions serve afterwards."""
+        rooms, metrics = self._rooms, dict[str, float]()
+        await rooms.gateway.pause()
+        try:
+            await rooms.gateway.drain(timeout_s=self._config.gateway.drain_timeout_s)
+            for batch in batches:
+                rooms.events.notify("agl_batch_built", batch=batch, step=progress.step)
+                update = await rooms.engine.update(batch)
+                self._serve(progress, update.policy, update.version)
+                metrics.update(self._metrics(batch, update, one=len(batches) == 1))
+                rooms.events.notify("agl_update_applied", update=update, step=progress.step)
+        finally:
+            rooms.gateway.resume()
+        progress.resources = await self._publish(progress.policies, step=progress.step + 1)
+        return metrics
+
+    def _metrics(self, batch: Batch, update: Update, *, one: bool) -> dict[str, float]:
+        """The step's numbers; prefixed with the policy when several train."""
+        found = {**batch.stats, **update.metrics, "staleness": float(update.staleness)}
+        for metric in self._rooms.metrics:
+            found.update(metric(batch))
+        return found if one else {f"{update.policy}/{key}": value for key, value in found.items()}
+
+    def _serve(self, progress: _Progress, name: str, version: int) -> None:
+        policy = msgspec.structs.replace(progress.policies[name], version=version)
+        progress.policies[name] = policy
+        self._rooms.gateway.route(policy, self._rooms.engine.backend(name))
+
+    async def _publish(self, policies: dict[str, Policy], *, step: int) -> Resources:
+        gateway = self._rooms.gateway
+        llms = {
+            policy.name: LLM(
+                model=policy.name,
+                base_url=f"{gateway.url}/v1",
+                api_key=gateway.api_key,
+                policy=policy.name,
+                version=policy.version,
+            )
+            for policy in policies.values()
+        }
+        prompts = {
+            name: PromptTemplate(template=text) for name, text in self._config.prompts.items()
+        }
+        resources = Resources(run_id=self._config.name, step=step, items={**llms, **prompts})
+        published = await self._rooms.source.publish(resources)
+        self._rooms.events.notify("agl_resources_published", resources=published)
+        return published
+
+    def _record_step(
+        self,
+        progress: _Progress,
+        groups: StepGroups,
+        batches: Sequence[Batch],
+        metrics: dict[str, float],
+        wall_s: float,
+    ) -> None:
+        losses = groups.losses
+        losses.merge(self._rooms.events.take_losses())
+        report = StepReport(
+            step=progress.step,
+            steps=self._config.train.steps,
+            reward=groups.reward,
+            channels=groups.channels,
+            rollouts=self._config.train.tasks_per_step * self._config.algorithm.group_size,
+            calls=sum(adapted.calls for _, adapted in groups.adapted),
+            tokens=sum(len(batch.targets) for batch in batches),
+            failures=groups.failures,
+            lost=dict(losses.counts),
+            metrics=metrics,
+            wall_s=wall_s,
+        )
+        progress.steps.append(report)
+        progress.losses.merge(losses)
+        progress.calls += report.calls
+        self._rooms.events.step(report)
+
+    async def _after_step(self, progress: _Progress) -> None:
+        """Checkpoint and evaluate when it is time; the last step does both."""
+        train, step = self._config.train, progress.step
+        last = step == train.steps
+        evaluate = bool(self._val_tasks) and (
+            last or (train.eval_every > 0 and step % train.eval_every == 0)
+        )
+        if evaluate:
+            await self._evaluate(progress)
+        if last or evaluate or step % train.checkpoint_every == 0:
+            await self._checkpoint(progress)
+
+    async def _evaluate(self, progress: _Progress) -> None:
+        evaluation = await self._rooms.evaluator.evaluate(
+            self._val_tasks, step=progress.step, resources_version=progress.resources.version
+        )
+        progress.losses.merge(self._rooms.events.take_losses())
+        progress.evaluations.append(evaluation)
+        self._rooms.events.evaluation(evaluation)
+
+    async def _checkpoint(self, progress: _Progress) -> None:
+        state = CheckpointState(
+            step=progress.step,
+            config_digest=self._digest,
+            versions={name: policy.version for name, policy in progress.policies.items()},
+            sha256_before=progress.sha256_before,
+            steps=progress.steps,
+            evaluations=progress.evaluations,
+            lost=progress.losses.counts,
+            calls=progress.calls,
+        )
+        progress.checkpoint = await self._rooms.checkpoints.save(
+            state, engine=self._rooms.engine, policies=self._trained, best=progress.best
+        )
+        evaluation = progress.evaluations[-1] if progress.evaluations else None
+        if evaluation is not None and evaluation.step == progress.step:
+            self._keep_if_best(progress, evaluation, progress.checkpoint)
+
+    def _keep_if_best(self, progress: _Progress, evaluation: Evaluation, path: Path) -> None:
+        best = progress.best_score.score if progress.best_score is not None else None
+        if compare(best, evaluation.score).winner == "candidate":
+            progress.best, progress.best_score = path, evaluation
+
+    async def _report(self, progress: _Progress, *, wall_s: float) -> Report:
+        after = {name: await self._rooms.engine.fingerprint(name) for name in self._policies}
+        best = progress.best or progress.checkpoint
+        return Report(
+            run_id=self._config.name,
+            directory=str(Path(self._config.directory) / self._config.name),
+            steps=progress.steps,
+            evaluations=progress.evaluations,
+            policies={
+                name: {
+                    "trainable": policy.trainable,
+                    "agents": list(policy.agents),
+                    "version": policy.version,
+                    "sha256_before": progress.sha256_before[name],
+                    "sha256_after": after[name],
+                    "path": self._path_of(policy, progress.checkpoint),
+                }
+                for name, policy in progress.policies.items()
+            },
+            lost=dict(progress.losses.counts),
+            calls=progress.calls,
+            wall_s=wall_s,
+            best=str(best) if best is not None else None,
+        )
+
+    def _path_of(self, policy: Policy, checkpoint: Path | None) -> str:
+        """Where the policy's weights lie as they are at the end."""
+        if policy.trainable and checkpoint is not None:
+            return str(checkpoint / POLICIES / policy.name)
+        return policy.model

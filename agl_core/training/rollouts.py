@@ -1,0 +1,139 @@
+"""Queue the rollouts of a step or an evaluation, and collect what was recorded of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agl_core.config import RunConfig
+from agl_core.interfaces import AttemptRecord, Store
+from agl_core.training.sampler import derive_seed
+from agl_core.types import (
+    FailureKind,
+    Limits,
+    Mode,
+    Resources,
+    Rollout,
+    RolloutQuery,
+    RolloutStatus,
+    Span,
+    Task,
+)
+from agl_core.types.ids import new_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutPlan:
+    """Tasks to run, `samples` attempts each, in one mode."""
+
+    tasks: Sequence[Task]
+    samples: int
+    mode: Mode
+    step: int
+    resources_version: int
+
+
+class RolloutSource:
+    """Makes rollouts whose seeds depend on the run's seed, step, task and sample alone."""
+
+    def __init__(self, store: Store, config: RunConfig) -> None:
+        self._store = store
+        self._config = config
+
+    def make(self, plan: RolloutPlan) -> list[Rollout]:
+        """One rollout per task and sample; those of one task share a group."""
+        return [
+            self._rollout(plan, task, sample)
+            for task in plan.tasks
+            for sample in range(plan.samples)
+        ]
+
+    async def run(self, plan: RolloutPlan) -> list[AttemptRecord]:
+        """Queue a plan, wait until all of it is sealed, and read it back in the plan's order."""
+        rollouts = await self._store.enqueue(self.make(plan))
+        ids = [rollout.id for rollout in rollouts]
+        final = await self._store.wait(ids)
+        await self._grace(final)
+        spans = await self._store.spans(ids)
+        by_attempt: dict[str, list[Span]] = {}
+        for span in spans:
+            by_attempt.setdefault(span.attempt_id, []).append(span)
+        return [
+            AttemptRecord(
+                rollout=rollout,
+                attempt=rollout.attempts[-1],
+                spans=by_attempt.get(rollout.attempts[-1].id, []),
+            )
+            for rollout in final
+            if rollout.attempts
+        ]
+
+    async def consume(self, records: Sequence[AttemptRecord]) -> None:
+        """Tell the store that these rollouts have been used."""
+        await self._store.consume([record.rollout.id for record in records])
+
+    async def publish(self, resources: Resources) -> Resources:
+        """Store a new version of what agents run with."""
+        return await self._store.publish(resources)
+
+    async def abandon(self, run_id: str) -> int:
+        """Cancel what an interrupted run left open; returns the number of rollouts."""
+        query = RolloutQuery(
+            run_id=run_id, statuses=(RolloutStatus.QUEUED, RolloutStatus.RUNNING), limit=100_000
+        )
+        left = await self._store.rollouts(query)
+        if left:
+            await self._store.cancel(
+                [rollout.id for rollout in left], reason="left by an interrupted run"
+            )
+        return len(left)
+
+    async def _grace(self, final: Sequence[Rollout]) -> None:
+        """Late rewards are taken for `reward_grace_s` after an attempt's end."""
+        grace_s = self._config.capture.reward_grace_s
+        ended = max((rollout.attempts[-1].ended_at or 0.0 for rollout in final), default=0.0)
+        left_s = ended + grace_s - time.time()
+        if grace_s and left_s > 0:
+            await asyncio.sleep(left_s)
+
+    def _rollout(self, plan: RolloutPlan, task: Task, sample: int) -> Rollout:
+        config = self._config
+        seed_step = plan.step if plan.mode == "train" else 0
+        return Rollout(
+            id=new_id("ro"),
+            task=task,
+            run_id=config.name,
+            mode=plan.mode,
+            group_id=f"{plan.mode}-{plan.step}-{task.id}",
+            step=plan.step,
+            seed=derive_seed(config.seed, plan.mode, seed_step, task.id, sample),
+            resources_version=plan.resources_version,
+            limits=self._limits(),
+            created_at=time.time(),
+            metadata={"sampling": self._sampling(plan.mode), "sample": sample},
+        )
+
+    def _limits(self) -> Limits:
+        rollout = self._config.rollout
+        return Limits(
+            timeout_s=rollout.timeout_s,
+            lease_s=rollout.lease_s,
+            max_attempts=rollout.max_attempts,
+            retry_on=tuple(kind for kind in FailureKind if rollout.failures.get(kind) == "retry"),
+        )
+
+    def _sampling(self, mode: Mode) -> dict[str, Any]:
+        if mode == "train":
+            wanted = {
+                "temperature": self._config.rollout.temperature,
+                "max_tokens": self._config.rollout.max_tokens,
+            }
+        else:
+            wanted = {
+                "temperature": self._config.eval.temperature,
+                "max_tokens": self._config.rollout.max_tokens,
+            }
+        return {name: value for name, value in wanted.items() if value is not None}
