@@ -1,0 +1,254 @@
+"""The gateway as a server: one per run, on the run's event loop, shared by all attempts."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from agl_core.gateway import asgi
+from agl_core.gateway.attempts import Attempts
+from agl_core.gateway.dialects.chat import ChatRequest
+from agl_core.gateway.probe import probe
+from agl_core.gateway.problems import Problem
+from agl_core.gateway.proxy import Proxy, answer
+from agl_core.gateway.recording import Recording
+from agl_core.gateway.routing import Router, Target, identify, parse_path
+from agl_core.gateway.server import GuestServer, bind
+from agl_core.interfaces import Backend, Capabilities, Store
+from agl_core.types import Attempt, Losses, Policy, Rollout
+from agl_core.types.ids import new_id
+
+__all__ = ["GatewayOptions", "GatewayServer"]
+
+_log = logging.getLogger(__name__)
+
+_CHAT = "/chat/completions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions:
+    """How a gateway listens, seeds and writes."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: one the system chooses."""
+    deterministic: bool = False
+    """Seed the calls of frozen policies too."""
+    flush_interval_s: float = 0.25
+    """Seconds that finished records wait for others to be written with."""
+    max_unwritten: int = 4096
+    """Records in memory at which new calls wait for the store."""
+
+
+class GatewayServer:
+    """The proxy that records exact tokens; fulfils `agl_core.interfaces.Gateway`.
+
+    Backends belong to whoever made them: the gateway never closes one.
+    """
+
+    def __init__(self, store: Store, options: GatewayOptions | None = None) -> None:
+        """Set up without listening.
+
+        Args:
+            store: Where call records go.
+            options: Address and behaviour.
+        """
+        self._options = options or GatewayOptions()
+        self._api_key = f"agl-{secrets.token_urlsafe(24)}"
+        self._router = Router()
+        self.losses = Losses()
+        """What did not become training data so far, by cause; calls are counted when written."""
+        self._attempts = Attempts(self.losses)
+        self._recording = Recording(
+            store,
+            self._attempts,
+            losses=self.losses,
+            interval_s=self._options.flush_interval_s,
+            limit=self._options.max_unwritten,
+        )
+        deterministic = self._options.deterministic
+        self._proxy = Proxy(
+            self._router, self._recording, losses=self.losses, deterministic=deterministic
+        )
+        self._server: GuestServer | None = None
+        self._url = ""
+
+    @property
+    def url(self) -> str:
+        """``http://host:port`` without a path; empty before `start`."""
+        return self._url
+
+    @property
+    def api_key(self) -> str:
+        """Bearer token of this run."""
+        return self._api_key
+
+    @property
+    def in_flight(self) -> int:
+        """Requests under way, those held at the door included."""
+        return len(self._proxy.calls)
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            ConfigError: the address is taken or not ours.
+        """
+        if self._server is not None:
+            return
+        listener = bind(self._options.host, self._options.port)
+        self._server = GuestServer(self._app)
+        self._recording.start()
+        await self._server.start(listener)
+        host, port = listener.getsockname()[:2]
+        self._url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def stop(self) -> None:
+        """Break off calls under way, close the socket, write what is left; idempotent.
+
+        Raises:
+            StoreError: records of attempts that were never sealed could not be written.
+        """
+        if self._server is None:
+            return
+        calls = list(self._proxy.calls)
+        for call in calls:
+            call.stop("stopped")
+        for call in calls:
+            await call.ended.wait()
+        await self._server.stop()
+        self._server = None
+        await self._recording.stop()
+
+    def route(self, policy: Policy, backend: Backend) -> None:
+        """Serve `policy` from `backend`; calling again replaces the version or the backend.
+
+        A backend with a non-empty ``model`` attribute is asked for that model, any other for
+        ``policy.model``, or the policy's name where that is empty.
+        """
+        self._router.set(policy, backend)
+
+    async def probe(self, policy: str) -> Capabilities:
+        """Ask the policy's backend for a few tokens; see `agl_core.gateway.probe.probe`.
+
+        Raises:
+            MissingTokensError: the policy is trainable and the backend gives no token ids.
+            EngineError: the backend does not answer.
+        """
+        found = await probe(self._router[policy])
+        self._router.probed(policy, found.logprobs)
+        return found
+
+    def open(self, rollout: Rollout, attempt: Attempt) -> None:
+        """Accept calls of this attempt from now on.
+
+        Raises:
+            StaleAttemptError: it has been sealed.
+        """
+        self._attempts.open(rollout, attempt)
+
+    async def seal(self, attempt_id: str) -> int:
+        """Refuse further calls of an attempt, end those under way, write its records.
+
+        Returns the number of recorded requests, every try counted; 0 for an attempt that is not
+        open.
+
+        Raises:
+            StoreError: the records could not be written; sealing again tries again.
+        """
+        attempt = self._attempts.find(attempt_id)
+        if attempt is None:
+            return 0
+        attempt.sealed = True
+        calls = list(attempt.calls)
+        for call in calls:
+            call.stop("sealed")
+        for call in calls:
+            await call.ended.wait()
+        await self._recording.write(attempt)
+        self._attempts.forget(attempt_id)
+        return attempt.recorded
+
+    async def pause(self) -> None:
+        """Hold new calls at the door."""
+        self._proxy.pause()
+
+    async def drain(self, *, timeout_s: float) -> int:
+        """Wait for calls in flight; abort those that outlive `timeout_s`, return how many.
+
+        Aborted calls of which the client has seen nothing run again after `resume`; the streams of
+        the others break, and are recorded as incomplete.
+        """
+        return await self._proxy.drain(timeout_s=timeout_s)
+
+    def resume(self) -> None:
+        """Let calls in again."""
+        self._proxy.resume()
+
+    async def _app(self, scope: dict[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
+        try:
+            await self._dispatch(scope, receive, send)
+        except Problem as problem:
+            if problem.status in (409, 410):
+                self.losses.add("late_calls")
+            await answer(send, problem)
+        except asgi.ClientLeft:
+            _log.debug("A client left before its request was whole")
+
+    async def _dispatch(
+        self, scope: dict[str, Any], receive: asgi.Receive, send: asgi.Send
+    ) -> None:
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        raw_path: bytes = scope["raw_path"]
+        if raw_path == b"/health":
+            await asgi.respond(send, 200, b'{"status":"ok"}')
+            return
+        self._authorise(headers)
+        target = parse_path(raw_path)
+        method: str = scope["method"]
+        if target is not None and target.path == _CHAT and method == "POST":
+            await self._chat(target, headers, receive, send)
+        elif target is not None and target.path == "/models" and method == "GET":
+            await asgi.respond(send, 200, self._models())
+        else:
+            path = raw_path.decode("ascii", "replace")
+            message = f"The gateway serves no {method} {path}: use POST .../v1{_CHAT}"
+            raise Problem(404, "not_found", message)
+
+    def _authorise(self, headers: list[tuple[bytes, bytes]]) -> None:
+        given = next((value for name, value in headers if name == b"authorization"), b"")
+        if not hmac.compare_digest(given, b"Bearer " + self._api_key.encode()):
+            message = "Wrong API key: send 'Authorization: Bearer' with the api_key of this run"
+            raise Problem(401, "invalid_api_key", message)
+
+    def _models(self) -> bytes:
+        rows = [
+            {"id": name, "object": "model", "created": 0, "owned_by": "agl"}
+            for name in self._router.policies
+        ]
+        return msgspec.json.encode({"object": "list", "data": rows})
+
+    async def _chat(
+        self,
+        target: Target,
+        headers: list[tuple[bytes, bytes]],
+        receive: asgi.Receive,
+        send: asgi.Send,
+    ) -> None:
+        identity = identify(target, headers)
+        self._attempts.admit(identity)
+        request = ChatRequest(await asgi.read_body(receive))
+        self._router.find(identity.agent, request.model)
+        # Reading the body takes time in which the attempt may have been sealed.
+        attempt = self._attempts.admit(identity)
+        passed = asgi.travelling(
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in headers
+        )
+        call_id = identity.call_id or new_id("call")
+        call = attempt.begin(call_id, identity, request, passed)
+        await self._proxy.serve(call, receive, send)

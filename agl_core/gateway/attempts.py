@@ -1,0 +1,224 @@
+"""The attempts whose calls the gateway accepts, and the calls of each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import msgspec
+
+from agl_core.errors import StaleAttemptError
+from agl_core.gateway.dialects.chat import ChatRequest, derive_seed
+from agl_core.gateway.problems import Problem
+from agl_core.gateway.routing import Identity
+from agl_core.types import Attempt, Losses, Rollout, Span
+
+_REMEMBERED: Final = 100_000
+"""Sealed attempts that are told apart from unknown ones; both are refused."""
+
+Abort = Literal["", "client", "sealed", "drained", "deadline", "stopped"]
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Call:
+    """One request of a client: one try of a logical call."""
+
+    id: str
+    identity: Identity
+    attempt: OpenAttempt
+    request: ChatRequest
+    headers: dict[str, str]
+    """The client's headers that travel on to the backend."""
+    tries: int
+    sequence: int
+    started_ns: int
+    forwarded: bool = False
+    """The client has received the head of an answer."""
+    inside: bool = False
+    """Past the door: its exchange with the backend has begun."""
+    abort: Abort = ""
+    """Why its exchange was cancelled."""
+    work: asyncio.Task[None] | None = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def stop(self, reason: Abort) -> None:
+        """Cancel the exchange with the backend; the first reason stays."""
+        self.abort = self.abort or reason
+        if self.work is not None:
+            self.work.cancel()
+
+    @property
+    def superseded(self) -> bool:
+        """A later try of the same logical call has begun."""
+        return self.attempt.tries[self.id] > self.tries
+
+    def seed(self) -> int:
+        """Seed of the logical call, the same for each of its tries."""
+        return self.attempt.seed(self)
+
+
+@dataclass(eq=False, slots=True)
+class OpenAttempt:
+    """One attempt as the gateway knows it."""
+
+    rollout: Rollout
+    attempt: Attempt
+    losses: Losses
+    deadline: float
+    """On the monotonic clock."""
+    sealed: bool = False
+    calls: set[Call] = field(default_factory=set[Call])
+    """Requests under way."""
+    tries: Counter[str] = field(default_factory=Counter[str])
+    """Call id to the number of tries that have begun."""
+    recorded: int = 0
+    _ready: list[Span] = field(default_factory=list[Span])
+    _latest: dict[str, Span] = field(default_factory=dict[str, Span])
+    _asked: Counter[tuple[str, bytes]] = field(default_factory=Counter[tuple[str, bytes]])
+    _seeds: dict[str, int] = field(default_factory=dict[str, int])
+    _sequence: int = 0
+
+    def begin(
+        self, call_id: str, identity: Identity, request: ChatRequest, headers: dict[str, str]
+    ) -> Call:
+        """Register a request as the next try of `call_id`; the try before is superseded."""
+        self.tries[call_id] += 1
+        self._sequence += 1
+        if (earlier := self._latest.pop(call_id, None)) is not None:
+            self._ready.append(_superseded(earlier))
+        elif self.tries[call_id] > 1 and all(call.id != call_id for call in self.calls):
+            # Its record is in the store already; a join goes by the highest number of tries.
+            self.losses.add("superseded_calls")
+        call = Call(
+            id=call_id,
+            identity=identity,
+            attempt=self,
+            request=request,
+            headers=headers,
+            tries=self.tries[call_id],
+            sequence=self._sequence,
+            started_ns=time.time_ns(),
+        )
+        self.calls.add(call)
+        return call
+
+    def end(self, call: Call, span: Span) -> None:
+        """Keep the record of a request that ended."""
+        if call.superseded:
+            self._ready.append(_superseded(span))
+        else:
+            self._latest[call.id] = span
+        self.recorded += 1
+        self.calls.discard(call)
+        call.ended.set()
+
+    def take(self, *, everything: bool) -> list[Span]:
+        """Remove and return records to be written.
+
+        A failed try stays until it is superseded or everything is asked for: most likely the client
+        will try again.
+        """
+        written = self._ready
+        self._ready = []
+        for call_id, span in list(self._latest.items()):
+            if everything or span.status == "ok":
+                written.append(self._latest.pop(call_id))
+        return written
+
+    def put_back(self, spans: list[Span]) -> None:
+        """Return what could not be written."""
+        self._ready[:0] = spans
+
+    def seed(self, call: Call) -> int:
+        """Derive a call's seed; see `derive_seed`."""
+        if call.id not in self._seeds:
+            digest = call.request.digest()
+            key = (call.identity.agent, digest)
+            self._seeds[call.id] = derive_seed(
+                self.rollout.seed,
+                agent=call.identity.agent,
+                digest=digest,
+                occurrence=self._asked[key],
+            )
+            self._asked[key] += 1
+        return self._seeds[call.id]
+
+    def seconds_left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """Sampling parameters that the run puts on trained calls."""
+        return self.rollout.metadata.get("sampling") or {}
+
+
+def _superseded(span: Span) -> Span:
+    assert span.call is not None
+    return msgspec.structs.replace(span, call=msgspec.structs.replace(span.call, superseded=True))
+
+
+class Attempts:
+    """Attempts by id, and the memory of those that were sealed."""
+
+    def __init__(self, losses: Losses) -> None:
+        self._losses = losses
+        self._open: dict[str, OpenAttempt] = {}
+        self._sealed: OrderedDict[str, None] = OrderedDict()
+
+    def open(self, rollout: Rollout, attempt: Attempt) -> None:
+        """Accept calls of an attempt; opening it again changes nothing.
+
+        Raises:
+            StaleAttemptError: it has been sealed.
+        """
+        known = self._open.get(attempt.id)
+        if attempt.id in self._sealed or (known is not None and known.sealed):
+            raise StaleAttemptError(
+                f"Attempt {attempt.id!r} of rollout {rollout.id!r} has been sealed: "
+                f"claim the rollout again for a fresh attempt"
+            )
+        if known is None:
+            left = rollout.limits.timeout_s
+            if attempt.deadline_at:
+                left = attempt.deadline_at - time.time()
+            deadline = time.monotonic() + left
+            self._open[attempt.id] = OpenAttempt(rollout, attempt, self._losses, deadline)
+
+    def find(self, attempt_id: str) -> OpenAttempt | None:
+        """An attempt whose records are not all written, open or just being sealed."""
+        return self._open.get(attempt_id)
+
+    def forget(self, attempt_id: str) -> None:
+        """Drop a sealed attempt whose records are written."""
+        del self._open[attempt_id]
+        self._sealed[attempt_id] = None
+        while len(self._sealed) > _REMEMBERED:
+            self._sealed.popitem(last=False)
+
+    def admit(self, identity: Identity) -> OpenAttempt:
+        """The open attempt of a caller.
+
+        Raises:
+            Problem: 409 unknown attempt or another rollout's, 410 sealed, 504 past its deadline.
+        """
+        attempt = self._open.get(identity.attempt_id)
+        if identity.attempt_id in self._sealed or (attempt is not None and attempt.sealed):
+            message = f"Attempt {identity.attempt_id!r} has ended: its calls are closed"
+            raise Problem(410, "attempt_sealed", message)
+        if attempt is None or attempt.rollout.id != identity.rollout_id:
+            message = (
+                f"No attempt {identity.attempt_id!r} of rollout {identity.rollout_id!r} is running "
+                f"here: take both ids from the current rollout"
+            )
+            raise Problem(409, "attempt_unknown", message)
+        if attempt.seconds_left() <= 0:
+            message = f"The deadline of attempt {identity.attempt_id!r} has passed"
+            raise Problem(504, "deadline_exceeded", message)
+        return attempt
+
+    def __iter__(self) -> Iterator[OpenAttempt]:
+        return iter(list(self._open.values()))

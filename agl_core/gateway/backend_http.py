@@ -1,0 +1,146 @@
+"""A backend behind an OpenAI-compatible endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from agl_core.errors import EngineError
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientSession
+
+_CONNECT_S: Final = 30.0
+_IDLE_S: Final = 4.0
+"""Seconds an idle connection is kept: less than the five after which uvicorn, and so vLLM, drops
+it."""
+
+
+class _Model(msgspec.Struct):
+    id: str
+    max_model_len: int | None = None
+
+
+class _ModelList(msgspec.Struct):
+    data: list[_Model]
+
+
+class HttpReply:
+    """An answer as it arrives."""
+
+    def __init__(self, response: ClientResponse, base_url: str) -> None:
+        self._response = response
+        self._base_url = base_url
+        self.status = response.status
+        self.headers: Mapping[str, str] = response.headers
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """The body in the pieces in which it arrives.
+
+        Raises:
+            EngineError: it broke off.
+        """
+        from aiohttp import ClientError  # noqa: PLC0415
+
+        try:
+            async for chunk in self._response.content.iter_any():
+                yield chunk
+        except (ClientError, asyncio.TimeoutError, OSError) as error:
+            raise EngineError(
+                f"Answer of {self._base_url} broke off: {error or type(error).__name__}"
+            ) from error
+
+    async def close(self) -> None:
+        """Close the connection unless the body was read to its end."""
+        self._response.close()
+
+
+class HttpBackend:
+    """Sends chat completions to an endpoint over pooled connections, as many as are needed."""
+
+    def __init__(self, base_url: str, api_key: str = "", model: str = "") -> None:
+        """Describe the endpoint; connections are opened by the first request.
+
+        Args:
+            base_url: Ends in ``/v1``.
+            api_key: Bearer token; none is sent when empty.
+            model: The endpoint's name for the weights, which the gateway puts into requests.
+        """
+        self.base_url = base_url.rstrip("/")
+        self.model = model
+        self._headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._opened: ClientSession | None = None
+
+    async def chat(self, body: bytes, *, headers: Mapping[str, str], timeout_s: float) -> HttpReply:
+        """Send one request body as it stands.
+
+        A connection that is dead before an answer has begun is replaced once: a pooled one may have
+        been dropped by the server meanwhile.
+
+        Raises:
+            EngineError: the endpoint cannot be reached or did not answer in time.
+        """
+        from aiohttp import (  # noqa: PLC0415
+            ClientError,
+            ClientOSError,
+            ClientTimeout,
+            ServerDisconnectedError,
+        )
+
+        timeout = ClientTimeout(total=timeout_s, sock_connect=min(_CONNECT_S, timeout_s))
+        request: dict[str, Any] = {
+            "data": body,
+            "headers": {**headers, **self._headers},
+            "timeout": timeout,
+            "allow_redirects": False,
+        }
+        url = self.base_url + "/chat/completions"
+        try:
+            try:
+                response = await self._session().post(url, **request)
+            except (ServerDisconnectedError, ClientOSError):
+                response = await self._session().post(url, **request)
+        except asyncio.TimeoutError as error:
+            raise EngineError(f"{url} did not answer within {timeout_s:.1f} s") from error
+        except (ClientError, OSError) as error:
+            raise EngineError(
+                f"Cannot reach {url}: {error or type(error).__name__}. Check that the server runs "
+                f"and that base_url is right"
+            ) from error
+        return HttpReply(response, self.base_url)
+
+    async def max_model_len(self) -> int | None:
+        """Longest prompt plus answer in tokens, where the endpoint's ``/models`` tells."""
+        from aiohttp import ClientError, ClientTimeout  # noqa: PLC0415
+
+        url = self.base_url + "/models"
+        timeout = ClientTimeout(total=_CONNECT_S)
+        try:
+            async with self._session().get(url, headers=self._headers, timeout=timeout) as answer:
+                listed: Any = await answer.json(content_type=None)
+        except (ClientError, asyncio.TimeoutError, OSError, ValueError):
+            return None
+        try:
+            rows = msgspec.convert(listed, _ModelList).data
+        except msgspec.ValidationError:
+            return None
+        return next((row.max_model_len for row in rows if row.id == self.model), None)
+
+    async def close(self) -> None:
+        """Close all connections; idempotent."""
+        session, self._opened = self._opened, None
+        if session is not None:
+            await session.close()
+
+    def _session(self) -> ClientSession:
+        if self._opened is None:
+            from aiohttp import ClientSession, TCPConnector  # noqa: PLC0415
+
+            connector = TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=_IDLE_S)
+            self._opened = ClientSession(connector=connector, read_bufsize=2**20)
+        return self._opened

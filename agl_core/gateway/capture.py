@@ -1,0 +1,148 @@
+"""Assemble what a backend answered into choices with exact tokens, and check that they agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agl_core.types import Choice
+
+__all__ = ["Answer", "AnsweredChoice"]
+
+
+@dataclass(slots=True)
+class AnsweredChoice:
+    """One choice while it is being received."""
+
+    index: int
+    token_ids: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    text: list[str] = field(default_factory=list[str])
+    reasoning: list[str] = field(default_factory=list[str])
+    tool_calls: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
+    finish_reason: str | None = None
+
+    def add(self, row: Mapping[str, Any], message: Mapping[str, Any]) -> None:
+        """Add a ``choices[]`` row, whole or a delta; `message` is its message or delta."""
+        self.token_ids += row.get("token_ids") or ()
+        logprobs: dict[str, Any] = row.get("logprobs") or {}
+        self.logprobs += [entry["logprob"] for entry in logprobs.get("content") or ()]
+        self.finish_reason = row.get("finish_reason") or self.finish_reason
+        if content := message.get("content"):
+            self.text.append(content)
+        if reasoning := message.get("reasoning_content") or message.get("reasoning"):
+            self.reasoning.append(reasoning)
+        for position, call in enumerate(message.get("tool_calls") or ()):
+            self._add_tool_call(call.get("index", position), call)
+
+    def _add_tool_call(self, index: int, part: Mapping[str, Any]) -> None:
+        function: dict[str, Any] = part.get("function") or {}
+        empty = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
+        call = self.tool_calls.setdefault(index, empty)
+        call["id"] = part.get("id") or call["id"]
+        call["type"] = part.get("type") or call["type"]
+        call["function"]["name"] += function.get("name") or ""
+        call["function"]["arguments"] += function.get("arguments") or ""
+
+    def freeze(self) -> Choice:
+        return Choice(
+            index=self.index,
+            token_ids=self.token_ids,
+            logprobs=self.logprobs,
+            text="".join(self.text),
+            reasoning="".join(self.reasoning),
+            tool_calls=[self.tool_calls[index] for index in sorted(self.tool_calls)],
+            finish_reason=self.finish_reason,
+        )
+
+
+@dataclass(slots=True)
+class Answer:
+    """A backend's answer to one request, from a whole body or from chunks."""
+
+    expected_choices: int
+    response_id: str = ""
+    model: str = ""
+    """Name the backend gave."""
+    prompt_token_ids: list[int] = field(default_factory=list[int])
+    usage: dict[str, Any] = field(default_factory=dict[str, Any])
+    error: str = ""
+    """What the backend reported inside an answer with status 200."""
+    _choices: dict[int, AnsweredChoice] = field(default_factory=dict[int, AnsweredChoice])
+
+    def add_response(self, payload: Mapping[str, Any]) -> None:
+        """Take a whole answer."""
+        self._add(payload, "message")
+
+    def add_chunk(self, chunk: Mapping[str, Any]) -> None:
+        """Take one chunk of a stream; prompt ids count from the first chunk that has them."""
+        self._add(chunk, "delta")
+
+    def _add(self, payload: Mapping[str, Any], part: str) -> None:
+        self.response_id = self.response_id or payload.get("id") or ""
+        self.model = self.model or payload.get("model") or ""
+        self.prompt_token_ids = self.prompt_token_ids or payload.get("prompt_token_ids") or []
+        self.usage = payload.get("usage") or self.usage
+        if payload.get("error"):
+            self.error = error_text(payload)
+        for row in payload.get("choices") or ():
+            index = row.get("index") or 0
+            choice = self._choices.setdefault(index, AnsweredChoice(index))
+            choice.add(row, row.get(part) or {})
+
+    @property
+    def started(self) -> bool:
+        """Something was sampled."""
+        return any(
+            choice.token_ids or choice.text or choice.reasoning or choice.tool_calls
+            for choice in self._choices.values()
+        )
+
+    @property
+    def finished(self) -> bool:
+        """Every choice that was asked for has its finish reason."""
+        reasons = [choice.finish_reason for choice in self._choices.values()]
+        return len(reasons) >= self.expected_choices and None not in reasons
+
+    @property
+    def choices(self) -> list[Choice]:
+        return [self._choices[index].freeze() for index in sorted(self._choices)]
+
+    @property
+    def has_tokens(self) -> bool:
+        """The prompt's ids and those of every choice are there."""
+        ids = [choice.token_ids for choice in self._choices.values()]
+        return bool(self.prompt_token_ids and ids) and all(ids)
+
+    def mismatch(self) -> str:
+        """How the token streams contradict each other; empty when they agree.
+
+        Compared are the number of log-probabilities with the number of ids per choice, and the ids
+        of all choices with the completion tokens that the backend says it sampled: a server that
+        drops ids along with the text it parses away drops them from both streams.
+        """
+        choices = self._choices.values()
+        if not self.has_tokens and any(choice.token_ids for choice in choices):
+            return "token ids of the prompt or of a choice are missing"
+        for choice in choices:
+            ids, logprobs = len(choice.token_ids), len(choice.logprobs)
+            if ids != logprobs:
+                return f"choice {choice.index} has {ids} token ids but {logprobs} log-probabilities"
+        total = sum(len(choice.token_ids) for choice in choices)
+        sampled = self.usage.get("completion_tokens")
+        if sampled is not None and total and sampled != total:
+            return f"the backend sampled {sampled} tokens but returned the ids of {total}"
+        return ""
+
+
+def error_text(payload: Any) -> str:
+    """One line of an error body, whichever of the usual forms it has."""
+    if isinstance(payload, dict):
+        error: Any = payload.get("error", payload)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+        if isinstance(error, dict):
+            code: Any = error.get("code") or error.get("type") or ""  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+            text: Any = error.get("message", error)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+            return f"{code}: {text}" if code else str(text)  # pyright: ignore[reportUnknownArgumentType]
+        return str(error)  # pyright: ignore[reportUnknownArgumentType]
+    return str(payload)

@@ -1,0 +1,252 @@
+"""OpenAI chat completions: what a request says, what the backend is asked, what the client sees."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from agl_core.gateway.problems import Problem
+from agl_core.types import Sampling
+
+_TRANSPORT: Final = frozenset(
+    {
+        "messages",
+        "tools",
+        "model",
+        "stream",
+        "stream_options",
+        "user",
+        "metadata",
+        "store",
+        "return_token_ids",
+        "logprobs",
+        "top_logprobs",
+    }
+)
+_SAMPLING: Final = frozenset(
+    {"temperature", "top_p", "max_tokens", "max_completion_tokens", "n", "seed", "stop"}
+)
+_NEUTRAL: Final = {
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "min_p": 0.0,
+}
+
+_encoder = msgspec.json.Encoder()
+_canonical = msgspec.json.Encoder(order="deterministic")
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class _Typed(msgspec.Struct):
+    """The fields whose values the gateway acts on; the others travel as they came."""
+
+    messages: list[dict[str, Any]]
+    model: str = ""
+    tools: list[dict[str, Any]] | None = None
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
+    n: int | None = None
+    seed: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    stop: str | list[str] | None = None
+    logprobs: bool | None = None
+    return_token_ids: bool | None = None
+
+
+_typed = msgspec.json.Decoder(_Typed)
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """What the client itself asked for; everything else is taken out of its answer."""
+
+    token_ids: bool
+    logprobs: bool
+    usage: bool
+    """In streams; a plain answer always has it."""
+
+    @property
+    def everything(self) -> bool:
+        return self.token_ids and self.logprobs and self.usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How a request is changed on its way to the backend."""
+
+    model: str
+    """The backend's name for the weights."""
+    capture: bool
+    """Ask for token ids, log-probabilities and usage, and state the sampling defaults."""
+    seed: int | None = None
+    """Used when the client sent none."""
+    temperature: float | None = None
+    """Replaces the client's."""
+    max_tokens: int | None = None
+    """Caps the client's."""
+
+
+class ChatRequest:
+    """A chat request: `fields` as raw JSON, the typed values beside it."""
+
+    __slots__ = ("_typed", "fields", "wants")
+
+    def __init__(self, body: bytes) -> None:
+        """Parse a body.
+
+        Raises:
+            Problem: 400, the body is no chat request; it names the field.
+        """
+        try:
+            self.fields = _fields.decode(body)
+            self._typed = _typed.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Problem(
+                400, "invalid_body", f"Request body is no chat request: {error}"
+            ) from error
+        typed = self._typed
+        self.wants = Wants(
+            token_ids=bool(typed.return_token_ids),
+            logprobs=bool(typed.logprobs),
+            usage=bool((typed.stream_options or {}).get("include_usage")),
+        )
+
+    @property
+    def model(self) -> str:
+        return self._typed.model
+
+    @property
+    def stream(self) -> bool:
+        return bool(self._typed.stream)
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        return self._typed.messages
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        return self._typed.tools or []
+
+    @property
+    def choices(self) -> int:
+        return self._typed.n or 1
+
+    def digest(self) -> bytes:
+        """Digest of messages and tools that spacing and key order do not change."""
+        content = _canonical.encode((self._typed.messages, self._typed.tools or []))
+        return hashlib.sha256(content).digest()
+
+    def prepare(self, plan: Plan) -> tuple[bytes, Sampling]:
+        """Body for the backend, and the sampling parameters it states."""
+        changes: dict[str, Any] = {"model": plan.model}
+        typed = self._typed
+        if plan.seed is not None and typed.seed is None:
+            changes["seed"] = plan.seed
+        if plan.capture:
+            changes |= self._capture_fields(plan)
+        body = self.fields | {k: msgspec.Raw(_encoder.encode(v)) for k, v in changes.items()}
+        return _encoder.encode(body), self._sampling(changes)
+
+    def _capture_fields(self, plan: Plan) -> dict[str, Any]:
+        """Fields of a trained call.
+
+        Temperature and top_p are always stated: a server may otherwise fall back on defaults that
+        come with the model, and the recorded distribution would be wrong.
+        """
+        typed = self._typed
+        changes: dict[str, Any] = {"return_token_ids": True, "logprobs": True}
+        if typed.stream:
+            changes["stream_options"] = {**(typed.stream_options or {}), "include_usage": True}
+        changes["temperature"] = _first(plan.temperature, typed.temperature, 1.0)
+        changes["top_p"] = _first(typed.top_p, 1.0)
+        if plan.max_tokens is not None:
+            name = "max_tokens" if typed.max_completion_tokens is None else "max_completion_tokens"
+            asked = _first(typed.max_completion_tokens, typed.max_tokens, plan.max_tokens)
+            changes[name] = min(asked, plan.max_tokens)
+        return changes
+
+    def _sampling(self, changes: Mapping[str, Any]) -> Sampling:
+        typed = self._typed
+        stop = [typed.stop] if isinstance(typed.stop, str) else typed.stop or []
+        names = self.fields.keys() - _TRANSPORT - _SAMPLING
+        return Sampling(
+            temperature=_first(changes.get("temperature"), typed.temperature, 1.0),
+            top_p=_first(changes.get("top_p"), typed.top_p, 1.0),
+            max_tokens=_first(
+                changes.get("max_completion_tokens"),
+                changes.get("max_tokens"),
+                typed.max_completion_tokens,
+                typed.max_tokens,
+            ),
+            n=self.choices,
+            seed=_first(changes.get("seed"), typed.seed),
+            stop=tuple(stop),
+            extra={name: msgspec.json.decode(self.fields[name]) for name in sorted(names)},
+        )
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+def distortions(sampling: Sampling) -> list[str]:
+    """Why sampled tokens do not follow the plain distribution that a loss assumes, as causes."""
+    causes: list[str] = []
+    if sampling.temperature == 0:
+        causes.append("sampling_temperature_zero")
+    if sampling.top_p < 1:
+        causes.append("sampling_top_p")
+    if (sampling.extra.get("top_k") or 0) > 0:
+        causes.append("sampling_top_k")
+    if sampling.extra.get("logit_bias") or any(
+        sampling.extra.get(name) not in (None, neutral) for name, neutral in _NEUTRAL.items()
+    ):
+        causes.append("sampling_penalties")
+    return causes
+
+
+def derive_seed(seed: int, *, agent: str, digest: bytes, occurrence: int) -> int:
+    """Seed of one call, equal in every execution of the same rollout.
+
+    The first 31 bits of sha256 over the rollout's seed, the agent, the digest of messages and tools
+    and how often this agent has asked exactly this in the attempt: independent of the order in
+    which parallel agents happen to speak.
+    """
+    text = f"{seed}\0{agent}\0{digest.hex()}\0{occurrence}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
+
+
+def strip_response(payload: dict[str, Any], wants: Wants, *, model: str) -> dict[str, Any]:
+    """Take out what the client did not ask for; `model` is the name it asked for."""
+    answer: dict[str, Any] = {**payload, "model": model}
+    if not wants.token_ids:
+        answer.pop("prompt_token_ids", None)
+    choices: Any = answer.get("choices") or ()
+    answer["choices"] = [_strip_choice(choice, wants) for choice in choices]
+    return answer
+
+
+def strip_chunk(chunk: dict[str, Any], wants: Wants, *, model: str) -> dict[str, Any] | None:
+    """`strip_response` for one chunk of a stream; None when nothing is left for the client."""
+    if not wants.usage and "usage" in chunk:
+        chunk = {key: value for key, value in chunk.items() if key != "usage"}
+        if not chunk.get("choices"):
+            return None
+    return strip_response(chunk, wants, model=model)
+
+
+def _strip_choice(choice: dict[str, Any], wants: Wants) -> dict[str, Any]:
+    answer = dict(choice)
+    if not wants.token_ids:
+        answer.pop("token_ids", None)
+    if not wants.logprobs and answer.get("logprobs") is not None:
+        answer["logprobs"] = None
+    return answer

@@ -1,0 +1,173 @@
+"""One try of a call against its backend: send, receive, record and forward."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from agl_core.errors import EngineError
+from agl_core.gateway import asgi
+from agl_core.gateway.attempts import Call
+from agl_core.gateway.capture import Answer, error_text
+from agl_core.gateway.dialects import chat
+from agl_core.gateway.problems import Problem
+from agl_core.gateway.routing import Route
+from agl_core.gateway.stream import DONE, Event, EventParser, render
+from agl_core.interfaces import BackendReply
+from agl_core.semconv import HEADER_CALL
+from agl_core.types import Sampling
+
+_ERROR: Final = 400
+_SPARE_S: Final = 1.0
+"""Added to the backend's time limit: the gateway ends the call at its deadline itself."""
+_EVENT_STREAM: Final = "text/event-stream"
+
+_decoder = msgspec.json.Decoder()
+_encoder = msgspec.json.Encoder()
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What is known of one try while it runs, and afterwards."""
+
+    call: Call
+    route: Route
+    capture: bool
+    """The call is trained: ask for tokens and take them out of the client's answer."""
+    seeded: bool
+    answer: Answer = field(init=False)
+    sampling: Sampling = field(default_factory=Sampling)
+    status: int = 0
+    """The backend's; 0 before it answered."""
+    error: str = ""
+    streamed: bool = False
+    complete: bool = False
+    """The client was sent the finish reason and the last tokens of every choice."""
+    first_token_ns: int | None = None
+    _verbatim: bool = False
+
+    def __post_init__(self) -> None:
+        self.answer = Answer(self.call.request.choices)
+
+    async def run(self, send: asgi.Send) -> None:
+        """Ask the backend and forward its answer.
+
+        Raises:
+            Problem: no answer came and nothing was forwarded.
+            EngineError: the answer broke off after its head was forwarded.
+        """
+        try:
+            await self._run(send)
+        except EngineError as error:
+            self.error = str(error)
+            if self.call.forwarded:
+                raise
+            raise Problem(502, "engine_error", str(error), retry=True) from error
+
+    async def _run(self, send: asgi.Send) -> None:
+        body = self._prepare()
+        seconds = max(self.call.attempt.seconds_left(), 0.0) + _SPARE_S
+        backend = self.route.backend
+        reply = await backend.chat(body, headers=self.call.headers, timeout_s=seconds)
+        try:
+            self.status = reply.status
+            headers = {name.lower(): value for name, value in reply.headers.items()}
+            kind = headers.get("content-type") or (
+                _EVENT_STREAM if self.call.request.stream else ""
+            )
+            if self.status < _ERROR and kind.startswith(_EVENT_STREAM):
+                await self._stream(reply, self._head(headers, _EVENT_STREAM), send)
+            else:
+                await self._plain(reply, self._head(headers, kind or "application/json"), send)
+        finally:
+            await reply.close()
+
+    def _prepare(self) -> bytes:
+        request, overrides = self.call.request, self.call.attempt.overrides
+        plan = chat.Plan(
+            model=self.route.upstream_model,
+            capture=self.capture,
+            seed=self.call.seed() if self.seeded else None,
+            temperature=overrides.get("temperature"),
+            max_tokens=overrides.get("max_tokens"),
+        )
+        body, self.sampling = request.prepare(plan)
+        asked_for = not self.capture or request.wants.everything
+        self._verbatim = asked_for and plan.model == request.model
+        return body
+
+    def _head(self, headers: Mapping[str, str], kind: str) -> list[tuple[bytes, bytes]]:
+        passed = asgi.travelling(headers.items())
+        passed |= {"content-type": kind, HEADER_CALL: self.call.id}
+        return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in passed.items()]
+
+    async def _plain(self, reply: BackendReply, head: asgi.RawHeaders, send: asgi.Send) -> None:
+        body = b"".join([chunk async for chunk in reply.body()])
+        payload = _decoded(body)
+        if self.status >= _ERROR:
+            text = error_text(payload) if payload is not None else body.decode("utf-8", "replace")
+            self.error = f"HTTP {self.status}: {text[:2000]}"
+        elif payload is None:
+            self.error = f"the backend answered no JSON object: {body[:200]!r}"
+        else:
+            self.answer.add_response(payload)
+            self.error = self.answer.error
+            if not self._verbatim and "choices" in payload:
+                request = self.call.request
+                payload = chat.strip_response(payload, request.wants, model=request.model)
+                body = _encoder.encode(payload)
+        self.call.forwarded = True
+        await asgi.respond(send, self.status, body, headers=head)
+        self.complete = self.status < _ERROR and self.answer.finished
+
+    async def _stream(self, reply: BackendReply, head: asgi.RawHeaders, send: asgi.Send) -> None:
+        self.streamed = True
+        self.call.forwarded = True
+        await asgi.start(send, self.status, head)
+        parser = EventParser()
+        async for chunk in reply.body():
+            await self._forward(chunk, parser.feed(chunk), send)
+        await self._forward(b"", parser.finish(), send)
+        self.error = self.answer.error
+        if not self.complete and not self.error:
+            self.error = "the backend's stream ended without a finish reason"
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _forward(self, raw: bytes, events: list[Event], send: asgi.Send) -> None:
+        rewritten = b"".join([self._take(event) for event in events])
+        data = raw if self._verbatim else rewritten
+        if data:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        self.complete = self.complete or self.answer.finished
+
+    def _take(self, event: Event) -> bytes:
+        """Record an event; its bytes for the client."""
+        if event.data == DONE:
+            return render(DONE)
+        chunk = _decoded(event.data)
+        if chunk is None:
+            self.answer.error = f"an event of the stream is no JSON object: {event.data[:200]!r}"
+            return render(event.data, name=event.name)
+        self.answer.add_chunk(chunk)
+        if self.first_token_ns is None and self.answer.started:
+            self.first_token_ns = time.time_ns()
+        if self._verbatim:
+            return b""
+        if "choices" not in chunk:
+            return render(_encoder.encode(chunk), name=event.name)
+        request = self.call.request
+        stripped = chat.strip_chunk(chunk, request.wants, model=request.model)
+        return b"" if stripped is None else render(_encoder.encode(stripped), name=event.name)
+
+
+def _decoded(data: bytes) -> dict[str, Any] | None:
+    """A JSON object, or None when it is anything else."""
+    try:
+        value: Any = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return value if isinstance(value, dict) else None  # pyright: ignore[reportUnknownVariableType]

@@ -1,0 +1,175 @@
+"""Ask a backend for a few tokens and see what it gives."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any, Final, Protocol, runtime_checkable
+
+import msgspec
+
+from agl_core.errors import EngineError, MissingTokensError
+from agl_core.gateway.capture import Answer, error_text
+from agl_core.gateway.routing import Route
+from agl_core.gateway.stream import DONE, EventParser
+from agl_core.interfaces import Backend, Capabilities
+from agl_core.types import LogprobsMode
+
+_log = logging.getLogger(__name__)
+
+_TIMEOUT_S: Final = 300.0
+"""A server's first answer may compile kernels."""
+_COOL, _WARM = 0.5, 1.0
+_ALTERNATIVES: Final = 5
+_MASKED: Final = -1000.0
+"""Servers write a probability of zero as some large negative number."""
+_UNSUPPORTED: Final = (400, 422)
+
+
+@runtime_checkable
+class KnowsItsContext(Protocol):
+    """A backend that can tell how long a prompt and its answer may be together."""
+
+    async def max_model_len(self) -> int | None: ...
+
+
+async def probe(route: Route) -> Capabilities:
+    """Find out what the backend of a policy gives.
+
+    Whether log-probabilities are taken before or after temperature shows in the differences between
+    the first token's candidates at two temperatures: those of ``raw`` ones stay, those of
+    ``processed`` ones scale with 1/temperature. Where that cannot be told (no alternatives, or all
+    equally likely) the answer is ``raw``, with a warning: only at temperature 1 may such numbers be
+    taken for the distribution that was sampled from, which holds for either kind.
+
+    Raises:
+        EngineError: the backend does not answer.
+        MissingTokensError: the policy is trainable and token ids or log-probabilities are missing.
+    """
+    warm, warm_tops = await _ask(route, _WARM, stream=False)
+    _, cool_tops = await _ask(route, _COOL, stream=False)
+    streamed, _ = await _ask(route, _COOL, stream=True)
+    token_ids = warm.has_tokens and not warm.mismatch()
+    stream_token_ids = streamed.has_tokens and not streamed.mismatch()
+    has_logprobs = any(choice.logprobs for choice in warm.choices)
+    if route.policy.trainable:
+        _require_tokens(route, warm, token_ids=token_ids, has_logprobs=has_logprobs)
+        if not stream_token_ids:
+            _log.warning(
+                "Backend of policy %r returns no token ids in streams: "
+                "agents that stream cannot be trained with it",
+                route.policy.name,
+            )
+    mode = logprobs_mode(cool_tops, warm_tops) if has_logprobs else "none"
+    if mode is None:
+        _log.warning(
+            "Backend of policy %r does not show whether its log-probabilities follow the "
+            "temperature; they count as raw. Sample at temperature 1 to make it irrelevant",
+            route.policy.name,
+        )
+    backend = route.backend
+    return Capabilities(
+        token_ids=token_ids,
+        stream_token_ids=stream_token_ids,
+        logprobs=mode or "raw",
+        max_model_len=await backend.max_model_len()
+        if isinstance(backend, KnowsItsContext)
+        else None,
+    )
+
+
+def logprobs_mode(cool: Mapping[str, float], warm: Mapping[str, float]) -> LogprobsMode | None:
+    """Tell the kind from one token's candidates at temperatures 0.5 and 1; None: they do not show.
+
+    With candidates a, b and ``d(T) = logp_T(a) - logp_T(b)``: raw means d(0.5) = d(1), processed
+    means d(0.5) = 2 d(1). The pair with the largest ``|d(1)|`` decides.
+    """
+    common = sorted(cool.keys() & warm.keys(), key=lambda token: warm[token])
+    if len(common) < 2:  # noqa: PLR2004  a difference needs two
+        return None
+    low, high = common[0], common[-1]
+    spread = warm[high] - warm[low]
+    if spread < 0.05:  # noqa: PLR2004  below the noise of half precision
+        return None
+    ratio = (cool[high] - cool[low]) / spread
+    return "processed" if ratio > math.sqrt(_WARM / _COOL) else "raw"
+
+
+def _require_tokens(route: Route, answer: Answer, *, token_ids: bool, has_logprobs: bool) -> None:
+    if token_ids and has_logprobs:
+        return
+    what = answer.mismatch() or "it returned none"
+    raise MissingTokensError(
+        f"Policy {route.policy.name!r} is trainable, but its backend "
+        f"{type(route.backend).__name__} ({route.upstream_model!r}) does not give exact token ids "
+        f"and log-probabilities: {what}. Serve it with vLLM >= 0.10.2, which knows "
+        f"return_token_ids, or with an engine of agl-core; text is never re-tokenised instead"
+    )
+
+
+async def _ask(
+    route: Route, temperature: float, *, stream: bool
+) -> tuple[Answer, dict[str, float]]:
+    """One short answer and the candidates of its first token."""
+    body: dict[str, Any] = {
+        "model": route.upstream_model,
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 4,
+        "temperature": temperature,
+        "top_p": 1.0,
+        "seed": 1,
+    }
+    if stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    tokens = {"logprobs": True, "return_token_ids": True}
+    more = {"top_logprobs": _ALTERNATIVES}
+    for extra in (tokens | more, tokens, {}):
+        status, data = await _post(route.backend, body | extra)
+        if status not in _UNSUPPORTED:
+            break
+    if status >= _UNSUPPORTED[0]:
+        text = data[:500].decode("utf-8", "replace")
+        raise EngineError(
+            f"Backend of policy {route.policy.name!r} answered a probe with HTTP {status}: {text}"
+        )
+    payloads = _events(data) if stream else [msgspec.json.decode(data)]
+    return _read(payloads, stream=stream)
+
+
+def _read(payloads: list[Any], *, stream: bool) -> tuple[Answer, dict[str, float]]:
+    answer = Answer(expected_choices=1)
+    candidates: dict[str, float] = {}
+    for payload in payloads:
+        if not isinstance(payload, dict):
+            raise EngineError(f"Backend answered a probe with {payload!r:.200}")
+        if "error" in payload:
+            raise EngineError(f"Backend answered a probe with an error: {error_text(payload)}")
+        (answer.add_chunk if stream else answer.add_response)(payload)  # pyright: ignore[reportUnknownArgumentType]
+        candidates = candidates or _candidates(payload)  # pyright: ignore[reportUnknownArgumentType]
+    return answer, candidates
+
+
+def _candidates(payload: Mapping[str, Any]) -> dict[str, float]:
+    choices: list[Any] = payload.get("choices") or []
+    for choice in choices:
+        logprobs: dict[str, Any] = choice.get("logprobs") or {}
+        entries: list[Any] = logprobs.get("content") or []
+        if entries:
+            top: list[Any] = entries[0].get("top_logprobs") or []
+            return {t["token"]: t["logprob"] for t in top if t["logprob"] > _MASKED}
+    return {}
+
+
+def _events(data: bytes) -> list[Any]:
+    parser = EventParser()
+    events = [*parser.feed(data), *parser.finish()]
+    return [msgspec.json.decode(event.data) for event in events if event.data != DONE]
+
+
+async def _post(backend: Backend, body: dict[str, Any]) -> tuple[int, bytes]:
+    reply = await backend.chat(msgspec.json.encode(body), headers={}, timeout_s=_TIMEOUT_S)
+    try:
+        return reply.status, b"".join([chunk async for chunk in reply.body()])
+    finally:
+        await reply.close()

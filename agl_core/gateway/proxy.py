@@ -1,0 +1,155 @@
+"""The life of one request: at the door, through its exchange, ended by whatever comes first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Final
+
+from agl_core.errors import EngineError
+from agl_core.gateway import asgi
+from agl_core.gateway.attempts import Abort, Call
+from agl_core.gateway.exchange import Exchange
+from agl_core.gateway.problems import Problem
+from agl_core.gateway.recording import Recording
+from agl_core.gateway.routing import Router
+from agl_core.gateway.stream import render
+from agl_core.types import Losses
+
+_ANSWERS: Final[dict[Abort, tuple[int, str, str]]] = {
+    "sealed": (410, "attempt_sealed", "The attempt ended while this call was running"),
+    "deadline": (504, "deadline_exceeded", "The attempt's deadline passed during this call"),
+    "stopped": (503, "gateway_stopped", "The gateway stopped"),
+    "drained": (503, "policy_updated", "The policy was updated during this answer"),
+}
+"""What a client that is still there is told."""
+
+
+class Proxy:
+    """Runs exchanges; can hold new ones at the door and wait for those inside."""
+
+    def __init__(
+        self, router: Router, recording: Recording, *, losses: Losses, deterministic: bool
+    ) -> None:
+        self._router = router
+        self._recording = recording
+        self._losses = losses
+        self._deterministic = deterministic
+        self._door = asyncio.Event()
+        self._door.set()
+        self._calls: set[Call] = set()
+
+    @property
+    def calls(self) -> Collection[Call]:
+        """Requests under way, those at the door included."""
+        return self._calls
+
+    def pause(self) -> None:
+        self._door.clear()
+
+    def resume(self) -> None:
+        self._door.set()
+
+    async def drain(self, *, timeout_s: float) -> int:
+        """Wait for the exchanges inside; abort those that outlive `timeout_s`, return how many.
+
+        An aborted call of which its client has seen nothing starts anew once the door is open.
+        """
+        inside = {call.work: call for call in self._calls if call.inside and call.work is not None}
+        if not inside:
+            return 0
+        _, late = await asyncio.wait(inside, timeout=timeout_s)
+        for work in late:
+            inside[work].stop("drained")
+        if late:
+            await asyncio.wait(late)
+        return len(late)
+
+    async def serve(self, call: Call, receive: asgi.Receive, send: asgi.Send) -> None:
+        """Answer a request whose body has been read, and record it."""
+        self._calls.add(call)
+        left = asyncio.create_task(asgi.client_leaves(receive))
+        exchange = self._exchange(call)
+        try:
+            while not await self._attend(call, exchange, left, send):
+                self._losses.add("restarted_calls")
+                call.abort, call.work, call.inside = "", None, False
+                exchange = self._exchange(call)
+        finally:
+            left.cancel()
+            self._calls.discard(call)
+            self._recording.keep(call, exchange)
+
+    def _exchange(self, call: Call) -> Exchange:
+        identity = call.identity
+        route = self._router.find(identity.agent, call.request.model)
+        trainable = route.policy.trainable
+        return Exchange(
+            call,
+            route,
+            capture=trainable and identity.trainable and not identity.agent.startswith("@"),
+            seeded=trainable or self._deterministic,
+        )
+
+    async def _attend(
+        self, call: Call, exchange: Exchange, left: asyncio.Task[None], send: asgi.Send
+    ) -> bool:
+        """Run an exchange to whatever end it takes; False when it has to be run again."""
+        call.work = work = asyncio.create_task(self._run(call, exchange, send))
+        try:
+            seconds = max(call.attempt.seconds_left(), 0.0)
+            first = asyncio.FIRST_COMPLETED
+            done, _ = await asyncio.wait({work, left}, timeout=seconds, return_when=first)
+            if work not in done:
+                call.stop("client" if left in done else "deadline")
+            await asyncio.wait({work})
+        except asyncio.CancelledError:
+            call.stop("stopped")
+            raise
+        if not work.cancelled():
+            return await self._settle(work.exception(), send)
+        if call.abort == "drained" and not call.forwarded:
+            return False
+        if call.abort != "client" and (exchange.streamed or not call.forwarded):
+            await self._excuse(call, send)
+        return True
+
+    async def _run(self, call: Call, exchange: Exchange, send: asgi.Send) -> None:
+        await self._recording.room()
+        await self._door.wait()
+        exchange.route = self._router[exchange.route.policy.name]
+        call.inside = True
+        try:
+            await exchange.run(send)
+        finally:
+            call.inside = False
+
+    async def _settle(self, error: BaseException | None, send: asgi.Send) -> bool:
+        if isinstance(error, Problem):
+            await answer(send, error)
+        elif isinstance(error, EngineError):
+            await _break_off(send, Problem(502, "engine_error", str(error), retry=True))
+        elif error is not None:
+            raise error
+        return True
+
+    async def _excuse(self, call: Call, send: asgi.Send) -> None:
+        problem = Problem(*_ANSWERS[call.abort])
+        await (_break_off if call.forwarded else answer)(send, problem)
+
+
+async def answer(send: asgi.Send, problem: Problem) -> None:
+    """Send a problem as the whole answer."""
+    retry = b"true" if problem.retry else b"false"
+    headers = [*asgi.JSON, (b"x-should-retry", retry)]
+    await asgi.respond(send, problem.status, problem.body(), headers=headers)
+
+
+async def _break_off(send: asgi.Send, problem: Problem) -> None:
+    """Tell a client why its stream ends, in the event form that OpenAI's clients raise on.
+
+    The answer stays unfinished: the server then closes the connection, so that a client that does
+    not know the event cannot take the part for the whole.
+    """
+    event = render(problem.body())
+    await send({"type": "http.response.body", "body": event, "more_body": True})

@@ -1,0 +1,216 @@
+"""From finished exchanges to records in the store, in batches."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+from agl_core import semconv
+from agl_core.gateway.attempts import Abort, Attempts, Call, OpenAttempt
+from agl_core.gateway.dialects.chat import distortions
+from agl_core.gateway.exchange import Exchange
+from agl_core.interfaces import Store
+from agl_core.types import Ingest, Losses, Mode, ModelCall, Span, SpanKind
+from agl_core.types.ids import new_id
+
+_log = logging.getLogger(__name__)
+
+_CANCELLED: Final = "cancelled: "
+_ABORTS: Final[dict[Abort, tuple[int, str]]] = {
+    "client": (499, _CANCELLED + "the client closed its connection"),
+    "sealed": (410, _CANCELLED + "the attempt ended"),
+    "drained": (503, _CANCELLED + "the policy was updated"),
+    "deadline": (504, _CANCELLED + "the attempt's deadline passed"),
+    "stopped": (503, _CANCELLED + "the gateway stopped"),
+}
+"""Status and error of a call that something other than its backend ended."""
+
+
+def model_call(exchange: Exchange) -> ModelCall:
+    """The record of a try that ended, for whichever reason."""
+    call, answer, identity = exchange.call, exchange.answer, exchange.call.identity
+    status, error = exchange.status or 502, exchange.error
+    if call.abort and not exchange.complete:
+        status, error = _ABORTS[call.abort]
+    if exchange.capture and exchange.complete and not error:
+        error = answer.mismatch()
+    choices = answer.choices
+    has_logprobs = any(choice.logprobs for choice in choices)
+    policy = exchange.route.policy
+    return ModelCall(
+        id=call.id,
+        rollout_id=identity.rollout_id,
+        attempt_id=identity.attempt_id,
+        agent=identity.agent,
+        agent_run_id=identity.agent_run_id,
+        messages=call.request.messages,
+        tools=call.request.tools,
+        sampling=exchange.sampling,
+        prompt_token_ids=answer.prompt_token_ids,
+        choices=choices,
+        logprobs_mode=exchange.route.logprobs_mode if has_logprobs else "none",
+        response_id=answer.response_id,
+        model=call.request.model,
+        policy=policy.name,
+        policy_version=policy.version,
+        trainable=exchange.capture,
+        streamed=call.request.stream,
+        complete=exchange.complete,
+        tries=call.tries,
+        status_code=status,
+        error=error,
+        started_ns=call.started_ns,
+        first_token_ns=exchange.first_token_ns,
+        ended_ns=time.time_ns(),
+    )
+
+
+def span_of(exchange: Exchange, record: ModelCall) -> Span:
+    """The gateway's span: the tokens of a call whose place in the agent another span tells."""
+    usage = exchange.answer.usage
+    attributes: dict[str, Any] = {
+        semconv.GEN_AI_OPERATION_NAME: "chat",
+        semconv.GEN_AI_REQUEST_MODEL: record.model,
+        semconv.GEN_AI_RESPONSE_MODEL: exchange.answer.model,
+        semconv.GEN_AI_RESPONSE_ID: record.response_id,
+        semconv.GEN_AI_RESPONSE_FINISH_REASONS: [
+            choice.finish_reason for choice in record.choices if choice.finish_reason
+        ],
+        semconv.GEN_AI_USAGE_INPUT_TOKENS: usage.get("prompt_tokens"),
+        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: usage.get("completion_tokens"),
+    }
+    return Span(
+        id=new_id("sp"),
+        rollout_id=record.rollout_id,
+        attempt_id=record.attempt_id,
+        kind=SpanKind.LLM,
+        name="chat",
+        agent=record.agent,
+        agent_run_id=record.agent_run_id or None,
+        sequence=exchange.call.sequence,
+        start_ns=record.started_ns,
+        end_ns=record.ended_ns,
+        status="ok" if record.complete and not record.error else "error",
+        error=record.error,
+        attributes={key: value for key, value in attributes.items() if value not in (None, "", [])},
+        call_id=record.id,
+        call=record,
+    )
+
+
+def count(losses: Losses, record: ModelCall, *, mode: Mode) -> None:
+    """Count what keeps a trained call from being plain training data."""
+    if not record.trainable:
+        return
+    if record.superseded:
+        losses.add("superseded_calls")
+        return
+    if not record.complete:
+        cancelled = record.error.startswith(_CANCELLED)
+        losses.add("incomplete_calls" if cancelled else "failed_calls")
+    elif record.error:
+        losses.add("token_mismatch")
+    elif not (record.prompt_token_ids and all(choice.token_ids for choice in record.choices)):
+        losses.add("missing_tokens")
+    if mode == "train":
+        for cause in distortions(record.sampling):
+            losses.add(cause)
+
+
+class Recording:
+    """Writes records to the store: in the background, and of one attempt when it is sealed."""
+
+    def __init__(
+        self, store: Store, attempts: Attempts, *, losses: Losses, interval_s: float, limit: int
+    ) -> None:
+        """Prepare; nothing is written before `start`.
+
+        Args:
+            store: Where the records go.
+            attempts: Whose records are written.
+            losses: Counter of everything lost.
+            interval_s: Seconds that records wait for others to be written with.
+            limit: Unwritten records at which new calls have to wait.
+        """
+        self._store = store
+        self._attempts = attempts
+        self._losses = losses
+        self._interval_s = interval_s
+        self._limit = limit
+        self._pending = 0
+        self._due = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._writing = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="agl-gateway-recording")
+
+    async def stop(self) -> None:
+        """Stop writing in the background and write what open attempts still hold."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self._task = None
+        async with self._writing:
+            await self._write(self._attempts, everything=True)
+
+    async def room(self) -> None:
+        """Wait while too many records are unwritten: a slow store slows the agents."""
+        await self._room.wait()
+
+    def keep(self, call: Call, exchange: Exchange) -> None:
+        """Record a request that ended."""
+        call.attempt.end(call, span_of(exchange, model_call(exchange)))
+        self._pending += 1
+        self._due.set()
+        if self._pending >= self._limit:
+            self._room.clear()
+
+    async def write(self, attempt: OpenAttempt) -> None:
+        """Write every record of one attempt.
+
+        Raises:
+            StoreError: the store did not take them; they are kept for another try.
+        """
+        async with self._writing:
+            await self._write([attempt], everything=True)
+
+    async def _run(self) -> None:
+        while True:
+            await self._due.wait()
+            await asyncio.sleep(self._interval_s)
+            self._due.clear()
+            try:
+                async with self._writing:
+                    full = self._pending >= self._limit
+                    await self._write(self._attempts, everything=full)
+            except Exception:  # noqa: BLE001  telemetry never takes the gateway down
+                # Sealing writes the same records again and reports to its caller.
+                _log.exception("Could not write call records; they stay in memory")
+                self._due.set()
+
+    async def _write(self, attempts: Iterable[OpenAttempt], *, everything: bool) -> None:
+        taken = [(attempt, attempt.take(everything=everything)) for attempt in attempts]
+        spans = [span for _, batch in taken for span in batch]
+        if not spans:
+            return
+        try:
+            ingest: Ingest = await self._store.add_spans(spans)
+        except BaseException:
+            for attempt, batch in taken:
+                attempt.put_back(batch)
+            raise
+        self._losses.add("late_records", ingest.late)
+        for attempt, batch in taken:
+            for span in batch:
+                if span.call is not None:
+                    count(self._losses, span.call, mode=attempt.rollout.mode)
+        self._pending -= len(spans)
+        if self._pending < self._limit:
+            self._room.set()

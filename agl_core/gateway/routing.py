@@ -1,0 +1,172 @@
+"""Who is calling, and which policy serves them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Final
+from urllib.parse import unquote
+
+from agl_core import semconv
+from agl_core.errors import ConfigError
+from agl_core.gateway.problems import Problem
+from agl_core.interfaces import Backend
+from agl_core.types import LogprobsMode, Policy
+
+_PATH: Final = re.compile(
+    rb"^(?:/r/(?P<rollout>[^/]+)/a/(?P<attempt>[^/]+)(?:/agent/(?P<agent>[^/]+))?)?/v1(?P<rest>/.*)$"
+)
+_FIX: Final = (
+    "send the headers x-agl-rollout and x-agl-attempt (agl_core.attach() does), or use "
+    "{gateway}/r/<rollout>/a/<attempt>/agent/<name>/v1 as base URL"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Whose call a request is."""
+
+    rollout_id: str
+    attempt_id: str
+    agent: str = ""
+    """Empty when the caller named none."""
+    agent_run_id: str = ""
+    call_id: str = ""
+    """Empty when the caller minted none."""
+    trainable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a request goes: the path below ``/v1`` and the identity its URL spells."""
+
+    path: str
+    rollout_id: str = ""
+    attempt_id: str = ""
+    agent: str = ""
+
+
+def parse_path(raw_path: bytes) -> Target | None:
+    """Split an undecoded request path; None when it is none of the gateway's."""
+    match = _PATH.match(raw_path.partition(b"?")[0])
+    if match is None:
+        return None
+    parts = [match["rollout"], match["attempt"], match["agent"]]
+    return Target(
+        match["rest"].decode("ascii", "replace"), *(_decoded(part or b"") for part in parts)
+    )
+
+
+def identify(target: Target, headers: Iterable[tuple[bytes, bytes]]) -> Identity:
+    """Identity from headers and URL.
+
+    Raises:
+        Problem: 400; there is none, it is incomplete, or the two disagree.
+    """
+    prefix = semconv.HEADER_PREFIX.encode()
+    given = {name.decode(): _decoded(value) for name, value in headers if name.startswith(prefix)}
+    identity = Identity(
+        rollout_id=_agreed("rollout", given.get(semconv.HEADER_ROLLOUT, ""), target.rollout_id),
+        attempt_id=_agreed("attempt", given.get(semconv.HEADER_ATTEMPT, ""), target.attempt_id),
+        agent=_agreed("agent", given.get(semconv.HEADER_AGENT, ""), target.agent),
+        agent_run_id=given.get(semconv.HEADER_AGENT_RUN, ""),
+        call_id=given.get(semconv.HEADER_CALL, ""),
+        trainable=given.get(semconv.HEADER_TRAINABLE, "1") != "0",
+    )
+    if not identity.rollout_id or not identity.attempt_id:
+        raise Problem(400, "identity_missing", f"Request names no rollout and attempt: {_FIX}")
+    return identity
+
+
+def _agreed(what: str, header: str, url: str) -> str:
+    if header and url and header != url:
+        message = (
+            f"Header x-agl-{what} says {header!r} but the URL says {url!r}: "
+            f"let one of them name the {what}, or make both agree"
+        )
+        raise Problem(400, "identity_conflict", message)
+    return header or url
+
+
+def _decoded(value: bytes) -> str:
+    try:
+        return unquote(value.decode("ascii"), errors="strict")
+    except UnicodeDecodeError as error:
+        message = f"Identity {value!r} is not percent-encoded UTF-8"
+        raise Problem(400, "identity_encoding", message) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A policy and what serves it."""
+
+    policy: Policy
+    backend: Backend
+    logprobs_mode: LogprobsMode = "raw"
+    """Found by the probe. Before one, ``raw``: nobody may take such numbers for the distribution
+    sampled from, unless the temperature is 1."""
+
+    @property
+    def upstream_model(self) -> str:
+        """The backend's name for the weights."""
+        named = getattr(self.backend, "model", "")
+        return named or self.policy.model or self.policy.name
+
+
+class Router:
+    """Policies in the order in which they were first routed: the order of the configuration."""
+
+    def __init__(self) -> None:
+        self._routes: dict[str, Route] = {}
+
+    def set(self, policy: Policy, backend: Backend) -> None:
+        """Add a policy, or replace its version or backend in its place."""
+        old = self._routes.get(policy.name)
+        mode = old.logprobs_mode if old else "raw"
+        self._routes[policy.name] = Route(policy, backend, mode)
+
+    def probed(self, name: str, mode: LogprobsMode) -> None:
+        """Keep what the probe found."""
+        self._routes[name] = replace(self[name], logprobs_mode=mode)
+
+    def __getitem__(self, name: str) -> Route:
+        """Route of a policy by its name.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        try:
+            return self._routes[name]
+        except KeyError:
+            raise ConfigError(
+                f"Gateway has no policy {name!r}; it has {sorted(self._routes)}"
+            ) from None
+
+    @property
+    def policies(self) -> Mapping[str, Route]:
+        return self._routes
+
+    def find(self, agent: str, model: str) -> Route:
+        """Route for a caller: by its agent, else by the model it asks for, else by ``*``.
+
+        Raises:
+            Problem: 404; nothing serves it.
+        """
+        routes = self._routes.values()
+        named = [r for r in routes if agent and _serves(r.policy, agent)]
+        asked = [r for r in routes if model in (r.policy.name, r.policy.model) and model]
+        rest = [r for r in routes if not agent and _serves(r.policy, agent)]
+        for candidates in (named, asked, rest):
+            if candidates:
+                return candidates[0]
+        message = (
+            f"No policy serves agent {agent!r} or model {model!r}: add the agent to the agents of "
+            f"one of {sorted(self._routes)}"
+        )
+        raise Problem(404, "model_not_found", message)
+
+
+def _serves(policy: Policy, agent: str) -> bool:
+    return any(fnmatchcase(agent, pattern) for pattern in policy.agents)

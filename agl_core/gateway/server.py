@@ -1,0 +1,87 @@
+"""uvicorn as a guest on a running event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Generator
+from typing import Any, Final
+
+import uvicorn
+
+from agl_core.errors import ConfigError
+
+_IDLE_S: Final = 600
+"""Seconds an idle client connection is kept: agents think and run tools between calls."""
+
+
+class GuestServer(uvicorn.Server):
+    """A server that leaves signals to its host and tells when it listens."""
+
+    def __init__(self, app: Any) -> None:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=_IDLE_S,
+            timeout_graceful_shutdown=1,
+        )
+        super().__init__(config)
+        self._listening = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._listening.set()
+
+    async def start(self, listener: socket.socket) -> None:
+        """Serve in the background; returns once connections are accepted."""
+        self._serving = asyncio.create_task(self.serve(sockets=[listener]), name="agl-gateway")
+        listening = asyncio.create_task(self._listening.wait())
+        await asyncio.wait({self._serving, listening}, return_when=asyncio.FIRST_COMPLETED)
+        listening.cancel()
+        if self._serving.done():
+            await self._serving
+
+    async def stop(self) -> None:
+        """Close the socket and all connections."""
+        self.should_exit = True
+        if self._serving is not None:
+            await self._serving
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket on the address; port 0 is one the system chooses.
+
+    Raises:
+        ConfigError: the address is taken or not ours.
+    """
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, proto)
+    except OSError as error:
+        raise ConfigError(
+            f"Gateway host {host!r} is no address of this machine: {error}"
+        ) from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"Gateway cannot listen on {host}:{port}: {error}. Choose another gateway.host or "
+            f"gateway.port; port 0 takes a free one"
+        ) from error
+    return listener
