@@ -1,0 +1,166 @@
+"""Records to msgpack bytes and back, whatever text and values users put into them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+from msgspec.msgpack import Ext
+
+from agl_core.errors import StoreError
+from agl_core.types import Attempt, Resources, Rollout, Span
+
+T = TypeVar("T")
+
+_ESCAPED = 1
+_BIG_INT = 2
+_UNENCODABLE = re.compile("[\\\\\ud800-\udfff]")
+_ESCAPE = re.compile(r"\\([0-9a-f]{4})")
+
+
+def _plain(value: Any) -> Any:
+    """Turn a value that msgpack has no form for into the nearest that it has."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[Any, Any]", value))
+    return repr(value)
+
+
+def _restore(code: int, data: memoryview) -> Any:
+    if code == _BIG_INT:
+        return int(bytes(data))
+    return Ext(code, bytes(data))
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
+_CANONICAL = msgspec.msgpack.Encoder(enc_hook=_plain, order="deterministic")
+_ANY = msgspec.msgpack.Decoder(ext_hook=_restore)
+
+
+def _escape(text: str) -> str:
+    return _UNENCODABLE.sub(lambda match: f"\\{ord(match[0]):04x}", text)
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
+
+
+def _escape_leaf(value: Any) -> Any:
+    if isinstance(value, str):
+        return _escape(value)
+    if type(value) is int and not -(2**63) <= value < 2**64:
+        return Ext(_BIG_INT, str(value).encode())
+    return value
+
+
+def _unescape_leaf(value: Any) -> Any:
+    return _unescape(value) if isinstance(value, str) else value
+
+
+def _walk(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value).items()
+        return {_key(key, leaf): _walk(item, leaf) for key, item in items}
+    if isinstance(value, list | tuple):
+        return [_walk(item, leaf) for item in cast("list[Any]", value)]
+    return leaf(value)
+
+
+def _key(key: Any, leaf: Callable[[Any], Any]) -> str:
+    return cast("str", leaf(key if isinstance(key, str) else str(key)))
+
+
+def encode(value: Any, *, canonical: bool = False) -> bytes:
+    """Encode a record; text with lone surrogates and integers beyond 64 bits survive unchanged.
+
+    Values that no JSON document could hold become their ``repr``.
+
+    Args:
+        value: A Struct, or anything made of JSON values.
+        canonical: Sort mapping keys, so that equal records have equal bytes.
+
+    Raises:
+        RecursionError: the value contains itself or is nested too deep.
+    """
+    encoder = _CANONICAL if canonical else _ENCODER
+    try:
+        return encoder.encode(value)
+    except (UnicodeEncodeError, OverflowError):
+        # UTF-8 has no form for a lone surrogate, msgpack none for a long integer.
+        tree = msgspec.to_builtins(value, enc_hook=_plain, builtin_types=(bytes,))
+        return encoder.encode(Ext(_ESCAPED, encoder.encode(_walk(tree, _escape_leaf))))
+
+
+def encode_span(span: Span) -> bytes:
+    """Encode a span; attributes that contain themselves are kept as their ``repr``."""
+    try:
+        return encode(span)
+    except RecursionError:
+        attributes = {str(key): repr(value) for key, value in span.attributes.items()}
+        return encode(msgspec.structs.replace(span, attributes=attributes))
+
+
+class Codec(Generic[T]):
+    """Bytes to records of one type."""
+
+    def __init__(self, record: type[T]) -> None:
+        self._type = record
+        self._decoder = msgspec.msgpack.Decoder(record, ext_hook=_restore)
+
+    def decode(self, blob: bytes) -> T:
+        """Read what `encode` wrote.
+
+        Raises:
+            StoreError: the bytes are not such a record.
+        """
+        try:
+            return self._decoder.decode(blob)
+        except msgspec.DecodeError as error:
+            return self._lenient(blob, error)
+
+    def _lenient(self, blob: bytes, error: msgspec.DecodeError) -> T:
+        """Read escaped records, and records whose mappings had keys that are no text."""
+        try:
+            tree = _ANY.decode(blob)
+            if isinstance(tree, Ext) and tree.code == _ESCAPED:
+                tree = _walk(_ANY.decode(tree.data), _unescape_leaf)
+            return msgspec.convert(_walk(tree, lambda value: value), self._type)
+        except (msgspec.MsgspecError, ValueError):
+            raise StoreError(
+                f"A stored {self._type.__name__} cannot be read: {error}; "
+                f"it was built with values of other types than its fields declare"
+            ) from error
+
+
+SPANS = Codec(Span)
+ROLLOUTS = Codec(Rollout)
+ATTEMPTS = Codec(Attempt)
+RESOURCES = Codec(Resources)
+
+
+def detached(value: T, codec: Codec[T], what: str) -> T:
+    """Return the record as it will be read back, sharing nothing with the caller's.
+
+    Raises:
+        StoreError: the record cannot be stored; `what` names it.
+    """
+    try:
+        return codec.decode(encode(value))
+    except (RecursionError, StoreError) as error:
+        raise StoreError(f"{what} cannot be stored: {error.__cause__ or error}") from error
+
+
+def json_value(output: Any) -> Any:
+    """Return an agent's output if it is made of JSON values, else its ``repr``."""
+    try:
+        return msgspec.to_builtins(output, builtin_types=(bytes,))
+    except (TypeError, ValueError, RecursionError):
+        return repr(output)

@@ -1,0 +1,92 @@
+"""A group of operations in one transaction, each isolated from the failure of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agl_core.errors import AglError
+from agl_core.store._operations import Changes, Operations
+from agl_core.store._schema import FileSettings, as_store_error
+from agl_core.store._sql import SqlRecords
+
+Operation = Callable[[Operations], Any]
+
+
+@dataclass(slots=True)
+class Job:
+    """One operation on its way to the file and back."""
+
+    operation: Operation
+    future: asyncio.Future[Any]
+    value: Any = None
+    error: Exception | None = None
+    changes: Changes | None = None
+    """None unless it is durable."""
+
+
+class GroupCommit:
+    """Runs jobs on the one connection that writes."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, settings: FileSettings, now: Callable[[], float]
+    ) -> None:
+        self._sql = connection
+        self._settings = settings
+        self._now = now
+        self._records = SqlRecords(connection)
+        self._seen_version = -1
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        """Fill in value or error of every job; what has a value is durable.
+
+        A job that fails before it wrote leaves the transaction as it was. One that fails halfway
+        has the whole group rolled back and run again, each job on its own.
+        """
+        try:
+            self._sql.execute("BEGIN IMMEDIATE")
+            self._forget_what_others_changed()
+            if all(self._attempt(job) for job in jobs):
+                self._sql.execute("COMMIT")
+                return
+        except sqlite3.Error as error:
+            for job in jobs:
+                self._fail(job, error)
+            self._roll_back()
+            return
+        self._roll_back()
+        if len(jobs) > 1:
+            for job in jobs:
+                self.run([job])
+
+    def _attempt(self, job: Job) -> bool:
+        """Run one operation; False when it left the transaction unusable."""
+        written = self._sql.total_changes
+        operations = Operations(self._records, self._now())
+        try:
+            job.value = job.operation(operations)
+        except Exception as error:  # noqa: BLE001  raised again where the caller awaits it
+            self._fail(job, error)
+            return self._sql.total_changes == written and not isinstance(error, sqlite3.Error)
+        job.error = None
+        job.changes = operations.changes
+        return True
+
+    def _fail(self, job: Job, error: Exception) -> None:
+        known = isinstance(error, AglError) or not isinstance(error, sqlite3.Error)
+        job.error = error if known else as_store_error(error, self._settings)
+        job.changes = None
+
+    def _roll_back(self) -> None:
+        self._records.forget()
+        if self._sql.in_transaction:
+            self._sql.execute("ROLLBACK")
+
+    def _forget_what_others_changed(self) -> None:
+        (version,) = self._sql.execute("PRAGMA data_version").fetchone()
+        if version != self._seen_version:
+            self._seen_version = version
+            self._records.forget()

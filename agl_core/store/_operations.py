@@ -1,0 +1,281 @@
+"""The store's methods on any `Records`: every check comes before the first write."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from agl_core.errors import StoreError
+from agl_core.store import _transitions as life
+from agl_core.store._codec import ATTEMPTS, RESOURCES, SPANS, detached, encode_span
+from agl_core.store._records import Records
+from agl_core.types import (
+    Attempt,
+    AttemptStatus,
+    Claim,
+    Failure,
+    Ingest,
+    Resources,
+    Rollout,
+    RolloutStatus,
+    Span,
+)
+
+
+@dataclass(slots=True)
+class Changes:
+    """What others have to be told once the write is durable."""
+
+    queued: int = 0
+    final: list[str] = field(default_factory=list[str])
+    due_at: float = math.inf
+    """Earliest due time among the attempts started."""
+    freed: bool = False
+    """Rows were deleted: the medium may reclaim their space."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The arguments of one `finish`."""
+
+    status: AttemptStatus
+    spans: list[Span]
+    failure: Failure | None
+    output: Any
+
+
+class Operations:
+    """One transaction: reads and writes of a medium at one point in time."""
+
+    __slots__ = ("_now", "_records", "changes")
+
+    def __init__(self, records: Records, now: float) -> None:
+        self._records = records
+        self._now = now
+        self.changes = Changes()
+
+    def enqueue(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        known = dict(self._records.rollouts([rollout.id for rollout in rollouts]))
+        fresh: list[Rollout] = []
+        for rollout in rollouts:
+            stored = known.get(rollout.id)
+            if stored is None:
+                known[rollout.id] = life.admit(rollout, now=self._now)
+                fresh.append(known[rollout.id])
+            elif not life.same_request(stored, rollout):
+                raise StoreError(
+                    f"Rollout {rollout.id!r} exists with other content: use a new id for a new one"
+                )
+        for rollout in fresh:
+            self._records.add_rollout(rollout)
+        self.changes.queued += len(fresh)
+        return [known[rollout.id] for rollout in rollouts]
+
+    def claim(self, worker: str, limit: int) -> list[Claim]:
+        claims: list[Claim] = []
+        for rollout in self._records.queued(limit):
+            started = life.start(rollout, worker=worker, now=self._now)
+            self._save(started)
+            self.changes.due_at = min(self.changes.due_at, life.due_at(started))
+            claims.append(Claim(rollout=started, attempt=started.attempts[-1]))
+        return claims
+
+    def hand_back(self, claims: Sequence[Claim]) -> None:
+        """Undo claims that never reached their worker."""
+        for claim in claims:
+            rollout = self._records.rollouts([claim.rollout.id])[claim.rollout.id]
+            if life.running(rollout, claim.attempt.id):
+                self._records.drop_attempt(claim.attempt.id)
+                self._records.save_rollout(life.hand_back(rollout))
+                self.changes.queued += 1
+
+    def heartbeat(self, attempt_ids: Sequence[str]) -> list[str]:
+        gone: list[str] = []
+        for attempt_id in attempt_ids:
+            rollout = self._rollout_of(attempt_id)
+            if rollout is None or not life.running(rollout, attempt_id):
+                gone.append(attempt_id)
+            else:
+                self._save(life.renew(rollout, now=self._now))
+        return gone
+
+    def finish(self, attempt_id: str, ending: Ending) -> Attempt:
+        rollout = self._rollout_of(attempt_id)
+        if rollout is None:
+            raise StoreError(f"Attempt {attempt_id!r} does not exist in this store")
+        self._check_spans(attempt_id, rollout.id, ending.spans)
+        digest = life.finish_digest(
+            status=ending.status,
+            failure=ending.failure,
+            output=ending.output,
+            spans=ending.spans,
+        )
+        if not life.running(rollout, attempt_id) and self._records.digest(attempt_id) == digest:
+            return next(one for one in rollout.attempts if one.id == attempt_id)
+        life.check_owner(rollout, attempt_id)
+        ended = life.end(
+            rollout,
+            status=ending.status,
+            failure=ending.failure,
+            output=ending.output,
+            now=self._now,
+        )
+        attempt = detached(ended.attempts[-1], ATTEMPTS, f"Attempt {attempt_id!r}")
+        ended = replace(ended, attempts=(*ended.attempts[:-1], attempt))
+        rows = [(span.id, encode_span(span)) for span in ending.spans]
+        self._records.add_spans(attempt_id, rows)
+        self._save_ended(ended, digest)
+        return attempt
+
+    def _check_spans(self, attempt_id: str, rollout_id: str, spans: Sequence[Span]) -> None:
+        for span in spans:
+            if (span.attempt_id, span.rollout_id) != (attempt_id, rollout_id):
+                raise StoreError(
+                    f"Span {span.id!r} says attempt {span.attempt_id!r} of rollout "
+                    f"{span.rollout_id!r}, but comes with attempt {attempt_id!r} of {rollout_id!r}"
+                )
+
+    def cancel(self, rollout_ids: Sequence[str], reason: str) -> list[Rollout]:
+        known = self.existing(rollout_ids)
+        for rollout in known.values():
+            if not rollout.status.final:
+                cancelled = life.cancel(rollout, reason=reason, now=self._now)
+                known[rollout.id] = cancelled
+                if rollout.status is RolloutStatus.RUNNING:
+                    self._save_ended(cancelled)
+                else:
+                    self._records.save_rollout(cancelled)
+                    self.changes.final.append(cancelled.id)
+        return [known[rollout_id] for rollout_id in rollout_ids]
+
+    def expire(self) -> float:
+        """End attempts that are due; returns when the next will be."""
+        for rollout in self._records.running(due_by=self._now):
+            ended = life.expire(rollout, now=self._now)
+            if ended is not None:
+                self._save_ended(ended)
+        return self._records.next_due()
+
+    def recover(self) -> int:
+        """Queue again whatever runs; returns how many."""
+        rollouts = self._records.running(due_by=math.inf)
+        for rollout in rollouts:
+            self._save_ended(life.recover(rollout, now=self._now))
+        return len(rollouts)
+
+    def add_spans(self, spans: Sequence[Span]) -> tuple[Ingest, list[str]]:
+        """Record what can be recorded; returns the attempts that are not this store's beside it."""
+        by_attempt: dict[tuple[str, str], list[Span]] = {}
+        for span in spans:
+            by_attempt.setdefault((span.attempt_id, span.rollout_id), []).append(span)
+        accepted = duplicate = late = 0
+        strangers: list[str] = []
+        for (attempt_id, rollout_id), group in by_attempt.items():
+            owner = self._records.owner(attempt_id)
+            if owner is None or owner.rollout_id != rollout_id:
+                strangers.append(attempt_id)
+            elif owner.running:
+                rows = [(span.id, encode_span(span)) for span in group]
+                added = self._records.add_spans(attempt_id, rows)
+                accepted += added
+                duplicate += len(group) - added
+            else:
+                known = self._records.known_spans(attempt_id, [span.id for span in group])
+                duplicate += known
+                late += len(group) - known
+        return Ingest(accepted=accepted, duplicate=duplicate, late=late), strangers
+
+    def consume(self, rollout_ids: Sequence[str], *, drop_spans: bool) -> int:
+        known = self.existing(rollout_ids)
+        for rollout in known.values():
+            if not rollout.status.final:
+                raise StoreError(
+                    f"Rollout {rollout.id!r} is {rollout.status.value!r} and cannot be consumed: "
+                    f"wait until it is final"
+                )
+        fresh = [rollout for rollout in known.values() if not rollout.consumed]
+        for rollout in fresh:
+            self._records.save_rollout(replace(rollout, consumed=True))
+        if drop_spans and fresh:
+            self._records.drop_spans([rollout.id for rollout in fresh])
+            self.changes.freed = True
+        return len(fresh)
+
+    def publish(self, resources: Resources) -> Resources:
+        numbered = replace(
+            resources,
+            version=self._records.latest_version() + 1,
+            created_at=resources.created_at or self._now,
+        )
+        numbered = detached(numbered, RESOURCES, f"Resources of run {resources.run_id!r}")
+        self._records.add_resources(numbered)
+        return numbered
+
+    def existing(self, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
+        """Rollouts by id.
+
+        Raises:
+            StoreError: one does not exist.
+        """
+        return existing(self._records, rollout_ids)
+
+    def _rollout_of(self, attempt_id: str) -> Rollout | None:
+        owner = self._records.owner(attempt_id)
+        if owner is None:
+            return None
+        return self._records.rollouts([owner.rollout_id])[owner.rollout_id]
+
+    def _save(self, rollout: Rollout, digest: bytes = b"") -> None:
+        self._records.save_attempt(rollout.attempts[-1], due_at=life.due_at(rollout), digest=digest)
+        self._records.save_rollout(rollout)
+
+    def _save_ended(self, rollout: Rollout, digest: bytes = b"") -> None:
+        self._save(rollout, digest)
+        if rollout.status.final:
+            self.changes.final.append(rollout.id)
+        else:
+            self.changes.queued += 1
+
+
+def existing(records: Records, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
+    """Rollouts by id.
+
+    Raises:
+        StoreError: one does not exist.
+    """
+    known = dict(records.rollouts(rollout_ids))
+    for rollout_id in rollout_ids:
+        if rollout_id not in known:
+            raise StoreError(f"Rollout {rollout_id!r} does not exist in this store")
+    return known
+
+
+def spans_of(records: Records, rollout_ids: Sequence[str], attempt_id: str | None) -> list[Span]:
+    """Spans by rollout id, then fence, then each attempt's stable order."""
+    spans: list[Span] = []
+    known = records.rollouts(rollout_ids)
+    for rollout in (known[rollout_id] for rollout_id in sorted(known)):
+        for attempt in rollout.attempts:
+            if attempt_id in (None, attempt.id):
+                decoded = [SPANS.decode(blob) for blob in records.spans(attempt.id)]
+                spans += sorted(decoded, key=lambda span: span.order)
+    return spans
+
+
+def resources_of(records: Records, version: int | None) -> Resources | None:
+    """One version, or the latest, or None without any.
+
+    Raises:
+        StoreError: the version does not exist.
+    """
+    latest = records.latest_version()
+    if version is None:
+        return records.resources(latest) if latest else None
+    found = records.resources(version)
+    if found is None:
+        raise StoreError(f"Resources version {version} does not exist: the latest is {latest}")
+    return found

@@ -1,0 +1,135 @@
+"""The tables of a store's file, their version, and how a connection to it is set up."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from agl_core.errors import StoreError
+
+SCHEMA_VERSION = 1
+_WAL_LIMIT_BYTES = 64 * 1024 * 1024
+
+# Rows are numbered in order of insertion and found through unique indices: with time-ordered ids
+# that stays fast as the file grows, where a table without rowid does not.
+_TABLES = """
+CREATE TABLE schema (version INTEGER NOT NULL);
+CREATE TABLE rollouts (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    run_id TEXT NOT NULL,
+    group_id TEXT NOT NULL,
+    mode TEXT NOT NULL,
+    status TEXT NOT NULL,
+    consumed INTEGER NOT NULL,
+    body BLOB NOT NULL
+);
+CREATE INDEX rollouts_queued ON rollouts (status) WHERE status = 'queued';
+CREATE INDEX rollouts_run ON rollouts (run_id, id);
+CREATE INDEX rollouts_group ON rollouts (group_id, id);
+CREATE TABLE attempts (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    rollout INTEGER NOT NULL,
+    running INTEGER NOT NULL,
+    due_at REAL NOT NULL,
+    digest BLOB NOT NULL,
+    body BLOB NOT NULL
+);
+CREATE INDEX attempts_rollout ON attempts (rollout);
+CREATE INDEX attempts_due ON attempts (due_at) WHERE running = 1;
+CREATE TABLE spans (
+    number INTEGER PRIMARY KEY,
+    attempt INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    body BLOB NOT NULL
+);
+CREATE UNIQUE INDEX spans_id ON spans (attempt, id);
+CREATE TABLE resources (version INTEGER PRIMARY KEY, body BLOB NOT NULL);
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSettings:
+    """How a file is opened."""
+
+    path: Path
+    synchronous: Literal["normal", "full"]
+    busy_timeout_s: float
+
+
+@contextmanager
+def store_errors(settings: FileSettings) -> Generator[None, None, None]:
+    """Turn what SQLite reports into StoreErrors that name the file and the fix."""
+    try:
+        yield
+    except (sqlite3.Error, UnicodeEncodeError) as error:
+        raise as_store_error(error, settings) from error
+
+
+def as_store_error(error: Exception, settings: FileSettings) -> StoreError:
+    """Word an error of SQLite for the user."""
+    text = str(error)
+    if "locked" in text or "busy" in text:
+        return StoreError(
+            f"Store busy: another process kept {settings.path} locked for more than "
+            f"{settings.busy_timeout_s:g} s; end it or raise store.busy_timeout_s"
+        )
+    if "not a database" in text:
+        return StoreError(f"{settings.path} is not a store ({text}): choose another store.path")
+    return StoreError(
+        f"The store in {settings.path} failed ({text}): check that its directory is writable "
+        f"and its disk has space"
+    )
+
+
+def connect(settings: FileSettings, *, read_only: bool = False) -> sqlite3.Connection:
+    """Connect from the calling thread, to be used in that thread only."""
+    connection = sqlite3.connect(
+        settings.path, timeout=settings.busy_timeout_s, isolation_level=None
+    )
+    try:
+        if read_only:
+            connection.execute("PRAGMA query_only = ON")
+        else:
+            connection.execute(f"PRAGMA synchronous = {settings.synchronous}")
+            connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Create the tables in a fresh file, or check those of an existing one.
+
+    Raises:
+        StoreError: the file is another program's, or of a newer agl-core.
+    """
+    if not _tables(connection):
+        # Both have to come before the first table and outside any transaction.
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("BEGIN IMMEDIATE")
+        if not _tables(connection):
+            for statement in _TABLES.split(";"):
+                connection.execute(statement)
+            connection.execute("INSERT INTO schema VALUES (?)", (SCHEMA_VERSION,))
+        connection.execute("COMMIT")
+    if "schema" not in _tables(connection):
+        raise StoreError(f"{path} belongs to another program: choose another store.path")
+    (version,) = connection.execute("SELECT version FROM schema").fetchone()
+    if version > SCHEMA_VERSION:
+        raise StoreError(
+            f"{path} was written by a newer agl-core (schema {version}, this one reads up to "
+            f"{SCHEMA_VERSION}): upgrade agl-core or choose another store.path"
+        )
+
+
+def _tables(connection: sqlite3.Connection) -> set[str]:
+    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    return {name for (name,) in rows}

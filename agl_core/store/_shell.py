@@ -1,0 +1,230 @@
+"""The asynchronous face that every store shares: waiting, waking and the watchdog."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+from agl_core.errors import StoreError
+from agl_core.store import _operations
+from agl_core.store._operations import Changes, Ending, Operations
+from agl_core.store._records import Records
+from agl_core.store._waiters import ClaimLine, Finals
+from agl_core.store.lease import Clock, SystemClock, Watchdog
+from agl_core.types import (
+    Attempt,
+    AttemptStatus,
+    Claim,
+    Failure,
+    Ingest,
+    Resources,
+    Rollout,
+    RolloutQuery,
+    Span,
+)
+
+T = TypeVar("T")
+Retention = Literal["keep", "drop_spans"]
+
+
+class StoreShell(ABC):
+    """A `StoreLifecycle` over a medium that runs operations.
+
+    Waiters are woken by the writes of this very object. A program of several processes therefore
+    lets one of them hold the store for all that claim and wait.
+    """
+
+    def __init__(self, *, retention: Retention, clock: Clock | None) -> None:
+        self._retention = retention
+        self._clock = clock or SystemClock()
+        self._line = ClaimLine()
+        self._finals = Finals()
+        self._watchdog = Watchdog(self._clock, self._sweep)
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._open = False
+
+    @abstractmethod
+    async def _start(self) -> None:
+        """Open the medium; queue running attempts again if nobody else can be running them."""
+
+    @abstractmethod
+    async def _stop(self) -> None:
+        """Make every write durable and let go of the medium."""
+
+    @abstractmethod
+    def _submit(self, operation: Callable[[Operations], T]) -> asyncio.Future[T]:
+        """Run a transaction; once durable, `_announce` its changes and give its value."""
+
+    @abstractmethod
+    async def _read(self, query: Callable[[Records], T]) -> T:
+        """Read everything acknowledged so far, consistently."""
+
+    async def open(self) -> None:
+        """Open the medium, queue orphaned attempts again, start the watchdog.
+
+        Raises:
+            StoreError: it is open already, or the medium cannot be used.
+        """
+        if self._open:
+            raise StoreError("The store is open already: open() it once, close() it after use")
+        self._watchdog = Watchdog(self._clock, self._sweep)
+        await self._start()
+        self._open = True
+        self._keep(asyncio.ensure_future(self._watchdog.run()))
+
+    async def close(self) -> None:
+        """Flush and stop; whoever waits gets a StoreError. Idempotent."""
+        if not self._open:
+            return
+        self._open = False
+        error = StoreError("The store was closed while a caller waited on it")
+        self._line.close(error)
+        self._finals.close(error)
+        for task in list(self._tasks):
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._stop()
+
+    async def enqueue(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        rollouts = list(rollouts)
+        return await self._write(lambda store: store.enqueue(rollouts))
+
+    async def claim(
+        self, worker: str, *, limit: int = 1, timeout_s: float | None = None
+    ) -> list[Claim]:
+        loop = asyncio.get_running_loop()
+        end = math.inf if timeout_s is None else loop.time() + timeout_s
+        while True:
+            seen = self._line.arrivals
+            claims = await self._claim(worker, limit)
+            left = end - loop.time()
+            if claims or left <= 0:
+                return claims
+            if not await self._line.wait(seen, timeout_s=None if math.isinf(left) else left):
+                return []
+
+    async def _claim(self, worker: str, limit: int) -> list[Claim]:
+        self._check_open()
+        future = self._submit(lambda store: store.claim(worker, limit))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(self._hand_back)
+            raise
+
+    def _hand_back(self, future: asyncio.Future[list[Claim]]) -> None:
+        """Queue claims again that were made while their worker was being cancelled."""
+        claims = [] if future.cancelled() or future.exception() else future.result()
+        if claims and self._open:
+            self._keep(self._submit(lambda store: store.hand_back(claims)))
+
+    async def heartbeat(self, attempt_ids: Sequence[str]) -> list[str]:
+        attempt_ids = list(attempt_ids)
+        return await self._write(lambda store: store.heartbeat(attempt_ids))
+
+    async def finish(
+        self,
+        attempt_id: str,
+        *,
+        status: AttemptStatus,
+        spans: Sequence[Span] = (),
+        failure: Failure | None = None,
+        output: Any = None,
+    ) -> Attempt:
+        ending = Ending(status=status, spans=list(spans), failure=failure, output=output)
+        return await self._write(lambda store: store.finish(attempt_id, ending))
+
+    async def cancel(self, rollout_ids: Sequence[str], *, reason: str) -> list[Rollout]:
+        rollout_ids = list(rollout_ids)
+        return await self._write(lambda store: store.cancel(rollout_ids, reason))
+
+    async def add_spans(self, spans: Sequence[Span]) -> Ingest:
+        """Record spans of running attempts in one write; late and repeated ones are counted.
+
+        Raises:
+            StoreError: an attempt is not of this store; all other spans are recorded nevertheless.
+        """
+        spans = list(spans)
+        ingest, strangers = await self._write(lambda store: store.add_spans(spans))
+        if strangers:
+            raise StoreError(
+                f"Spans of attempts {strangers} were refused, the other {ingest.accepted} recorded: "
+                f"this store never handed those attempts out for the rollouts the spans name"
+            )
+        return ingest
+
+    async def spans(
+        self, rollout_ids: Sequence[str], *, attempt_id: str | None = None
+    ) -> list[Span]:
+        rollout_ids = list(rollout_ids)
+        self._check_open()
+        return await self._read(
+            lambda records: _operations.spans_of(records, rollout_ids, attempt_id)
+        )
+
+    async def rollouts(self, query: RolloutQuery) -> list[Rollout]:
+        self._check_open()
+        return await self._read(lambda records: records.select(query))
+
+    async def wait(
+        self, rollout_ids: Sequence[str], *, timeout_s: float | None = None
+    ) -> list[Rollout]:
+        self._check_open()
+        watch = self._finals.watch(rollout_ids)
+        try:
+            known = await self._existing(rollout_ids)
+            for rollout in known.values():
+                if rollout.status.final:
+                    watch.see(rollout.id)
+            if watch.remaining:
+                await watch.wait(timeout_s=timeout_s)
+                known = await self._existing(rollout_ids)
+        finally:
+            self._finals.unwatch(watch)
+        return [known[one] for one in rollout_ids if known[one].status.final]
+
+    async def _existing(self, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
+        return await self._read(lambda records: _operations.existing(records, rollout_ids))
+
+    async def consume(self, rollout_ids: Sequence[str]) -> int:
+        rollout_ids = list(rollout_ids)
+        drop = self._retention == "drop_spans"
+        return await self._write(lambda store: store.consume(rollout_ids, drop_spans=drop))
+
+    async def publish(self, resources: Resources) -> Resources:
+        return await self._write(lambda store: store.publish(resources))
+
+    async def resources(self, version: int | None = None) -> Resources | None:
+        self._check_open()
+        return await self._read(functools.partial(_operations.resources_of, version=version))
+
+    async def _write(self, operation: Callable[[Operations], T]) -> T:
+        """Run a transaction; a caller who is cancelled meanwhile does not stop it."""
+        self._check_open()
+        return await asyncio.shield(self._submit(operation))
+
+    def _announce(self, changes: Changes) -> None:
+        if changes.final:
+            self._finals.announce(changes.final)
+        if changes.queued:
+            self._line.arrive(changes.queued)
+        if changes.due_at < math.inf:
+            self._watchdog.notice(changes.due_at)
+
+    async def _sweep(self) -> float:
+        return await self._write(Operations.expire)
+
+    def _keep(self, task: asyncio.Future[Any]) -> None:
+        """Hold a background task until it is done; the loop itself would let it be collected."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise StoreError("The store is not open: call open() first, and nothing after close()")

@@ -1,0 +1,255 @@
+"""`Records` on one SQLite connection, inside the transaction that its user opened."""
+
+# ruff: noqa: S608  only placeholders are put together
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from agl_core.store._codec import ATTEMPTS, RESOURCES, ROLLOUTS, encode
+from agl_core.store._records import Owner
+from agl_core.types import Attempt, Resources, Rollout, RolloutQuery, RolloutStatus
+
+_MOST_VALUES = 500
+"""Bound values per statement; some builds of SQLite allow no more than 999."""
+_SPANS_PER_STATEMENT = 64
+_ROLLOUT = "SELECT number, id, status, consumed, body FROM rollouts "
+
+
+def key(text: str) -> str | bytes:
+    """A form of any text that SQLite can compare: its own, or bytes if UTF-8 has none for it."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+    return text
+
+
+def _chunks(values: Sequence[str]) -> Iterator[tuple[str, list[str | bytes]]]:
+    """Pieces small enough to bind, each with its ``(?, ?, ...)``."""
+    for start in range(0, len(values), _MOST_VALUES):
+        piece = [key(value) for value in values[start : start + _MOST_VALUES]]
+        yield f"({', '.join('?' * len(piece))})", piece
+
+
+class SqlRecords:
+    """`Records` in the tables of `_schema`.
+
+    The owners of running attempts are remembered, which saves a look-up per batch of spans;
+    `forget` them whenever another connection may have written.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._sql = connection
+        self._running: dict[str, tuple[int, Owner]] = {}
+        self._insert_spans: dict[int, str] = {}
+
+    def forget(self) -> None:
+        self._running.clear()
+
+    def rollouts(self, ids: Sequence[str]) -> Mapping[str, Rollout]:
+        found: list[Rollout] = []
+        for marks, piece in _chunks(ids):
+            found += self._load(f"WHERE id IN {marks}", piece)
+        return {rollout.id: rollout for rollout in found}
+
+    def _load(self, where: str, values: Sequence[Any]) -> list[Rollout]:
+        rows = self._sql.execute(_ROLLOUT + where, values).fetchall()
+        attempts = self._attempts([number for number, *_ in rows])
+        return [
+            replace(
+                ROLLOUTS.decode(body),
+                status=RolloutStatus(status),
+                consumed=bool(consumed),
+                attempts=tuple(attempts.get(number, ())),
+            )
+            for number, _, status, consumed, body in rows
+        ]
+
+    def _attempts(self, numbers: Sequence[int]) -> dict[int, list[Attempt]]:
+        found: dict[int, list[Attempt]] = {}
+        for start in range(0, len(numbers), _MOST_VALUES):
+            piece = numbers[start : start + _MOST_VALUES]
+            rows = self._sql.execute(
+                "SELECT rollout, body FROM attempts WHERE rollout IN "
+                f"({', '.join('?' * len(piece))}) ORDER BY number",
+                piece,
+            )
+            for number, body in rows:
+                found.setdefault(number, []).append(ATTEMPTS.decode(body))
+        return found
+
+    def select(self, query: RolloutQuery) -> list[Rollout]:
+        conditions = ["1"]
+        values: list[Any] = []
+        for column in ("run_id", "group_id", "mode"):
+            wanted = getattr(query, column)
+            if wanted is not None:
+                conditions.append(f"{column} = ?")
+                values.append(key(wanted))
+        if query.after_id is not None:
+            conditions.append("id > ?")
+            values.append(key(query.after_id))
+        if query.statuses:
+            conditions.append(f"status IN ({', '.join('?' * len(query.statuses))})")
+            values += [status.value for status in query.statuses]
+        if query.ids:
+            return self._select_ids(query, conditions, values)
+        where = f"WHERE {' AND '.join(conditions)} ORDER BY id LIMIT ?"
+        return self._load(where, [*values, query.limit])
+
+    def _select_ids(
+        self, query: RolloutQuery, conditions: Sequence[str], values: Sequence[Any]
+    ) -> list[Rollout]:
+        found: list[Rollout] = []
+        for marks, piece in _chunks(sorted(set(query.ids))):
+            where = f"WHERE {' AND '.join(conditions)} AND id IN {marks} ORDER BY id LIMIT ?"
+            found += self._load(where, [*values, *piece, query.limit - len(found)])
+            if len(found) >= query.limit:
+                break
+        return found
+
+    def queued(self, limit: int) -> list[Rollout]:
+        return self._load("WHERE status = 'queued' ORDER BY number LIMIT ?", [limit])
+
+    def running(self, *, due_by: float) -> list[Rollout]:
+        due = "SELECT rollout FROM attempts WHERE running = 1 AND due_at <= ?"
+        return self._load(f"WHERE number IN ({due}) ORDER BY number", [due_by])
+
+    def next_due(self) -> float:
+        (due_at,) = self._sql.execute(
+            "SELECT min(due_at) FROM attempts WHERE running = 1"
+        ).fetchone()
+        return math.inf if due_at is None else due_at
+
+    def add_rollout(self, rollout: Rollout) -> None:
+        self._sql.execute(
+            "INSERT INTO rollouts (id, run_id, group_id, mode, status, consumed, body) "
+            "VALUES (?, ?, ?, ?, ?, 0, ?)",
+            (
+                key(rollout.id),
+                key(rollout.run_id),
+                key(rollout.group_id),
+                rollout.mode,
+                rollout.status.value,
+                encode(rollout),
+            ),
+        )
+
+    def save_rollout(self, rollout: Rollout) -> None:
+        self._sql.execute(
+            "UPDATE rollouts SET status = ?, consumed = ? WHERE id = ?",
+            (rollout.status.value, rollout.consumed, key(rollout.id)),
+        )
+
+    def save_attempt(self, attempt: Attempt, *, due_at: float, digest: bytes = b"") -> None:
+        running = not attempt.status.final
+        self._sql.execute(
+            "INSERT INTO attempts (id, rollout, running, due_at, digest, body) "
+            "VALUES (?, (SELECT number FROM rollouts WHERE id = ?), ?, ?, ?, ?) "
+            "ON CONFLICT (id) DO UPDATE SET running = excluded.running, "
+            "due_at = excluded.due_at, digest = excluded.digest, body = excluded.body",
+            (key(attempt.id), key(attempt.rollout_id), running, due_at, digest, encode(attempt)),
+        )
+        if not running:
+            self._running.pop(attempt.id, None)
+
+    def drop_attempt(self, attempt_id: str) -> None:
+        self._sql.execute("DELETE FROM attempts WHERE id = ?", (key(attempt_id),))
+        self._running.pop(attempt_id, None)
+
+    def owner(self, attempt_id: str) -> Owner | None:
+        known = self._running.get(attempt_id)
+        if known is not None:
+            return known[1]
+        row = self._sql.execute(
+            "SELECT attempts.number, attempts.running, attempts.body FROM attempts WHERE id = ?",
+            (key(attempt_id),),
+        ).fetchone()
+        if row is None:
+            return None
+        number, running, body = row
+        owner = Owner(rollout_id=ATTEMPTS.decode(body).rollout_id, running=bool(running))
+        if owner.running:
+            self._running[attempt_id] = (number, owner)
+        return owner
+
+    def digest(self, attempt_id: str) -> bytes:
+        (digest,) = self._sql.execute(
+            "SELECT digest FROM attempts WHERE id = ?", (key(attempt_id),)
+        ).fetchone()
+        return digest
+
+    def _number(self, attempt_id: str) -> int:
+        known = self._running.get(attempt_id)
+        if known is not None:
+            return known[0]
+        (number,) = self._sql.execute(
+            "SELECT number FROM attempts WHERE id = ?", (key(attempt_id),)
+        ).fetchone()
+        return number
+
+    def add_spans(self, attempt_id: str, spans: Sequence[tuple[str, bytes]]) -> int:
+        number = self._number(attempt_id)
+        added = 0
+        for start in range(0, len(spans), _SPANS_PER_STATEMENT):
+            values: list[Any] = []
+            for span_id, blob in spans[start : start + _SPANS_PER_STATEMENT]:
+                values += (number, key(span_id), blob)
+            rows = len(values) // 3
+            added += self._sql.execute(self._insertion(rows), values).rowcount
+        return added
+
+    def _insertion(self, rows: int) -> str:
+        # One statement for all rows: stepping through them one by one would give up the
+        # interpreter's lock for each of them, and wait for it again.
+        if rows not in self._insert_spans:
+            self._insert_spans[rows] = (
+                "INSERT INTO spans (attempt, id, body) VALUES "
+                f"{', '.join(['(?, ?, ?)'] * rows)} ON CONFLICT (attempt, id) DO NOTHING"
+            )
+        return self._insert_spans[rows]
+
+    def known_spans(self, attempt_id: str, ids: Sequence[str]) -> int:
+        number = self._number(attempt_id)
+        known: set[str | bytes] = set()
+        for marks, piece in _chunks(ids):
+            rows = self._sql.execute(
+                f"SELECT id FROM spans WHERE attempt = ? AND id IN {marks}", [number, *piece]
+            )
+            known.update(span_id for (span_id,) in rows)
+        return sum(key(span_id) in known for span_id in ids)
+
+    def spans(self, attempt_id: str) -> list[bytes]:
+        rows = self._sql.execute(
+            "SELECT body FROM spans WHERE attempt = (SELECT number FROM attempts WHERE id = ?)",
+            (key(attempt_id),),
+        )
+        return [body for (body,) in rows]
+
+    def drop_spans(self, rollout_ids: Sequence[str]) -> None:
+        for marks, piece in _chunks(rollout_ids):
+            numbers = f"SELECT number FROM rollouts WHERE id IN {marks}"
+            attempts = f"SELECT number FROM attempts WHERE rollout IN ({numbers})"
+            self._sql.execute(f"DELETE FROM spans WHERE attempt IN ({attempts})", piece)
+
+    def add_resources(self, resources: Resources) -> None:
+        self._sql.execute(
+            "INSERT INTO resources VALUES (?, ?)", (resources.version, encode(resources))
+        )
+
+    def resources(self, version: int) -> Resources | None:
+        row = self._sql.execute(
+            "SELECT body FROM resources WHERE version = ?", (version,)
+        ).fetchone()
+        return None if row is None else RESOURCES.decode(row[0])
+
+    def latest_version(self) -> int:
+        (version,) = self._sql.execute("SELECT max(version) FROM resources").fetchone()
+        return version or 0

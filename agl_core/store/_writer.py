@@ -1,0 +1,150 @@
+"""The one thread that writes to a store's file, a whole group of operations per commit."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from agl_core.errors import AglError
+from agl_core.store._commit import GroupCommit, Job, Operation
+from agl_core.store._operations import Changes
+from agl_core.store._schema import FileSettings, as_store_error
+
+_LARGEST_GROUP = 256
+_PAGES_PER_PIECE = 256
+"""Pages given back to the file system at once; work that arrives waits for no more than these."""
+
+
+class Medium(Protocol):
+    """Opens and closes the file, in the writer's thread."""
+
+    def open(self) -> sqlite3.Connection: ...
+
+    def close(self, connection: sqlite3.Connection) -> None: ...
+
+
+class Writer:
+    """Commits whatever was submitted since its last commit in one transaction.
+
+    Callers share the cost of a commit, and none is answered before it.
+    """
+
+    def __init__(
+        self,
+        medium: Medium,
+        settings: FileSettings,
+        *,
+        now: Callable[[], float],
+        announce: Callable[[Changes], None],
+    ) -> None:
+        """Build a writer.
+
+        Args:
+            medium: Opens the file.
+            settings: For messages of errors.
+            now: Unix seconds, asked once per operation.
+            announce: Called on the loop with the changes of each durable operation.
+        """
+        self._medium = medium
+        self._settings = settings
+        self._now = now
+        self._announce = announce
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._freed = False
+
+    async def start(self) -> None:
+        """Open the file.
+
+        Raises:
+            StoreError: it cannot be used.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        opened: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(
+            target=self._main, args=(opened,), name="agl-store-writer", daemon=True
+        )
+        self._thread.start()
+        await asyncio.shield(opened)
+
+    def submit(self, operation: Operation) -> asyncio.Future[Any]:
+        """Queue a transaction; the future has its value once that is durable."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._jobs.put(Job(operation, future))
+        return future
+
+    async def stop(self) -> None:
+        """Commit what was submitted and close the file."""
+        self._jobs.put(None)
+        await asyncio.shield(self._ended)
+        self._thread.join()
+
+    def _main(self, opened: asyncio.Future[None]) -> None:
+        try:
+            connection = self._medium.open()
+        except (AglError, OSError, sqlite3.Error) as error:
+            known = isinstance(error, AglError)
+            failure = error if known else as_store_error(error, self._settings)
+            self._tell(opened.set_exception, failure)
+            return
+        self._tell(opened.set_result, None)
+        try:
+            self._serve(connection)
+        finally:
+            self._medium.close(connection)
+            self._tell(self._ended.set_result, None)
+
+    def _serve(self, connection: sqlite3.Connection) -> None:
+        transaction = GroupCommit(connection, self._settings, self._now)
+        more = True
+        while more:
+            group, more = self._next_group(connection)
+            if group:
+                transaction.run(group)
+                self._freed |= any(job.changes and job.changes.freed for job in group)
+                self._tell(self._deliver, group)
+
+    def _next_group(self, connection: sqlite3.Connection) -> tuple[list[Job], bool]:
+        """Wait for work; returns all there is, and whether there may be more."""
+        while self._freed and self._jobs.empty():
+            self._freed = self._reclaim(connection)
+        group: list[Job] = []
+        job = self._jobs.get()
+        while job is not None:
+            group.append(job)
+            if len(group) == _LARGEST_GROUP or self._jobs.empty():
+                return group, True
+            job = self._jobs.get()
+        return group, False
+
+    def _reclaim(self, connection: sqlite3.Connection) -> bool:
+        """Give some free pages back to the file system; True while there are more."""
+        try:
+            # The pragma frees a page per row that is fetched of it.
+            connection.execute(f"PRAGMA incremental_vacuum({_PAGES_PER_PIECE})").fetchall()
+            (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+        except sqlite3.OperationalError:
+            return False
+        return free > 0
+
+    def _deliver(self, group: Sequence[Job]) -> None:
+        for job in group:
+            if job.changes is not None:
+                self._announce(job.changes)
+            if job.future.done():
+                continue
+            if job.error is not None:
+                job.future.set_exception(job.error)
+            else:
+                job.future.set_result(job.value)
+
+    def _tell(self, callback: Callable[..., None], value: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, value)
+        except RuntimeError:
+            # The loop is closed, and with it everybody who could be told.
+            return

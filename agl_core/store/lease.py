@@ -1,0 +1,94 @@
+"""The watchdog that ends attempts whose lease or deadline passed, and the clock it goes by."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from agl_core.errors import StoreError
+
+LATE_S = 1.0
+"""A watchdog that wakes later than this was itself held up."""
+RETRY_S = 1.0
+
+_logger = logging.getLogger(__name__)
+
+
+class Clock(Protocol):
+    """Time as a store sees it; tests give one that they move by hand."""
+
+    def now(self) -> float:
+        """Unix seconds."""
+        ...
+
+    async def wait(self, event: asyncio.Event, *, until: float) -> None:
+        """Return once `event` is set or `until` has come; infinity never comes."""
+        ...
+
+
+class SystemClock:
+    """The clock of the machine."""
+
+    def now(self) -> float:
+        return time.time()
+
+    async def wait(self, event: asyncio.Event, *, until: float) -> None:
+        timeout_s = None if math.isinf(until) else max(0.0, until - time.time())
+        try:
+            await asyncio.wait_for(event.wait(), timeout_s)
+        except asyncio.TimeoutError:
+            return
+
+
+class Watchdog:
+    """Sleeps until the next lease or deadline is due, then sweeps.
+
+    A watchdog that was held up, by a blocked loop or a suspended machine, cannot tell a dead
+    worker from one that was held up with it: it leaves `LATE_S` for heartbeats before it sweeps.
+    """
+
+    def __init__(self, clock: Clock, sweep: Callable[[], Awaitable[float]]) -> None:
+        """Build a watchdog.
+
+        Args:
+            clock: Time to go by.
+            sweep: Ends what is due and returns when the next attempt will be.
+        """
+        self._clock = clock
+        self._sweep = sweep
+        self._earlier = asyncio.Event()
+        self._target = math.inf
+        self._noticed = math.inf
+
+    def notice(self, due_at: float) -> None:
+        """Learn of an attempt that may be due before everything known so far."""
+        self._noticed = min(self._noticed, due_at)
+        if due_at < self._target:
+            self._target = due_at
+            self._earlier.set()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            self._noticed = math.inf
+            self._target = -math.inf
+            self._target = min(await self._swept(), self._noticed)
+            await self._sleep()
+
+    async def _swept(self) -> float:
+        try:
+            return await self._sweep()
+        except StoreError:
+            _logger.exception("The watchdog could not end overdue attempts; trying again")
+            return self._clock.now() + RETRY_S
+
+    async def _sleep(self) -> None:
+        while self._clock.now() < self._target:
+            self._earlier.clear()
+            await self._clock.wait(self._earlier, until=self._target)
+        if self._clock.now() - self._target > LATE_S:
+            await self._clock.wait(asyncio.Event(), until=self._clock.now() + LATE_S)

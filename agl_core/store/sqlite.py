@@ -1,0 +1,138 @@
+"""The default store: one SQLite file in write-ahead mode."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from agl_core.errors import ConfigError
+from agl_core.store._operations import Operations
+from agl_core.store._owners import FileOwnership
+from agl_core.store._records import Records
+from agl_core.store._schema import FileSettings, connect, prepare, store_errors
+from agl_core.store._shell import Retention, StoreShell
+from agl_core.store._sql import SqlRecords
+from agl_core.store._writer import Writer
+from agl_core.store.lease import Clock
+
+T = TypeVar("T")
+
+
+class SqliteStore(StoreShell):
+    """Everything in one file, written by one thread and read by another.
+
+    What was acknowledged survives the process (``synchronous="normal"``) or also the machine
+    (``"full"``). Beside the file lie SQLite's ``-wal`` and ``-shm``, and ``-owners``, whose lock
+    tells whether anybody else holds the store.
+
+    A crash leaves attempts running that nobody runs. Whoever opens the file *alone* ends them as
+    LOST and queues their rollouts again at once. Beside another holder it must not, since they may
+    be that one's: then a lease that lapses, or a deadline, ends the dead ones.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        synchronous: Literal["normal", "full"] = "normal",
+        busy_timeout_s: float = 30.0,
+        retention: Retention = "keep",
+        clock: Clock | None = None,
+    ) -> None:
+        """Describe the file; `open` creates it and its directory.
+
+        Args:
+            path: The database file.
+            synchronous: ``full`` waits for the disk at every commit.
+            busy_timeout_s: How long to wait for other processes that write.
+            retention: ``drop_spans`` deletes the spans of rollouts that were consumed and gives
+                their space back piece by piece.
+            clock: Time for leases and deadlines; the machine's when None.
+
+        Raises:
+            ConfigError: `path` names no file.
+        """
+        super().__init__(retention=retention, clock=clock)
+        if str(path) in ("", ":memory:"):
+            raise ConfigError(f"store.path={str(path)!r} names no file: use the store 'memory'")
+        self._settings = FileSettings(
+            path=Path(path), synchronous=synchronous, busy_timeout_s=busy_timeout_s
+        )
+
+    async def _start(self) -> None:
+        self._writer = Writer(
+            _File(self._settings, self._clock),
+            self._settings,
+            now=self._clock.now,
+            announce=self._announce,
+        )
+        await self._writer.start()
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="agl-store-reader")
+        self._reading = await self._in_reader(self._connect_reader)
+
+    def _connect_reader(self) -> sqlite3.Connection:
+        with store_errors(self._settings):
+            return connect(self._settings, read_only=True)
+
+    async def _stop(self) -> None:
+        await self._in_reader(self._reading.close)
+        self._reader.shutdown()
+        await self._writer.stop()
+
+    def _submit(self, operation: Callable[[Operations], T]) -> asyncio.Future[T]:
+        return self._writer.submit(operation)
+
+    async def _read(self, query: Callable[[Records], T]) -> T:
+        return await self._in_reader(lambda: self._query(query))
+
+    def _query(self, query: Callable[[Records], T]) -> T:
+        with store_errors(self._settings):
+            self._reading.execute("BEGIN")
+            try:
+                return query(SqlRecords(self._reading))
+            finally:
+                self._reading.execute("ROLLBACK")
+
+    async def _in_reader(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._reader, call)
+
+
+class _File:
+    """The file as the writer's thread opens it."""
+
+    def __init__(self, settings: FileSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._ownership = FileOwnership(settings.path, timeout_s=settings.busy_timeout_s)
+
+    def open(self) -> sqlite3.Connection:
+        self._settings.path.parent.mkdir(parents=True, exist_ok=True)
+        alone = self._ownership.enter()
+        try:
+            connection = connect(self._settings)
+        except sqlite3.Error:
+            self._ownership.leave()
+            raise
+        try:
+            prepare(connection, self._settings.path)
+            if alone:
+                self._recover(connection)
+        except Exception:
+            self.close(connection)
+            raise
+        self._ownership.share()
+        return connection
+
+    def _recover(self, connection: sqlite3.Connection) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        Operations(SqlRecords(connection), self._clock.now()).recover()
+        connection.execute("COMMIT")
+
+    def close(self, connection: sqlite3.Connection) -> None:
+        connection.close()
+        self._ownership.leave()
