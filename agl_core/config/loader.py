@@ -1,0 +1,163 @@
+"""From a file and overrides to a validated `RunConfig`, and back to text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast, overload
+
+from pydantic import BaseModel, ValidationError
+
+from agl_core.config.models import AlgorithmConfig, EngineConfig, RewardConfig, RunConfig
+from agl_core.config.overrides import Override, parse_override, put
+from agl_core.config.text import read_config
+from agl_core.config.validation import dotted, keys_at, real_path, unknown_key, validate
+from agl_core.errors import ConfigError
+
+RESOLVED: Final = "config.json"
+"""Name of the resolved configuration in a run's directory."""
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a TOML, YAML or JSON file and apply ``key=value`` overrides.
+
+    Files that the configuration names (agent, tasks, rewards, plugins, and a model that starts
+    with a dot) are looked up beside the configuration file; overrides count from the working
+    directory, as everything typed into a shell does.
+
+    Raises:
+        ConfigError: the file or an override is wrong; names the key, the value and the fix.
+    """
+    file = Path(path)
+    data = read_config(file)
+    _anchor(data, file.resolve().parent)
+    return resolve(data, overrides)
+
+
+def resolve(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
+    """Validate plain data with ``key=value`` overrides on top.
+
+    An override's text takes the type of its field: ``1e-6`` is a number for `algorithm.lr` and
+    text for `name`, ``false`` a boolean for `train.resume`.
+
+    Raises:
+        ConfigError: names every wrong key with its value and the nearest valid key.
+    """
+    parsed = [parse_override(text) for text in overrides]
+    as_values = _with(data, parsed, raw=frozenset())
+    rejected = _rejected(as_values, parsed)
+    if not rejected:
+        return validate(RunConfig, as_values)
+    still = _rejected(_with(data, parsed, raw=rejected), parsed)
+    return validate(RunConfig, _with(data, parsed, raw=rejected - still))
+
+
+def dump(config: RunConfig) -> str:
+    """The resolved configuration as JSON text, which `load_config` reads back."""
+    return config.model_dump_json(indent=2) + "\n"
+
+
+def save_config(config: RunConfig, directory: Path) -> Path:
+    """Write `dump` into a run's directory; returns the file."""
+    target = directory / RESOLVED
+    target.write_text(dump(config), encoding="utf-8", newline="\n")
+    return target
+
+
+@overload
+def check_options(
+    section: EngineConfig | AlgorithmConfig | RewardConfig, model: None, *, where: str
+) -> None: ...
+@overload
+def check_options(
+    section: EngineConfig | AlgorithmConfig | RewardConfig, model: type[M], *, where: str
+) -> M: ...
+@overload
+def check_options(
+    section: EngineConfig | AlgorithmConfig | RewardConfig, model: type[M] | None, *, where: str
+) -> M | None: ...
+def check_options(
+    section: EngineConfig | AlgorithmConfig | RewardConfig, model: type[M] | None, *, where: str
+) -> M | None:
+    """Validate a section's plugin keys against the model its plugin registered.
+
+    Args:
+        section: A section that names a plugin.
+        model: The registered options; None when the plugin takes none.
+        where: The section's path, for messages: ``"engine"``, ``"rewards.0"``.
+
+    Raises:
+        ConfigError: a key is unknown (suggests one of the section or the plugin), or a value wrong.
+    """
+    own = list(type(section).model_fields)
+    target = model or _NoOptions
+    if target.model_config.get("extra") != "allow":
+        # Whatever the plugin's model does with unknown keys, a misspelt one is never ignored.
+        known = {*keys_at(target, ()), *target.model_fields}
+        unknown = [key for key in section.options if key not in known]
+        if unknown:
+            told = [unknown_key((key,), target, where=where, also=own) for key in unknown]
+            raise ConfigError(f"Configuration: {'; '.join(told)}")
+    return validate(model, section.options, where=where, also=own) if model else None
+
+
+class _NoOptions(BaseModel):
+    """Of a plugin that takes none."""
+
+
+def _with(
+    data: Mapping[str, Any], overrides: Sequence[Override], *, raw: frozenset[tuple[str, ...]]
+) -> dict[str, Any]:
+    merged = deepcopy(dict(data))
+    for override in overrides:
+        put(merged, override.path, override.raw if override.path in raw else override.value)
+    return merged
+
+
+def _rejected(data: Mapping[str, Any], overrides: Sequence[Override]) -> frozenset[tuple[str, ...]]:
+    """Paths of the overrides that are not text and whose value the model refuses."""
+    try:
+        RunConfig.model_validate(data)
+    except ValidationError as error:
+        wrong = {dotted(real_path(detail, data)) for detail in error.errors(include_url=False)}
+        return frozenset(
+            override.path
+            for override in overrides
+            if not isinstance(override.value, str) and dotted(override.path) in wrong
+        )
+    return frozenset()
+
+
+def _anchor(data: dict[str, Any], folder: Path) -> None:
+    """Make the files that a configuration names independent of the working directory."""
+    _anchor_key(data, "agent", folder)
+    if isinstance(tasks := data.get("tasks"), dict):
+        for key in ("train", "val"):
+            _anchor_key(cast("dict[str, Any]", tasks), key, folder)
+    if isinstance(rewards := data.get("rewards"), list):
+        for reward in cast("list[Any]", rewards):
+            if isinstance(reward, dict):
+                _anchor_key(cast("dict[str, Any]", reward), "name", folder)
+    if isinstance(plugins := data.get("plugins"), list):
+        data["plugins"] = [_anchored(item, folder) for item in cast("list[Any]", plugins)]
+    model = data.get("model")
+    if isinstance(model, str) and model.startswith("."):
+        data["model"] = str(folder / model)
+
+
+def _anchor_key(table: dict[str, Any], key: str, folder: Path) -> None:
+    if key in table:
+        table[key] = _anchored(table[key], folder)
+
+
+def _anchored(value: Any, folder: Path) -> Any:
+    """An absolute path in place of a relative ``file.py:attribute``, ``.py`` or ``.jsonl``."""
+    if not isinstance(value, str):
+        return value
+    location = value.rpartition(":")[0] or value
+    if value.lower().endswith(".jsonl") or location.endswith(".py") or value.endswith(".py"):
+        return str(folder / Path(value).expanduser())
+    return value

@@ -1,0 +1,174 @@
+"""Turn what a configuration names into objects: callables, and the rows of a data set."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn, cast
+
+import msgspec
+
+from agl_core.errors import ConfigError
+from agl_core.types import Task, as_task
+
+TaskSource = str | Path | Callable[[], Any] | Iterable[Any]
+"""A reference, a ``.jsonl`` file, rows, or a callable that returns rows."""
+
+_NOT_ROWS: tuple[type[Any], ...] = (str, bytes, dict)
+
+
+def load_object(reference: str, *, base: Path | None = None) -> Any:
+    """The object that ``module:attribute`` or ``file.py:attribute`` names.
+
+    A file is imported once however often it is named, with its folder on ``sys.path`` as if it had
+    been run, so that it finds the modules beside it.
+
+    Args:
+        reference: Attributes may be dotted.
+        base: Folder that relative files are looked up in; the working directory when None.
+
+    Raises:
+        ConfigError: the reference is malformed, or there is no such file, module or attribute.
+            What a module raises while it is imported is not caught.
+    """
+    location, separator, attribute = reference.rpartition(":")
+    if not (separator and location and attribute.replace(".", "").isidentifier()):
+        raise ConfigError(
+            f"{reference!r} names no object: write 'module:attribute' or 'file.py:attribute'"
+        )
+    if location.endswith(".py"):
+        module = _import_file((base or Path()) / Path(location).expanduser(), reference)
+    else:
+        module = _import_module(location, reference)
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            public = sorted(name for name in vars(module) if not name.startswith("_"))
+            raise ConfigError(
+                f"{reference!r}: {location!r} has no attribute {attribute!r}; "
+                f"it has {', '.join(public) or 'nothing public'}"
+            )
+        found = getattr(found, part)
+    return found
+
+
+def load_tasks(source: TaskSource, *, base: Path | None = None) -> list[Task]:
+    """The tasks of a data set, in order.
+
+    Args:
+        source: A ``.jsonl`` file (UTF-8, one JSON value a line, empty lines skipped), a reference
+            to rows or to a callable that returns them, or either of these themselves.
+        base: Folder that relative files are looked up in; the working directory when None.
+
+    Raises:
+        ConfigError: the source cannot be read, a row is malformed (names it), two rows share an
+            id, or there are none.
+    """
+    label = f"Data set {str(source)!r}" if isinstance(source, (str, Path)) else "Data set"
+    tasks: list[Task] = []
+    seen: dict[str, str] = {}
+    for place, row in _rows(source, base, label):
+        try:
+            task = as_task(row, index=len(tasks))
+        except (ConfigError, msgspec.ValidationError) as error:
+            raise ConfigError(f"{label}, {place}: {error}") from error
+        if task.id in seen:
+            raise ConfigError(
+                f"{label}, {place}: the id {task.id!r} was already used by {seen[task.id]}; "
+                f"ids must be unique"
+            )
+        seen[task.id] = place
+        tasks.append(task)
+    if not tasks:
+        raise ConfigError(f"{label} is empty: there is nothing to run")
+    return tasks
+
+
+def _rows(source: TaskSource, base: Path | None, label: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(source, (str, Path)):
+        text = str(source)
+        if text.lower().endswith(".jsonl"):
+            yield from _jsonl((base or Path()) / Path(text).expanduser(), label)
+            return
+        source = cast("TaskSource", load_object(text, base=base))
+    rows: Any = source() if callable(source) else source
+    if isinstance(rows, _NOT_ROWS) or not isinstance(rows, Iterable):
+        raise ConfigError(
+            f"{label} gives a {type(rows).__name__}, not rows: give a list of tasks, a callable "
+            f"that returns one, or a .jsonl file"
+        )
+    for number, row in enumerate(cast("Iterable[Any]", rows), start=1):
+        yield f"row {number}", row
+
+
+def _jsonl(path: Path, label: str) -> Iterator[tuple[str, Any]]:
+    text = read_text(path, what=label)
+    # Not splitlines(): it also cuts at U+2028 and friends, which JSON allows inside strings.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield f"row {number}", json.loads(line, parse_constant=_no_constant)
+        except ValueError as error:
+            raise ConfigError(f"{label}, row {number} is not JSON: {error}") from error
+
+
+def read_text(path: Path, *, what: str) -> str:
+    """Text of a UTF-8 file, with or without byte-order mark, whatever the locale.
+
+    Raises:
+        ConfigError: there is no such file, or it is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"{what}: cannot read {str(path)!r}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{what}: {str(path)!r} is not UTF-8 (byte {error.start}): save it as UTF-8"
+        ) from error
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+def _import_module(name: str, reference: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError(
+            f"{reference!r}: there is no module {error.name!r}; is it installed, or is its folder "
+            f"the working directory?"
+        ) from error
+
+
+def _import_file(path: Path, reference: str) -> ModuleType:
+    file = path.resolve()
+    if not file.is_file():
+        raise ConfigError(f"{reference!r}: there is no file {str(file)!r}")
+    digest = sha256(str(file).encode()).hexdigest()[:12]
+    name = f"_agl_file_{file.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{reference!r}: {str(file)!r} is no Python file")
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

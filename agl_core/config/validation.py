@@ -1,0 +1,193 @@
+"""Validate plain data, and say what is wrong in the words of the person who wrote it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, TypeVar, cast, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from agl_core.errors import ConfigError
+
+Path = tuple[str | int, ...]
+"""Keys and list indices from the root."""
+
+M = TypeVar("M", bound=BaseModel)
+
+_SECRET = re.compile(r"key|token|secret|password", re.IGNORECASE)
+_MAX_LISTED = 30
+
+
+def validate(
+    model: type[M], data: Mapping[str, Any], *, where: str = "", also: Iterable[str] = ()
+) -> M:
+    """Build `model` from plain data.
+
+    Args:
+        model: What the data must be.
+        data: Keys and values as read.
+        where: Path of `data` in the whole configuration, for messages.
+        also: Further keys that are valid beside the model's, for suggestions.
+
+    Raises:
+        ConfigError: names every wrong key with its value and the nearest valid key.
+    """
+    try:
+        built = model.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(describe(error, model, data, where=where, also=also)) from None
+    for path, value in _leaves(built.model_dump()):
+        if isinstance(value, float) and not math.isfinite(value):
+            key = dotted(path, where)
+            raise ConfigError(f"Configuration: {key} = {value}: must be a finite number")
+    return built
+
+
+def describe(
+    error: ValidationError,
+    model: type[BaseModel],
+    data: Mapping[str, Any],
+    *,
+    where: str = "",
+    also: Iterable[str] = (),
+) -> str:
+    """One sentence per wrong key."""
+    reasons: dict[Path, list[str]] = {}
+    unknown: dict[Path, str] = {}
+    for detail in error.errors(include_url=False):
+        path = real_path(detail, data)
+        if detail["type"] == "extra_forbidden":
+            unknown[path] = unknown_key(path, model, where=where, also=also)
+        else:
+            reasons.setdefault(path, []).append(_reason(detail))
+    parts = list(unknown.values())
+    for path, found in reasons.items():
+        text = " or ".join(dict.fromkeys(found))
+        value = _value_at(data, path)
+        shown = "" if value is _ABSENT else f" = {_shown(path, value)}"
+        parts.append(f"{dotted(path, where)}{shown}: {text}")
+    return f"Configuration: {'; '.join(parts)}"
+
+
+def real_path(detail: ErrorDetails, data: Mapping[str, Any]) -> Path:
+    """The part of pydantic's location that the user wrote; it also names union members."""
+    path: list[str | int] = []
+    current: Any = data
+    for part in detail["loc"]:
+        inner = _child(current, part)
+        if inner is _ABSENT:
+            if detail["type"] == "missing":
+                path.append(part)
+            break
+        path.append(part)
+        current = inner
+    return tuple(path)
+
+
+def dotted(path: Sequence[str | int], where: str = "") -> str:
+    return ".".join(filter(None, [where, *map(str, path)])) or "the whole"
+
+
+_ABSENT: Any = object()
+
+
+def _child(value: Any, part: str | int) -> Any:
+    if isinstance(value, Mapping) and part in value:
+        return cast("Mapping[Any, Any]", value)[part]
+    if isinstance(value, list) and isinstance(part, int):
+        items = cast("list[Any]", value)
+        return items[part] if part < len(items) else _ABSENT
+    return _ABSENT
+
+
+def _value_at(data: Any, path: Path) -> Any:
+    for part in path:
+        data = _child(data, part)
+    return data
+
+
+def _shown(path: Path, value: Any) -> str:
+    if _SECRET.search(str(path[-1])):
+        return "'***'"
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."  # noqa: PLR2004
+
+
+def _reason(detail: ErrorDetails) -> str:
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "missing":
+        return "is required"
+    return message[:1].lower() + message[1:]
+
+
+def unknown_key(
+    path: Path, model: type[BaseModel], *, where: str = "", also: Iterable[str] = ()
+) -> str:
+    """Say that a key is unknown, which one was probably meant, and which there are."""
+    *parents, key = path
+    siblings = keys_at(model, parents) + ([] if parents else list(also))
+    near = get_close_matches(str(key), siblings, n=1)
+    if near:
+        hint = f"did you mean {dotted([*parents, near[0]], where)!r}?"
+    else:
+        elsewhere = [full for full in _all_keys(model) if full.rpartition(".")[2] == key]
+        hint = f"did you mean {elsewhere[0]!r}?" if elsewhere else "it is read by nobody"
+    place = dotted(parents, where) if parents or where else "the top level"
+    listed = ", ".join(siblings[:_MAX_LISTED]) or "no keys"
+    return f"unknown key {dotted(path, where)!r}: {hint} ({place} has: {listed})"
+
+
+def keys_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
+    """Keys that a section of the model may have; [] where any key goes."""
+    current: type[BaseModel] | None = model
+    inside_container = False
+    for part in path:
+        if inside_container:
+            inside_container = False
+        elif current is not None and isinstance(part, str) and part in current.model_fields:
+            annotation = current.model_fields[part].annotation
+            current = _submodel(annotation)
+            inside_container = current is not annotation
+        else:
+            return []
+    return _keys(current) if current else []
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _submodel(annotation: Any) -> type[BaseModel] | None:
+    """The model inside ``Model``, ``list[Model]`` or ``dict[str, Model]``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in get_args(annotation):
+        found = _submodel(argument)
+        if found is not None:
+            return found
+    return None
+
+
+def _all_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+    found: list[str] = []
+    for name, field in model.model_fields.items():
+        found.append(prefix + (field.alias or name))
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            found += _all_keys(inner, f"{prefix}{name}.")
+    return found
+
+
+def _leaves(value: Any, path: Path = ()) -> Iterable[tuple[Path, Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in cast("Mapping[Any, Any]", value).items():
+            yield from _leaves(inner, (*path, getattr(key, "value", key)))
+    elif isinstance(value, (list, tuple)):
+        for index, inner in enumerate(cast("Sequence[Any]", value)):
+            yield from _leaves(inner, (*path, index))
+    else:
+        yield path, value

@@ -1,0 +1,46 @@
+"""A configuration key that nothing reads would be a silent lie."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+import agl_core
+from agl_core.config import models
+
+ROOT = Path(agl_core.__file__).parent
+SECTIONS = [
+    section
+    for section in vars(models).values()
+    if isinstance(section, type) and issubclass(section, BaseModel) and section.model_fields
+]
+
+
+def attributes_read():
+    """Names of all attributes that agl_core loads, outside the module that declares the keys."""
+    read = set()
+    for file in ROOT.rglob("*.py"):
+        if file == ROOT / "config" / "models.py":
+            continue
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                read.add(node.attr)
+    return read
+
+
+@pytest.fixture(scope="module")
+def read():
+    return attributes_read()
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
+def test_every_key_is_read(section, read):
+    unread = sorted(set(section.model_fields) - read)
+
+    assert not unread, f"{section.__name__}: nothing in agl_core reads {', '.join(unread)}"
+
+
+def test_the_scan_would_notice_an_unread_key(read):
+    assert "a_key_that_nobody_reads" not in read
+    assert len(SECTIONS) >= 12

@@ -1,0 +1,352 @@
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, Field
+
+from agl_core.config import AlgorithmConfig, EngineConfig, RewardConfig, RunConfig
+from agl_core.config.loader import check_options, dump, load_config, resolve, save_config
+from agl_core.errors import ConfigError
+from agl_core.types import FailureKind
+
+
+def message(data, overrides=()):
+    with pytest.raises(ConfigError) as caught:
+        resolve(data, overrides)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["1e-5", "1E-5", "1.0e-5", "0.00001", "+1e-05", ".1e-4"])
+@pytest.mark.parametrize("form", ["toml", "yaml", "set"])
+def test_small_numbers_are_numbers_in_every_format(tmp_path, text, form):
+    file = tmp_path / f"run.{'yaml' if form == 'yaml' else 'toml'}"
+    body = {"toml": "", "yaml": f"algorithm:\n  lr: {text}\n", "set": ""}[form]
+    if form == "toml" and not text.startswith("."):
+        body = f"[algorithm]\nlr = {text}\n"
+    file.write_text(body, encoding="utf-8")
+
+    config = load_config(file, [f"algorithm.lr={text}"] if form == "set" else [])
+
+    assert config.algorithm.lr == 1e-5
+
+
+@pytest.mark.parametrize("text", ["false", '"false"', "False", "off", '"off"', "no", "0"])
+def test_false_in_any_dress_is_false(tmp_path, text):
+    file = tmp_path / "run.yaml"
+    file.write_text(f"train:\n  resume: {text}\n", encoding="utf-8")
+
+    assert load_config(file).train.resume is False
+    assert resolve({}, [f"train.resume={text}"]).train.resume is False
+
+
+def test_a_boolean_that_is_none_is_a_typed_error():
+    assert "train.resume = 'maybe'" in message({"train": {"resume": "maybe"}})
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("seed: 010", "quote it"),
+        ("seed: 1:30", "quote it"),
+        ("seed: 1\nseed: 2", "stands twice"),
+        ("channel_weights:\n  1: 2.0", "quote it"),
+        ("a: [1", "cannot be parsed"),
+        ("a: !!python/object:os.system x", "cannot be parsed"),
+        ("- 1", "must be a table"),
+        ("text", "must be a table"),
+    ],
+)
+def test_yaml_surprises_are_refused(tmp_path, text, reason):
+    file = tmp_path / "run.yaml"
+    file.write_text(text, encoding="utf-8")
+
+    with pytest.raises(ConfigError, match=reason):
+        load_config(file)
+
+
+def test_yaml_text_stays_text(tmp_path):
+    file = tmp_path / "run.yml"
+    file.write_text(
+        "name: no\nagents: [on, 2024-01-02, writer]\nbase: &b {agents: [x]}\n".replace(
+            "base: &b {agents: [x]}\n", "policies: {p: &b {agents: [x]}, q: {<<: *b, model: m}}\n"
+        ),
+        encoding="utf-8",
+    )
+
+    config = load_config(file)
+
+    assert config.name == "no"
+    assert config.agents == ["on", "2024-01-02", "writer"]
+    assert (config.policies["q"].agents, config.policies["q"].model) == (["x"], "m")
+
+
+def test_files_are_read_as_utf8_with_or_without_mark_and_any_line_end(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_bytes('name = "Prüfung ☃"\r\n'.encode("utf-8-sig"))
+
+    assert load_config(file).name == "Prüfung ☃"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("absent.toml", None, "cannot read"),
+        ("run.ini", b"", r"'\.ini': use \.toml"),
+        ("run.toml", b"seed = 1 1", "line 1"),
+        ("run.toml", "name = 'é'".encode("latin-1"), "not UTF-8"),
+        ("run.json", b"[]", "must be a table"),
+    ],
+)
+def test_files_that_cannot_be_read_are_named(tmp_path, name, content, reason):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(ConfigError, match=reason) as caught:
+        load_config(tmp_path / name)
+    assert name in str(caught.value)
+
+
+def test_an_empty_file_is_the_default_configuration(tmp_path):
+    (tmp_path / "run.yaml").write_text("", encoding="utf-8")
+
+    assert load_config(tmp_path / "run.yaml") == RunConfig()
+
+
+@pytest.mark.parametrize(
+    ("data", "hint"),
+    [
+        ({"train": {"stepz": 3}}, "unknown key 'train.stepz': did you mean 'train.steps'?"),
+        ({"sed": 1}, "unknown key 'sed': did you mean 'seed'?"),
+        ({"group_size": 4}, "unknown key 'group_size': did you mean 'algorithm.group_size'?"),
+        (
+            {"policies": {"model": {"agents": [], "agent": 1}}},
+            "unknown key 'policies.model.agent': did you mean 'policies.model.agents'?",
+        ),
+        (
+            {"learnig_rate": 1},
+            "unknown key 'learnig_rate': it is read by nobody (the top level has:",
+        ),
+        ({"tasks": {"train": "x", "test": "y"}}, "(tasks has: train, val)"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest(data, hint):
+    assert hint in message(data)
+
+
+def test_every_wrong_key_is_told_at_once_with_its_value():
+    told = message({"seed": "x", "train": {"steps": 0}, "policies": {"p": {}}})
+
+    assert "seed = 'x'" in told
+    assert "train.steps = 0: input should be greater than 0" in told
+    assert "policies.p.agents: is required" in told
+
+
+def test_the_alternatives_of_one_key_are_one_reason():
+    told = message({"algorithm": {"lr": -1}})
+
+    assert told.count("algorithm.lr = -1") == 1
+    assert "greater than 0 or input should be 0" in told
+
+
+def test_an_unknown_dictionary_key_names_its_value():
+    told = message({"rollout": {"failures": {"agnet": "drop"}}})
+
+    assert "rollout.failures.agnet = 'drop'" in told
+
+
+def test_secrets_are_not_repeated_in_messages():
+    class Options(BaseModel):
+        api_key: int
+
+    section = EngineConfig.model_validate({"name": "x", "api_key": "hunter2"})
+
+    with pytest.raises(ConfigError) as caught:
+        check_options(section, Options, where="engine")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", ".inf"])
+def test_numbers_must_be_finite(value):
+    told = message({}, [f"rollout.penalty={value}"])
+
+    assert "rollout.penalty" in told
+    assert "finite" in told
+
+
+def test_overrides_take_the_type_of_their_field():
+    config = resolve(
+        {"store": {"path": "x.db"}, "rewards": [{"name": "a"}, {"name": "b"}]},
+        [
+            "name=123",
+            "algorithm.lr=0",
+            "train.steps=7",
+            "train.resume=true",
+            "agents=[writer, 'critic 2']",
+            "model=null",
+            "store.path=null",
+            "engine.device=cpu",
+            "engine.lora={rank: 8}",
+            'engine.revision="123"',
+            "rewards.1.channel=style",
+            'policies."my.agent".agents=["a"]',
+            "rollout.failures.agent=penalize",
+            "tasks.train=rows.jsonl",
+        ],
+    )
+
+    assert config.name == "123"
+    assert config.algorithm.lr == 0
+    assert config.train.steps == 7
+    assert config.train.resume is True
+    assert config.agents == ["writer", "critic 2"]
+    assert config.store.path is None
+    assert config.engine.options == {"device": "cpu", "lora": {"rank": 8}, "revision": "123"}
+    assert [reward.channel for reward in config.rewards] == ["main", "style"]
+    assert config.policies["my.agent"].agents == ["a"]
+    assert config.tasks.train == "rows.jsonl"
+
+
+@pytest.mark.parametrize("text", ["#1", "a: b", "http://host:8000/v1", "@x", "C:\\data\\m", "a #b"])
+def test_text_overrides_arrive_letter_for_letter(text):
+    assert resolve({}, [f"model={text}"]).model == text
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("seed", "write --set section.key=value"),
+        ("=1", "write --set section.key=value"),
+        ("a..b=1", "write --set section.key=value"),
+        ("a.=1", "write --set section.key=value"),
+        ("seed.x=1", "'seed' is 3, which has no keys"),
+        ("rewards.5.channel=x", "no index of a list of 0"),
+        ("train.stpes=1", "did you mean 'train.steps'?"),
+        ("train.steps=many", "train.steps = 'many'"),
+        ("train.steps=1.5", "train.steps = 1.5"),
+    ],
+)
+def test_wrong_overrides_are_named(override, reason):
+    assert reason in message({"seed": 3, "rewards": []}, [override])
+
+
+def test_failure_kinds_left_out_keep_their_default():
+    failures = resolve({"rollout": {"failures": {"agent": "penalize"}}}).rollout.failures
+
+    assert failures == {**RunConfig().rollout.failures, FailureKind.AGENT: "penalize"}
+
+
+def test_overriding_leaves_the_data_alone():
+    data = {"train": {"steps": 3}}
+
+    resolve(data, ["train.steps=4"])
+
+    assert data == {"train": {"steps": 3}}
+
+
+def test_the_resolved_configuration_can_be_read_back(tmp_path):
+    config = resolve({"name": "Prüfung", "engine": {"name": "torch", "lora": {"rank": 4}}})
+
+    file = save_config(config, tmp_path)
+
+    assert load_config(file) == config
+    assert json.loads(dump(config))["train"]["steps"] == config.train.steps
+
+
+@given(
+    st.builds(
+        dict,
+        name=st.text(min_size=1),
+        seed=st.integers(),
+        channel_weights=st.dictionaries(
+            st.text(), st.floats(allow_nan=False, allow_infinity=False)
+        ),
+        agents=st.lists(st.text()),
+    )
+)
+def test_dump_and_resolve_are_inverse(data):
+    config = resolve(data)
+
+    assert resolve(json.loads(dump(config))) == config
+
+
+def test_files_are_found_beside_the_configuration(tmp_path, monkeypatch):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "run.toml").write_text(
+        'agent = "agent.py:run"\nmodel = "./weights"\nplugins = ["mine.py"]\n'
+        '[tasks]\ntrain = "rows.jsonl"\nval = "package.module:rows"\n'
+        '[[rewards]]\nname = "score.py:score"\n[[rewards]]\nname = "numeric"\n',
+        encoding="utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+
+    config = load_config(Path("project/run.toml"))
+
+    assert config.agent == f"{folder / 'agent.py'}:run"
+    assert config.model == str(folder / "weights")
+    assert config.plugins == [str(folder / "mine.py")]
+    assert config.tasks.train == str(folder / "rows.jsonl")
+    assert config.tasks.val == "package.module:rows"
+    assert [reward.name for reward in config.rewards] == [
+        f"{folder / 'score.py'}:score",
+        "numeric",
+    ]
+
+
+class Clip(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    clip_low: float = 0.2
+    definition: str = Field(default="", alias="schema")
+
+
+class Lenient(BaseModel):
+    clip_low: float = 0.2
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+def section(**options):
+    return AlgorithmConfig.model_validate({"name": "grpo", **options})
+
+
+def test_plugin_options_are_typed_by_the_plugins_model():
+    options = check_options(section(clip_low="0.1", schema="s"), Clip, where="algorithm")
+
+    assert (options.clip_low, options.definition) == (0.1, "s")
+
+
+@pytest.mark.parametrize("model", [Clip, Lenient])
+def test_a_misspelt_plugin_option_names_the_nearest_of_the_plugin(model):
+    with pytest.raises(
+        ConfigError, match=r"'algorithm\.clip_lw': did you mean 'algorithm\.clip_low'"
+    ):
+        check_options(section(clip_lw=1), model, where="algorithm")
+
+
+def test_a_misspelt_option_of_the_section_names_the_nearest_of_the_section():
+    with pytest.raises(ConfigError, match=r"did you mean 'algorithm\.group_size'"):
+        check_options(section(group_sise=1), Clip, where="algorithm")
+
+
+def test_a_wrong_plugin_option_names_path_and_value():
+    with pytest.raises(ConfigError, match=r"algorithm\.clip_low = 'wide'"):
+        check_options(section(clip_low="wide"), Clip, where="algorithm")
+
+
+def test_a_plugin_without_options_takes_none():
+    assert check_options(RewardConfig(name="x"), None, where="rewards.0") is None
+    odd = RewardConfig.model_validate({"name": "x", "chanel": "y"})
+
+    with pytest.raises(ConfigError, match=r"did you mean 'rewards\.0\.channel'"):
+        check_options(odd, None, where="rewards.0")
+
+
+def test_a_plugin_may_take_any_option():
+    assert check_options(section(anything=1), Open, where="algorithm").model_extra == {
+        "anything": 1
+    }
