@@ -13,16 +13,19 @@ from agl_core.types import (
     Batch,
     CallCredit,
     Claim,
+    Evaluation,
     Failure,
     Ingest,
     LogprobsMode,
     Losses,
     Policy,
+    Report,
     Resources,
     Rollout,
     RolloutQuery,
     Scope,
     Span,
+    StepReport,
     Task,
     Trajectory,
     TrajectoryGroup,
@@ -383,6 +386,30 @@ class RewardFunction(Protocol):
     """Scores an attempt in the runner; may be async. A mapping gives one reward per channel."""
 
     def __call__(self, task: Task, output: Any, attempt: AttemptRecord) -> Any: ...
+
+
+class Observer(Protocol):
+    """Watches a run from outside: the progress display. Called on the run's loop, in order."""
+
+    def started(self, config: Any) -> None:
+        """The rooms are open; no rollout has been queued.
+
+        Args:
+            config: The run's `RunConfig`, which lies above this module.
+        """
+        ...
+
+    def step(self, report: StepReport) -> None:
+        """A step is done and its weights serve."""
+        ...
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """The agents have been scored."""
+        ...
+
+    def finished(self, report: Report) -> None:
+        """The run has ended well."""
+        ...
 
 
 class Integration(Protocol):

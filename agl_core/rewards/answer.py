@@ -1,0 +1,53 @@
+"""What the built-in rewards have in common: which part of the output is the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict
+
+from agl_core.errors import RewardError
+from agl_core.types import Task
+
+
+class AnswerOptions(BaseModel):
+    """Options of every built-in reward."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    field: str | None = None
+    """Dotted path to the answer inside a structured output, such as ``answer.text``; an output
+    without it scores 0."""
+
+
+ABSENT: Any = object()
+"""The output has no such field."""
+
+
+def answer(output: Any, field: str | None) -> Any:
+    """The part of the output at `field`; `ABSENT` when it is not there."""
+    for part in field.split(".") if field else ():
+        if isinstance(output, Mapping):
+            output = cast("Mapping[str, Any]", output).get(part, ABSENT)
+        elif isinstance(output, Sequence) and not isinstance(output, (str, bytes)):
+            items = cast("Sequence[Any]", output)
+            index = int(part) if part.isdecimal() else len(items)
+            output = items[index] if index < len(items) else ABSENT
+        else:
+            output = getattr(output, part, ABSENT)
+    return output
+
+
+def expected(task: Task, reward: str) -> Any:
+    """The reference answer of a task.
+
+    Raises:
+        RewardError: the task has none.
+    """
+    if task.expected is None:
+        raise RewardError(
+            f"Reward {reward!r} needs the expected answer, but task {task.id!r} has none: "
+            f"give the row an 'expected' field"
+        )
+    return task.expected

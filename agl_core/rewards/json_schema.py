@@ -1,0 +1,84 @@
+"""The answer is JSON of the right shape."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import fastjsonschema
+from pydantic import Field
+
+from agl_core.config.validation import validate
+from agl_core.errors import ConfigError
+from agl_core.interfaces import AttemptRecord
+from agl_core.rewards.answer import ABSENT, AnswerOptions, answer
+from agl_core.types import Task
+
+_FENCE = re.compile(r"^\s*```[A-Za-z]*\s*\n(.*?)\n?\s*```\s*$", re.DOTALL)
+
+
+class JsonSchemaOptions(AnswerOptions):
+    """Options of the reward ``json_schema``."""
+
+    definition: dict[str, Any] | str = Field(alias="schema")
+    """The schema (draft 4, 6 or 7), or the path of a JSON file that holds it."""
+    unfence: bool = True
+    """Accept an answer that stands in one Markdown code fence."""
+
+
+class JsonSchema:
+    """1.0 when the answer is JSON (or already a value) that the schema accepts, else 0.0."""
+
+    def __init__(self, **options: Any) -> None:
+        """Compile the schema; references to other hosts are refused, not fetched.
+
+        Raises:
+            ConfigError: the schema cannot be read or is no schema.
+        """
+        self._options = validate(JsonSchemaOptions, options, where="json_schema")
+        schema = self._options.definition
+        if isinstance(schema, str):
+            schema = _read_schema(Path(schema))
+        remote = dict.fromkeys(("http", "https", "ftp", "file"), _refuse)
+        try:
+            compiled = fastjsonschema.compile(schema, handlers=remote, use_default=False)
+        except (fastjsonschema.JsonSchemaDefinitionException, AttributeError, TypeError) as error:
+            raise ConfigError(f"Reward 'json_schema': the schema is wrong: {error}") from error
+        self._validate = cast("Any", compiled)
+
+    def __call__(self, task: Task, output: Any, attempt: AttemptRecord) -> float:
+        del task, attempt
+        found = answer(output, self._options.field)
+        if found is ABSENT:
+            return 0.0
+        try:
+            value = self._parse(found) if isinstance(found, str) else found
+            self._validate(value)
+        except (ValueError, RecursionError, fastjsonschema.JsonSchemaValueException):
+            return 0.0
+        return 1.0
+
+    def _parse(self, text: str) -> Any:
+        fenced = _FENCE.match(text) if self._options.unfence else None
+        return json.loads(fenced[1] if fenced else text, parse_constant=_no_constant)
+
+
+def _read_schema(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"Reward 'json_schema': cannot read the schema file {str(path)!r}: {error}"
+        ) from error
+
+
+def _refuse(uri: str) -> NoReturn:
+    raise fastjsonschema.JsonSchemaDefinitionException(
+        f"it refers to {uri!r}: put what is referred to under 'definitions'"
+    )
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")

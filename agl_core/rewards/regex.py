@@ -1,0 +1,69 @@
+"""The answer matches a pattern."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from agl_core.config.validation import validate
+from agl_core.errors import ConfigError
+from agl_core.interfaces import AttemptRecord
+from agl_core.rewards.answer import ABSENT, AnswerOptions, answer, expected
+from agl_core.types import Task
+
+
+class RegexOptions(AnswerOptions):
+    """Options of the reward ``regex``."""
+
+    pattern: str
+    """Python regular expression."""
+    full: bool = False
+    """The whole answer must match, not a part of it."""
+    ignore_case: bool = False
+    multiline: bool = False
+    """``^`` and ``$`` match at every line."""
+    dot_all: bool = False
+    """``.`` matches line ends too."""
+    group: int | str | None = None
+    """Compare what this group captured with ``task.expected``; None asks for a match only."""
+
+
+class Regex:
+    """1.0 when the answer, as text, matches (and the group captured the expected text)."""
+
+    def __init__(self, **options: Any) -> None:
+        """Compile the pattern.
+
+        Raises:
+            ConfigError: it is malformed, or has no such group.
+        """
+        self._options = validate(RegexOptions, options, where="regex")
+        flags = re.IGNORECASE if self._options.ignore_case else re.RegexFlag(0)
+        flags |= re.MULTILINE if self._options.multiline else re.RegexFlag(0)
+        flags |= re.DOTALL if self._options.dot_all else re.RegexFlag(0)
+        try:
+            self._pattern = re.compile(self._options.pattern, flags)
+        except re.error as error:
+            raise ConfigError(
+                f"Reward 'regex': pattern {self._options.pattern!r} is malformed: {error}"
+            ) from error
+        group = self._options.group
+        known: list[int | str] = [*range(self._pattern.groups + 1), *self._pattern.groupindex]
+        if group is not None and group not in known:
+            raise ConfigError(
+                f"Reward 'regex': pattern {self._options.pattern!r} has no group {group!r}; "
+                f"it has {known}"
+            )
+
+    def __call__(self, task: Task, output: Any, attempt: AttemptRecord) -> float:
+        del attempt
+        found = answer(output, self._options.field)
+        if found is ABSENT or found is None:
+            return 0.0
+        match = (self._pattern.fullmatch if self._options.full else self._pattern.search)(
+            str(found)
+        )
+        if match is None or self._options.group is None:
+            return float(match is not None)
+        captured = match.group(self._options.group)
+        return float(captured is not None and captured == str(expected(task, "regex")))
