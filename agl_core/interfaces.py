@@ -278,6 +278,8 @@ class AlgorithmSetup:
     loss: str
     """Name of a registered loss of the engine."""
     loss_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    seed: int = 0
+    """Of the run; everything random in an update derives from it."""
     lr: float = 1e-5
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
