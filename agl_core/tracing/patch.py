@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from agl_core.errors import ConfigError
 
-_POSITIONAL: Final = ["self", "request"]
-_KEYWORDS: Final = ["auth", "follow_redirects", "stream"]
+_PARAMETERS: Final = ("request", "stream", "auth", "follow_redirects")
 
 Wrap = Callable[[Callable[..., Any], Callable[[], bool]], Callable[..., Any]]
 """Makes the wrapper of an original; the second function says whether it is still wanted."""
@@ -27,16 +26,17 @@ class Patch:
         """Check the function; nothing is changed before `install`.
 
         Raises:
-            ConfigError: the function does not take ``(self, request, *, stream, auth,
+            ConfigError: the function cannot be called with ``(self, request, *, stream, auth,
                 follow_redirects)``.
         """
         self._owner = owner
         self._name = name
-        self._original = getattr(owner, name)
+        self._original = inspect.getattr_static(owner, name)
         self._live = False
-        _check_signature(library, owner, self._original)
-        wrapper = wrap(self._original, lambda: self._live)
-        self._wrapper = functools.wraps(self._original)(wrapper)
+        function = getattr(owner, name)
+        _check_signature(library, owner, function)
+        wrapper = wrap(function, lambda: self._live)
+        self._wrapper = functools.wraps(function)(wrapper)
 
     def install(self) -> None:
         self._live = True
@@ -44,20 +44,18 @@ class Patch:
 
     def remove(self) -> None:
         self._live = False
-        if getattr(self._owner, self._name) is self._wrapper:
+        if inspect.getattr_static(self._owner, self._name) is self._wrapper:
             setattr(self._owner, self._name, self._original)
 
 
 def _check_signature(library: Any, owner: type[Any], function: Callable[..., Any]) -> None:
-    parameters = inspect.signature(function).parameters
-    keyword_only = inspect.Parameter.KEYWORD_ONLY
-    positional = [name for name, each in parameters.items() if each.kind is not keyword_only]
-    keywords = sorted(name for name, each in parameters.items() if each.kind is keyword_only)
-    if positional == _POSITIONAL and keywords == _KEYWORDS:
-        return
-    raise ConfigError(
-        f"{library.__name__} {getattr(library, '__version__', '?')}: {owner.__qualname__}.send"
-        f"{inspect.signature(function)} is not the send(self, request, *, stream, auth, "
-        f"follow_redirects) that agl-core wraps, so its requests would go unrecorded: use a "
-        f"version of {library.__name__} that has it, or a newer agl-core"
-    )
+    signature = inspect.signature(function)
+    try:
+        signature.bind(None, **dict.fromkeys(_PARAMETERS))
+    except TypeError as error:
+        raise ConfigError(
+            f"{library.__name__} {getattr(library, '__version__', '?')}: {owner.__qualname__}.send"
+            f"{signature} is not the send(self, request, *, stream, auth, follow_redirects) that "
+            f"agl-core wraps ({error}), so its requests would go unrecorded: use a version of "
+            f"{library.__name__} that has it, or a newer agl-core"
+        ) from error

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Any
 
 from msgspec import json
-
-_SIXTY_FOUR_BITS: Final = 64
 
 
 def bounded(value: Any, limit: int) -> tuple[Any, bool]:
     """Copy `value` as a JSON value of at most about `limit` characters.
 
     The copy shares nothing with the original, so that a list which the agent goes on editing is
-    kept as it was. Objects without a JSON form become their ``repr``, inside containers too; lone
-    surrogates and integers beyond 64 bits become text.
+    kept as it was. Objects without a JSON form become their ``repr``, inside containers too; so do
+    infinity and NaN, and lone surrogates are escaped.
 
     Returns:
         The value, and whether it had to be cut. A cut value is text that says how much is missing.
@@ -47,7 +45,7 @@ def _scalar(value: bool | float | str | None) -> Any:
         return _encodable(str.__str__(value))
     if isinstance(value, float):
         return float.__float__(value) if math.isfinite(value) else float.__repr__(value)
-    return int.__int__(value) if value.bit_length() < _SIXTY_FOUR_BITS else int.__repr__(value)
+    return int.__int__(value)
 
 
 def _inside(value: Any) -> Any:
