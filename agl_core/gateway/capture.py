@@ -116,14 +116,16 @@ class Answer:
         return bool(self.prompt_token_ids and ids) and all(ids)
 
     def mismatch(self) -> str:
-        """How the token streams contradict each other; empty when they agree.
+        """How the token streams contradict each other; empty when they agree or there are none.
 
         Compared are the number of log-probabilities with the number of ids per choice, and the ids
         of all choices with the completion tokens that the backend says it sampled: a server that
         drops ids along with the text it parses away drops them from both streams.
         """
         choices = self._choices.values()
-        if not self.has_tokens and any(choice.token_ids for choice in choices):
+        if not any(choice.token_ids for choice in choices):
+            return ""
+        if not self.has_tokens:
             return "token ids of the prompt or of a choice are missing"
         for choice in choices:
             ids, logprobs = len(choice.token_ids), len(choice.logprobs)
@@ -131,7 +133,7 @@ class Answer:
                 return f"choice {choice.index} has {ids} token ids but {logprobs} log-probabilities"
         total = sum(len(choice.token_ids) for choice in choices)
         sampled = self.usage.get("completion_tokens")
-        if sampled is not None and total and sampled != total:
+        if sampled is not None and sampled != total:
             return f"the backend sampled {sampled} tokens but returned the ids of {total}"
         return ""
 

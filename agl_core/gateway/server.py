@@ -24,6 +24,7 @@ class GuestServer(uvicorn.Server):
             app,
             log_config=None,
             access_log=False,
+            interface="asgi3",
             lifespan="off",
             ws="none",
             server_header=False,

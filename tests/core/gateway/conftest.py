@@ -1,0 +1,116 @@
+"""A gateway between real clients and the fake backend, over a real store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import pytest
+
+from agl_core.gateway.app import GatewayOptions, GatewayServer
+from agl_core.gateway.backend_http import HttpBackend
+from agl_core.store.memory import MemoryStore
+from agl_core.testing.fake_openai import FakeOpenAI, FakeOptions
+from agl_core.types import Attempt, Claim, Limits, ModelCall, Policy, Rollout, Task
+from agl_core.types.ids import new_id
+
+ASK = {"model": "gpt-x", "messages": [{"role": "user", "content": "héllo 你好 👋"}]}
+
+
+class World:
+    """Everything a test talks to."""
+
+    def __init__(self) -> None:
+        self.stack = AsyncExitStack()
+        self.store = MemoryStore()
+        self.claims: dict[str, Claim] = {}
+
+    async def start(self, options: FakeOptions | None, gateway: GatewayOptions | None) -> None:
+        enter = self.stack.enter_async_context
+        await self.store.open()
+        self.stack.push_async_callback(self.store.close)
+        self.server = await enter(FakeOpenAI(options=options))
+        self.session = await enter(aiohttp.ClientSession())
+        self.backend = HttpBackend(self.server.base_url, model="weights-1")
+        self.stack.push_async_callback(self.backend.close)
+        self.gateway = GatewayServer(
+            self.store, gateway or GatewayOptions(flush_interval_s=0.01)
+        )
+        self.route("trained", ("writer", "planner", "@*"), trainable=True)
+        self.route("frozen", ("*",), trainable=False)
+        await self.gateway.start()
+        self.stack.push_async_callback(self.gateway.stop)
+
+    def route(self, name: str, agents: tuple[str, ...], *, trainable: bool, **more: Any) -> None:
+        policy = Policy(name=name, agents=agents, trainable=trainable, **more)
+        self.gateway.route(policy, self.backend)
+
+    async def attempt(self, **rollout: Any) -> Attempt:
+        row = Rollout(
+            id=new_id("ro"),
+            task=Task(id="t"),
+            run_id="run",
+            **{"limits": Limits(timeout_s=60.0), "seed": 7, **rollout},
+        )
+        await self.store.enqueue([row])
+        (claim,) = await self.store.claim("w", limit=1, timeout_s=1.0)
+        assert claim.rollout.id == row.id
+        self.gateway.open(claim.rollout, claim.attempt)
+        return claim.attempt
+
+    def headers(self, attempt: Attempt, agent: str = "writer", **more: str) -> dict[str, str]:
+        named = {"rollout": attempt.rollout_id, "attempt": attempt.id, "agent": agent, **more}
+        given = {f"x-agl-{k.replace('_', '-')}": quote(v) for k, v in named.items() if v}
+        return {"Authorization": f"Bearer {self.gateway.api_key}", **given}
+
+    def post(self, headers: dict[str, str], *, path: str = "/v1/chat/completions", **body: Any):
+        return self.session.post(self.gateway.url + path, json={**ASK, **body}, headers=headers)
+
+    async def ask(self, attempt: Attempt, agent: str = "writer", **body: Any) -> dict[str, Any]:
+        async with self.post(self.headers(attempt, agent), **body) as answer:
+            assert answer.status == 200, await answer.text()
+            if not body.get("stream"):
+                return await answer.json()
+            return {"chunks": events(await answer.read())}
+
+    async def calls(self, attempt: Attempt) -> list[ModelCall]:
+        """Seal the attempt; its records, in order."""
+        await self.gateway.seal(attempt.id)
+        spans = await self.store.spans([attempt.rollout_id])
+        return [span.call for span in spans if span.call is not None]
+
+    async def idle(self) -> None:
+        """Wait until the gateway serves nobody and the backend generates nothing."""
+        while self.gateway.in_flight or self.server.in_flight:
+            await asyncio.sleep(0.001)
+
+
+def events(data: bytes) -> list[dict[str, Any]]:
+    lines = [line[6:] for line in data.decode().split("\n") if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+@pytest.fixture
+async def make_world() -> AsyncIterator[Any]:
+    async with AsyncExitStack() as stack:
+
+        async def make(
+            options: FakeOptions | None = None, gateway: GatewayOptions | None = None
+        ) -> World:
+            world = World()
+            await stack.enter_async_context(world.stack)
+            await world.start(options, gateway)
+            return world
+
+        yield make
+
+
+@pytest.fixture
+async def world(make_world: Any) -> World:
+    return await make_world()

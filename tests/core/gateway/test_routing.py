@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from agl_core.errors import ConfigError, StaleAttemptError
+from agl_core.gateway.problems import Problem
+from agl_core.gateway.routing import Router, Target, identify, parse_path
+from agl_core.types import Policy, Rollout, Task
+
+
+def router(*policies: Policy) -> Router:
+    table = Router()
+    for policy in policies:
+        table.set(policy, object())  # type: ignore[arg-type]
+    return table
+
+
+PLANS = Policy(name="plans", agents=("plan*",), model="small", trainable=True)
+PLANNER = Policy(name="late", agents=("planner",))
+REST = Policy(name="rest", agents=("*",), model="big")
+
+
+@pytest.mark.parametrize(
+    ("agent", "model", "expected"),
+    [
+        ("planner", "big", "plans"),
+        ("writer", "small", "rest"),
+        ("", "plans", "plans"),
+        ("", "small", "plans"),
+        ("", "gpt-4o", "rest"),
+    ],
+)
+def test_agent_then_model_then_the_rest(agent: str, model: str, expected: str) -> None:
+    found = router(PLANS, PLANNER, REST).find(agent, model)
+    assert found.policy.name == expected
+
+
+def test_unserved_agent_is_refused_and_names_the_policies() -> None:
+    with pytest.raises(Problem, match="plans") as caught:
+        router(PLANS).find("writer", "gpt-4o")
+    assert caught.value.status == 404
+
+
+def test_replacing_a_policy_keeps_its_place() -> None:
+    table = router(PLANS, REST)
+    table.set(Policy(name="plans", agents=("*",), version=2), object())  # type: ignore[arg-type]
+    assert table.find("writer", "").policy.version == 2
+    with pytest.raises(ConfigError, match="'rest'"):
+        table["other"]
+
+
+def test_path_spells_the_identity() -> None:
+    path = f"/r/ro_1/a/at_1/agent/{quote('Autor ä/b', safe='')}/v1/chat/completions?x=1"
+    assert parse_path(path.encode()) == Target("/chat/completions", "ro_1", "at_1", "Autor ä/b")
+    assert parse_path(b"/r/ro_1/a/at_1/v1/models") == Target("/models", "ro_1", "at_1", "")
+    assert parse_path(b"/v1/models") == Target("/models")
+    assert parse_path(b"/metrics") is None
+
+
+def test_headers_are_percent_encoded_utf8() -> None:
+    headers = [
+        (b"x-agl-rollout", b"r"),
+        (b"x-agl-attempt", b"a"),
+        (b"x-agl-agent", b"%E4%BD%A0%20x"),
+        (b"x-agl-agent-run", b"run"),
+        (b"x-agl-call", b"c"),
+        (b"x-agl-trainable", b"0"),
+    ]
+    identity = identify(Target("/"), headers)
+    assert identity.agent == "你 x"
+    assert (identity.agent_run_id, identity.call_id) == ("run", "c")
+    assert not identity.trainable
+    with pytest.raises(Problem, match="UTF-8"):
+        identify(Target("/"), [(b"x-agl-agent", b"%ff")])
+
+
+async def test_no_identity_is_400_and_names_the_fix(world: Any) -> None:
+    key = {"Authorization": f"Bearer {world.gateway.api_key}"}
+    async with world.post(key) as answer:
+        error = (await answer.json())["error"]
+    assert answer.status == 400
+    assert error["code"] == "identity_missing"
+    assert "x-agl-rollout" in error["message"]
+    assert world.server.log == []
+
+
+async def test_url_and_headers_must_agree(world: Any) -> None:
+    attempt = await world.attempt()
+    path = f"/r/{attempt.rollout_id}/a/{attempt.id}/agent/writer/v1/chat/completions"
+    async with world.post(world.headers(attempt, "planner"), path=path) as answer:
+        assert answer.status == 400
+        assert (await answer.json())["error"]["code"] == "identity_conflict"
+    async with world.post(world.headers(attempt, "writer"), path=path) as answer:
+        assert answer.status == 200
+
+
+async def test_url_identity_alone_gets_a_call_id(world: Any) -> None:
+    attempt = await world.attempt()
+    path = f"/r/{attempt.rollout_id}/a/{attempt.id}/agent/{quote('schön')}/v1/chat/completions"
+    key = {"Authorization": f"Bearer {world.gateway.api_key}"}
+    async with world.post(key, path=path) as answer:
+        assert answer.status == 200
+    (call,) = await world.calls(attempt)
+    assert call.agent == "schön"
+    assert call.id == answer.headers["x-agl-call"]
+
+
+@pytest.mark.parametrize("key", ["", "Bearer wrong", "Bearer ", "Basic x"])
+async def test_wrong_key_is_401(world: Any, key: str) -> None:
+    attempt = await world.attempt()
+    headers = {**world.headers(attempt), "Authorization": key}
+    async with world.post(headers) as answer:
+        assert answer.status == 401
+    assert world.server.log == []
+
+
+async def test_unknown_and_sealed_attempts_are_refused_and_counted(world: Any) -> None:
+    attempt, other = await world.attempt(), await world.attempt()
+    await world.gateway.seal(attempt.id)
+    async with world.post(world.headers(attempt)) as answer:
+        assert answer.status == 410
+        assert answer.headers["x-should-retry"] == "false"
+    async with world.post(world.headers(other, rollout="ro_x")) as answer:
+        assert answer.status == 409
+        assert (await answer.json())["error"]["code"] == "attempt_unknown"
+    assert world.gateway.losses.counts["late_calls"] == 2
+    with pytest.raises(StaleAttemptError, match="sealed"):
+        world.gateway.open(
+            Rollout(id=attempt.rollout_id, task=Task(id="t"), run_id="run"), attempt
+        )
+
+
+async def test_health_models_and_unknown_paths(world: Any) -> None:
+    key = {"Authorization": f"Bearer {world.gateway.api_key}"}
+    async with world.session.get(world.gateway.url + "/health") as answer:
+        assert answer.status == 200
+    async with world.session.get(world.gateway.url + "/v1/models", headers=key) as answer:
+        rows = (await answer.json())["data"]
+        assert [row["id"] for row in rows] == ["trained", "frozen"]
+    async with world.session.get(world.gateway.url + "/v1/files", headers=key) as answer:
+        assert answer.status == 404
+        assert "chat/completions" in (await answer.json())["error"]["message"]
+
+
+async def test_a_taken_port_is_a_config_error(world: Any) -> None:
+    from agl_core.gateway.app import GatewayOptions, GatewayServer
+
+    port = int(world.gateway.url.rsplit(":", 1)[1])
+    with pytest.raises(ConfigError, match=str(port)):
+        await GatewayServer(world.store, GatewayOptions(port=port)).start()
