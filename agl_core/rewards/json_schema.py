@@ -18,6 +18,13 @@ from agl_core.types import Task
 
 _FENCE = re.compile(r"^\s*```[A-Za-z]*\s*\n(.*?)\n?\s*```\s*$", re.DOTALL)
 
+_DEFINITION_ERRORS = (
+    fastjsonschema.JsonSchemaDefinitionException,
+    AttributeError,
+    TypeError,
+    re.error,
+)
+
 
 class JsonSchemaOptions(AnswerOptions):
     """Options of the reward ``json_schema``."""
@@ -41,10 +48,10 @@ class JsonSchema:
         schema = self._options.definition
         if isinstance(schema, str):
             schema = _read_schema(Path(schema))
-        remote = dict.fromkeys(("http", "https", "ftp", "file"), _refuse)
+        remote: dict[str, Any] = dict.fromkeys(("http", "https", "ftp", "file"), _refuse)
         try:
             compiled = fastjsonschema.compile(schema, handlers=remote, use_default=False)
-        except (fastjsonschema.JsonSchemaDefinitionException, AttributeError, TypeError) as error:
+        except _DEFINITION_ERRORS as error:
             raise ConfigError(f"Reward 'json_schema': the schema is wrong: {error}") from error
         self._validate = cast("Any", compiled)
 

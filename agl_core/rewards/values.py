@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any, SupportsFloat, cast
 
 from agl_core.errors import RewardError
 from agl_core.types import Reward
@@ -64,8 +64,7 @@ def _number(value: Any, source: str, where: str) -> float:
 
 def _as_float(value: Any) -> float | None:
     """Anything that counts as one real number, array scalars included; text does not."""
-    kind: type[Any] = type(value)
-    if not hasattr(kind, "__float__"):
+    if not isinstance(value, SupportsFloat):
         return None
     try:
         return float(value)

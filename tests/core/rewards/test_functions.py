@@ -1,0 +1,215 @@
+import json
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agl_core.errors import ConfigError, RewardError
+from agl_core.rewards import ExactMatch, JsonSchema, Numeric, Regex
+from agl_core.rewards.numeric import as_number, numbers
+from agl_core.types import Task
+
+
+def score(reward, output, expected=None):
+    return reward(Task(id="t", expected=expected), output, None)
+
+
+@pytest.mark.parametrize(
+    ("output", "expected", "options", "value"),
+    [
+        ("Paris", "Paris", {}, 1),
+        (" Paris\n", "Paris", {}, 1),
+        ("New  York", "New York", {}, 1),
+        ("paris", "Paris", {}, 0),
+        ("STRASSE", "straße", {"ignore_case": True}, 1),
+        ("e\u0301", "\u00e9", {}, 1),
+        (" Paris", "Paris", {"ignore_space": False}, 0),
+        ("7", 7, {}, 1),
+        (7, "7", {}, 1),
+        ([1, 2], [1, 2], {}, 1),
+        ({"a": 1}, {"a": 2}, {}, 0),
+        (None, "None", {}, 0),
+        ({"answer": {"text": "x"}}, "x", {"field": "answer.text"}, 1),
+        ({"answers": ["x", "y"]}, "y", {"field": "answers.1"}, 1),
+        ({"other": "x"}, "x", {"field": "answer"}, 0),
+        ("x", "x", {"field": "answer"}, 0),
+        ([], "x", {"field": "0"}, 0),
+        (Task(id="1", input="x"), "x", {"field": "input"}, 1),
+    ],
+)
+def test_exact_match(output, expected, options, value):
+    assert score(ExactMatch(**options), output, expected) == value
+
+
+@pytest.mark.parametrize("reward", [ExactMatch(), Numeric(), Regex(pattern="(a)", group=1)])
+def test_a_row_without_an_expected_answer_is_an_error(reward):
+    with pytest.raises(RewardError, match="task 't' has none"):
+        score(reward, "a")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("The answer is 42.", [42]),
+        ("1,234,567.8 people", [1234567.8]),
+        ("1\u202f234 and 1\u00a0234 and 1'234 and 1_234", [1234] * 4),
+        ("(1,2) or 1, 2", [1, 2, 1, 2]),
+        ("between 3-5", [3, 5]),
+        ("-7, +8, −9", [-7, 8, -9]),
+        ("- 5 apples", [5]),
+        ("$1,200 and -€3 and £ .5", [1200, -3, 0.5]),
+        ("50%, 12.5 %", [0.5, 0.125]),
+        ("1e-5 and 2.5E3", [1e-5, 2500]),
+        ("it is...5", [5]),
+        ("version 1.2.3", [1.2]),
+        ("B2 and gpt4", []),
+        ("5kg", [5]),
+        ("x=5", [5]),
+        ("1234,567", [1234, 567]),
+        ("1" * 400, []),
+        ("none at all", []),
+    ],
+)
+def test_numbers_in_text(text, found):
+    assert numbers(text) == pytest.approx(found)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(["{}", "is {}.", "({})"]))
+def test_every_float_is_read_back_from_a_sentence(value, sentence):
+    assert as_number(sentence.format(repr(value))) == value
+
+
+@given(st.integers(-(10**15), 10**15))
+def test_thousands_separators_are_read(value):
+    assert numbers(f"about {value:,} of them") == [value]
+
+
+@pytest.mark.parametrize(
+    ("output", "expected", "options", "value"),
+    [
+        ("so 3.14", 3.14, {}, 1),
+        ("so 3.15", 3.14, {}, 0),
+        ("so 3.15", 3.14, {"abs_tol": 0.02}, 1),
+        ("103", 100, {"rel_tol": 0.03}, 1),
+        ("104", 100, {"rel_tol": 0.03}, 0),
+        ("0.5", "50%", {}, 1),
+        (Decimal("2.5"), "2.5", {}, 1),
+        (Fraction(1, 4), 0.25, {}, 1),
+        ("1 then 2", 2, {}, 1),
+        ("1 then 2", 1, {"pick": "first"}, 1),
+        ("1 then 2", 2, {"pick": "only"}, 0),
+        ("words", 1, {}, 0),
+        (None, 1, {}, 0),
+        (True, 1, {}, 0),
+        (float("nan"), 1, {}, 0),
+        (float("inf"), 1, {}, 0),
+        (10**400, 1, {}, 0),
+        ({"n": "7"}, 7, {"field": "n"}, 1),
+        ({}, 7, {"field": "n"}, 0),
+    ],
+)
+def test_numeric(output, expected, options, value):
+    assert score(Numeric(**options), output, expected) == value
+
+
+@pytest.mark.parametrize("expected", ["none", float("nan"), True, [1]])
+def test_a_row_without_a_number_is_an_error(expected):
+    with pytest.raises(RewardError, match="holds no finite number"):
+        score(Numeric(), "1", expected)
+
+
+@pytest.mark.parametrize(
+    ("output", "expected", "options", "value"),
+    [
+        ("the answer: 7", None, {"pattern": r"answer: \d"}, 1),
+        ("no", None, {"pattern": r"answer"}, 0),
+        ("aXb", None, {"pattern": "x", "ignore_case": True}, 1),
+        ("abc", None, {"pattern": "b", "full": True}, 0),
+        ("abc", None, {"pattern": "...", "full": True}, 1),
+        ("a\nb", None, {"pattern": "^b$", "multiline": True}, 1),
+        ("a\nb", None, {"pattern": "a.b"}, 0),
+        ("a\nb", None, {"pattern": "a.b", "dot_all": True}, 1),
+        ("answer: 7", "7", {"pattern": r"answer: (\d)", "group": 1}, 1),
+        ("answer: 7", 7, {"pattern": r"answer: (?P<n>\d)", "group": "n"}, 1),
+        ("answer: 8", 7, {"pattern": r"answer: (\d)", "group": 1}, 0),
+        ("a", "x", {"pattern": r"a(b)?", "group": 1}, 0),
+        (None, None, {"pattern": "None"}, 0),
+        (12, None, {"pattern": r"^\d+$"}, 1),
+    ],
+)
+def test_regex(output, expected, options, value):
+    assert score(Regex(**options), output, expected) == value
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"pattern": "("}, "malformed"),
+        ({"pattern": "a", "group": 1}, "no group 1"),
+        ({}, r"regex\.pattern: is required"),
+        ({"pattern": "a", "fulll": True}, r"did you mean 'regex\.full'"),
+    ],
+)
+def test_a_wrong_pattern_is_a_configuration_error(options, reason):
+    with pytest.raises(ConfigError, match=reason):
+        Regex(**options)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "default": 3}},
+    "required": ["name"],
+}
+
+
+@pytest.mark.parametrize(
+    ("output", "value"),
+    [
+        ('{"name": "x", "n": 1}', 1),
+        ('```json\n{"name": "x"}\n```', 1),
+        ({"name": "x"}, 1),
+        ('{"name": "x", "n": "1"}', 0),
+        ('{"n": 1}', 0),
+        ('{"name": NaN}', 0),
+        ("{", 0),
+        ("", 0),
+        (None, 0),
+        ("[" * 100_000, 0),
+    ],
+)
+def test_json_schema(output, value):
+    assert score(JsonSchema(schema=SCHEMA), output) == value
+
+
+def test_json_schema_options(tmp_path):
+    file = tmp_path / "schema.json"
+    file.write_text(json.dumps(SCHEMA), encoding="utf-8-sig")
+    fenced = '```\n{"name": "x"}\n```'
+
+    assert score(JsonSchema(schema=str(file), field="out"), {"out": '{"name": "x"}'}) == 1
+    assert score(JsonSchema(schema=str(file), field="out"), {}) == 0
+    assert score(JsonSchema(schema=SCHEMA, unfence=False), fenced) == 0
+
+
+def test_json_schema_does_not_change_the_output():
+    output = {"name": "x"}
+
+    score(JsonSchema(schema=SCHEMA), output)
+
+    assert output == {"name": "x"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "no such type"},
+        {"$ref": "http://127.0.0.1:9/schema.json"},
+        {"pattern": "("},
+        "absent.json",
+    ],
+)
+def test_a_wrong_schema_is_a_configuration_error(schema):
+    with pytest.raises(ConfigError, match="json_schema"):
+        JsonSchema(schema=schema)
