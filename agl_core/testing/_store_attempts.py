@@ -168,6 +168,7 @@ class AttemptRules(ContractSuite):
         self, store: StoreLifecycle
     ) -> None:
         await sample.begin(store, limits=Limits(timeout_s=3600.0, lease_s=3600.0))
+        assert await store.claim("w2", timeout_s=0.01) == []
         claim = await sample.begin(store, limits=sample.short())
         (rollout,) = await store.wait([claim.rollout.id], timeout_s=self.patience_s)
         assert rollout.attempts[-1].status is AttemptStatus.LOST

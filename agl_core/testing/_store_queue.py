@@ -121,11 +121,11 @@ class QueueRules(ContractSuite):
         queued = [sample.rollout(group_id=f"g{n % 2}", run_id=f"r{n % 3}") for n in range(12)]
         await store.enqueue(list(reversed(queued)))
         seen: list[str] = []
-        after: str | None = None
-        while page := await store.rollouts(RolloutQuery(after_id=after, limit=5)):
-            assert len(page) <= 5
+        for size in (5, 5, 2, 0):
+            after = seen[-1] if seen else None
+            page = await store.rollouts(RolloutQuery(after_id=after, limit=5))
+            assert len(page) == size
             seen += [rollout.id for rollout in page]
-            after = seen[-1]
         assert seen == sorted(one.id for one in queued)
         some = await store.rollouts(RolloutQuery(group_id="g1", run_id="r2"))
         assert [one.id for one in some] == [queued[5].id, queued[11].id]
