@@ -83,9 +83,11 @@ class _Crediting:
         self._weights = channel_weights
         self._sums = {agent: _AgentSums() for agent in samples}
         self._choices: dict[str, list[Sample]] = defaultdict(list)
+        self._sampled_runs: set[str] = set()
         for of_agent in samples.values():
             for sample in of_agent:
                 self._choices[sample.call_id].append(sample)
+                self._sampled_runs.add(sample.joined.agent_run_id)
         self._speakers = {call.call.id: call.agent for call in joined.calls}
         self._aimed: dict[tuple[str, int], float] = defaultdict(float)
         self._score = 0.0
@@ -114,15 +116,19 @@ class _Crediting:
             return self._aim_at_call(target.call, target.choice, value)
         if target.agent_run is not None:
             agent = self._known(target.agent_run, self._joined.runs, kind="agent run")
-            if reached := self._trained(agent):
-                self._sums[agent].runs[target.agent_run] += value
-            return reached
+            if target.agent_run not in self._sampled_runs:
+                self._count("rewards_untrained")
+                return []
+            self._sums[agent].runs[target.agent_run] += value
+            return [agent]
         if target.agent is not None:
             seen = {name: name for name in self._joined.seen}
             agent = self._known(target.agent, seen, kind="agent")
-            if reached := self._trained(agent):
-                self._sums[agent].value += value
-            return reached
+            if agent not in self._sums:
+                self._count("rewards_untrained")
+                return []
+            self._sums[agent].value += value
+            return [agent]
         self._for_attempt = True
         for sums in self._sums.values():
             sums.value += value
@@ -163,12 +169,6 @@ class _Crediting:
             f"A reward names {kind} {name!r}, which attempt {self._joined.record.attempt.id!r} "
             f"never had; it had {sorted(known)}"
         )
-
-    def _trained(self, agent: str) -> list[str]:
-        if agent in self._sums:
-            return [agent]
-        self._count("rewards_untrained")
-        return []
 
     def _count(self, cause: str) -> None:
         if self._joined.record.rollout.mode == "train":
