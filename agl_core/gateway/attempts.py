@@ -46,8 +46,14 @@ class Call:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def stop(self, reason: Abort) -> None:
-        """Cancel the exchange with the backend; the first reason stays."""
-        self.abort = self.abort or reason
+        """Cancel the exchange with the backend unless it has ended by itself.
+
+        The first reason stays, but nothing that was merely to be run again outlives another one.
+        """
+        if self.work is not None and self.work.done() and not self.work.cancelled():
+            return
+        if self.abort in ("", "drained"):
+            self.abort = reason
         if self.work is not None:
             self.work.cancel()
 

@@ -47,6 +47,8 @@ class Exchange:
     streamed: bool = False
     complete: bool = False
     """The client was sent the finish reason and the last tokens of every choice."""
+    delivered: bool = False
+    """The client was sent the last byte of whatever the backend answered."""
     first_token_ns: int | None = None
     _verbatim: bool = False
 
@@ -123,6 +125,7 @@ class Exchange:
         self.call.forwarded = True
         await asgi.respond(send, self.status, body, headers=head)
         self.complete = self.status < _ERROR and self.answer.finished
+        self.delivered = True
 
     async def _stream(self, reply: BackendReply, head: asgi.RawHeaders, send: asgi.Send) -> None:
         self.streamed = True
@@ -136,6 +139,7 @@ class Exchange:
         if not self.complete and not self.error:
             self.error = "the backend's stream ended without a finish reason"
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+        self.delivered = True
 
     async def _forward(self, raw: bytes, events: list[Event], send: asgi.Send) -> None:
         rewritten = b"".join([self._take(event) for event in events])

@@ -33,7 +33,7 @@ def model_call(exchange: Exchange) -> ModelCall:
     """The record of a try that ended, for whichever reason."""
     call, answer, identity = exchange.call, exchange.answer, exchange.call.identity
     status, error = exchange.status or 502, exchange.error
-    if call.abort and not exchange.complete:
+    if call.abort and not (exchange.complete or exchange.delivered):
         status, error = _ABORTS[call.abort]
     if exchange.capture and exchange.complete and not error:
         error = answer.mismatch()

@@ -27,7 +27,10 @@ from agl_core.testing._fake_answers import Answered, AnsweredChoice, FakeReply, 
 __all__ = ["Answered", "AnsweredChoice", "FakeOpenAI", "FakeOptions", "FakeReply"]
 
 Pace = Callable[[Answered, int], Awaitable[None]]
-"""Awaited before piece k of an answer is sent; 0 is before anything is."""
+"""Awaited before piece k of an answer is sent; 0 is before anything is.
+
+Raising ConnectionError breaks the connection there.
+"""
 Cut = Callable[[bytes], Iterable[bytes]]
 """From a whole event stream to the pieces in which it is written."""
 
@@ -166,6 +169,8 @@ class FakeOpenAI:
             response = await (self._stream if answer.streamed else self._plain)(request, answer)
             answer.closed_early = False
         except ConnectionError:
+            if request.transport is not None:
+                request.transport.abort()
             return web.Response(status=499)
         else:
             return response
