@@ -6,7 +6,7 @@ It knows neither frameworks nor algorithms nor tensors; it moves records between
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,15 +21,14 @@ from agl_core.training.evaluate import compare
 from agl_core.training.evaluator import Evaluator
 from agl_core.training.events import Events
 from agl_core.training.groups import GroupBuilder, StepGroups
+from agl_core.training.resources import make_resources
 from agl_core.training.rollouts import RolloutPlan, RolloutSource
 from agl_core.training.sampler import TaskSampler
 from agl_core.types import (
-    LLM,
     Batch,
     Evaluation,
     Losses,
     Policy,
-    PromptTemplate,
     Report,
     Resources,
     StepReport,
@@ -208,23 +207,9 @@ class TrainingLoop:
         progress.policies[name] = policy
         self._rooms.gateway.route(policy, self._rooms.engine.backend(name))
 
-    async def _publish(self, policies: dict[str, Policy], *, step: int) -> Resources:
-        gateway = self._rooms.gateway
-        llms = {
-            policy.name: LLM(
-                model=policy.name,
-                base_url=f"{gateway.url}/v1",
-                api_key=gateway.api_key,
-                policy=policy.name,
-                version=policy.version,
-            )
-            for policy in policies.values()
-        }
-        prompts = {
-            name: PromptTemplate(template=text) for name, text in self._config.prompts.items()
-        }
-        resources = Resources(run_id=self._config.name, step=step, items={**llms, **prompts})
-        published = await self._rooms.source.publish(resources)
+    async def _publish(self, policies: Mapping[str, Policy], *, step: int) -> Resources:
+        made = make_resources(self._config, self._rooms.gateway, policies.values(), step=step)
+        published = await self._rooms.source.publish(made)
         self._rooms.events.notify("agl_resources_published", resources=published)
         return published
 

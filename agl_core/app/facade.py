@@ -1,0 +1,158 @@
+"""What a user calls: ``train``, ``evaluate``, ``attach``."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from agl_core.app.parts import Agent, Inputs, make_integrations
+from agl_core.app.run import App
+from agl_core.builtin import load_plugins
+from agl_core.config import RunConfig
+from agl_core.config.loader import load_config, resolve
+from agl_core.interfaces import Observer, RewardFunction
+from agl_core.tracing import Attachment
+from agl_core.tracing import attach as attach_integrations
+from agl_core.types import Evaluation, Report
+
+T = TypeVar("T")
+
+Rewards = RewardFunction | Callable[..., Any] | Mapping[str, Callable[..., Any]]
+
+
+def train(  # noqa: PLR0913 - the one call a user writes
+    agent: Agent | None = None,
+    tasks: Any = None,
+    *,
+    agents: Sequence[str] = (),
+    reward: Rewards | None = None,
+    model: str | None = None,
+    algorithm: str | None = None,
+    val_tasks: Any = None,
+    config: RunConfig | Mapping[str, Any] | str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    observers: Sequence[Observer] = (),
+) -> Report:
+    """Run the agent on the tasks and train the named sub-agents from what it does.
+
+    Args:
+        agent: Your program: a plain or ``async`` function of a `Task`.
+        tasks: Rows, Tasks, a ``.jsonl`` path, or a callable that returns rows.
+        agents: Exact names or globs of the agents to train.
+        reward: ``reward(task, output, attempt)`` giving a number or one per channel; a mapping
+            gives one function per channel. May be left out if the agent calls `emit_reward`.
+        model: Directory or hub name of the weights, or the URL of an endpoint that only serves.
+        algorithm: ``grpo``, ``rloo``, ``reinforce`` or a plugin's.
+        val_tasks: Held-out tasks, evaluated before and after (and in between, see `TrainConfig`).
+        config: Everything else, as a file, a mapping or a `RunConfig`; arguments win over it.
+        overrides: Dotted keys to values, such as ``{"train.steps": 30}``; they win over all.
+        observers: Told of every step and evaluation.
+
+    Returns:
+        The report: scores, losses by cause, and where the weights lie.
+
+    Raises:
+        ConfigError: a name, key or value is wrong; names the fix.
+        CaptureError: what was recorded is not exactly true.
+        AglError: see `agl_core.errors` for the rest.
+    """
+    resolved = _config(
+        config,
+        {"agents": list(agents) or None, "algorithm.name": algorithm, **_model(model)},
+        overrides or {},
+    )
+    inputs = Inputs(agent=agent, tasks=tasks, val_tasks=val_tasks, reward=reward)
+    return run_blocking(App(resolved, inputs, observers=observers).train())
+
+
+def evaluate(  # noqa: PLR0913 - the one call a user writes
+    agent: Agent | None = None,
+    tasks: Any = None,
+    *,
+    reward: Rewards | None = None,
+    model: str | None = None,
+    config: RunConfig | Mapping[str, Any] | str | Path | None = None,
+    checkpoint: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    observers: Sequence[Observer] = (),
+) -> Evaluation:
+    """Score the agent on the tasks without training; arguments as for `train`.
+
+    Args:
+        agent: Your program.
+        tasks: What to score it on.
+        reward: As for `train`.
+        model: As for `train`.
+        config: As for `train`.
+        checkpoint: Checkpoint directory of a run, such as ``report.best``.
+        overrides: As for `train`.
+        observers: Told of the evaluation.
+    """
+    resolved = _config(config, _model(model), overrides or {})
+    inputs = Inputs(agent=agent, val_tasks=tasks, reward=reward)
+    app = App(resolved, inputs, observers=observers)
+    return run_blocking(app.evaluate(checkpoint=checkpoint))
+
+
+def attach() -> Attachment:
+    """Attach to this process with every installed integration; see `agl_core.tracing.attach`."""
+    return attach_integrations(integrations=make_integrations(load_plugins()))
+
+
+def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run to the end from plain code, also where an event loop runs already (a notebook)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    outcome: list[T] = []
+    failure: list[BaseException] = []
+
+    def target() -> None:
+        try:
+            outcome.append(asyncio.run(coroutine))
+        except BaseException as error:  # noqa: BLE001 - handed to the caller below
+            failure.append(error)
+
+    thread = threading.Thread(target=target, name="agl-run")
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return outcome[0]
+
+
+def _model(model: str | None) -> dict[str, Any]:
+    """A URL chooses the engine that only serves."""
+    if model is not None and model.startswith(("http://", "https://")):
+        return {"engine.name": "http", "engine.base_url": model, "model": "default"}
+    return {"model": model}
+
+
+def _config(
+    base: RunConfig | Mapping[str, Any] | str | Path | None,
+    arguments: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+) -> RunConfig:
+    data = _plain(base)
+    given = {key: value for key, value in arguments.items() if value is not None}
+    for key, value in {**given, **overrides}.items():
+        *path, last = key.split(".")
+        table = data
+        for part in path:
+            table = table.setdefault(part, {})
+        table[last] = value
+    return resolve(data)
+
+
+def _plain(base: RunConfig | Mapping[str, Any] | str | Path | None) -> dict[str, Any]:
+    if base is None:
+        return {}
+    if isinstance(base, RunConfig):
+        return base.model_dump(mode="json")
+    if isinstance(base, Mapping):
+        return resolve(base).model_dump(mode="json", exclude_unset=True)
+    return load_config(base).model_dump(mode="json", exclude_unset=True)

@@ -1,0 +1,161 @@
+"""Each part of a run, made from the configuration and the plugins it names."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agl_core.config import RunConfig
+from agl_core.config.loader import check_options
+from agl_core.config.references import load_object, load_tasks
+from agl_core.errors import ConfigError, MissingExtraError
+from agl_core.interfaces import (
+    Algorithm,
+    AlgorithmSetup,
+    Engine,
+    Integration,
+    RewardFunction,
+    StoreLifecycle,
+)
+from agl_core.plugins import PluginManager
+from agl_core.rewards import NamedReward, Scorer, build_rewards
+from agl_core.types import Task
+
+Agent = Callable[[Task], Any]
+
+_MAY_DIFFER: dict[str, Any] = {
+    "directory": True,
+    "store": True,
+    "gateway": True,
+    "eval": True,
+    "plugins": True,
+    "tasks": True,
+    "train": {"steps", "resume", "eval_every", "checkpoint_every", "keep_checkpoints"},
+    "rollout": {"concurrency", "lease_s"},
+}
+"""Settings that may differ between a run and its resumption."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What a user hands over as objects; what is None comes from the configuration."""
+
+    agent: Agent | None = None
+    tasks: Any = None
+    val_tasks: Any = None
+    reward: RewardFunction | Mapping[str, RewardFunction] | None = None
+    """One function, or one per channel."""
+
+
+def make_agent(config: RunConfig, given: Agent | None) -> Agent:
+    """The callable that runs a task.
+
+    Raises:
+        ConfigError: there is none, or it cannot be called.
+    """
+    agent = given if given is not None or config.agent is None else load_object(config.agent)
+    if agent is None:
+        raise ConfigError(
+            "There is no agent to run: set agent = 'file.py:function' in the configuration, or "
+            "pass the function"
+        )
+    if not callable(agent):
+        raise ConfigError(f"The agent {agent!r} cannot be called: give a function of a Task")
+    return agent
+
+
+def make_scorer(
+    config: RunConfig,
+    plugins: PluginManager,
+    given: RewardFunction | Mapping[str, RewardFunction] | None,
+) -> Scorer:
+    """The rewards given as objects, or those that the configuration names."""
+    if given is None:
+        return Scorer(build_rewards(config.rewards, plugins.registry("rewards")))
+    if isinstance(given, Mapping):
+        return Scorer(
+            [
+                NamedReward(name=channel, function=function, channel=channel)
+                for channel, function in given.items()
+            ]
+        )
+    name = getattr(given, "__name__", type(given).__name__)
+    return Scorer([NamedReward(name=name, function=given)])
+
+
+def make_tasks(given: Any, configured: str | None, kind: str) -> list[Task]:
+    """The tasks given as rows, or those that the configuration refers to.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    source = given if given is not None else configured
+    if source is None:
+        raise ConfigError(
+            f"There are no {kind} tasks: set tasks.{kind} in the configuration, or pass them"
+        )
+    return load_tasks(source)
+
+
+def make_algorithm(config: RunConfig, plugins: PluginManager) -> tuple[Algorithm, AlgorithmSetup]:
+    """The chosen algorithm with its options, and what an engine must know of it."""
+    section, registry = config.algorithm, plugins.registry("algorithms")
+    options = check_options(section, registry.options_model(section.name), where="algorithm")
+    algorithm: Algorithm = registry.create(section.name, options)
+    setup = AlgorithmSetup(
+        name=section.name,
+        loss=algorithm.loss,
+        loss_options=algorithm.loss_options,
+        seed=config.seed,
+        lr=section.lr,
+        weight_decay=section.weight_decay,
+        max_grad_norm=section.max_grad_norm,
+        epochs=section.epochs,
+        minibatches=section.minibatches,
+        kl_weight=section.kl_weight,
+    )
+    return algorithm, setup
+
+
+def make_engine(config: RunConfig, plugins: PluginManager, setup: AlgorithmSetup | None) -> Engine:
+    """The chosen engine with its options.
+
+    Raises:
+        ConfigError: an option is wrong, or the engine lacks the algorithm's loss.
+    """
+    section, registry = config.engine, plugins.registry("engines")
+    options = check_options(section, registry.options_model(section.name), where="engine")
+    engine: Engine = registry.create(section.name, options, setup)
+    losses = plugins.registry("losses")
+    if setup is not None and f"{section.name}.{setup.loss}" not in losses:
+        raise ConfigError(
+            f"Engine {section.name!r} has no loss {setup.loss!r}, which algorithm {setup.name!r} "
+            f"needs; registered losses: {losses.names()}"
+        )
+    return engine
+
+
+def make_store(config: RunConfig, plugins: PluginManager, directory: Path) -> StoreLifecycle:
+    """The chosen store, not yet open."""
+    return plugins.registry("stores").create(config.store.name, config.store, directory)
+
+
+def make_integrations(plugins: PluginManager) -> list[Integration]:
+    """Every installed integration whose framework is here; the others have nothing to hook."""
+    registry = plugins.registry("integrations")
+    found: list[Integration] = []
+    for name in registry.names():
+        try:
+            found.append(registry.create(name))
+        except MissingExtraError:
+            continue
+    return found
+
+
+def config_digest(config: RunConfig) -> str:
+    """Digest of the settings that a resumed run must share with the run it continues."""
+    text = config.model_dump_json(exclude=_MAY_DIFFER)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,162 @@
+"""Open the rooms of a run in the order of the data, and close them in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from agl_core.adapters import TrajectoryAdapter
+from agl_core.app.parts import (
+    Agent,
+    make_algorithm,
+    make_engine,
+    make_integrations,
+    make_store,
+)
+from agl_core.config import RunConfig
+from agl_core.config.loader import save_config
+from agl_core.config.policies import resolve_policies, trained_agents
+from agl_core.errors import TrainingError
+from agl_core.gateway import GatewayOptions, GatewayServer
+from agl_core.interfaces import Algorithm, Engine, Observer, StoreLifecycle
+from agl_core.plugins import PluginManager
+from agl_core.rewards import Scorer
+from agl_core.runner import Runner
+from agl_core.tracing import attach
+from agl_core.training.events import Events
+from agl_core.training.rollouts import RolloutSource
+from agl_core.types import Losses, Policy
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blueprint:
+    """What rooms are built from."""
+
+    config: RunConfig
+    plugins: PluginManager
+    agent: Agent
+    scorer: Scorer
+    directory: Path
+    observers: Sequence[Observer] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rooms:
+    """The open rooms of a run."""
+
+    store: StoreLifecycle
+    gateway: GatewayServer
+    engine: Engine
+    runner: Runner
+    adapter: TrajectoryAdapter
+    source: RolloutSource
+    events: Events
+    policies: list[Policy]
+    algorithm: Algorithm | None = None
+    """None when the rooms only evaluate."""
+
+
+@asynccontextmanager
+async def open_rooms(plan: Blueprint, *, training: bool) -> AsyncIterator[Rooms]:
+    """Open store, engine, gateway and runner and attach to the process.
+
+    Raises:
+        ConfigError: a name, path or option is wrong.
+        MissingTokensError: a trained policy's backend gives no token ids.
+    """
+    config = plan.config
+    policies = resolve_policies(config, training=training)
+    algorithm, setup = make_algorithm(config, plan.plugins) if training else (None, None)
+    engine = make_engine(config, plan.plugins, setup)
+    adapter = TrajectoryAdapter(
+        trained_agents(config, policies) if training else [],
+        policies=policies,
+        channel_weights=config.channel_weights,
+    )
+    plan.directory.mkdir(parents=True, exist_ok=True)
+    save_config(config, plan.directory)
+    async with AsyncExitStack() as stack:
+        store = make_store(config, plan.plugins, plan.directory)
+        await store.open()
+        stack.push_async_callback(store.close)
+        stack.push_async_callback(engine.stop)
+        await engine.start(policies)
+        gateway = await _gateway(stack, config, store, engine)
+        await _route(gateway, engine, policies)
+        runner = _runner(plan, store, gateway, policies)
+        stack.callback(attach(integrations=make_integrations(plan.plugins)).detach)
+        counted = _Counted([gateway.losses, runner.losses])
+        yield Rooms(
+            store=store,
+            gateway=gateway,
+            engine=engine,
+            runner=runner,
+            adapter=adapter,
+            source=RolloutSource(store, config),
+            events=Events(plan.plugins.observe, plan.observers, take_losses=counted.take),
+            policies=policies,
+            algorithm=algorithm,
+        )
+
+
+async def beside(runner: Runner, work: Coroutine[Any, Any, T]) -> T:
+    """Do `work` while the runner serves; whichever fails first ends both."""
+    stop = asyncio.Event()
+    serving = asyncio.create_task(runner.run(stop), name="agl-runner")
+    working = asyncio.create_task(work, name="agl-work")
+    try:
+        await asyncio.wait({serving, working}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            await serving
+            raise TrainingError("The runner stopped although the run had not ended")
+        return await working
+    finally:
+        stop.set()
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        await serving
+
+
+@dataclass(slots=True)
+class _Counted:
+    """Hands out what several rooms lost since it was last asked."""
+
+    sources: Sequence[Losses]
+    taken: dict[str, int] = field(default_factory=dict[str, int])
+
+    def take(self) -> Losses:
+        total = Losses()
+        for source in self.sources:
+            total.merge(source)
+        fresh = Losses()
+        for cause, count in total.counts.items():
+            fresh.add(cause, count - self.taken.get(cause, 0))
+        self.taken = dict(total.counts)
+        return fresh
+
+
+async def _gateway(
+    stack: AsyncExitStack, config: RunConfig, store: StoreLifecycle, engine: Engine
+) -> GatewayServer:
+    options = GatewayOptions(
+        host=config.gateway.host, port=config.gateway.port, deterministic=engine.trains
+    )
+    gateway = GatewayServer(store, options)
+    await gateway.start()
+    stack.push_async_callback(gateway.stop)
+    return gateway
+
+
+async def _route(gateway: GatewayServer, engine: Engine, policies: Sequence[Policy]) -> None:
+    """Serve every policy; a trained one's backend must give token ids before the first step."""
+    for policy in policies:
+        gateway.route(policy, engine.backend(policy.name))
+    for policy in policies:
+        if policy.trainable:
+            await gateway.probe(policy.name)

@@ -1,0 +1,162 @@
+"""One run: check everything, open the rooms, train or evaluate, close."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from agl_core.adapters import forest
+from agl_core.app.parts import Inputs, config_digest, make_agent, make_scorer, make_tasks
+from agl_core.app.rooms import Blueprint, Rooms, beside, open_rooms
+from agl_core.builtin import load_plugins
+from agl_core.config import RunConfig
+from agl_core.errors import ConfigError
+from agl_core.interfaces import Observer
+from agl_core.plugins import PluginManager
+from agl_core.training.checkpoint import POLICIES, Checkpoints, read_state
+from agl_core.training.evaluator import Evaluator
+from agl_core.training.groups import GroupBuilder
+from agl_core.training.loop import LoopRooms, TrainingLoop
+from agl_core.training.resources import make_resources
+from agl_core.types import Evaluation, Report, Task
+
+REPORT = "report.json"
+
+
+class App:
+    """One run of one configuration."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        inputs: Inputs | None = None,
+        *,
+        observers: Sequence[Observer] = (),
+        plugins: PluginManager | None = None,
+    ) -> None:
+        """Check what can be checked before anything starts.
+
+        Args:
+            config: The run's configuration.
+            inputs: Objects that take the place of references in the configuration.
+            observers: Told of every step and evaluation.
+            plugins: Loaded plugins; built-in, installed and configured ones when None.
+
+        Raises:
+            ConfigError: a name, key or value is wrong.
+        """
+        self._config = config
+        self._inputs = inputs or Inputs()
+        self._observers = observers
+        self._plugins = plugins or load_plugins(config.plugins)
+        self._plan = Blueprint(
+            config=config,
+            plugins=self._plugins,
+            agent=make_agent(config, self._inputs.agent),
+            scorer=make_scorer(config, self._plugins, self._inputs.reward),
+            directory=Path(config.directory) / config.name,
+            observers=observers,
+        )
+        self._plugins.observe("agl_config_resolved", config=config)
+
+    async def train(self) -> Report:
+        """Train to the configured step; the report is stored in the run's directory."""
+        config = self._config
+        tasks = make_tasks(self._inputs.tasks, config.tasks.train, "train")
+        val_tasks = self._val_tasks()
+        async with open_rooms(self._plan, training=True) as rooms:
+            for observer in self._observers:
+                observer.started(config)
+            self._plugins.observe("agl_run_started", run_id=config.name, store=rooms.store)
+            report = await beside(rooms.runner, self._loop(rooms, tasks, val_tasks).run())
+        text = msgspec.json.format(msgspec.json.encode(report))
+        (self._plan.directory / REPORT).write_bytes(text)
+        self._plugins.observe("agl_run_finished", report=report)
+        for observer in self._observers:
+            observer.finished(report)
+        return report
+
+    async def evaluate(self, *, checkpoint: str | Path | None = None) -> Evaluation:
+        """Score the agents on the validation tasks (the training tasks where there are none).
+
+        Args:
+            checkpoint: Weights to load; the configured models' own when None.
+        """
+        tasks = self._val_tasks() or make_tasks(
+            self._inputs.tasks, self._config.tasks.train, "train"
+        )
+        async with open_rooms(self._plan, training=False) as rooms:
+            step = await _load(rooms, Path(checkpoint)) if checkpoint is not None else 0
+            evaluator = Evaluator(rooms.source, rooms.adapter, self._config.eval)
+            made = make_resources(self._config, rooms.gateway, rooms.policies, step=step)
+            resources = await rooms.source.publish(made)
+            work = evaluator.evaluate(
+                tasks, step=step, resources_version=resources.version, mode="test"
+            )
+            evaluation = await beside(rooms.runner, work)
+        for observer in self._observers:
+            observer.evaluation(evaluation)
+        return evaluation
+
+    def _val_tasks(self) -> list[Task]:
+        given, configured = self._inputs.val_tasks, self._config.tasks.val
+        if given is None and configured is None:
+            return []
+        return make_tasks(given, configured, "val")
+
+    def _loop(self, rooms: Rooms, tasks: Sequence[Task], val_tasks: Sequence[Task]) -> TrainingLoop:
+        config = self._config
+        if rooms.algorithm is None:
+            raise ConfigError("These rooms were opened to evaluate, not to train")
+        metrics = self._plugins.registry("metrics")
+        return TrainingLoop(
+            config,
+            LoopRooms(
+                source=rooms.source,
+                groups=GroupBuilder(
+                    rooms.adapter,
+                    rollout=config.rollout,
+                    max_error_share=config.capture.max_error_share,
+                ),
+                algorithm=rooms.algorithm,
+                forest=forest,
+                gateway=rooms.gateway,
+                engine=rooms.engine,
+                evaluator=Evaluator(rooms.source, rooms.adapter, config.eval),
+                checkpoints=Checkpoints(
+                    self._plan.directory / "checkpoints", keep=config.train.keep_checkpoints
+                ),
+                events=rooms.events,
+                metrics=[metrics.resolve(name) for name in metrics.names()],
+            ),
+            policies=rooms.policies,
+            tasks=tasks,
+            val_tasks=val_tasks,
+            config_digest=config_digest(config),
+        )
+
+
+async def _load(rooms: Rooms, checkpoint: Path) -> int:
+    """Put a checkpoint's weights in service; returns its step.
+
+    Raises:
+        ConfigError: it holds no weights of any policy of this run.
+    """
+    state = read_state(checkpoint)
+    loaded = 0
+    for policy in rooms.policies:
+        weights = checkpoint / POLICIES / policy.name
+        if weights.is_dir():
+            version = state.versions[policy.name]
+            await rooms.engine.load(policy.name, str(weights), version=version)
+            served = msgspec.structs.replace(policy, version=version)
+            rooms.gateway.route(served, rooms.engine.backend(policy.name))
+            loaded += 1
+    if not loaded:
+        raise ConfigError(
+            f"Checkpoint {checkpoint} holds no weights for the policies of this configuration "
+            f"({[policy.name for policy in rooms.policies]})"
+        )
+    return state.step
