@@ -179,10 +179,11 @@ class StoreShell(ABC):
         watch = self._finals.watch(rollout_ids)
         try:
             known = await self._existing(rollout_ids)
-            for rollout in known.values():
-                if rollout.status.final:
-                    watch.see(rollout.id)
-            if watch.remaining:
+            final = [rollout.id for rollout in known.values() if rollout.status.final]
+            if len(final) < len(known):
+                # The rest may have ended since it was read: the watch knows, `known` does not.
+                for rollout_id in final:
+                    watch.see(rollout_id)
                 await watch.wait(timeout_s=timeout_s)
                 known = await self._existing(rollout_ids)
         finally:
@@ -190,6 +191,7 @@ class StoreShell(ABC):
         return [known[one] for one in rollout_ids if known[one].status.final]
 
     async def _existing(self, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
+        self._check_open()
         return await self._read(lambda records: _operations.existing(records, rollout_ids))
 
     async def consume(self, rollout_ids: Sequence[str]) -> int:

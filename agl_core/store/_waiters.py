@@ -60,12 +60,13 @@ class Watch:
     """One caller's wait for a set of rollouts to become final."""
 
     def __init__(self, rollout_ids: Iterable[str]) -> None:
-        self.remaining = set(rollout_ids)
+        self.rollout_ids = frozenset(rollout_ids)
+        self._remaining = set(self.rollout_ids)
         self._done = asyncio.get_running_loop().create_future()
 
     def see(self, rollout_id: str) -> None:
-        self.remaining.discard(rollout_id)
-        if not self.remaining and not self._done.done():
+        self._remaining.discard(rollout_id)
+        if not self._remaining and not self._done.done():
             self._done.set_result(None)
 
     def fail(self, error: StoreError) -> None:
@@ -74,7 +75,7 @@ class Watch:
 
     async def wait(self, *, timeout_s: float | None) -> None:
         """Return when all were seen or `timeout_s` passed."""
-        if self.remaining:
+        if self._remaining:
             await asyncio.wait({self._done}, timeout=timeout_s)
         if self._done.done():
             self._done.result()
@@ -89,12 +90,12 @@ class Finals:
     def watch(self, rollout_ids: Iterable[str]) -> Watch:
         """Begin before reading states: what ends in between is then not missed."""
         watch = Watch(rollout_ids)
-        for rollout_id in watch.remaining:
+        for rollout_id in watch.rollout_ids:
             self._watches.setdefault(rollout_id, set()).add(watch)
         return watch
 
     def unwatch(self, watch: Watch) -> None:
-        for rollout_id in watch.remaining:
+        for rollout_id in watch.rollout_ids:
             watches = self._watches.get(rollout_id, set())
             watches.discard(watch)
             if not watches:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from agl_core.errors import ConfigError
+from agl_core.errors import ConfigError, StoreError
 from agl_core.store._operations import Operations
 from agl_core.store._owners import FileOwnership
 from agl_core.store._records import Records
@@ -73,7 +73,12 @@ class SqliteStore(StoreShell):
         )
         await self._writer.start()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="agl-store-reader")
-        self._reading = await self._in_reader(self._connect_reader)
+        try:
+            self._reading = await self._in_reader(self._connect_reader)
+        except StoreError:
+            self._reader.shutdown()
+            await self._writer.stop()
+            raise
 
     def _connect_reader(self) -> sqlite3.Connection:
         with store_errors(self._settings):
