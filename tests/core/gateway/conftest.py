@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 from urllib.parse import quote
@@ -38,9 +38,7 @@ class World:
         self.session = await enter(aiohttp.ClientSession())
         self.backend = HttpBackend(self.server.base_url, model="weights-1")
         self.stack.push_async_callback(self.backend.close)
-        self.gateway = GatewayServer(
-            self.store, gateway or GatewayOptions(flush_interval_s=0.01)
-        )
+        self.gateway = GatewayServer(self.store, gateway or GatewayOptions(flush_interval_s=0.01))
         self.route("trained", ("writer", "planner", "@*"), trainable=True)
         self.route("frozen", ("*",), trainable=False)
         await self.gateway.start()
@@ -84,9 +82,18 @@ class World:
         spans = await self.store.spans([attempt.rollout_id])
         return [span.call for span in spans if span.call is not None]
 
+    async def until(self, condition: Callable[[], Any]) -> None:
+        """Give the loop turns until something without an event of its own has happened."""
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
     async def idle(self) -> None:
         """Wait until the gateway serves nobody and the backend generates nothing."""
-        while self.gateway.in_flight or self.server.in_flight:
+        await self.until(lambda: not (self.gateway.in_flight or self.server.in_flight))
+
+    async def stored(self, attempt: Attempt) -> None:
+        """Wait until the store holds a record of the attempt."""
+        while not await self.store.spans([attempt.rollout_id]):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 

@@ -136,8 +136,7 @@ async def test_a_try_already_written_is_counted_when_superseded(world: Any) -> N
     headers = world.headers(attempt, call="call_1")
     async with world.post(headers) as answer:
         await answer.read()
-    while not await world.store.spans([attempt.rollout_id]):
-        await asyncio.sleep(0.001)
+    await world.stored(attempt)
     async with world.post(headers) as answer:
         await answer.read()
     calls = await world.calls(attempt)
@@ -185,8 +184,7 @@ async def test_paused_calls_wait_and_are_no_error(world: Any) -> None:
     await world.gateway.pause()
     assert await world.gateway.drain(timeout_s=1) == 0
     asking = asyncio.create_task(world.ask(attempt))
-    while not world.gateway.in_flight:
-        await asyncio.sleep(0.001)
+    await world.until(lambda: world.gateway.in_flight)
     assert not asking.done()
     assert world.server.log == []
     world.route("trained", ("writer",), trainable=True, version=3)
@@ -217,8 +215,7 @@ async def test_drain_restarts_calls_nobody_has_seen(world: Any) -> None:
     hold = Hold(world)
     asking = [asyncio.create_task(world.ask(attempt, stream=s)) for s in (False, True)]
     await hold.reached.wait()
-    while world.server.in_flight < 2:
-        await asyncio.sleep(0.001)
+    await world.until(lambda: world.server.in_flight == 2)
     await world.gateway.pause()
     assert await world.gateway.drain(timeout_s=0) == 2
     await world.server.ended(2)
@@ -334,8 +331,7 @@ async def test_error_event_inside_a_stream_is_recorded(world: Any) -> None:
 async def test_records_reach_the_store_before_sealing(world: Any) -> None:
     attempt = await world.attempt()
     await world.ask(attempt)
-    while not await world.store.spans([attempt.rollout_id]):
-        await asyncio.sleep(0.001)
+    await world.stored(attempt)
     assert await world.gateway.seal(attempt.id) == 1
     assert len(await world.store.spans([attempt.rollout_id])) == 1
 
@@ -357,8 +353,7 @@ async def test_a_full_buffer_holds_new_calls_until_the_store_writes(
     await world.ask(attempt)
     await entered.wait()
     second = asyncio.create_task(world.ask(attempt))
-    while not world.gateway.in_flight:
-        await asyncio.sleep(0.001)
+    await world.until(lambda: world.gateway.in_flight)
     assert len(world.server.log) == 1
     blocked.set()
     await second

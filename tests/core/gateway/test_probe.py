@@ -76,7 +76,7 @@ async def test_undecidable_logprobs_are_said_to_be_so(world: Any, caplog: Any) -
 
 async def test_a_dead_backend_is_an_engine_error(world: Any) -> None:
     world.server.fail(1, status=500)
-    with pytest.raises(EngineError, match="HTTP 500.*out of order"):
+    with pytest.raises(EngineError, match=r"HTTP 500.*out of order"):
         await world.gateway.probe("trained")
 
 
