@@ -13,6 +13,7 @@ from agl_core.tracing.context import (
     current_scope,
     enter,
     open_scope,
+    opened_here,
     origins_of,
     resource,
 )
@@ -25,6 +26,7 @@ from agl_core.tracing.emit import (
     reward_value,
     trace,
 )
+from agl_core.tracing.guard import guarded
 from agl_core.tracing.inheritance import child_environment
 from agl_core.tracing.recorder import Recorder
 from agl_core.tracing.scoped import Scoped, agent_scope, operation
@@ -49,7 +51,9 @@ __all__ = [
     "emit_reward",
     "emit_tool_call",
     "enter",
+    "guarded",
     "open_scope",
+    "opened_here",
     "operation",
     "origins_of",
     "resource",

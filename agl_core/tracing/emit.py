@@ -16,6 +16,7 @@ from typing import Any
 from agl_core import semconv
 from agl_core.errors import RewardError
 from agl_core.tracing.context import AttemptContext, active, close_scope, enter, open_scope
+from agl_core.tracing.guard import guarded
 from agl_core.tracing.recorder import Recorder
 from agl_core.types import (
     LLM,
@@ -103,6 +104,7 @@ def emit_reward(
     )
 
 
+@guarded()
 def emit_message(content: Any, *, role: str = "") -> None:
     """Record a message of the agent's own making, such as a note or a step's summary."""
     if (context := active()) is not None:
@@ -110,12 +112,14 @@ def emit_message(content: Any, *, role: str = "") -> None:
         context.recorder.point(semconv.AGL_MESSAGE, attributes=attributes)
 
 
+@guarded()
 def emit_object(value: Any, *, name: str = "object") -> None:
     """Record any value under a name; what has no JSON form is kept as its ``repr``."""
     if (context := active()) is not None:
         context.recorder.point(name, attributes={semconv.AGL_OBJECT: value})
 
 
+@guarded()
 def emit_tool_call(
     name: str,
     arguments: Any = None,
@@ -147,6 +151,7 @@ def emit_tool_call(
     recorder.end(span, status="error" if error else "ok", error=error)
 
 
+@guarded()
 def emit_exception(error: BaseException) -> None:
     """Record an exception that the agent handled itself."""
     if (context := active()) is not None:

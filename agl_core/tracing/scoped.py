@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 from agl_core.tracing.context import ScopeFrame, active, close_scope, open_scope
 from agl_core.tracing.emit import describe, exception_attributes
+from agl_core.tracing.guard import guarded
 from agl_core.tracing.recorder import Recorder
 from agl_core.types import Scope, ScopeKind, SpanKind
 
@@ -25,6 +26,7 @@ class _Work:
         self.recorder = recorder
         self.scope = scope
 
+    @guarded()
     def end(self, error: BaseException | None) -> None:
         close_scope(self.scope)
         if error is None or isinstance(error, GeneratorExit):
@@ -90,6 +92,7 @@ class Scoped:
             wrapped = self._plain(function)
         return cast("_Function", functools.wraps(function)(wrapped))
 
+    @guarded()
     def _begin(self) -> _Work | None:
         context = active()
         if context is None:

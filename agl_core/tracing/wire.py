@@ -14,7 +14,6 @@ A request is changed only inside an attempt and only on its way to a known gatew
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import quote
@@ -24,10 +23,9 @@ from agl_core.interfaces import Integration
 from agl_core.tracing.calls import FIRST_ERROR, Sent, call_id, call_scope, operation_of, own_span
 from agl_core.tracing.context import AttemptContext, active, current_scope, origin_key
 from agl_core.tracing.emit import describe
+from agl_core.tracing.guard import report
 from agl_core.tracing.patch import Patch
 from agl_core.types import Scope
-
-_log = logging.getLogger(__name__)
 
 _SHORTEST_TIMEOUT_S: Final = 0.001
 
@@ -77,8 +75,7 @@ class Wire:
             _limit_timeout(client, request, context.seconds_left())
             return self._identify(context, request)
         except Exception as error:  # noqa: BLE001  telemetry never raises into user code
-            _log.warning("A request could not be marked", exc_info=True)
-            context.recorder.capture_error(
+            report(
                 f"A request went out without its identity: {describe(error)}. Please report this"
             )
             return None

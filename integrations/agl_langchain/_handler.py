@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from functools import wraps
-from typing import Any, ParamSpec
+from typing import Any
 from uuid import UUID
 from weakref import WeakValueDictionary
 
 from langchain_core.callbacks import BaseCallbackHandler
 
 from agl_core import semconv
-from agl_core.tracing.context import active
+from agl_core.tracing import active, guarded
 from agl_langchain._runs import FRAMEWORK, Run, RunTable, Start
-
-_log = logging.getLogger(__name__)
-_P = ParamSpec("_P")
-
-
-def _telemetry(callback: Callable[_P, None]) -> Callable[_P, None]:
-    """Keep our own failures out of the agent; they are logged and counted as capture errors."""
-
-    @wraps(callback)
-    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> None:
-        try:
-            callback(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001  telemetry never raises into user code
-            _log.warning("%s failed", callback.__qualname__, exc_info=True)
-            context = active()
-            if context is not None:
-                with suppress(Exception):
-                    context.recorder.capture_error(
-                        f"{callback.__qualname__} failed: {error!r}", framework=FRAMEWORK
-                    )
-
-    return guarded
 
 
 class AglCallbackHandler(BaseCallbackHandler):
@@ -55,7 +30,7 @@ class AglCallbackHandler(BaseCallbackHandler):
         # A run lives in its attempt's table; an attempt that ends early leaves nothing here.
         self._open: WeakValueDictionary[UUID, Run] = WeakValueDictionary()
 
-    @_telemetry
+    @guarded(FRAMEWORK)
     def on_chain_start(
         self,
         serialized: dict[str, Any] | None,
@@ -71,17 +46,17 @@ class AglCallbackHandler(BaseCallbackHandler):
         start = Start(run_id, parent_run_id, _name(serialized, kwargs, "chain"), metadata)
         self._begin(RunTable.open_chain, start)
 
-    @_telemetry
+    @guarded(FRAMEWORK)
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         del outputs, kwargs
         self._end(run_id)
 
-    @_telemetry
+    @guarded(FRAMEWORK)
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         del kwargs
         self._end(run_id, error=error)
 
-    @_telemetry
+    @guarded(FRAMEWORK)
     def on_retriever_start(
         self,
         serialized: dict[str, Any] | None,
@@ -97,17 +72,17 @@ class AglCallbackHandler(BaseCallbackHandler):
         start = Start(run_id, parent_run_id, _name(serialized, kwargs, "retriever"), metadata)
         self._begin(RunTable.open_chain, start)
 
-    @_telemetry
+    @guarded(FRAMEWORK)
     def on_retriever_end(self, documents: Any, *, run_id: UUID, **kwargs: Any) -> None:
         del documents, kwargs
         self._end(run_id)
 
-    @_telemetry
+    @guarded(FRAMEWORK)
     def on_retriever_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         del kwargs
         self._end(run_id, error=error)
 
-    @_telemetry
+    @guarded(FRAMEWORK)
     def on_tool_start(  # noqa: PLR0913  LangChain's signature
         self,
         serialized: dict[str, Any] | None,
@@ -130,19 +105,19 @@ class AglCallbackHandler(BaseCallbackHandler):
             attributes[semconv.GEN_AI_TOOL_CALL_ID] = call_id
         self._begin(RunTable.open_tool, Start(run_id, parent_run_id, name, metadata, attributes))
 
-    @_telemetry
+    @guarded(FRAMEWORK)
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
         del kwargs
         # A tool answers with a message in an agent and with its plain result elsewhere.
         result = getattr(output, "content", output)
         self._end(run_id, attributes={semconv.GEN_AI_TOOL_RESULT: result})
 
-    @_telemetry
+    @guarded(FRAMEWORK)
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         del kwargs
         self._end(run_id, error=error)
 
-    @_telemetry
+    @guarded(FRAMEWORK)
     def on_chat_model_start(
         self,
         serialized: dict[str, Any] | None,
@@ -159,7 +134,7 @@ class AglCallbackHandler(BaseCallbackHandler):
             Start(run_id, parent_run_id, _name(serialized, kwargs, "model"), metadata), kwargs
         )
 
-    @_telemetry
+    @guarded(FRAMEWORK)
     def on_llm_start(
         self,
         serialized: dict[str, Any] | None,
@@ -183,7 +158,7 @@ class AglCallbackHandler(BaseCallbackHandler):
         if run is not None:
             run.table.answering(run)
 
-    @_telemetry
+    @guarded(FRAMEWORK)
     def on_llm_end(self, response: Any, *, run_id: UUID, **kwargs: Any) -> None:
         del kwargs
         output: dict[str, Any] = getattr(response, "llm_output", None) or {}
@@ -191,7 +166,7 @@ class AglCallbackHandler(BaseCallbackHandler):
         attributes = {semconv.GEN_AI_RESPONSE_ID: response_id} if response_id else None
         self._end(run_id, attributes=attributes)
 
-    @_telemetry
+    @guarded(FRAMEWORK)
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         del kwargs
         self._end(run_id, error=error)
