@@ -149,7 +149,7 @@ class Agent:
 
 
 @contextmanager
-def _running(kind: EventKind, name: str) -> Iterator[None]:
+def _running(kind: EventKind, name: str) -> Generator[None, None, None]:
     run_id, parent = uuid4().hex, _RUN.get()
     listeners = tuple(Agent.listeners)
     for listener in listeners:
@@ -186,9 +186,9 @@ def _merge(events: Iterator[dict[str, Any]]) -> dict[str, Any]:
             content.append(choice["delta"].get("content") or "")
             for piece in choice["delta"].get("tool_calls") or ():
                 if piece["index"] == len(calls):
-                    calls.append({"id": piece["id"], "type": "function", "function": {}})
-                function = calls[piece["index"]]["function"]
+                    function = {"name": "", "arguments": ""}
+                    calls.append({"id": piece["id"], "type": "function", "function": function})
                 for key, text in piece["function"].items():
-                    function[key] = function.get(key, "") + text
+                    calls[piece["index"]]["function"][key] += text
     message: dict[str, Any] = {"role": "assistant", "content": "".join(content) or None}
     return {**message, "tool_calls": calls} if calls else message

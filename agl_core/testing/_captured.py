@@ -1,0 +1,140 @@
+"""Comparisons of what was recorded with what really happened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from agl_core.errors import CaptureError
+from agl_core.interfaces import AttemptRecord
+from agl_core.testing.bench import Played
+from agl_core.testing.fake_openai import Answered
+from agl_core.types import ModelCall, Span, SpanKind, Triplet
+
+
+def speaker(call: ModelCall) -> str:
+    """Who really made a call: every agent of the scenario asks for a model of its own."""
+    return call.model.partition("@")[0]
+
+
+def check_tokens(played: Played, log: Sequence[Answered]) -> None:
+    """Every recorded call equals the one answer of the backend's log that it claims to be."""
+    answers = {answer.id: answer for answer in log}
+    assert played.calls, "the gateway recorded no call"
+    for call in played.calls:
+        answer = answers[call.response_id]
+        assert call.prompt_token_ids == answer.prompt_token_ids, f"prompt ids of {call.id}"
+        assert call.messages == answer.body["messages"], f"messages of {call.id}"
+        assert call.tools == answer.body.get("tools", []), f"tools of {call.id}"
+        for choice, sampled in zip(call.choices, answer.choices, strict=True):
+            assert choice.token_ids == sampled.token_ids, f"response ids of {call.id}"
+            assert choice.logprobs == sampled.logprobs, f"log-probabilities of {call.id}"
+            assert choice.text == sampled.text, f"text of {call.id}"
+            assert choice.tool_calls == sampled.tool_calls, f"tool calls of {call.id}"
+
+
+def check_identity(
+    played: Played, *, names: Mapping[str, str | None] | None = None
+) -> dict[str, Span]:
+    """Each call has one LLM span, and both name the agent that really spoke.
+
+    Args:
+        played: The attempt.
+        names: Who really spoke to the name that must be recorded, where they differ.
+
+    Returns:
+        The LLM spans by call id.
+    """
+    spans: dict[str, Span] = {}
+    for span in played.spans:
+        if span.kind is SpanKind.LLM:
+            assert span.call_id, f"LLM span {span.name!r} of {span.agent!r} has no call"
+            assert span.call_id not in spans, f"call {span.call_id} has two LLM spans"
+            spans[span.call_id] = span
+    assert spans.keys() == {call.id for call in played.calls}, "LLM spans and calls differ"
+    for call in played.calls:
+        real = speaker(call)
+        expected = (names or {}).get(real, real)
+        recorded, traced = call.agent or None, spans[call.id].agent
+        assert recorded == expected, f"{real} spoke, the gateway was told {recorded!r}"
+        assert traced == expected, f"{real} spoke, the span says {traced!r}"
+        assert call.rollout_id == played.record.rollout.id, "a call of another rollout"
+        assert call.model == played.job.model(real), "a call of another rollout"
+        if expected is not None:
+            assert call.agent_run_id, f"call of {real} names no agent run"
+            assert call.agent_run_id == spans[call.id].agent_run_id, "two agent runs for one call"
+    return spans
+
+
+def without_ids(value: Any) -> Any:
+    """A JSON value without the ids in it, which differ from run to run."""
+    if isinstance(value, Mapping):
+        named = cast("Mapping[str, Any]", value)
+        return {
+            name: without_ids(item)
+            for name, item in named.items()
+            if name not in ("id", "tool_call_id")
+        }
+    if isinstance(value, (list, tuple)):
+        return [without_ids(item) for item in cast("Sequence[Any]", value)]
+    return value
+
+
+def ancestors(spans: Sequence[Span], span: Span) -> list[Span]:
+    """Spans around `span`, nearest first."""
+    known = {each.id: each for each in spans}
+    found: list[Span] = []
+    while span.parent_id is not None and span.parent_id in known:
+        span = known[span.parent_id]
+        found.append(span)
+    return found
+
+
+def triplets(played: Played, *agents: str) -> list[Triplet]:
+    """The samples of `agents` in causal order."""
+    adapted = played.adapt(*agents)
+    found = [
+        call
+        for paths in adapted.trajectories.values()
+        for trajectory in paths
+        for call in trajectory.calls
+    ]
+    return sorted(found, key=lambda triplet: (triplet.agent, triplet.ordinal))
+
+
+def comparable(found: Sequence[Triplet]) -> list[dict[str, Any]]:
+    """Triplets without what differs between two runs that say the same."""
+    volatile = {"call_id", "rollout_id", "attempt_id", "agent_run_id", "logprobs"}
+    return [
+        {
+            name: value
+            for name, value in msgspec.structs.asdict(each).items()
+            if name not in volatile
+        }
+        for each in found
+    ]
+
+
+def check_wrong_join_is_caught(played: Played) -> None:
+    """Exchange the calls of two agents' spans: the join must refuse the attempt."""
+    spans = list(played.record.spans)
+    traced = [
+        at for at, span in enumerate(spans) if span.kind is SpanKind.LLM and span.call is None
+    ]
+    first, last = traced[0], traced[-1]
+    assert spans[first].agent != spans[last].agent
+    spans[first], spans[last] = (
+        msgspec.structs.replace(spans[first], call_id=spans[last].call_id),
+        msgspec.structs.replace(spans[last], call_id=spans[first].call_id),
+    )
+    record = AttemptRecord(
+        rollout=played.record.rollout, attempt=played.record.attempt, spans=spans
+    )
+    wrong = Played(job=played.job, record=record, output=None, error=None)
+    try:
+        wrong.adapt("*")
+    except CaptureError:
+        return
+    raise AssertionError("calls of two agents were exchanged and nobody noticed")

@@ -1,0 +1,222 @@
+"""A bench for agents: the real store, gateway, recorder and adapter around a fake model server."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from contextvars import copy_context
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from agl_core.adapters.adapter import TrajectoryAdapter
+from agl_core.gateway.app import GatewayServer
+from agl_core.gateway.backend_http import HttpBackend
+from agl_core.interfaces import AdaptedAttempt, AttemptRecord
+from agl_core.store.memory import MemoryStore
+from agl_core.testing.fake_openai import Answered, FakeOpenAI, FakeOptions
+from agl_core.testing.scenario import Job, reply
+from agl_core.tracing import AttemptContext, Recorder, emit_reward, enter, origins_of
+from agl_core.types import (
+    LLM,
+    AttemptStatus,
+    Claim,
+    Failure,
+    FailureKind,
+    ModelCall,
+    Policy,
+    Resources,
+    Rollout,
+    Span,
+    Task,
+)
+from agl_core.types.ids import new_id
+
+__all__ = ["POLICY", "Action", "Bench", "Played"]
+
+POLICY: Final = Policy(name="policy", agents=("*",), trainable=True, model="fake-model", version=1)
+Action = Callable[[Job], Any]
+"""A program to run in a rollout: sync, in a thread of its own, or async, in a task of its own."""
+_ROUND_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """One ended attempt: what the program gave and what was recorded."""
+
+    job: Job
+    record: AttemptRecord
+    output: Any
+    error: BaseException | None
+
+    @property
+    def spans(self) -> list[Span]:
+        """What tracing recorded, without the gateway's spans, in order."""
+        spans = [span for span in self.record.spans if span.call is None]
+        return sorted(spans, key=lambda span: span.order)
+
+    @property
+    def calls(self) -> list[ModelCall]:
+        """What the gateway recorded, in the order in which the calls began."""
+        calls = [span.call for span in self.record.spans if span.call is not None]
+        return sorted(calls, key=lambda call: call.started_ns)
+
+    def adapt(self, *agents: str) -> AdaptedAttempt:
+        """Join and credit for the training of `agents`.
+
+        Raises:
+            CaptureError: the two recorders do not agree.
+        """
+        return TrajectoryAdapter(agents, policies=[POLICY]).adapt(self.record)
+
+
+class Bench:
+    """Plays programs as rollouts against `fake`, through a gateway that records."""
+
+    def __init__(self, fake: FakeOpenAI, store: MemoryStore, gateway: GatewayServer) -> None:
+        """Made by `open`."""
+        self.fake = fake
+        self.gateway = gateway
+        self._store = store
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, options: FakeOptions | None = None) -> AsyncGenerator[Bench, None]:
+        """Start everything on loopback ports that the system chooses."""
+        store = MemoryStore()
+        await store.open()
+        async with FakeOpenAI(reply, options) as fake:
+            backend = HttpBackend(fake.base_url, model=POLICY.model)
+            gateway = GatewayServer(store)
+            gateway.route(POLICY, backend)
+            await gateway.start()
+            try:
+                await gateway.probe(POLICY.name)
+                fake.log.clear()
+                yield cls(fake, store, gateway)
+            finally:
+                await gateway.stop()
+                await backend.close()
+                await store.close()
+
+    async def play(
+        self,
+        action: Action,
+        *,
+        rollouts: int = 1,
+        recorder: Callable[[Claim], Recorder] | None = None,
+    ) -> list[Played]:
+        """Run `action` in that many rollouts at once; each earns the reward 1.0 if it returns.
+
+        Args:
+            action: The program; an exception it raises is kept in `Played.error`.
+            rollouts: How many; each has a `Job.key` of its own.
+            recorder: Makes each attempt's recorder.
+        """
+        tasks = [
+            Rollout(id=new_id("rollout"), task=Task(id=str(number)), run_id="bench")
+            for number in range(rollouts)
+        ]
+        await self._store.enqueue(tasks)
+        claims = await self._store.claim("bench", limit=rollouts)
+        with ThreadPoolExecutor(max_workers=rollouts) as pool:
+            return await asyncio.gather(
+                *(self._attempt(action, claim, pool, recorder or _recorder) for claim in claims)
+            )
+
+    async def one(self, action: Action) -> Played:
+        """Run `action` in one rollout."""
+        return (await self.play(action))[0]
+
+    def interleave(self, count: int, *, seed: int = 0) -> None:
+        """Hold the model's answers until `count` requests wait, then give them in random order.
+
+        With `count` rollouts of equally many calls, every round of answers mixes all of them.
+        """
+        self.fake.pace = _Rounds(count, Random(seed)).pace  # noqa: S311
+
+    async def _attempt(
+        self,
+        action: Action,
+        claim: Claim,
+        pool: ThreadPoolExecutor,
+        make_recorder: Callable[[Claim], Recorder],
+    ) -> Played:
+        rollout, attempt = claim.rollout, claim.attempt
+        self.gateway.open(rollout, attempt)
+        recorder = make_recorder(claim)
+        llm = LLM(
+            model=POLICY.name, base_url=f"{self.gateway.url}/v1", api_key=self.gateway.api_key
+        )
+        job = Job(llm.base_url, llm.api_key, key=rollout.task.id)
+        context = AttemptContext(
+            rollout=rollout,
+            attempt=attempt,
+            llm=llm,
+            resources=Resources(),
+            recorder=recorder,
+            origins=origins_of(self.gateway.url),
+            deadline=time.monotonic() + rollout.limits.timeout_s,
+        )
+        output, error = await _outcome(action, job, context, pool)
+        await self.gateway.seal(attempt.id)
+        ended = await self._store.finish(
+            attempt.id,
+            status=AttemptStatus.SUCCEEDED if error is None else AttemptStatus.FAILED,
+            spans=recorder.drain(),
+            failure=None if error is None else Failure(kind=FailureKind.AGENT, message=repr(error)),
+        )
+        spans = await self._store.spans([rollout.id])
+        record = AttemptRecord(rollout=rollout, attempt=ended, spans=spans)
+        return Played(job=job, record=record, output=output, error=error)
+
+
+def _recorder(claim: Claim) -> Recorder:
+    return Recorder(claim.rollout.id, claim.attempt.id)
+
+
+async def _outcome(
+    action: Action, job: Job, context: AttemptContext, pool: ThreadPoolExecutor
+) -> tuple[Any, BaseException | None]:
+    async def in_task() -> Any:
+        with enter(context):
+            if inspect.iscoroutinefunction(action):
+                output = await action(job)
+            else:
+                here = copy_context()
+                loop = asyncio.get_running_loop()
+                output = await loop.run_in_executor(pool, lambda: here.run(action, job))
+            emit_reward(1.0)
+            return output
+
+    try:
+        return await asyncio.create_task(in_task()), None
+    except Exception as error:  # noqa: BLE001  kept as the attempt's outcome
+        return None, error
+
+
+class _Rounds:
+    """Releases waiting answers a whole round at a time, shuffled."""
+
+    def __init__(self, count: int, random: Random) -> None:
+        self._count = count
+        self._random = random
+        self._waiting: list[asyncio.Event] = []
+
+    async def pace(self, answer: Answered, position: int) -> None:
+        """See `agl_core.testing.fake_openai.Pace`."""
+        del answer
+        if position:
+            return
+        mine = asyncio.Event()
+        self._waiting.append(mine)
+        if len(self._waiting) == self._count:
+            waiting, self._waiting = self._waiting, []
+            self._random.shuffle(waiting)
+            for event in waiting:
+                event.set()
+        await asyncio.wait_for(mine.wait(), _ROUND_S)

@@ -1,0 +1,347 @@
+"""What every framework integration keeps, checked against the backend's own log.
+
+::
+
+    class TestMine(IntegrationContract):
+        package = "agl_mine"
+        frameworks = ("mine",)
+
+        def integration(self): return MineIntegration()
+        def program(self): return MineProgram()          # the scenario, written in the framework
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import subprocess
+import sys
+from abc import abstractmethod
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from typing import Any, ClassVar
+
+import agl_core.tracing as agl
+from agl_core import semconv
+from agl_core.interfaces import Integration
+from agl_core.testing import _captured
+from agl_core.testing._guard import ContractSuite
+from agl_core.testing.bench import Action, Bench, Played
+from agl_core.testing.fake_openai import FakeOptions
+from agl_core.testing.scenario import (
+    ANSWER,
+    CAPABILITIES,
+    EXPECTED,
+    ITEM,
+    JUDGE,
+    PLANNER,
+    TOOL,
+    TOOL_RESULT,
+    WRITER,
+    Job,
+    ScenarioProgram,
+    skeleton,
+)
+from agl_core.tracing import Recorder
+from agl_core.types import Claim, SpanKind
+
+__all__ = ["IntegrationContract"]
+
+_INTERLEAVED = 50
+_STABLE = FakeOptions(stable=True)
+"""Equal texts have equal ids, so that runs can be compared."""
+
+
+class IntegrationContract(ContractSuite):
+    """Subclass it in a module of tests and supply what is abstract."""
+
+    package: ClassVar[str]
+    """Import name of the integration."""
+    frameworks: ClassVar[tuple[str, ...]]
+    """Import names that the integration needs; they are hidden to see that it says so."""
+
+    @abstractmethod
+    def integration(self) -> Integration:
+        """A fresh, unattached integration."""
+
+    @abstractmethod
+    def program(self) -> ScenarioProgram:
+        """The scenario in the framework."""
+
+    def framework_state(self) -> Any:
+        """Everything of the framework that `attach` touches, in a form that compares."""
+        return None
+
+    def test_importing_needs_no_framework_and_using_names_the_pip_line(self) -> None:
+        done = subprocess.run(  # noqa: S603  our own interpreter and module
+            [sys.executable, "-m", "agl_core.testing._hidden", self.package, *self.frameworks],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
+        assert lines
+        assert all("pip install '" in line for line in lines), done.stdout
+
+    def test_capabilities_are_declared(self) -> None:
+        program = self.program()
+        assert program.lacks.keys() <= set(CAPABILITIES), "a declared capability does not exist"
+        for name in CAPABILITIES:
+            written = getattr(type(program), name) is not getattr(ScenarioProgram, name)
+            assert written != bool(program.lacks.get(name)), (
+                f"write {name} or say why there is none"
+            )
+
+    async def test_the_skeleton_is_that_of_every_framework(self) -> None:
+        async with self._attached() as bench:
+            played = await self._play(bench, _rewarded(self.program()))
+            assert played.output == ANSWER
+            assert skeleton(played.spans) == EXPECTED
+            tools = [span for span in played.spans if span.kind is SpanKind.TOOL]
+            assert [tool.attributes[semconv.GEN_AI_TOOL_NAME] for tool in tools] == [TOOL]
+            assert [tool.attributes[semconv.GEN_AI_TOOL_RESULT] for tool in tools] == [TOOL_RESULT]
+            answered = {call.id: call.response_id for call in played.calls}
+            sent = [span for span in played.spans if span.kind is SpanKind.LLM]
+            order = [answered[span.call_id or ""] for span in sent]
+            assert order == [answer.id for answer in bench.fake.log]
+            adapted = played.adapt(PLANNER, WRITER)
+            assert adapted.seen == {PLANNER, WRITER}
+            assert {name: each.value for name, each in adapted.returns.items()} == {
+                PLANNER: 1.0,
+                WRITER: 1.5,
+            }
+
+    async def test_token_ids_equal_the_log_of_the_backend(self) -> None:
+        async with self._attached() as bench:
+            played = await self._play(bench, self.program().run)
+            _captured.check_tokens(played, bench.fake.log)
+            responses = {call.id: call.response_id for call in played.calls}
+            answers = {answer.id: answer for answer in bench.fake.log}
+            found = _captured.triplets(played, PLANNER, WRITER)
+            assert len(found) == len(answers) == 3
+            for triplet in found:
+                answer = answers[responses[triplet.call_id]]
+                assert triplet.prompt_ids == answer.prompt_token_ids
+                assert triplet.response_ids == answer.choices[0].token_ids
+
+    async def test_one_span_per_call_with_the_right_agent_and_parent(self) -> None:
+        async with self._attached() as bench:
+            played = await self._play(bench, self.program().run)
+            for span in _captured.check_identity(played).values():
+                agents = [
+                    each
+                    for each in _captured.ancestors(played.spans, span)
+                    if each.kind is SpanKind.AGENT
+                ]
+                assert agents[0].agent == span.agent
+                assert agents[0].agent_run_id == span.agent_run_id
+
+    async def test_every_form_gives_equal_triplets(self) -> None:
+        program = self.program()
+        async with self._attached(_STABLE) as bench:
+            plain = await self._play(bench, program.run)
+            expected = _captured.comparable(_captured.triplets(plain, PLANNER, WRITER))
+            for name in ("arun", "stream", "astream"):
+                if name in program.lacks:
+                    continue
+                played = await self._play(bench, getattr(program, name))
+                assert played.output == ANSWER, name
+                assert {call.streamed for call in played.calls} == {"stream" in name}, name
+                found = _captured.comparable(_captured.triplets(played, PLANNER, WRITER))
+                assert found == expected, name
+                assert skeleton(played.spans) == EXPECTED, name
+                _captured.check_tokens(played, bench.fake.log)
+                _captured.check_identity(played)
+
+    async def test_structured_output_equals_the_log(self) -> None:
+        program = self.program()
+        if "structured" in program.lacks:
+            return
+        async with self._attached() as bench:
+            played = await self._play(bench, program.structured)
+            assert dict(played.output) == {"item": ITEM}
+            _captured.check_tokens(played, bench.fake.log)
+            _captured.check_identity(played)
+            assert {call.agent for call in played.calls} == {WRITER}
+
+    async def test_parallel_agents_with_equal_texts_keep_their_names(self) -> None:
+        program = self.program()
+        if "parallel" in program.lacks:
+            return
+        async with self._attached() as bench:
+            bench.interleave(2)
+            played = await self._play(bench, program.parallel)
+            assert list(played.output) == [ANSWER, ANSWER]
+            assert sorted(call.agent for call in played.calls) == [PLANNER, WRITER]
+            _captured.check_tokens(played, bench.fake.log)
+            _captured.check_identity(played)
+
+    async def test_an_agent_in_a_tool_speaks_for_itself(self) -> None:
+        program = self.program()
+        if "delegate" in program.lacks:
+            return
+        async with self._attached() as bench:
+            played = await self._play(bench, program.delegate)
+            spans = _captured.check_identity(played)
+            assert [call.agent for call in played.calls] == [PLANNER, WRITER, PLANNER]
+            inner = spans[played.calls[1].id]
+            around = _captured.ancestors(played.spans, inner)
+            assert PLANNER in {span.agent for span in around if span.kind is SpanKind.AGENT}
+            runs = [call.agent_run_id for call in played.calls]
+            assert runs[1] not in (runs[0], runs[2])
+            assert {each.agent for each in _captured.triplets(played, PLANNER)} == {PLANNER}
+
+    async def test_a_model_in_a_tool_is_nobody(self) -> None:
+        program = self.program()
+        if "judge" in program.lacks:
+            return
+        async with self._attached() as bench:
+            played = await self._play(bench, program.judge)
+            _captured.check_identity(played, names={JUDGE: None})
+            assert [_captured.speaker(call) for call in played.calls] == [PLANNER, JUDGE, PLANNER]
+
+    async def test_selecting_the_writer_gives_only_its_calls(self) -> None:
+        async with self._attached() as bench:
+            played = await self._play(bench, self.program().run)
+            adapted = played.adapt(WRITER)
+            assert adapted.trajectories.keys() == adapted.returns.keys() == {WRITER}
+            writers = [call.id for call in played.calls if _captured.speaker(call) == WRITER]
+            found = _captured.triplets(played, WRITER)
+            assert [triplet.call_id for triplet in found] == writers
+            assert len(writers) == 1
+
+    async def test_interleaved_rollouts_in_threads_never_mix(self) -> None:
+        await self._never_mix(self.program().run)
+
+    async def test_interleaved_rollouts_in_tasks_never_mix(self) -> None:
+        program = self.program()
+        if "arun" not in program.lacks:
+            await self._never_mix(program.arun)
+
+    async def test_the_exception_arrives_unchanged(self) -> None:
+        program, error = self.program(), _AgentError("the shop is closed")
+        async with self._attached() as bench:
+            played = await bench.one(lambda job: program.fail(job, error))
+            assert played.error is error
+            ended = {span.agent: span for span in played.spans if span.kind is SpanKind.AGENT}
+            assert ended[PLANNER].status == "error"
+            assert "the shop is closed" in ended[PLANNER].error
+            assert all(span.error != "not ended" for span in played.spans)
+
+    async def test_a_failing_sink_never_reaches_the_agent(self) -> None:
+        async with self._attached() as bench:
+            action = self.program().run
+            (played,) = await bench.play(action, recorder=_BrokenRecorder.of)
+            assert (played.output, played.error) == (ANSWER, None)
+
+    async def test_requests_and_output_are_the_same_with_and_without(self) -> None:
+        async with self._attached(_STABLE) as bench:
+            played = await self._play(bench, self.program().run)
+        async with Bench.open(_STABLE) as bench:
+            job = Job(bench.fake.base_url, "key", key=played.job.key)
+            output = await asyncio.to_thread(self.program().run, job)
+            bodies = [
+                (each.body["messages"], each.body.get("tools", [])) for each in bench.fake.log
+            ]
+        assert output == played.output
+        sent = [(call.messages, call.tools) for call in played.calls]
+        assert _captured.without_ids(sent) == _captured.without_ids(bodies)
+
+    async def test_attaching_twice_records_once_and_detaching_restores(self) -> None:
+        before = _send_functions(), self.framework_state()
+        async with Bench.open() as bench:
+            first = agl.attach(integrations=[self.integration()])
+            second = agl.attach(integrations=[self.integration()])
+            try:
+                twice = await self._play(bench, self.program().run)
+                first.detach()
+                once = await self._play(bench, self.program().run)
+            finally:
+                first.detach()
+                second.detach()
+            for played in (twice, once):
+                assert skeleton(played.spans) == EXPECTED
+                _captured.check_identity(played)
+            assert (_send_functions(), self.framework_state()) == before
+            job = Job(bench.fake.base_url, "key")
+            program = self.program()
+            detached = await self._play(bench, lambda _: program.run(job))
+            assert all(span.kind is not SpanKind.LLM for span in detached.spans)
+
+    async def test_nothing_happens_outside_a_rollout(self) -> None:
+        async with self._attached() as bench:
+            job = Job(bench.fake.base_url, "key")
+            assert await asyncio.to_thread(self.program().run, job) == ANSWER
+            for answer in bench.fake.log:
+                assert not [name for name in answer.headers if name.startswith("x-agl-")]
+
+    async def test_a_wrong_join_is_caught(self) -> None:
+        async with self._attached() as bench:
+            played = await self._play(bench, self.program().run)
+            _captured.check_wrong_join_is_caught(played)
+
+    @asynccontextmanager
+    async def _attached(self, options: FakeOptions | None = None) -> AsyncGenerator[Bench, None]:
+        async with Bench.open(options) as bench:
+            attachment = agl.attach(integrations=[self.integration()])
+            try:
+                yield bench
+            finally:
+                attachment.detach()
+
+    async def _play(self, bench: Bench, action: Action) -> Played:
+        played = await bench.one(action)
+        if played.error is not None:
+            raise played.error
+        return played
+
+    async def _never_mix(self, action: Action) -> None:
+        async with self._attached() as bench:
+            bench.interleave(_INTERLEAVED)
+            for played in await bench.play(action, rollouts=_INTERLEAVED):
+                if played.error is not None:
+                    raise played.error
+                assert played.output == ANSWER
+                assert skeleton(played.spans) == EXPECTED
+                _captured.check_tokens(played, bench.fake.log)
+                _captured.check_identity(played)
+                assert played.job.question in str(played.calls[0].messages)
+                assert len(_captured.triplets(played, WRITER)) == 1
+
+
+class _AgentError(Exception):
+    """What the user's code raises."""
+
+
+class _BrokenRecorder(Recorder):
+    """A recorder that fails at everything but the rewards."""
+
+    @classmethod
+    def of(cls, claim: Claim) -> Recorder:
+        return cls(claim.rollout.id, claim.attempt.id)
+
+    def _fail(self, *arguments: Any, **fields: Any) -> Any:
+        del arguments, fields
+        raise RuntimeError("the sink is broken")
+
+    start = update = end = point = capture_error = _fail
+
+
+def _rewarded(program: ScenarioProgram) -> Action:
+    def action(job: Job) -> str:
+        answer = program.run(job)
+        agl.emit_reward(0.5, "style", agent=WRITER)
+        return answer
+
+    return action
+
+
+def _send_functions() -> list[Any]:
+    """The functions that the wire wraps while attached."""
+    libraries = [importlib.import_module(n) for n in ("httpx", "httpx2") if find_spec(n)]
+    clients = [getattr(each, name) for each in libraries for name in ("Client", "AsyncClient")]
+    return [client.send for client in clients]

@@ -1,0 +1,185 @@
+"""The canonical scenario: planner, tool, writer; three calls, and texts that tell nobody apart.
+
+A framework's author writes `ScenarioProgram` once in the framework; the contract runs it in every
+form and compares what was recorded with what the model server says it answered.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from agl_core.testing.fake_openai import FakeReply
+from agl_core.types import Span, SpanKind
+
+__all__ = [
+    "ANSWER",
+    "CAPABILITIES",
+    "EXPECTED",
+    "ITEM",
+    "JUDGE",
+    "PLANNER",
+    "SYSTEM",
+    "TOOL",
+    "TOOL_RESULT",
+    "WRITER",
+    "Job",
+    "Node",
+    "ScenarioProgram",
+    "reply",
+    "skeleton",
+]
+
+PLANNER: Final = "planner"
+WRITER: Final = "writer"
+JUDGE: Final = "judge"
+SYSTEM: Final = "Answer in one sentence."
+"""System prompt of every agent: prompts do not tell agents apart."""
+ITEM: Final = "tea"
+TOOL: Final = "lookup"
+TOOL_RESULT: Final = "4 coins"
+ANSWER: Final = "Tea is 4 coins."
+"""What every agent says in the end: answers do not tell agents apart either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run of the scenario: where to send, what to ask."""
+
+    base_url: str
+    api_key: str
+    key: str = "0"
+    """Differs between the runs of one test."""
+
+    @property
+    def question(self) -> str:
+        """The user's text, the first message after the system prompt of whoever is asked first."""
+        return f"What is the price of {ITEM}? ({self.key})"
+
+    def model(self, agent: str) -> str:
+        """The model name that `agent` must ask for.
+
+        It reaches the gateway in the body of the request, on another way than the identity that
+        is under test, so it says who really spoke.
+        """
+        return f"{agent}@{self.key}"
+
+
+CAPABILITIES: Final = (
+    "arun",
+    "stream",
+    "astream",
+    "structured",
+    "parallel",
+    "delegate",
+    "judge",
+)
+"""Methods of a program that a framework may lack, with a reason."""
+
+
+class ScenarioProgram(ABC):
+    """The scenario in one framework. Every method makes its agents anew, as a user's code would.
+
+    The planner has a tool `TOOL` with one text argument, ``item``, that gives `TOOL_RESULT`; what
+    the planner says in the end is the writer's input. All agents have the system prompt `SYSTEM` and use the model
+    ``job.model(agent)``.
+    """
+
+    lacks: ClassVar[Mapping[str, str]] = {}
+    """Capability to the reason why the framework has none."""
+
+    @abstractmethod
+    def run(self, job: Job) -> str:
+        """Planner, tool, planner, writer; returns what the writer said."""
+
+    async def arun(self, job: Job) -> str:
+        """`run` with the framework's async interface."""
+        raise NotImplementedError
+
+    def stream(self, job: Job) -> str:
+        """`run` with streamed model calls, read to their end."""
+        raise NotImplementedError
+
+    async def astream(self, job: Job) -> str:
+        """`stream` with the framework's async interface."""
+        raise NotImplementedError
+
+    def structured(self, job: Job) -> Mapping[str, Any]:
+        """Let the writer answer `Job.question` in a form with one text field, ``item``."""
+        raise NotImplementedError
+
+    async def parallel(self, job: Job) -> Sequence[str]:
+        """Ask planner (without tools) and writer `Job.question` at the same time."""
+        raise NotImplementedError
+
+    def delegate(self, job: Job) -> str:
+        """Let the planner's tool be the writer: planner, tool with writer inside, planner."""
+        raise NotImplementedError
+
+    def judge(self, job: Job) -> str:
+        """Let the planner's tool ask the model `JUDGE` directly, without naming an agent for it."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def fail(self, job: Job, error: Exception) -> str:
+        """`run` with a tool that raises `error`, which nothing on the way catches."""
+
+
+def reply(body: Mapping[str, Any]) -> FakeReply:
+    """What the model says: asks for the first tool until it has a result, then answers."""
+    arguments = json.dumps({"item": ITEM})
+    tools: Sequence[Mapping[str, Any]] = body.get("tools") or ()
+    if tools and body["messages"][-1]["role"] != "tool":
+        return FakeReply(
+            tool_calls=[{"name": tools[0]["function"]["name"], "arguments": arguments}]
+        )
+    if body.get("response_format"):
+        return FakeReply(text=arguments)
+    return FakeReply(text=ANSWER)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One span of a skeleton, without what differs between frameworks and runs."""
+
+    kind: str
+    agent: str | None
+    children: tuple[Node, ...] = field(default=())
+
+
+def _llm(agent: str) -> Node:
+    return Node("llm", agent)
+
+
+EXPECTED: Final = (
+    Node("agent", PLANNER, (_llm(PLANNER), Node("tool", PLANNER), _llm(PLANNER))),
+    Node("agent", WRITER, (_llm(WRITER),)),
+)
+"""Skeleton of `ScenarioProgram.run` in every framework."""
+
+_STRUCTURE: Final = (SpanKind.AGENT, SpanKind.LLM, SpanKind.TOOL)
+
+
+def skeleton(spans: Sequence[Span]) -> tuple[Node, ...]:
+    """Agents, tools and calls with their nesting and order; other spans pass their children up."""
+    recorded = [span for span in sorted(spans, key=lambda s: s.order) if span.call is None]
+    known = {span.id for span in recorded}
+    children: dict[str | None, list[Span]] = {}
+    for span in recorded:
+        parent = span.parent_id if span.parent_id in known else None
+        children.setdefault(parent, []).append(span)
+
+    def below(parent: str | None) -> tuple[Node, ...]:
+        nodes: list[Node] = []
+        for span in children.get(parent, ()):
+            inside = below(span.id)
+            if span.kind in _STRUCTURE:
+                nodes.append(Node(span.kind.value, span.agent, inside))
+            else:
+                nodes.extend(inside)
+        return tuple(nodes)
+
+    return below(None)
