@@ -92,14 +92,20 @@ def agl_register_commands(register: Register) -> None:
 
 
 def sqlite_store(config: StoreConfig, directory: Path) -> StoreLifecycle:
-    """The store of a run in `directory`."""
-    from agl_core.store.sqlite import create  # noqa: PLC0415
+    """A store in one file, ``store.db`` in the run's directory unless the path says otherwise."""
+    from agl_core.store.sqlite import SqliteStore  # noqa: PLC0415
 
-    return create(config, directory)
+    return SqliteStore(
+        config.path or directory / "store.db",
+        synchronous=config.synchronous,
+        busy_timeout_s=config.busy_timeout_s,
+        retention=config.retention,
+    )
 
 
 def memory_store(config: StoreConfig, directory: Path) -> StoreLifecycle:
     """A store that keeps nothing on disk."""
-    from agl_core.store.memory import create  # noqa: PLC0415
+    from agl_core.store.memory import MemoryStore  # noqa: PLC0415
 
-    return create(config, directory)
+    del directory
+    return MemoryStore(retention=config.retention)

@@ -1,0 +1,51 @@
+"""``agl eval``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from agl_core.cli.group import CliState
+from agl_core.cli.options import debug_option, json_option, plugin_option, set_option
+from agl_core.cli.output import STDOUT, write_json
+from agl_core.cli.progress import progress
+from agl_core.cli.scripts import importable
+
+
+@click.command()
+@click.argument("config_file", metavar="CONFIG")
+@click.option(
+    "--checkpoint",
+    type=click.Path(exists=True, file_okay=False),
+    metavar="DIR",
+    help="Score these weights instead of the configured model's own.",
+)
+@set_option
+@plugin_option
+@json_option
+@debug_option
+@click.pass_obj
+def command(
+    state: CliState,
+    *,
+    config_file: str,
+    checkpoint: str | None,
+    overrides: tuple[str, ...],
+    plugin_files: tuple[str, ...],
+    json_file: str | None,
+) -> None:
+    """Score an agent program on its validation tasks, with a 95 % interval.
+
+    CONFIG is a configuration (.toml, .yaml, .json); a run's own is config.json in its directory.
+    """
+    from agl_core.app import App, run_blocking  # noqa: PLC0415
+    from agl_core.config.loader import load_config  # noqa: PLC0415
+
+    config = load_config(Path(config_file), overrides)
+    plugins = state.plugins((*config.plugins, *plugin_files))
+    with importable(Path()), progress(stderr=json_file == STDOUT) as display:
+        app = App(config, observers=(display,), plugins=plugins)
+        evaluation = run_blocking(app.evaluate(checkpoint=checkpoint))
+    if json_file is not None:
+        write_json(evaluation, json_file)

@@ -1,0 +1,163 @@
+"""The command group: commands come from plugins, errors are told in one paragraph."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agl_core.builtin import load_plugins
+from agl_core.cli.output import tolerate_any_console, warnings_shown
+from agl_core.errors import AglError, ConfigError, PluginError
+from agl_core.plugins import PluginManager
+
+INTERRUPTED = 130
+"""Exit status after Ctrl+C, as shells expect it."""
+
+
+@dataclass(slots=True)
+class CliState:
+    """What the commands of one invocation share."""
+
+    debug: bool = False
+    files: list[str] = field(default_factory=list[str])
+    """Local plugin files named so far."""
+    _plugins: PluginManager | None = None
+    _loaded: set[Path] = field(default_factory=set[Path])
+
+    def plugins(self, files: Iterable[str] = (), *, tolerant: bool = False) -> PluginManager:
+        """The plugins, loaded once; further local files are added, each once.
+
+        Args:
+            files: Beside those of the whole program.
+            tolerant: Go on after a broken file; it is listed as broken.
+
+        Raises:
+            PluginError: a local file is broken.
+        """
+        if self._plugins is None:
+            self._plugins = load_plugins()
+        for file in (*self.files, *files):
+            path = Path(file).expanduser().resolve()
+            if path not in self._loaded:
+                self._loaded.add(path)
+                with suppress(PluginError) if tolerant else nullcontext():
+                    self._plugins.load_file(path)
+        return self._plugins
+
+
+class AglGroup(click.Group):
+    """Finds commands through plugins and turns `AglError` into a message and an exit status.
+
+    Exit status: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return _state(ctx).plugins().registry("commands").names()
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        commands = _state(ctx).plugins().registry("commands")
+        try:
+            return commands.resolve(cmd_name)
+        except ConfigError as error:
+            raise click.UsageError(str(error), ctx) from error
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List commands by their registered summary; none of them is imported."""
+        registry = _state(ctx).plugins().registry("commands")
+        rows = [(name, registry.get(name).summary) for name in registry.names()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run to the end; in standalone mode the process exits with the status."""
+        tolerate_any_console()
+        extra.setdefault("obj", CliState())
+        with warnings_shown():
+            status = self._run(args, prog_name, complete_var, extra)
+        if standalone_mode:
+            sys.exit(status)
+        return status
+
+    def _run(
+        self,
+        args: Sequence[str] | None,
+        prog_name: str | None,
+        complete_var: str | None,
+        extra: dict[str, Any],
+    ) -> int:
+        state: CliState = extra["obj"]
+        try:
+            outcome = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except click.ClickException as error:
+            error.show()
+            return error.exit_code
+        except click.Abort:
+            click.echo("Interrupted.", err=True)
+            return INTERRUPTED
+        except AglError as error:
+            if state.debug:
+                traceback.print_exception(error)
+            else:
+                click.echo(_paragraph(error), err=True)
+            return 2 if isinstance(error, ConfigError) else 1
+        return outcome if isinstance(outcome, int) else 0
+
+
+def _state(ctx: click.Context) -> CliState:
+    return ctx.ensure_object(CliState)
+
+
+def _paragraph(error: AglError) -> str:
+    text = " ".join(str(error).split())
+    hint = " (--debug shows the traceback)" if error.__cause__ is not None else ""
+    return f"Error: {text}{hint}"
+
+
+def _version() -> str:
+    try:
+        return metadata.version("agl-core")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        click.echo(f"agl-core {_version()}")
+        ctx.exit()
+
+
+def _add_files(ctx: click.Context, _: click.Parameter, value: tuple[str, ...]) -> None:
+    _state(ctx).files += value
+
+
+@click.command(cls=AglGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--plugin",
+    multiple=True,
+    metavar="FILE",
+    is_eager=True,
+    expose_value=False,
+    callback=_add_files,
+    help="Load a local plugin file; may be repeated.",
+)
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version)
+@click.pass_obj
+def cli(state: CliState, *, debug: bool) -> None:
+    """Train the sub-agents you name of an agent that already works."""
+    state.debug = debug

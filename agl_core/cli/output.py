@@ -1,0 +1,81 @@
+"""Writing to consoles and files of any encoding."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from agl_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+STDOUT = "-"
+
+
+def tolerate_any_console() -> None:
+    """Escape what a console's encoding lacks instead of failing on it.
+
+    A console of code page 1252 has no box drawing, emoji or most alphabets; none of them may end
+    a run.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+class _WarningsHandler(logging.Handler):
+    """Writes to standard error, unless the program being run has set up logging itself."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            click.echo(f"{record.levelname.capitalize()}: {record.getMessage()}", err=True)
+
+
+@contextmanager
+def warnings_shown() -> Generator[None, None, None]:
+    """Show agl-core's warnings on standard error while a command runs."""
+    logger, handler = logging.getLogger("agl_core"), _WarningsHandler(logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A rich console on standard output or error as they are now."""
+    from rich.console import Console  # noqa: PLC0415
+
+    return Console(file=sys.stderr if stderr else sys.stdout, highlight=False)
+
+
+def supports_unicode(console: Console) -> bool:
+    return console.encoding.lower().startswith("utf")
+
+
+def write_json(value: Any, target: str) -> None:
+    """Write records as indented JSON, UTF-8 in a file and ASCII on standard output.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    text = msgspec.json.format(msgspec.json.encode(value)).decode()
+    if target == STDOUT:
+        click.echo(json.dumps(json.loads(text), indent=2))
+        return
+    path = Path(target)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n", encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise ConfigError(f"--json {target!r} cannot be written: {error.strerror}") from error

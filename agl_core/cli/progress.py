@@ -1,0 +1,251 @@
+"""Live progress of a run: a small panel on a terminal, one line per step elsewhere."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from agl_core.cli.output import console, supports_unicode
+from agl_core.interfaces import Observer
+from agl_core.types import Estimate, Evaluation, Report, StepReport
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_ASCII: Final = "_.-:=+*#"
+_RECENT: Final = 5
+_CURVE: Final = 40
+
+
+@contextmanager
+def progress(*, stderr: bool = False) -> Generator[Observer, None, None]:
+    """An observer that shows a run on standard output (or error) for as long as it is entered.
+
+    On a terminal the display updates in place; elsewhere every step is one plain line.
+    """
+    target = console(stderr=stderr)
+    if not target.is_terminal or target.is_dumb_terminal:
+        yield PlainProgress(target)
+        return
+    display = LiveProgress(target)
+    with display.shown():
+        yield display
+
+
+@dataclass(slots=True)
+class RunView:
+    """What is known of a run so far, and how it reads."""
+
+    name: str = ""
+    steps: list[StepReport] = field(default_factory=list[StepReport])
+    evaluations: list[Evaluation] = field(default_factory=list[Evaluation])
+
+    @property
+    def last(self) -> StepReport | None:
+        return self.steps[-1] if self.steps else None
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds left at the pace of the last steps; None before the first."""
+        if self.last is None:
+            return None
+        pace = statistics.median(step.wall_s for step in self.steps[-_RECENT:])
+        return pace * max(self.last.steps - self.last.step, 0)
+
+    @property
+    def rewards(self) -> list[float]:
+        return [step.reward for step in self.steps]
+
+    def total(self, kind: str) -> dict[str, int]:
+        """``failures`` or ``lost`` of all steps, by cause."""
+        totals: dict[str, int] = {}
+        for step in self.steps:
+            counts: dict[str, int] = getattr(step, kind)
+            for cause, count in counts.items():
+                totals[cause] = totals.get(cause, 0) + count
+        return totals
+
+
+class PlainProgress:
+    """One line per step and evaluation."""
+
+    def __init__(self, target: Console) -> None:
+        self._console = target
+        self._view = RunView()
+
+    def started(self, config: Any) -> None:
+        self._view.name = config.name
+        self._say(f"run {config.name}: {config.train.steps} steps")
+
+    def step(self, report: StepReport) -> None:
+        self._view.steps.append(report)
+        self._say(step_line(report, self._view.eta_s))
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        self._view.evaluations.append(evaluation)
+        self._say(evaluation_line(evaluation))
+
+    def finished(self, report: Report) -> None:
+        for line in summary_lines(report):
+            self._say(line)
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, markup=False, soft_wrap=True)
+        self._console.file.flush()
+
+
+class LiveProgress:
+    """A panel that updates in place."""
+
+    def __init__(self, target: Console) -> None:
+        self._console = target
+        self._view = RunView()
+        self._began = time.monotonic()
+
+    @contextmanager
+    def shown(self) -> Generator[None, None, None]:
+        """Draw until left; the last state stays on the screen."""
+        from rich.live import Live  # noqa: PLC0415
+
+        with Live(get_renderable=self.render, console=self._console, refresh_per_second=4):
+            yield
+
+    def started(self, config: Any) -> None:
+        self._view.name = config.name
+        self._began = time.monotonic()
+
+    def step(self, report: StepReport) -> None:
+        self._view.steps.append(report)
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        self._view.evaluations.append(evaluation)
+
+    def finished(self, report: Report) -> None:
+        for line in summary_lines(report):
+            self._console.print(line, markup=False, soft_wrap=True)
+
+    def render(self) -> RenderableType:
+        """The panel as it stands."""
+        from rich.table import Table  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="bold")
+        grid.add_column()
+        for label, value in self._rows():
+            grid.add_row(label, value if not isinstance(value, str) else Text(value))
+        return grid
+
+    def _rows(self) -> list[tuple[str, RenderableType]]:
+        view, last = self._view, self._view.last
+        elapsed = clock(time.monotonic() - self._began)
+        rows: list[tuple[str, RenderableType]] = []
+        if last is None and view.evaluations:
+            rows.append(("time", elapsed))
+        elif last is None:
+            rows.append(("run", f"{view.name or 'starting'}  {elapsed}"))
+        else:
+            unicode = supports_unicode(self._console)
+            curve = sparkline(view.rewards, width=_CURVE, unicode=unicode)
+            rows += [
+                ("step", self._bar(last, elapsed)),
+                ("reward", f"{last.reward:.3f}  {curve}"),
+                ("tokens/s", f"{tokens_per_s(last):,.0f}  ({last.calls} calls last step)"),
+                ("failures", counts(view.total("failures")) or "none"),
+                ("lost", counts(view.total("lost")) or "none"),
+            ]
+            rows += [(name, f"{value:.3f}") for name, value in _channels(last)]
+        rows += [("score", evaluation_line(found)) for found in view.evaluations[-2:]]
+        return rows
+
+    def _bar(self, last: StepReport, elapsed: str) -> RenderableType:
+        from rich.progress_bar import ProgressBar  # noqa: PLC0415
+        from rich.table import Table  # noqa: PLC0415
+
+        eta = self._view.eta_s
+        row = Table.grid(padding=(0, 1))
+        row.add_row(
+            f"{last.step}/{last.steps}",
+            ProgressBar(total=last.steps, completed=last.step, width=30),
+            f"{elapsed}  eta {clock(eta)}" if eta is not None else elapsed,
+        )
+        return row
+
+
+def step_line(report: StepReport, eta_s: float | None) -> str:
+    """One step in plain words."""
+    parts = [f"step {report.step}/{report.steps}", f"reward {report.reward:.3f}"]
+    parts += [f"{name} {value:.3f}" for name, value in _channels(report)]
+    parts += [f"tokens/s {tokens_per_s(report):.0f}", f"rollouts {report.rollouts}"]
+    for label, values in (("failures", report.failures), ("lost", report.lost)):
+        if values:
+            parts.append(f"{label} {counts(values)}")
+    if eta_s is not None:
+        parts.append(f"eta {clock(eta_s)}")
+    return "  ".join(parts)
+
+
+def evaluation_line(evaluation: Evaluation) -> str:
+    """One evaluation in plain words."""
+    parts = [f"eval at step {evaluation.step}: {estimate(evaluation.score)}"]
+    parts += [f"{name} {estimate(value)}" for name, value in sorted(evaluation.channels.items())]
+    parts += [f"pass@{k} {estimate(value)}" for k, value in sorted(evaluation.pass_at_k.items())]
+    if evaluation.failed:
+        parts.append(f"failed {counts(evaluation.failed)}")
+    return "  ".join(parts)
+
+
+def summary_lines(report: Report) -> list[str]:
+    """What a run came to."""
+    size = f"{len(report.steps)} steps, {report.calls} calls"
+    lines = [f"run {report.run_id}: {size}, {clock(report.wall_s)}"]
+    if report.evaluations:
+        first, last = report.evaluations[0], report.evaluations[-1]
+        lines.append(f"score {estimate(first.score)} -> {estimate(last.score)}")
+    lines.append(f"lost {counts(report.lost) or 'nothing'}")
+    lines.append(f"weights {report.best or 'none: no checkpoint was written'}")
+    return lines
+
+
+def sparkline(values: Sequence[float], *, width: int, unicode: bool = True) -> str:
+    """A curve in one line of text; more values than `width` are averaged in equal parts."""
+    if not values:
+        return ""
+    if len(values) > width:
+        edges = [round(at * len(values) / width) for at in range(width + 1)]
+        values = [statistics.fmean(values[a:b]) for a, b in pairwise(edges)]
+    low, high = min(values), max(values)
+    levels = _BLOCKS if unicode else _ASCII
+    top = len(levels) - 1
+    span = high - low
+    return "".join(levels[round((v - low) / span * top) if span else top // 2] for v in values)
+
+
+def tokens_per_s(report: StepReport) -> float:
+    return report.tokens / report.wall_s if report.wall_s > 0 else 0.0
+
+
+def estimate(value: Estimate) -> str:
+    return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}] n={value.n}"
+
+
+def counts(values: Mapping[str, int]) -> str:
+    return " ".join(f"{cause}={count}" for cause, count in sorted(values.items()))
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
+
+
+def _channels(report: StepReport) -> list[tuple[str, float]]:
+    """Channels worth a place of their own: one alone is the reward itself."""
+    return sorted(report.channels.items()) if len(report.channels) > 1 else []

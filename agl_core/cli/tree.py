@@ -1,0 +1,205 @@
+"""An attempt's spans as a tree of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from agl_core import semconv
+from agl_core.types import ModelCall, Reward, Span, SpanKind
+
+if TYPE_CHECKING:
+    from rich.text import Text
+    from rich.tree import Tree
+
+_EXCERPT: Final = 72
+_COLOURS: Final = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
+_NS_PER_S: Final = 1e9
+
+
+@dataclass(slots=True)
+class AgentTotals:
+    """What one agent did in an attempt."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+    reward: float | None = None
+    """Sum of the rewards aimed at the agent, one of its runs or calls; None without any."""
+
+
+@dataclass(slots=True)
+class _Node:
+    span: Span
+    children: list[_Node] = field(default_factory=list["_Node"])
+
+
+def merge_calls(spans: Iterable[Span]) -> list[Span]:
+    """One span per model call: structure from tracing, tokens from the gateway.
+
+    Calls that only the gateway saw, superseded tries among them, hang under the attempt and come
+    last, in order of time.
+    """
+    ordered = sorted(spans, key=lambda span: span.order)
+    seen = {
+        span.call_id: span.call
+        for span in ordered
+        if span.call is not None and not span.call.superseded
+    }
+    traced = [span for span in ordered if span.call is None]
+    known = {span.call_id for span in traced if span.kind is SpanKind.LLM}
+    alone = [
+        msgspec.structs.replace(span, parent_id=None)
+        for span in ordered
+        if span.call is not None and (span.call.superseded or span.call_id not in known)
+    ]
+    merged = [
+        msgspec.structs.replace(span, call=seen.get(span.call_id))
+        if span.kind is SpanKind.LLM and span.call_id is not None
+        else span
+        for span in traced
+    ]
+    return merged + sorted(alone, key=lambda span: (span.start_ns, span.id))
+
+
+def agent_totals(spans: Sequence[Span]) -> dict[str, AgentTotals]:
+    """Calls, tokens and own rewards by agent, in order of appearance; from merged spans."""
+    totals: dict[str, AgentTotals] = {}
+    owner_of_call: dict[str, str] = {}
+    owner_of_run: dict[str, str] = {}
+    for span in spans:
+        if not span.agent:
+            continue
+        entry = totals.setdefault(span.agent, AgentTotals())
+        if span.agent_run_id:
+            owner_of_run[span.agent_run_id] = span.agent
+        if span.kind is SpanKind.LLM and not (span.call and span.call.superseded):
+            entry.calls += 1
+            owner_of_call[span.call_id or span.id] = span.agent
+            prompt, sampled = _tokens(span.call)
+            entry.prompt_tokens += prompt
+            entry.sampled_tokens += sampled
+    for span in spans:
+        if span.reward is not None:
+            target = span.reward.target
+            owner = target.agent or owner_of_call.get(target.call or "")
+            owner = owner or owner_of_run.get(target.agent_run or "")
+            if owner is not None:
+                entry = totals.setdefault(owner, AgentTotals())
+                entry.reward = (entry.reward or 0.0) + span.reward.value
+    return totals
+
+
+def add_spans(tree: Tree, spans: Sequence[Span]) -> None:
+    """Hang merged spans into a tree; a span whose parent is not there hangs under the attempt."""
+    agents = list(dict.fromkeys(span.agent for span in spans if span.agent))
+    colours = {name: _COLOURS[at % len(_COLOURS)] for at, name in enumerate(agents)}
+    nodes = {span.id: _Node(span) for span in spans}
+    roots: list[_Node] = []
+    for span in spans:
+        parent = nodes.get(span.parent_id or "")
+        (parent.children if parent is not None else roots).append(nodes[span.id])
+    stack = [(tree, node) for node in reversed(_reachable(roots, nodes))]
+    while stack:
+        branch, node = stack.pop()
+        inner = branch.add(label(node.span, colours))
+        stack += [(inner, child) for child in reversed(node.children)]
+
+
+def _reachable(roots: list[_Node], nodes: dict[str, _Node]) -> list[_Node]:
+    """Roots, plus one span of every circle of parents: nothing recorded stays unseen."""
+    seen: set[str] = set()
+
+    def visit(start: _Node) -> None:
+        stack = [start]
+        while stack:
+            node = stack.pop()
+            seen.add(node.span.id)
+            node.children = [child for child in node.children if child.span.id not in seen]
+            stack += node.children
+
+    for root in roots:
+        visit(root)
+    for node in nodes.values():
+        if node.span.id not in seen:
+            roots.append(node)
+            visit(node)
+    return roots
+
+
+def label(span: Span, colours: dict[str, str]) -> Text:
+    """One line for a span."""
+    from rich.text import Text  # noqa: PLC0415
+
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(f"{span.kind.value} ", style="dim")
+    if span.reward is not None:
+        return text.append(_reward(span.reward), style="bold")
+    if span.agent and span.kind is SpanKind.LLM:
+        text.append(f"{span.agent} ", style=f"bold {colours.get(span.agent, '')}")
+    if span.kind is not SpanKind.LLM or not span.agent:
+        style = f"bold {colours.get(span.agent or '', '')}" if span.kind is SpanKind.AGENT else ""
+        text.append(f"{span.name} ", style=style)
+    if span.kind is SpanKind.LLM:
+        text.append(_call(span.call))
+    if span.end_ns > span.start_ns:
+        text.append(f"{(span.end_ns - span.start_ns) / _NS_PER_S:.3f}s ", style="dim")
+    if span.status == "error":
+        text.append(f"error: {excerpt(span.error)}", style="red")
+    elif span.kind is SpanKind.LLM and span.call is not None and span.call.choices:
+        text.append(_answer(span.call), style="italic")
+    elif semconv.GEN_AI_TOOL_ARGUMENTS in span.attributes:
+        text.append(excerpt(str(span.attributes[semconv.GEN_AI_TOOL_ARGUMENTS])), style="italic")
+    return text
+
+
+def excerpt(text: str) -> str:
+    """Text on one line, cut to a readable length."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _EXCERPT else f"{flat[: _EXCERPT - 3]}..."
+
+
+def _call(call: ModelCall | None) -> str:
+    if call is None:
+        return "(not seen by the gateway) "
+    prompt, sampled = _tokens(call)
+    parts = [f"{prompt}+{sampled} tokens"]
+    parts += [reason for reason in {choice.finish_reason for choice in call.choices} if reason]
+    parts += [f"policy {call.policy} v{call.policy_version}"] if call.policy else []
+    parts += ["superseded"] if call.superseded else []
+    parts += [] if call.complete or call.superseded else ["incomplete"]
+    parts += [f"{call.status_code} {excerpt(call.error)}"] if call.error else []
+    return ", ".join(parts) + " "
+
+
+def _answer(call: ModelCall) -> str:
+    first = call.choices[0]
+    tools = [str(tool.get("function", {}).get("name", "?")) for tool in first.tool_calls]
+    if tools:
+        return f"-> {', '.join(tools)}"
+    return f'"{excerpt(first.text)}"'
+
+
+def _reward(reward: Reward) -> str:
+    target = reward.target
+    aim = "attempt"
+    if target.call is not None:
+        aim = f"call {target.call}" + (
+            f" choice {target.choice}" if target.choice is not None else ""
+        )
+    elif target.agent_run is not None:
+        aim = f"agent run {target.agent_run}"
+    elif target.agent is not None:
+        aim = f"agent {target.agent}"
+    source = f" by {reward.source}" if reward.source else ""
+    return f"{reward.channel} {reward.value:+.3f} for {aim}{source}"
+
+
+def _tokens(call: ModelCall | None) -> tuple[int, int]:
+    """Prompt and sampled tokens."""
+    if call is None:
+        return 0, 0
+    return len(call.prompt_token_ids), sum(len(choice.token_ids) for choice in call.choices)
