@@ -1,1 +1,11 @@
-"""."""
+"""Runs agents on tasks: claim a rollout, call the agent under one deadline, store how it ended.
+
+Reading order: `worker` (many attempts at once), `attempt` (one of them), `limits` (the deadline),
+`failure` (why it failed), `heartbeat` (leases), `process` (the environment agents find).
+"""
+
+from agl_core.runner.attempt import Agent, Score
+from agl_core.runner.options import RunnerOptions
+from agl_core.runner.worker import Runner
+
+__all__ = ["Agent", "Runner", "RunnerOptions", "Score"]

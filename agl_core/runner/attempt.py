@@ -1,0 +1,96 @@
+"""One attempt: call the agent, score what it returned, say how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from agl_core.errors import RewardError
+from agl_core.interfaces import AttemptRecord
+from agl_core.runner.failure import failure_of
+from agl_core.runner.limits import Limits, Outcome
+from agl_core.tracing import close_scope, enter, open_scope
+from agl_core.tracing.values import represent
+from agl_core.types import AttemptStatus, Failure, FailureKind, Reward, SpanKind, Task
+
+Agent = Callable[[Task], Any]
+"""The user's program; sync, or a coroutine function."""
+Score = Callable[[AttemptRecord, Any], Awaitable[list[Reward]]]
+"""Scores an attempt given its record and exactly what the agent returned."""
+
+REWARD_AGENT: Final = "@reward"
+"""Reserved name under which rewards call models; such calls are never trained."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How an attempt ended, ready to be stored."""
+
+    status: AttemptStatus
+    output: Any = None
+    failure: Failure | None = None
+
+
+class AttemptRun:
+    """Runs user code inside an attempt's context; whatever it raises is recorded as data."""
+
+    def __init__(self, limits: Limits, agent: Agent, score: Score | None) -> None:
+        """Build it; nothing runs yet."""
+        self._limits = limits
+        self._agent = agent
+        self._score = score
+
+    async def run(self) -> Ending:
+        """Run agent and rewards under the one deadline.
+
+        A cancellation passes: it is the runner's.
+        """
+        context = self._limits.context
+        with enter(context):
+            outcome = await self._limits.call(self._agent, context.rollout.task)
+            if outcome.error is not None:
+                return self._failed(outcome.error, FailureKind.AGENT)
+            if self._score is not None:
+                error = await self._scored(self._score, outcome.value)
+                if error is not None:
+                    return self._failed(error, FailureKind.REWARD, output=outcome.value)
+        return Ending(status=AttemptStatus.SUCCEEDED, output=outcome.value)
+
+    async def _scored(self, score: Score, output: Any) -> BaseException | None:
+        context = self._limits.context
+        recorder = context.recorder
+        record = AttemptRecord(
+            rollout=context.rollout, attempt=context.attempt, spans=recorder.snapshot()
+        )
+        span = recorder.start(SpanKind.OPERATION, "reward", agent=REWARD_AGENT)
+        scope = open_scope("agent", span_id=span, agent=REWARD_AGENT, trainable=False)
+        outcome = await self._limits.wait(score, record, output)
+        close_scope(scope)
+        error = outcome.error or _unusable(score, outcome)
+        if error is not None:
+            recorder.end(span, status="error", error=represent(error))
+            return error
+        recorder.end(span)
+        for reward in outcome.value:
+            recorder.reward(reward)
+        return None
+
+    def _failed(self, error: BaseException, stage: FailureKind, *, output: Any = None) -> Ending:
+        context = self._limits.context
+        late = context.seconds_left() <= 0
+        failure = failure_of(error, stage=stage, origins=context.origins, late=late)
+        timed_out = failure.kind is FailureKind.DEADLINE
+        status = AttemptStatus.TIMED_OUT if timed_out else AttemptStatus.FAILED
+        return Ending(status=status, output=output, failure=failure)
+
+
+def _unusable(score: Score, outcome: Outcome) -> RewardError | None:
+    value = outcome.value
+    if isinstance(value, list) and all(isinstance(each, Reward) for each in value):  # pyright: ignore[reportUnknownVariableType]
+        return None
+    name = getattr(score, "__qualname__", type(score).__qualname__)
+    return RewardError(
+        f"Reward function {name!r} returned {represent(value)}: return a list of rewards, empty "
+        f"if the agent emits its own"
+    )

@@ -1,0 +1,103 @@
+"""Keep the leases of all attempts in flight, and stop the attempts that have lost theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from agl_core.errors import StoreError
+from agl_core.interfaces import Store
+from agl_core.tracing import Recorder
+from agl_core.types import Claim
+
+_log = logging.getLogger(__name__)
+
+_BEATS_PER_LEASE: Final = 3
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """An attempt in flight."""
+
+    claim: Claim
+    recorder: Recorder
+    task: asyncio.Task[None] | None = None
+    revoked: bool = False
+    """The store says that it is not running any more."""
+    ending: bool = False
+    """Its outcome is being stored; only a second cancellation interrupts that."""
+
+    def cancel(self) -> bool:
+        """Stop it, unless its outcome is being stored already; tells whether it is stopping."""
+        if self.task is None or self.ending:
+            return False
+        return self.task.cancel()
+
+
+class Heartbeats:
+    """One heartbeat for all flights, often enough for the shortest lease among them."""
+
+    def __init__(
+        self,
+        store: Store,
+        flights: Mapping[str, Flight],
+        *,
+        interval_s: float | None,
+        count: Callable[[str], None],
+    ) -> None:
+        """Build it; `run` starts it.
+
+        Args:
+            store: Keeps the leases.
+            flights: By attempt id, as they are at each heartbeat.
+            interval_s: Between heartbeats; a third of the shortest lease when None.
+            count: Told of every loss.
+        """
+        self._store = store
+        self._flights = flights
+        self._interval_s = interval_s
+        self._count = count
+        self._changed = asyncio.Event()
+
+    def changed(self) -> None:
+        """Flights were added: one may have a shorter lease."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+        while True:
+            self._changed.clear()
+            interval = self._interval()
+            wait_s = None if interval is None else max(0.0, last + interval - loop.time())
+            try:
+                await asyncio.wait_for(self._changed.wait(), wait_s)
+            except asyncio.TimeoutError:
+                last = loop.time()
+                await self._beat()
+
+    def _interval(self) -> float | None:
+        leases = [flight.claim.rollout.limits.lease_s for flight in self._flights.values()]
+        if not leases:
+            return None
+        return self._interval_s or min(leases) / _BEATS_PER_LEASE
+
+    async def _beat(self) -> None:
+        ids = [attempt_id for attempt_id, flight in self._flights.items() if not flight.ending]
+        if not ids:
+            return
+        try:
+            lost = await self._store.heartbeat(ids)
+        except StoreError:
+            # The lease outlives two more heartbeats; if the store is gone, finish will say so.
+            _log.warning("The store took no heartbeat for %d attempts", len(ids), exc_info=True)
+            self._count("failed_heartbeat")
+            return
+        for attempt_id in lost:
+            flight = self._flights.get(attempt_id)
+            if flight is not None and flight.cancel():
+                flight.revoked = True

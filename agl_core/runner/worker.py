@@ -1,0 +1,301 @@
+"""Claim, run, finish: many attempts at once in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from agl_core.errors import StaleAttemptError
+from agl_core.interfaces import Gateway, Store
+from agl_core.runner.attempt import Agent, AttemptRun, Ending, Score
+from agl_core.runner.heartbeat import Flight, Heartbeats
+from agl_core.runner.limits import Limits
+from agl_core.runner.options import RunnerOptions
+from agl_core.runner.process import gateway_environment
+from agl_core.tracing import AttemptContext, Recorder, attach, bounded, origins_of
+from agl_core.types import (
+    LLM,
+    Attempt,
+    AttemptStatus,
+    Claim,
+    Failure,
+    FailureKind,
+    Losses,
+    Resources,
+    Rollout,
+    SpanKind,
+)
+
+_log = logging.getLogger(__name__)
+
+MAX_OUTPUT_CHARS: Final = 1_048_576
+
+
+class Runner:
+    """Keeps up to `concurrency` attempts in flight until told to stop.
+
+    Async agents run as tasks on the loop, plain ones each in a daemon thread. Whatever an agent or
+    a reward does ends its own attempt only. `losses` counts what did not become a record:
+    ``late_attempt`` (ended after the store had given it up), ``revoked_attempt`` (cancelled
+    because the store had), ``abandoned_thread`` and ``abandoned_task`` (could not be stopped),
+    ``late_<kind>`` spans, ``dropped_span``, ``truncated_value``, ``failed_heartbeat``.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        gateway: Gateway,
+        agent: Agent,
+        rewards: Score | None,
+        options: RunnerOptions | None = None,
+    ) -> None:
+        """Build a runner.
+
+        Args:
+            store: Where rollouts wait and records go.
+            gateway: Where the agents' calls go.
+            agent: The user's program.
+            rewards: Scores each attempt; None for agents that emit their own rewards.
+            options: How it works.
+        """
+        self._store = store
+        self._gateway = gateway
+        self._agent = agent
+        self._rewards = rewards
+        self._options = options or RunnerOptions()
+        self._worker = self._options.worker or f"{socket.gethostname()}-{os.getpid()}"
+        self._flights: dict[str, Flight] = {}
+        self._heartbeats: Heartbeats | None = None
+        self._resources: Resources | None = None
+        self._abandoned: list[threading.Thread | asyncio.Task[Any]] = []
+        self._seen_failures: set[tuple[FailureKind, str]] = set()
+        self._lock = threading.Lock()
+        self.losses = Losses()
+        """Counts by cause, for as long as the runner lives."""
+
+    @property
+    def abandoned(self) -> int:
+        """Threads and tasks that could not be stopped and run still.
+
+        They hold memory and whatever they locked: a process with many of them is worth replacing.
+        """
+        self._abandoned = [each for each in self._abandoned if _runs(each)]
+        return len(self._abandoned)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set, then let the attempts in flight end.
+
+        Meanwhile agl is attached to the process, and ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``
+        name the gateway. When cancelled, the attempts in flight are stopped and stored as
+        CANCELLED first; a second cancellation stops at once.
+
+        Raises:
+            StoreError: the store failed; an attempt that lost its fence is counted instead.
+        """
+        attachment = attach()
+        try:
+            with gateway_environment(self._gateway.url, self._gateway.api_key):
+                await self._serve(stop)
+        finally:
+            attachment.detach()
+
+    async def _serve(self, stop: asyncio.Event) -> None:
+        stopping = asyncio.create_task(stop.wait())
+        self._heartbeats = Heartbeats(
+            self._store, self._flights, interval_s=self._options.heartbeat_s, count=self._count
+        )
+        beating = asyncio.create_task(self._heartbeats.run())
+        try:
+            await self._claim_until(stopping, beating)
+            while self._flights:
+                await self._advance({beating})
+        finally:
+            beating.cancel()
+            stopping.cancel()
+            await self._release()
+
+    async def _claim_until(self, stopping: asyncio.Task[Any], beating: asyncio.Task[None]) -> None:
+        claiming: asyncio.Task[list[Claim]] | None = None
+        try:
+            while not stopping.done():
+                free = self._options.concurrency - len(self._flights)
+                if claiming is None and free > 0:
+                    claiming = asyncio.create_task(self._store.claim(self._worker, limit=free))
+                others: set[asyncio.Task[Any]] = {stopping, beating}
+                await self._advance(others if claiming is None else {*others, claiming})
+                if claiming is not None and claiming.done():
+                    self._launch(claiming.result())
+                    claiming = None
+        finally:
+            if claiming is not None:
+                claiming.cancel()
+                await asyncio.wait({claiming})
+                # It may have got its claims before it was cancelled: they are ours to end.
+                if not claiming.cancelled() and claiming.exception() is None:
+                    self._launch(claiming.result())
+
+    async def _advance(self, others: set[asyncio.Task[Any]]) -> None:
+        """Wait until something ends; raise what ended an attempt or one of the others."""
+        flying = {flight.task for flight in self._flights.values() if flight.task is not None}
+        done, _ = await asyncio.wait({*flying, *others}, return_when=asyncio.FIRST_COMPLETED)
+        for attempt_id, flight in list(self._flights.items()):
+            if flight.task is not None and flight.task.done():
+                del self._flights[attempt_id]
+        for task in done:
+            task.result()
+
+    def _launch(self, claims: Sequence[Claim]) -> None:
+        for claim in claims:
+            recorder = Recorder(claim.rollout.id, claim.attempt.id, on_late=self._late)
+            flight = Flight(claim, recorder)
+            self._flights[claim.attempt.id] = flight
+            flight.task = asyncio.create_task(self._fly(flight), name=f"agl-{claim.attempt.id}")
+        if self._heartbeats is not None:
+            self._heartbeats.changed()
+
+    async def _fly(self, flight: Flight) -> None:
+        try:
+            ending = await self._attempt(flight)
+        except StaleAttemptError:
+            await self._give_up(flight, "late_attempt")
+        except asyncio.CancelledError:
+            if flight.revoked:
+                await self._give_up(flight, "revoked_attempt")
+                return
+            await self._end(flight, _cancelled("The runner was stopped"))
+            raise
+        except BaseException as error:
+            await self._end(flight, _cancelled(f"The runner failed: {type(error).__name__}"))
+            raise
+        else:
+            await self._end(flight, ending)
+
+    async def _attempt(self, flight: Flight) -> Ending:
+        rollout, attempt = flight.claim.rollout, flight.claim.attempt
+        self._gateway.open(rollout, attempt)
+        if self._options.on_started is not None:
+            self._options.on_started(rollout, attempt)
+        resources = await self._resources_of(rollout)
+        left_s = rollout.limits.timeout_s
+        if attempt.deadline_at:
+            left_s = attempt.deadline_at - time.time()
+        context = AttemptContext(
+            rollout=rollout,
+            attempt=attempt,
+            llm=self._llm(resources),
+            resources=resources,
+            recorder=flight.recorder,
+            origins=origins_of(self._gateway.url),
+            deadline=time.monotonic() + left_s,
+        )
+        limits = Limits(context, grace_s=self._options.grace_s, abandoned=self._abandon)
+        ending = await AttemptRun(limits, self._agent, self._rewards).run()
+        if ending.failure is not None:
+            self._report(attempt, ending.failure)
+        return ending
+
+    async def _resources_of(self, rollout: Rollout) -> Resources:
+        if self._options.resources is not None:
+            return await self._options.resources(rollout)
+        version = rollout.resources_version
+        known = self._resources
+        if known is None or not version or known.version != version:
+            known = await self._store.resources(version or None) or Resources()
+            self._resources = known
+        return known
+
+    def _llm(self, resources: Resources) -> LLM:
+        given = next((item for item in resources.items.values() if isinstance(item, LLM)), None)
+        llm = given or LLM(model=self._options.model)
+        return replace(
+            llm,
+            model=self._options.model or llm.model,
+            base_url=f"{self._gateway.url}/v1",
+            api_key=self._gateway.api_key,
+        )
+
+    async def _end(self, flight: Flight, ending: Ending) -> None:
+        flight.ending = True
+        attempt_id = flight.claim.attempt.id
+        await self._gateway.seal(attempt_id)
+        spans = flight.recorder.drain()
+        self._count("dropped_span", flight.recorder.dropped)
+        output, cut = bounded(ending.output, MAX_OUTPUT_CHARS)
+        self._count("truncated_value", flight.recorder.truncated + cut)
+        try:
+            attempt = await self._store.finish(
+                attempt_id,
+                status=ending.status,
+                spans=spans,
+                failure=ending.failure,
+                output=output,
+            )
+        except StaleAttemptError:
+            self._count("late_attempt")
+            return
+        if self._options.on_finished is not None:
+            self._options.on_finished(flight.claim.rollout, attempt, spans)
+
+    async def _give_up(self, flight: Flight, cause: str) -> None:
+        """The store has ended this attempt itself: nothing of it can be stored any more."""
+        flight.ending = True
+        self._count(cause)
+        await self._gateway.seal(flight.claim.attempt.id)
+        flight.recorder.drain()
+
+    async def _release(self) -> None:
+        """Stop what is in flight and store it as cancelled; what is being stored is waited for."""
+        flights = list(self._flights.values())
+        self._flights.clear()
+        tasks = [flight.task for flight in flights if flight.task is not None]
+        for flight in flights:
+            flight.cancel()
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(ended, Exception):
+                _log.error("An attempt could not be ended", exc_info=ended)
+        for flight in flights:
+            if not flight.ending:  # cancelled before its first step
+                await self._end(flight, _cancelled("The runner was stopped"))
+
+    def _abandon(self, runs: threading.Thread | asyncio.Task[Any]) -> None:
+        self._abandoned.append(runs)
+        kind = "thread" if isinstance(runs, threading.Thread) else "task"
+        self._count(f"abandoned_{kind}")
+        _log.warning("An agent's %s could not be stopped and is left to itself", kind)
+
+    def _report(self, attempt: Attempt, failure: Failure) -> None:
+        """Log each way to fail once, and without messages: they may hold prompts."""
+        _log.debug("Attempt %s failed: %s", attempt.id, failure.message)
+        way = (failure.kind, failure.type)
+        if way not in self._seen_failures:
+            self._seen_failures.add(way)
+            _log.warning(
+                "Attempt %s failed: %s (%s); more of these are counted, not logged",
+                attempt.id,
+                failure.kind.value,
+                failure.type,
+            )
+
+    def _late(self, kind: SpanKind) -> None:
+        self._count(f"late_{kind.value}")
+
+    def _count(self, cause: str, n: int = 1) -> None:
+        with self._lock:  # agents' threads count too
+            self.losses.add(cause, n)
+
+
+def _cancelled(message: str) -> Ending:
+    failure = Failure(kind=FailureKind.CANCELLED, message=message)
+    return Ending(status=AttemptStatus.CANCELLED, failure=failure)
+
+
+def _runs(each: threading.Thread | asyncio.Task[Any]) -> bool:
+    return each.is_alive() if isinstance(each, threading.Thread) else not each.done()
