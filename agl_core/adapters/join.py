@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from agl_core.adapters import _evidence
 from agl_core.adapters._recorded import sort_spans
 from agl_core.adapters.select import AgentSelector, serving_policy
-from agl_core.errors import CaptureError
+from agl_core.errors import CaptureError, TokenMismatchError
 from agl_core.interfaces import AttemptRecord
 from agl_core.types import AttemptStatus, Losses, ModelCall, Policy, Span
 
@@ -130,8 +130,9 @@ class _Join:
         )
 
     def _merge(self, call_id: str, tries: Sequence[ModelCall]) -> JoinedCall | None:
-        """The one record of a call; None when every try was superseded."""
-        final = [call for call in tries if not call.superseded]
+        """The one record of a call, that of its last try; None when every try was superseded."""
+        last = max(call.tries for call in tries)
+        final = [call for call in tries if call.tries == last and not call.superseded]
         self._losses.add("superseded_tries", len(tries) - len(final))
         if not final:
             return None
@@ -187,7 +188,7 @@ class _Join:
         if call.status_code >= 400:  # noqa: PLR2004 (HTTP errors)
             self._losses.add("calls_refused")
             return False
-        if not call.complete or call.error:
+        if not call.complete:
             if self._succeeded and joined.trained:
                 reason = call.error or "the answer was cut off before its end"
                 raise CaptureError(
@@ -199,6 +200,11 @@ class _Join:
         if not joined.agent and self._training:
             self._check_anonymous(call, where=where)
         if joined.trained:
+            if call.error:
+                raise TokenMismatchError(
+                    f"{where} was answered, but its tokens are not exactly true ({call.error}): "
+                    f"serve its policy {call.policy!r} from a backend whose ids add up"
+                )
             _evidence.check_tokens(call, where=where)
         return True
 

@@ -72,7 +72,8 @@ def test_a_cycle_of_parents_ends():
         ({"prompt_token_ids": []}, MissingTokensError, "0 prompt ids"),
         ({"choices": []}, MissingTokensError, "0 choices"),
         ({"sampling": Sampling(n=2)}, TokenMismatchError, "asked for 2 choices"),
-        ({"error": "backend died"}, CaptureError, "backend died"),
+        ({"error": "ids are missing"}, TokenMismatchError, "ids are missing"),
+        ({"error": "backend died", "complete": False}, CaptureError, "backend died"),
         ({"complete": False}, CaptureError, "cut off"),
         ({"policy": "other"}, CaptureError, "'other'"),
         ({"sampling": Sampling(temperature=0.0)}, CaptureError, "rollout.temperature"),
@@ -235,6 +236,15 @@ def test_superseded_tries_are_dropped_and_counted():
     result = joined(attempt)
     assert [call.call.choices[0].token_ids for call in result.calls] == [[2]]
     assert result.losses.counts == {"superseded_tries": 2}
+
+
+def test_the_last_try_is_the_record_even_if_an_earlier_one_was_written_before():
+    attempt = ScriptedAttempt()
+    call_id = attempt.call("writer", [1], [9])
+    attempt.call("writer", [1], [2], id=call_id, tries=2, options=CallOptions(traced=False))
+    result = joined(attempt)
+    assert [call.call.choices[0].token_ids for call in result.calls] == [[2]]
+    assert result.losses.counts == {"superseded_tries": 1}
 
 
 def test_a_call_whose_last_try_never_arrived_is_dropped():
