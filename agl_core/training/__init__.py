@@ -1,4 +1,6 @@
-"""From ended attempts to updates: groups, advantages, batches, the loop, evaluation, checkpoints.
+"""Training: from ended attempts to new weights.
 
-Each module is imported by its name; `agl_core.app` wires them.
+Reading order: `loop` (the whole of it), `sampler` and `rollouts` (what runs), `groups` (what a
+baseline is taken over), `advantages` and `algorithms` (what was good), `batcher` (what an engine
+gets), `evaluate` and `evaluator` (how good it became), `checkpoint` (what is kept).
 """
