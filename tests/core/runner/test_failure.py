@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from agl_core.errors import (
+    ContextOverflowError,
+    DeadlineError,
+    EngineError,
+    MissingTokensError,
+    RewardError,
+)
+from agl_core.runner.failure import failure_of
+from agl_core.tracing import origins_of
+from agl_core.types import FailureKind
+
+GATEWAY = "http://127.0.0.1:8000"
+ORIGINS = origins_of(GATEWAY)
+
+
+class ClientError(Exception):
+    """What an SDK's status error looks like."""
+
+    def __init__(self, message="", *, url=f"{GATEWAY}/v1/chat/completions", **attributes):
+        super().__init__(message)
+        self.request = httpx.Request("POST", url)
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+
+def kind(error, *, stage=FailureKind.AGENT, late=False):
+    return failure_of(error, stage=stage, origins=ORIGINS, late=late).kind
+
+
+def chained(outer, inner, *, how="__cause__"):
+    setattr(outer, how, inner)
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ValueError("x"), FailureKind.AGENT),
+        (SystemExit(3), FailureKind.AGENT),
+        (KeyboardInterrupt(), FailureKind.AGENT),
+        (DeadlineError("x"), FailureKind.DEADLINE),
+        (EngineError("x"), FailureKind.ENGINE),
+        (RewardError("x"), FailureKind.REWARD),
+        (ContextOverflowError("x"), FailureKind.CONTEXT_OVERFLOW),
+        (MissingTokensError("x"), FailureKind.CAPTURE),
+        (chained(RuntimeError("wrapped"), EngineError("x")), FailureKind.ENGINE),
+        (
+            chained(RuntimeError("wrapped"), ContextOverflowError("x"), how="__context__"),
+            FailureKind.CONTEXT_OVERFLOW,
+        ),
+    ],
+)
+def test_types_decide_through_causes_and_contexts(error, expected):
+    assert kind(error) is expected
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ClientError(status_code=400, code="context_length_exceeded"),
+        ClientError(status_code=400, body={"error": {"code": "context_length_exceeded"}}),
+        ClientError(status_code=400, body={"code": "context_length_exceeded"}),
+        ClientError("This model's maximum context length is 10 tokens", status_code=400),
+        chained(
+            ValueError("team failed"), ClientError(status_code=400, code="context_length_exceeded")
+        ),
+        RuntimeError("Error code: 400 - {'error': {'code': 'context_length_exceeded'}}"),
+    ],
+)
+def test_a_prompt_that_does_not_fit_is_an_overflow_however_it_is_wrapped(error):
+    assert kind(error) is FailureKind.CONTEXT_OVERFLOW
+
+
+def connect_error(url):
+    return httpx.ConnectError("refused", request=httpx.Request("POST", url))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ClientError(status_code=500), FailureKind.ENGINE),
+        (ClientError(status_code=503, code=None), FailureKind.ENGINE),
+        (ClientError("connection error"), FailureKind.ENGINE),
+        (connect_error(f"{GATEWAY}/v1"), FailureKind.ENGINE),
+        (connect_error("http://localhost:8000/v1"), FailureKind.ENGINE),
+        (ClientError(status_code=504, code="deadline_exceeded"), FailureKind.DEADLINE),
+        (ClientError(status_code=400, code="invalid"), FailureKind.AGENT),
+        (ClientError(status_code=401), FailureKind.AGENT),
+        (ClientError(status_code=500, url="http://search.example/"), FailureKind.AGENT),
+        (connect_error("http://search.example/"), FailureKind.AGENT),
+        (httpx.ConnectError("no request known"), FailureKind.AGENT),
+    ],
+)
+def test_only_the_gateways_own_trouble_is_the_engines_fault(error, expected):
+    assert kind(error) is expected
+
+
+def test_members_of_exception_groups_are_looked_at():
+    class GroupError(Exception):
+        exceptions = (ValueError("x"), EngineError("y"))
+
+    assert kind(GroupError()) is FailureKind.ENGINE
+
+
+def test_cycles_of_causes_end():
+    one, two = ValueError("a"), ValueError("b")
+    one.__cause__, two.__cause__ = two, one
+    assert kind(one) is FailureKind.AGENT
+
+
+def test_a_judge_that_finds_the_engine_down_is_no_fault_of_the_reward():
+    error = chained(RewardError("judge raised"), ClientError(status_code=502))
+    assert kind(error, stage=FailureKind.REWARD) is FailureKind.ENGINE
+    assert kind(ValueError("x"), stage=FailureKind.REWARD) is FailureKind.REWARD
+
+
+def test_whatever_is_raised_past_the_deadline_came_of_the_deadline():
+    assert kind(connect_error(GATEWAY), late=True) is FailureKind.DEADLINE
+
+
+def test_the_failure_keeps_type_message_and_traceback():
+    def inner():
+        raise KeyError("missing")
+
+    try:
+        inner()
+    except KeyError as error:
+        failure = failure_of(error, stage=FailureKind.AGENT, origins=ORIGINS, late=False)
+    assert failure.type == "builtins.KeyError"
+    assert failure.message == "KeyError: 'missing'"
+    assert "in inner" in failure.traceback
+
+
+def test_sys_exit_is_named_with_its_code_and_the_fix():
+    failure = failure_of(SystemExit(3), stage=FailureKind.AGENT, origins=ORIGINS, late=False)
+    assert failure.message == "The agent called sys.exit(3): return or raise instead"
+
+
+def test_real_sdk_errors_are_recognised():
+    openai = pytest.importorskip("openai")
+    library = pytest.importorskip("httpx2")
+    request = library.Request("POST", f"{GATEWAY}/v1/chat/completions")
+
+    def status(code, body):
+        response = library.Response(code, request=request)
+        return openai.APIStatusError("failed", response=response, body=body)
+
+    assert kind(openai.APIConnectionError(request=request)) is FailureKind.ENGINE
+    assert kind(openai.APITimeoutError(request=request)) is FailureKind.ENGINE
+    assert kind(status(500, None)) is FailureKind.ENGINE
+    overflow = status(400, {"code": "context_length_exceeded", "message": "too long"})
+    assert kind(overflow) is FailureKind.CONTEXT_OVERFLOW

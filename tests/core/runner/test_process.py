@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from agl_core.runner.process import gateway_environment
+
+NAMES = (
+    "OPENAI_BASE_URL",
+    "OPENAI_API_KEY",
+    "OPENAI_API_BASE",
+    "HTTP_PROXY",
+    "http_proxy",
+    "ALL_PROXY",
+    "all_proxy",
+    "NO_PROXY",
+    "no_proxy",
+)
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def current():
+    return {name: os.environ[name] for name in NAMES if name in os.environ}
+
+
+def test_the_variables_name_the_gateway_and_are_restored(environment):
+    environment.setenv("OPENAI_API_KEY", "user's")
+    environment.setenv("OPENAI_API_BASE", "https://elsewhere.example/v1")
+    before = current()
+    inside = []
+
+    def fail():
+        with gateway_environment("http://127.0.0.1:81", "key"):
+            inside.append(current())
+            raise ValueError("x")
+
+    with pytest.raises(ValueError, match="x"):
+        fail()
+    assert inside == [
+        {
+            "OPENAI_BASE_URL": "http://127.0.0.1:81/v1",
+            "OPENAI_API_KEY": "key",
+            "OPENAI_API_BASE": "http://127.0.0.1:81/v1",
+        }
+    ]
+    assert current() == before
+
+
+def test_a_proxy_is_passed_by(environment):
+    environment.setenv("HTTP_PROXY", "http://proxy.example:3128")
+    environment.setenv("NO_PROXY", "intranet.example")
+    before = current()
+    with gateway_environment("http://127.0.0.1:81", "key"):
+        assert os.environ["NO_PROXY"] == "intranet.example,127.0.0.1"
+        assert os.environ["no_proxy"] == "127.0.0.1"
+    assert current() == before
