@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import math
 from abc import ABC, abstractmethod
@@ -87,8 +86,7 @@ class StoreShell(ABC):
         self._finals.close(error)
         for task in list(self._tasks):
             task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._stop()
 
     async def enqueue(self, rollouts: Sequence[Rollout]) -> list[Rollout]:

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+
+import pytest
+
+from agl_core.errors import StoreError
+from agl_core.store.lease import LATE_S, SystemClock, Watchdog
+from agl_core.store.memory import MemoryStore
+from agl_core.testing._store_samples import begin, rollout, succeed
+from agl_core.testing.clock import ManualClock
+from agl_core.types import AttemptStatus, Limits, RolloutQuery, RolloutStatus
+
+
+class Sweeper:
+    """Counts sweeps; says when the next attempt is due."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.due = math.inf
+        self.times = []
+        self.fail = False
+
+    async def __call__(self):
+        self.times.append(self.clock.now())
+        if self.fail:
+            self.fail = False
+            raise StoreError("busy")
+        if self.due <= self.clock.now():
+            self.due = math.inf
+        return self.due
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(now=0.0)
+
+
+@pytest.fixture
+async def watched(clock):
+    sweeper = Sweeper(clock)
+    watchdog = Watchdog(clock, sweeper)
+    task = asyncio.ensure_future(watchdog.run())
+    await clock.advance(0)
+    yield sweeper, watchdog
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_watchdog_sleeps_until_something_is_due(watched, clock):
+    sweeper, watchdog = watched
+    await clock.advance(1_000_000)
+    assert sweeper.times == [0]
+    sweeper.due = 1_000_030
+    watchdog.notice(1_000_030)
+    await clock.advance(29)
+    assert sweeper.times == [0]
+    await clock.advance(1)
+    assert sweeper.times == [0, 1_000_030]
+
+
+async def test_earlier_attempt_wakes_the_watchdog_earlier(watched, clock):
+    sweeper, watchdog = watched
+    watchdog.notice(100)
+    await clock.advance(1)
+    sweeper.due = 5
+    watchdog.notice(5)
+    watchdog.notice(50)
+    await clock.advance(10)
+    assert sweeper.times == [0, 5]
+
+
+async def test_attempt_noticed_during_a_sweep_is_not_missed(clock):
+    sweeping, go_on = asyncio.Event(), asyncio.Event()
+    times = []
+
+    async def sweep():
+        times.append(clock.now())
+        sweeping.set()
+        await go_on.wait()
+        return math.inf
+
+    watchdog = Watchdog(clock, sweep)
+    task = asyncio.ensure_future(watchdog.run())
+    await sweeping.wait()
+    watchdog.notice(3)
+    go_on.set()
+    await clock.advance(5)
+    assert times == [0, 3]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_store_error_does_not_end_the_watch(watched, clock, caplog):
+    sweeper, watchdog = watched
+    sweeper.fail = True
+    sweeper.due = 10
+    watchdog.notice(10)
+    await clock.advance(20)
+    assert sweeper.times == [0, 10, 11]
+    assert "could not end overdue attempts" in caplog.text
+
+
+async def test_watchdog_that_was_held_up_leaves_time_for_heartbeats(clock):
+    sweeper = Sweeper(clock)
+    watchdog = Watchdog(clock, sweeper)
+    task = asyncio.ensure_future(watchdog.run())
+    await clock.advance(0)
+    watchdog.notice(10)
+    clock._now = 500.0
+    await clock.advance(LATE_S / 2)
+    assert sweeper.times == [0]
+    await clock.advance(LATE_S)
+    assert sweeper.times == [0, 500 + LATE_S]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_system_clock_returns_at_the_event_or_the_time():
+    clock = SystemClock()
+    event = asyncio.Event()
+    await clock.wait(event, until=time.time() - 1)
+    await clock.wait(event, until=time.time() + 0.01)
+    event.set()
+    await asyncio.wait_for(clock.wait(event, until=math.inf), 10)
+
+
+@pytest.fixture
+async def store(clock):
+    store = MemoryStore(clock=clock)
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def test_heartbeats_keep_an_attempt_until_its_deadline(store, clock):
+    claim = await begin(store, limits=Limits(timeout_s=100, lease_s=10))
+    for _ in range(11):
+        await clock.advance(9)
+        assert await store.heartbeat([claim.attempt.id]) == []
+    await clock.advance(5.5)
+    assert await store.heartbeat([claim.attempt.id]) == []
+    (running,) = await store.rollouts(RolloutQuery())
+    assert running.status is RolloutStatus.RUNNING
+    await clock.advance(1)
+    (ended,) = await store.rollouts(RolloutQuery())
+    assert ended.attempts[-1].status is AttemptStatus.TIMED_OUT
+    assert ended.attempts[-1].ended_at == 105
+    assert await store.heartbeat([claim.attempt.id]) == [claim.attempt.id]
+
+
+async def test_worker_has_time_to_hand_in_what_it_ends_at_the_deadline(store, clock):
+    claim = await begin(store, limits=Limits(timeout_s=20, lease_s=60))
+    await clock.advance(24.9)
+    attempt = await store.finish(claim.attempt.id, status=AttemptStatus.TIMED_OUT)
+    assert attempt.failure.kind == "deadline"
+    assert attempt.ended_at == 24.9
+
+
+async def test_lost_attempts_are_retried_until_none_remain(store, clock):
+    await store.enqueue([rollout(limits=Limits(lease_s=10, max_attempts=3))])
+    for fence in (1, 2, 3):
+        (claim,) = await store.claim("w", timeout_s=0)
+        assert claim.attempt.fence == fence
+        await clock.advance(10)
+    (ended,) = await store.rollouts(RolloutQuery())
+    assert [one.status for one in ended.attempts] == [AttemptStatus.LOST] * 3
+    assert [one.ended_at for one in ended.attempts] == [10, 20, 30]
+    assert ended.status is RolloutStatus.FAILED
+    assert await store.claim("w", timeout_s=0) == []
+
+
+async def test_finished_attempts_do_not_wake_the_watchdog(clock):
+    store = MemoryStore(clock=clock)
+    await store.open()
+    claim = await begin(store, limits=Limits(lease_s=10))
+    await succeed(store, claim)
+    await clock.advance(1000)
+    (ended,) = await store.rollouts(RolloutQuery())
+    assert ended.status is RolloutStatus.SUCCEEDED
+    await store.close()
