@@ -1,1 +1,11 @@
-"""."""
+"""The gateway: an OpenAI-compatible proxy that records exactly which tokens were sampled.
+
+Reading order: `app` (the server), `routing` (who calls, which policy serves), `proxy` and
+`exchange` (one call), `dialects` and `stream` (what is on the wire), `capture` and `recording`
+(what is kept), `probe` (what a backend can give), `backend_http` (backends over HTTP).
+"""
+
+from agl_core.gateway.app import GatewayOptions, GatewayServer
+from agl_core.gateway.backend_http import HttpBackend
+
+__all__ = ["GatewayOptions", "GatewayServer", "HttpBackend"]

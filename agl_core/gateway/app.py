@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import hmac
-import logging
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from agl_core.gateway import asgi
-from agl_core.gateway.attempts import Attempts
+from agl_core.gateway.attempts import Attempts, OpenAttempt
 from agl_core.gateway.dialects.chat import ChatRequest
 from agl_core.gateway.probe import probe
 from agl_core.gateway.problems import Problem
 from agl_core.gateway.proxy import Proxy, answer
-from agl_core.gateway.recording import Recording
-from agl_core.gateway.routing import Router, Target, identify, parse_path
+from agl_core.gateway.recording import Recording, RecordingOptions
+from agl_core.gateway.routing import Identity, Router, Target, identify, parse_path
 from agl_core.gateway.server import GuestServer, bind
 from agl_core.interfaces import Backend, Capabilities, Store
 from agl_core.types import Attempt, Losses, Policy, Rollout
 from agl_core.types.ids import new_id
 
 __all__ = ["GatewayOptions", "GatewayServer"]
-
-_log = logging.getLogger(__name__)
 
 _CHAT = "/chat/completions"
 
@@ -39,10 +36,7 @@ class GatewayOptions:
     """0: one the system chooses."""
     deterministic: bool = False
     """Seed the calls of frozen policies too."""
-    flush_interval_s: float = 0.25
-    """Seconds that finished records wait for others to be written with."""
-    max_unwritten: int = 4096
-    """Records in memory at which new calls wait for the store."""
+    recording: RecordingOptions = field(default_factory=RecordingOptions)
 
 
 class GatewayServer:
@@ -68,8 +62,7 @@ class GatewayServer:
             store,
             self._attempts,
             losses=self.losses,
-            interval_s=self._options.flush_interval_s,
-            limit=self._options.max_unwritten,
+            options=self._options.recording,
         )
         deterministic = self._options.deterministic
         self._proxy = Proxy(
@@ -197,8 +190,6 @@ class GatewayServer:
             if problem.status in (409, 410):
                 self.losses.add("late_calls")
             await answer(send, problem)
-        except asgi.ClientLeft:
-            _log.debug("A client left before its request was whole")
 
     async def _dispatch(
         self, scope: dict[str, Any], receive: asgi.Receive, send: asgi.Send
@@ -241,14 +232,35 @@ class GatewayServer:
         send: asgi.Send,
     ) -> None:
         identity = identify(target, headers)
-        self._attempts.admit(identity)
-        request = ChatRequest(await asgi.read_body(receive))
-        self._router.find(identity.agent, request.model)
-        # Reading the body takes time in which the attempt may have been sealed.
         attempt = self._attempts.admit(identity)
+        try:
+            body = await asgi.read_body(receive)
+            # Reading takes time, in which the attempt may have been sealed.
+            self._attempts.admit(identity)
+            request = self._accept(identity, attempt, body)
+        except asgi.ClientLeft:
+            problem = Problem(499, "client_closed", "The client left before its request was whole")
+            self._refused(identity, attempt, problem)
+            return
+        except Problem as problem:
+            self._refused(identity, attempt, problem)
+            raise
         passed = asgi.travelling(
             (name.decode("latin-1"), value.decode("latin-1")) for name, value in headers
         )
         call_id = identity.call_id or new_id("call")
         call = attempt.begin(call_id, identity, request, passed)
         await self._proxy.serve(call, receive, send)
+
+    def _accept(self, identity: Identity, attempt: OpenAttempt, body: bytes) -> ChatRequest:
+        if attempt.seconds_left() <= 0:
+            message = f"The deadline of attempt {identity.attempt_id!r} has passed"
+            raise Problem(504, "deadline_exceeded", message)
+        request = ChatRequest(body)
+        self._router.find(identity.agent, request.model)
+        return request
+
+    def _refused(self, identity: Identity, attempt: OpenAttempt, problem: Problem) -> None:
+        """Record it, so that the client's span of the call finds its counterpart."""
+        if not attempt.sealed:
+            self._recording.refuse(attempt, identity, problem)

@@ -57,11 +57,6 @@ class Call:
         if self.work is not None:
             self.work.cancel()
 
-    @property
-    def superseded(self) -> bool:
-        """A later try of the same logical call has begun."""
-        return self.attempt.tries[self.id] > self.tries
-
     def seed(self) -> int:
         """Seed of the logical call, the same for each of its tries."""
         return self.attempt.seed(self)
@@ -92,46 +87,61 @@ class OpenAttempt:
         self, call_id: str, identity: Identity, request: ChatRequest, headers: dict[str, str]
     ) -> Call:
         """Register a request as the next try of `call_id`; the try before is superseded."""
-        self.tries[call_id] += 1
-        self._sequence += 1
-        if (earlier := self._latest.pop(call_id, None)) is not None:
-            self._ready.append(_superseded(earlier))
-        elif self.tries[call_id] > 1 and all(call.id != call_id for call in self.calls):
-            # Its record is in the store already; a join goes by the highest number of tries.
-            self.losses.add("superseded_calls")
+        tries = self.next_try(call_id)
         call = Call(
             id=call_id,
             identity=identity,
             attempt=self,
             request=request,
             headers=headers,
-            tries=self.tries[call_id],
-            sequence=self._sequence,
+            tries=tries,
+            sequence=self.next_sequence(),
             started_ns=time.time_ns(),
         )
         self.calls.add(call)
         return call
 
-    def end(self, call: Call, span: Span) -> None:
-        """Keep the record of a request that ended."""
-        if call.superseded:
+    def next_try(self, call_id: str) -> int:
+        """Number of a try that begins now; the record of the try before is superseded."""
+        self.tries[call_id] += 1
+        if (earlier := self._latest.pop(call_id, None)) is not None:
+            self._ready.append(_superseded(earlier))
+        elif self.tries[call_id] > 1 and all(call.id != call_id for call in self.calls):
+            # Its record is in the store already; a join goes by the highest number of tries.
+            self.losses.add("superseded_calls")
+        return self.tries[call_id]
+
+    def next_sequence(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    def keep(self, span: Span) -> None:
+        """Keep the record of a try that ended."""
+        call = span.call
+        assert call is not None
+        if self.tries[call.id] > call.tries:
             self._ready.append(_superseded(span))
         else:
             self._latest[call.id] = span
         self.recorded += 1
+
+    def end(self, call: Call) -> None:
+        """Nothing of this request is under way any more."""
         self.calls.discard(call)
         call.ended.set()
 
-    def take(self, *, everything: bool) -> list[Span]:
-        """Remove and return records to be written.
+    def take(self, *, ended_before_ns: int | None) -> list[Span]:
+        """Remove and return records to be written; all of them when `ended_before_ns` is None.
 
-        A failed try stays until it is superseded or everything is asked for: most likely the client
-        will try again.
+        A later try supersedes a record only while it is here. So a failed try, which its client
+        will most likely repeat, stays to the end, and a good one until it has ended long enough
+        ago that nobody can still be retrying it.
         """
         written = self._ready
         self._ready = []
         for call_id, span in list(self._latest.items()):
-            if everything or span.status == "ok":
+            settled = span.status == "ok" and span.end_ns <= (ended_before_ns or 0)
+            if settled or ended_before_ns is None:
                 written.append(self._latest.pop(call_id))
         return written
 
@@ -209,7 +219,7 @@ class Attempts:
         """The open attempt of a caller.
 
         Raises:
-            Problem: 409 unknown attempt or another rollout's, 410 sealed, 504 past its deadline.
+            Problem: 409 unknown attempt or another rollout's, 410 sealed.
         """
         attempt = self._open.get(identity.attempt_id)
         if identity.attempt_id in self._sealed or (attempt is not None and attempt.sealed):
@@ -221,9 +231,6 @@ class Attempts:
                 f"here: take both ids from the current rollout"
             )
             raise Problem(409, "attempt_unknown", message)
-        if attempt.seconds_left() <= 0:
-            message = f"The deadline of attempt {identity.attempt_id!r} has passed"
-            raise Problem(504, "deadline_exceeded", message)
         return attempt
 
     def __iter__(self) -> Iterator[OpenAttempt]:

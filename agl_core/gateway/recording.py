@@ -6,12 +6,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from agl_core import semconv
 from agl_core.gateway.attempts import Abort, Attempts, Call, OpenAttempt
 from agl_core.gateway.dialects.chat import distortions
 from agl_core.gateway.exchange import Exchange
+from agl_core.gateway.problems import Problem
+from agl_core.gateway.routing import Identity
 from agl_core.interfaces import Store
 from agl_core.types import Ingest, Losses, Mode, ModelCall, Span, SpanKind
 from agl_core.types.ids import new_id
@@ -26,7 +31,7 @@ _ABORTS: Final[dict[Abort, tuple[int, str]]] = {
     "deadline": (504, _CANCELLED + "the attempt's deadline passed"),
     "stopped": (503, _CANCELLED + "the gateway stopped"),
 }
-"""Status and error of a call that something other than its backend ended."""
+"""Status, unless the client has seen another, and error of a call that its backend did not end."""
 
 
 def model_call(exchange: Exchange) -> ModelCall:
@@ -34,7 +39,8 @@ def model_call(exchange: Exchange) -> ModelCall:
     call, answer, identity = exchange.call, exchange.answer, exchange.call.identity
     status, error = exchange.status or 502, exchange.error
     if call.abort and not (exchange.complete or exchange.delivered):
-        status, error = _ABORTS[call.abort]
+        code, error = _ABORTS[call.abort]
+        status = status if call.forwarded else code
     if exchange.capture and exchange.complete and not error:
         error = answer.mismatch()
     choices = answer.choices
@@ -82,6 +88,11 @@ def span_of(exchange: Exchange, record: ModelCall) -> Span:
         semconv.GEN_AI_USAGE_INPUT_TOKENS: usage.get("prompt_tokens"),
         semconv.GEN_AI_USAGE_OUTPUT_TOKENS: usage.get("completion_tokens"),
     }
+    attributes = {key: value for key, value in attributes.items() if value not in (None, "", [])}
+    return _span(record, sequence=exchange.call.sequence, attributes=attributes)
+
+
+def _span(record: ModelCall, *, sequence: int, attributes: dict[str, Any]) -> Span:
     return Span(
         id=new_id("sp"),
         rollout_id=record.rollout_id,
@@ -90,12 +101,12 @@ def span_of(exchange: Exchange, record: ModelCall) -> Span:
         name="chat",
         agent=record.agent,
         agent_run_id=record.agent_run_id or None,
-        sequence=exchange.call.sequence,
+        sequence=sequence,
         start_ns=record.started_ns,
         end_ns=record.ended_ns,
         status="ok" if record.complete and not record.error else "error",
         error=record.error,
-        attributes={key: value for key, value in attributes.items() if value not in (None, "", [])},
+        attributes=attributes,
         call_id=record.id,
         call=record,
     )
@@ -120,26 +131,28 @@ def count(losses: Losses, record: ModelCall, *, mode: Mode) -> None:
             losses.add(cause)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordingOptions:
+    """When records are written."""
+
+    interval_s: float = 0.25
+    """Seconds that finished records wait for others to be written with."""
+    settle_s: float = 5.0
+    """Seconds that a good answer's record waits for a late retry to supersede it."""
+    max_unwritten: int = 4096
+    """Records in memory at which new calls wait for the store."""
+
+
 class Recording:
     """Writes records to the store: in the background, and of one attempt when it is sealed."""
 
     def __init__(
-        self, store: Store, attempts: Attempts, *, losses: Losses, interval_s: float, limit: int
+        self, store: Store, attempts: Attempts, *, losses: Losses, options: RecordingOptions
     ) -> None:
-        """Prepare; nothing is written before `start`.
-
-        Args:
-            store: Where the records go.
-            attempts: Whose records are written.
-            losses: Counter of everything lost.
-            interval_s: Seconds that records wait for others to be written with.
-            limit: Unwritten records at which new calls have to wait.
-        """
         self._store = store
         self._attempts = attempts
         self._losses = losses
-        self._interval_s = interval_s
-        self._limit = limit
+        self._options = options
         self._pending = 0
         self._due = asyncio.Event()
         self._room = asyncio.Event()
@@ -158,7 +171,7 @@ class Recording:
         await asyncio.wait([self._task])
         self._task = None
         async with self._writing:
-            await self._write(self._attempts, everything=True)
+            await self._write(self._attempts, ended_before_ns=None)
 
     async def room(self) -> None:
         """Wait while too many records are unwritten: a slow store slows the agents."""
@@ -166,10 +179,32 @@ class Recording:
 
     def keep(self, call: Call, exchange: Exchange) -> None:
         """Record a request that ended."""
-        call.attempt.end(call, span_of(exchange, model_call(exchange)))
+        self._keep(call.attempt, span_of(exchange, model_call(exchange)))
+        call.attempt.end(call)
+
+    def refuse(self, attempt: OpenAttempt, identity: Identity, problem: Problem) -> None:
+        """Record a request that never got as far as a backend."""
+        now = time.time_ns()
+        record = ModelCall(
+            id=identity.call_id or new_id("call"),
+            rollout_id=identity.rollout_id,
+            attempt_id=identity.attempt_id,
+            agent=identity.agent,
+            agent_run_id=identity.agent_run_id,
+            trainable=False,
+            status_code=problem.status,
+            error=f"{problem.code}: {problem.message}",
+            started_ns=now,
+            ended_ns=now,
+        )
+        record = msgspec.structs.replace(record, tries=attempt.next_try(record.id))
+        self._keep(attempt, _span(record, sequence=attempt.next_sequence(), attributes={}))
+
+    def _keep(self, attempt: OpenAttempt, span: Span) -> None:
+        attempt.keep(span)
         self._pending += 1
         self._due.set()
-        if self._pending >= self._limit:
+        if self._pending >= self._options.max_unwritten:
             self._room.clear()
 
     async def write(self, attempt: OpenAttempt) -> None:
@@ -179,24 +214,28 @@ class Recording:
             StoreError: the store did not take them; they are kept for another try.
         """
         async with self._writing:
-            await self._write([attempt], everything=True)
+            await self._write([attempt], ended_before_ns=None)
 
     async def _run(self) -> None:
         while True:
             await self._due.wait()
-            await asyncio.sleep(self._interval_s)
-            self._due.clear()
+            await asyncio.sleep(self._options.interval_s)
             try:
-                async with self._writing:
-                    full = self._pending >= self._limit
-                    await self._write(self._attempts, everything=full)
+                await self._write_settled()
             except Exception:  # noqa: BLE001  telemetry never takes the gateway down
                 # Sealing writes the same records again and reports to its caller.
                 _log.exception("Could not write call records; they stay in memory")
-                self._due.set()
+            if not self._pending:
+                self._due.clear()
 
-    async def _write(self, attempts: Iterable[OpenAttempt], *, everything: bool) -> None:
-        taken = [(attempt, attempt.take(everything=everything)) for attempt in attempts]
+    async def _write_settled(self) -> None:
+        full = self._pending >= self._options.max_unwritten
+        before = time.time_ns() - int(self._options.settle_s * 1e9)
+        async with self._writing:
+            await self._write(self._attempts, ended_before_ns=None if full else before)
+
+    async def _write(self, attempts: Iterable[OpenAttempt], *, ended_before_ns: int | None) -> None:
+        taken = [(a, a.take(ended_before_ns=ended_before_ns)) for a in attempts]
         spans = [span for _, batch in taken for span in batch]
         if not spans:
             return
@@ -212,5 +251,5 @@ class Recording:
                 if span.call is not None:
                     count(self._losses, span.call, mode=attempt.rollout.mode)
         self._pending -= len(spans)
-        if self._pending < self._limit:
+        if self._pending < self._options.max_unwritten:
             self._room.set()

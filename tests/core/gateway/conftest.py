@@ -14,12 +14,15 @@ import pytest
 
 from agl_core.gateway.app import GatewayOptions, GatewayServer
 from agl_core.gateway.backend_http import HttpBackend
+from agl_core.gateway.recording import RecordingOptions
 from agl_core.store.memory import MemoryStore
 from agl_core.testing.fake_openai import FakeOpenAI, FakeOptions
 from agl_core.types import Attempt, Claim, Limits, ModelCall, Policy, Rollout, Task
 from agl_core.types.ids import new_id
 
 ASK = {"model": "gpt-x", "messages": [{"role": "user", "content": "héllo 你好 👋"}]}
+
+QUICK = RecordingOptions(interval_s=0.01, settle_s=0.0)
 
 
 class World:
@@ -38,7 +41,7 @@ class World:
         self.session = await enter(aiohttp.ClientSession())
         self.backend = HttpBackend(self.server.base_url, model="weights-1")
         self.stack.push_async_callback(self.backend.close)
-        self.gateway = GatewayServer(self.store, gateway or GatewayOptions(flush_interval_s=0.01))
+        self.gateway = GatewayServer(self.store, gateway or GatewayOptions(recording=QUICK))
         self.route("trained", ("writer", "planner", "@*"), trainable=True)
         self.route("frozen", ("*",), trainable=False)
         await self.gateway.start()

@@ -9,6 +9,7 @@ import pytest
 
 from agl_core.errors import StoreError
 from agl_core.gateway.app import GatewayOptions
+from agl_core.gateway.recording import RecordingOptions
 from agl_core.testing.fake_openai import FakeOptions
 from agl_core.types import Limits
 
@@ -57,7 +58,7 @@ async def test_backend_is_closed_when_the_client_leaves(
     assert all(answered.closed_early for answered in world.server.log)
     calls = await world.calls(attempt)
     assert [call.complete for call in calls] == [False] * 3
-    assert {call.status_code for call in calls} == {499}
+    assert {call.status_code for call in calls} == {200 if at else 499}
     assert all("client closed" in call.error for call in calls)
     lost = {"incomplete_calls": 3} if agent == "writer" else {}
     assert world.gateway.losses.counts == lost
@@ -177,6 +178,24 @@ async def test_deadline_ends_a_call(world: Any) -> None:
     async with world.post(world.headers(attempt)) as answer:
         assert (await answer.json())["error"]["code"] == "deadline_exceeded"
     assert len(world.server.log) == 1
+    calls = await world.calls(attempt)
+    assert [call.status_code for call in calls] == [504, 504]
+
+
+async def test_a_good_record_waits_for_a_late_retry(make_world: Any) -> None:
+    options = RecordingOptions(interval_s=0.0, settle_s=60.0)
+    world = await make_world(None, GatewayOptions(recording=options))
+    attempt, other = await world.attempt(), await world.attempt()
+    world.server.fail(1)
+    for _ in range(3):
+        async with world.post(world.headers(attempt, call="call_1")) as answer:
+            await answer.read()
+    # The superseded tries of the one are written while the record itself is still held.
+    await world.ask(other)
+    await world.stored(attempt)
+    calls = await world.calls(attempt)
+    assert [(call.tries, call.superseded) for call in calls] == [(1, True), (2, True), (3, False)]
+    assert world.gateway.losses.counts == {"superseded_calls": 2}
 
 
 async def test_paused_calls_wait_and_are_no_error(world: Any) -> None:
@@ -339,7 +358,8 @@ async def test_records_reach_the_store_before_sealing(world: Any) -> None:
 async def test_a_full_buffer_holds_new_calls_until_the_store_writes(
     make_world: Any, monkeypatch: Any
 ) -> None:
-    world = await make_world(None, GatewayOptions(flush_interval_s=0.0, max_unwritten=1))
+    options = RecordingOptions(interval_s=0.0, settle_s=60.0, max_unwritten=1)
+    world = await make_world(None, GatewayOptions(recording=options))
     attempt = await world.attempt()
     blocked, entered = asyncio.Event(), asyncio.Event()
     add_spans = world.store.add_spans
@@ -361,9 +381,8 @@ async def test_a_full_buffer_holds_new_calls_until_the_store_writes(
 
 
 async def test_a_failing_store_never_reaches_the_agent_and_loses_nothing(
-    make_world: Any, monkeypatch: Any, caplog: Any
+    world: Any, monkeypatch: Any
 ) -> None:
-    world = await make_world(None, GatewayOptions(flush_interval_s=0.0))
     attempt = await world.attempt()
     add_spans, failed = world.store.add_spans, asyncio.Event()
 
@@ -398,3 +417,30 @@ async def test_stopping_ends_calls_and_writes_the_rest(world: Any) -> None:
     (span,) = await world.store.spans([attempt.rollout_id])
     assert "gateway stopped" in span.error
     await world.gateway.stop()
+
+
+async def test_a_client_that_leaves_inside_its_request_is_recorded(world: Any) -> None:
+    attempt = await world.attempt()
+    host, port = world.gateway.url.removeprefix("http://").split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    given = {**world.headers(attempt, call="call_1"), "Content-Length": "1000"}
+    lines = [f"{name}: {value}" for name, value in given.items()]
+    head = "\r\n".join(["POST /v1/chat/completions HTTP/1.1", "Host: x", *lines])
+    writer.write(head.encode() + b"\r\n\r\n{")
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+    recorded = world.gateway._attempts.find(attempt.id)
+    await world.until(lambda: recorded.recorded)
+    (call,) = await world.calls(attempt)
+    assert (call.id, call.status_code, call.complete) == ("call_1", 499, False)
+
+
+async def test_a_call_nobody_serves_is_recorded(world: Any) -> None:
+    world.gateway._router._routes.pop("frozen")
+    attempt = await world.attempt()
+    async with world.post(world.headers(attempt, "judge", call="call_1")) as answer:
+        assert answer.status == 404
+    (call,) = await world.calls(attempt)
+    assert (call.id, call.agent, call.status_code) == ("call_1", "judge", 404)
+    assert "model_not_found" in call.error

@@ -103,3 +103,6 @@ async def test_a_bad_body_is_400_and_names_the_field(world: Any, body: bytes, fi
         assert answer.status == 400
         assert field in (await answer.json())["error"]["message"]
     assert world.gateway.in_flight == 0
+    (call,) = await world.calls(attempt)
+    assert call.status_code == 400
+    assert field in call.error

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from agl_core.errors import EngineError
+from agl_core.gateway.backend_http import HttpBackend
+from agl_core.testing.fake_openai import FakeOpenAI, FakeOptions
+
+BODY = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'
+
+
+async def read(backend: HttpBackend, *, timeout_s: float = 5.0) -> tuple[int, bytes]:
+    reply = await backend.chat(BODY, headers={"x-trace": "1"}, timeout_s=timeout_s)
+    try:
+        return reply.status, b"".join([chunk async for chunk in reply.body()])
+    finally:
+        await reply.close()
+
+
+async def test_sends_the_body_as_it_stands_with_its_own_key() -> None:
+    async with FakeOpenAI(options=FakeOptions(api_key="k")) as server:
+        backend = HttpBackend(server.base_url + "/", api_key="k", model="fake-model")
+        status, _ = await read(backend)
+        assert status == 200
+        assert await backend.max_model_len() == 1_000_000
+        headers = server.log[0].headers
+        assert headers["accept-encoding"] == "identity"
+        assert headers["x-trace"] == "1"
+        assert server.log[0].body["model"] == "m"
+        await backend.close()
+        await backend.close()
+        wrong = HttpBackend(server.base_url, api_key="x")
+        assert (await read(wrong))[0] == 401
+        assert await wrong.max_model_len() is None
+        await wrong.close()
+
+
+async def test_timeout_and_refused_connection_are_engine_errors() -> None:
+    never = asyncio.Event()
+
+    async def pace(answered: Any, position: int) -> None:
+        await never.wait()
+
+    async with FakeOpenAI() as server:
+        server.pace = pace
+        backend = HttpBackend(server.base_url)
+        with pytest.raises(EngineError, match=r"did not answer within 0\.1 s"):
+            await read(backend, timeout_s=0.1)
+        await server.ended(1)
+        assert server.log[0].closed_early
+    with pytest.raises(EngineError, match="base_url"):
+        await read(backend)
+    assert await backend.max_model_len() is None
+    await backend.close()
+
+
+async def test_a_pooled_connection_that_died_is_replaced() -> None:
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"}]}")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        await writer.drain()
+        if connections == 1:
+            await reader.readuntil(b"}]}")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    backend = HttpBackend(f"http://127.0.0.1:{port}/v1")
+    assert await read(backend) == (200, b"{}")
+    assert await read(backend) == (200, b"{}")
+    assert connections == 2
+    await backend.close()
+    server.close()
+    await server.wait_closed()
+
+
+async def test_an_answer_that_breaks_off_is_an_engine_error() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}]}")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    backend = HttpBackend(f"http://127.0.0.1:{port}/v1")
+    with pytest.raises(EngineError, match="broke off"):
+        await read(backend)
+    await backend.close()
+    server.close()
+    await server.wait_closed()
