@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
@@ -19,7 +20,10 @@ from agl_core.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-STDOUT = "-"
+STDOUT: Final = "-"
+
+_FILE_WIDTH: Final = 240
+"""Columns of what is no terminal: nothing that a pipe or a file receives is cut to 80."""
 
 
 def tolerate_any_console() -> None:
@@ -56,7 +60,9 @@ def console(*, stderr: bool = False) -> Console:
     """A rich console on standard output or error as they are now."""
     from rich.console import Console  # noqa: PLC0415
 
-    return Console(file=sys.stderr if stderr else sys.stdout, highlight=False)
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _FILE_WIDTH
+    return Console(file=stream, highlight=False, width=width)
 
 
 def supports_unicode(console: Console) -> bool:

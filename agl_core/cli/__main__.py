@@ -1,0 +1,5 @@
+"""``python -m agl_core.cli``."""
+
+from agl_core.cli import main
+
+main()

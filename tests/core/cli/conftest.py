@@ -1,0 +1,101 @@
+"""A run without rooms: what the commands hand to the application, and what they show of it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import types
+
+import pytest
+from click.testing import CliRunner
+
+from agl_core.cli.group import cli
+from agl_core.config.invocation import current_invocation
+from agl_core.types import Estimate, Evaluation, Report, StepReport
+
+EVALUATION = Evaluation(
+    step=2,
+    score=Estimate(mean=0.5, low=0.25, high=0.75, n=8),
+    pass_at_k={4: Estimate(mean=0.9, low=0.8, high=1.0, n=8)},
+    failed={"engine": 1},
+)
+STEPS = [
+    StepReport(
+        step=number,
+        steps=2,
+        reward=0.25 * number,
+        rollouts=8,
+        calls=16,
+        tokens=400,
+        failures={"agent": number},
+        lost={"reward_unknown_call": 1},
+        wall_s=2.0,
+    )
+    for number in (1, 2)
+]
+REPORT = Report(
+    run_id="run",
+    directory="agl_runs/run",
+    steps=STEPS,
+    evaluations=[EVALUATION],
+    lost={"late": 3},
+    calls=32,
+    wall_s=4.0,
+    best="agl_runs/run/checkpoints/2-é",
+)
+
+
+class FakeApp(types.ModuleType):
+    """Stands in for ``agl_core.app``: reports two steps and one evaluation."""
+
+    def __init__(self):
+        super().__init__("agl_core.app")
+        self.made = []
+        self.error = None
+        app = self
+
+        class App:
+            def __init__(self, config, *, observers=(), plugins=None):
+                self.config, self.observers, self.plugins = config, observers, plugins
+                app.made.append(self)
+
+            async def train(self):
+                if app.error is not None:
+                    raise app.error
+                for observer in self.observers:
+                    observer.started(self.config)
+                    observer.evaluation(EVALUATION)
+                    for step in STEPS:
+                        observer.step(step)
+                    observer.finished(REPORT)
+                return REPORT
+
+            async def evaluate(self, *, checkpoint=None):
+                self.checkpoint = checkpoint
+                for observer in self.observers:
+                    observer.evaluation(EVALUATION)
+                return EVALUATION
+
+        self.App = App
+        self.run_blocking = asyncio.run
+
+    def train(self, config):
+        """What a script calls."""
+        return asyncio.run(self.App(config, observers=current_invocation().observers).train())
+
+
+@pytest.fixture
+def app(monkeypatch):
+    fake = FakeApp()
+    monkeypatch.setitem(sys.modules, "agl_core.app", fake)
+    return fake
+
+
+@pytest.fixture
+def agl(monkeypatch, tmp_path):
+    """Run ``agl`` in a folder of its own, without the installed plugins."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("AGL_DISABLE_PLUGINS", "demo,langchain,openai,torch")
+    runner = CliRunner()
+    return lambda *arguments: runner.invoke(cli, [str(argument) for argument in arguments])

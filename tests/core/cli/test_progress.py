@@ -1,0 +1,135 @@
+import io
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from agl_core.cli import progress as module
+from agl_core.cli.progress import LiveProgress, PlainProgress, RunView, clock, progress, sparkline
+from agl_core.config import RunConfig
+from agl_core.types import Report, StepReport
+
+from .conftest import EVALUATION, REPORT, STEPS
+
+
+def terminal(encoding="utf-8"):
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace")
+    return Console(file=file, force_terminal=True, width=100, color_system=None)
+
+
+def shown(display, console):
+    with console.capture() as captured:
+        console.print(display.render())
+    return captured.get()
+
+
+def test_the_panel_shows_what_there_is(monkeypatch):
+    console = terminal()
+    display = LiveProgress(console)
+    assert "starting" in shown(display, console)
+
+    display.started(RunConfig(name="mine"))
+    assert "mine" in shown(display, console)
+
+    for step in STEPS:
+        display.step(msgspec.structs.replace(step, channels={"facts": 0.1, "style": 0.9}))
+    display.evaluation(EVALUATION)
+    text = shown(display, console)
+
+    for part in ("2/2", "0.500  ▁█", "200  (16 calls", "agent=3", "reward_unknown_call=2", "eta 0"):
+        assert part in text
+    for part in ("facts", "0.100", "style", "0.900", "0.500 [0.250, 0.750] n=8"):
+        assert part in text
+
+
+def test_a_console_without_unicode_gets_ascii():
+    console = terminal("cp1252")
+    display = LiveProgress(console)
+    for step in STEPS:
+        display.step(step)
+
+    assert "0.500  _#" in shown(display, console)
+
+
+def test_the_live_display_ends_with_the_summary():
+    console = terminal()
+    display = LiveProgress(console)
+
+    with display.shown():
+        display.started(RunConfig())
+        display.finished(REPORT)
+
+    console.file.flush()
+    text = console.file.buffer.getvalue().decode()
+    assert "weights agl_runs/run/checkpoints/2-é" in text
+
+
+def test_the_display_is_chosen_by_the_terminal(monkeypatch):
+    monkeypatch.setattr(module, "console", lambda stderr: terminal())
+    with progress() as display:
+        assert isinstance(display, LiveProgress)
+    plain = Console(file=io.StringIO())
+    monkeypatch.setattr(module, "console", lambda stderr: plain)
+    with progress() as display:
+        assert isinstance(display, PlainProgress)
+
+
+def test_lines_are_neither_wrapped_nor_read_as_markup():
+    file = io.StringIO()
+    display = PlainProgress(Console(file=file, width=20))
+
+    display.step(msgspec.structs.replace(STEPS[0], lost={"[red]a cause[/red]" * 5: 1}))
+
+    assert file.getvalue().count("\n") == 1
+    assert "[red]a cause[/red]" in file.getvalue()
+
+
+def test_the_summary_of_a_run_without_checkpoint():
+    file = io.StringIO()
+
+    PlainProgress(Console(file=file)).finished(Report(run_id="r", directory="d"))
+
+    assert "lost nothing" in file.getvalue()
+    assert "no checkpoint" in file.getvalue()
+
+
+def test_the_time_left_follows_the_last_steps():
+    view = RunView()
+    assert view.eta_s is None
+    view.steps = [
+        StepReport(step=number, steps=20, reward=0, wall_s=wall)
+        for number, wall in enumerate([100, 1, 2, 3, 2, 2], start=1)
+    ]
+
+    assert view.eta_s == 14 * 2
+
+
+def test_a_step_that_took_no_time_has_no_speed():
+    assert module.tokens_per_s(StepReport(step=1, steps=1, reward=0, tokens=5)) == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "curve"),
+    [([], ""), ([1], "▄"), ([2, 2], "▄▄"), ([0, 1], "▁█"), ([-1, 0, 1], "▁▅█")],
+)
+def test_sparklines(values, curve):
+    assert sparkline(values, width=10) == curve
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=500), st.integers(1, 60), st.booleans())
+def test_a_sparkline_fits_its_width(values, width, unicode):
+    assert len(sparkline(values, width=width, unicode=unicode)) == min(len(values), width)
+
+
+def test_a_long_curve_is_averaged():
+    assert sparkline([0, 0, 1, 1], width=2) == "▁█"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0:00:00"), (61, "0:01:01"), (3725, "1:02:05")]
+)
+def test_clock(seconds, text):
+    assert clock(seconds) == text

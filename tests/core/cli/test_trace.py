@@ -1,0 +1,248 @@
+import asyncio
+
+import msgspec
+import pytest
+
+from agl_core.cli.tree import agent_totals, merge_calls
+from agl_core.config import RunConfig
+from agl_core.config.loader import save_config
+from agl_core.store.sqlite import SqliteStore
+from agl_core.testing.attempts import CallOptions, ScriptedAttempt
+from agl_core.types import AttemptStatus, Failure, FailureKind, Rollout, Span, SpanKind, Task
+
+
+def scripted():
+    """A planner, its tool, and a writer whose call the gateway saw too."""
+    script = ScriptedAttempt()
+    planner = script.agent("planner")
+    script.call("planner", [1, 2, 3], [4], options=CallOptions(parent=planner.id))
+    script.spans.append(
+        Span(
+            id="sp_tool",
+            rollout_id=script.rollout.id,
+            attempt_id=script.attempt.id,
+            kind=SpanKind.TOOL,
+            name="lookup",
+            parent_id=planner.id,
+            sequence=9,
+            start_ns=9,
+            attributes={"gen_ai.tool.call.arguments": '{"price": 3}'},
+        )
+    )
+    call = script.call("writer", [1, 2], [5, 6])
+    script.reward(0.5)
+    script.reward(0.25, channel="style", call=call)
+    script.reward(1.0, agent="planner")
+    return script
+
+
+async def store_run(directory, script, *, count=1, consumed=False, failure=None, config=None):
+    """Write the attempt into a run's store as a run would; returns the rollout ids."""
+    config = config or RunConfig()
+    directory.mkdir(parents=True, exist_ok=True)
+    save_config(config, directory)
+    store = SqliteStore(
+        config.store.path or directory / "store.db", retention=config.store.retention
+    )
+    await store.open()
+    ids = []
+    for number in range(count):
+        rollout = Rollout(id=f"ro_{number}", task=Task(id=f"task-{number}"), run_id="run", step=4)
+        await store.enqueue([rollout])
+        (claim,) = await store.claim("worker")
+        spans = [
+            msgspec.structs.replace(
+                span,
+                id=f"{span.id}_{number}",
+                parent_id=f"{span.parent_id}_{number}" if span.parent_id else None,
+                rollout_id=rollout.id,
+                attempt_id=claim.attempt.id,
+            )
+            for span in script.spans
+        ]
+        await store.add_spans([span for span in spans if span.call is not None])
+        await store.finish(
+            claim.attempt.id,
+            status=AttemptStatus.FAILED if failure else AttemptStatus.SUCCEEDED,
+            spans=[span for span in spans if span.call is None],
+            failure=failure,
+        )
+        ids.append(rollout.id)
+    if consumed:
+        await store.consume(ids)
+    await store.close()
+    return ids
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    return tmp_path / "agl_runs" / "run"
+
+
+async def test_a_rollout_is_a_tree_by_agent_with_rewards_and_tokens(agl, run_dir):
+    await store_run(run_dir, scripted())
+
+    result = await in_thread(agl, "trace", run_dir)
+
+    assert result.exit_code == 0, result.stderr
+    text = result.stdout
+    assert "rollout ro_0 task task-0, train, step 4, succeeded" in text
+    assert "attempt 1 succeeded, main +1.500, style +0.250" in text
+    lines = [line.strip("│├└─ ") for line in text.splitlines()]
+    depth = {
+        line.strip("│├└─ "): len(line) - len(line.lstrip("│├└─ ")) for line in text.splitlines()
+    }
+    planner = next(line for line in lines if line.startswith("agent planner"))
+    planner_call = next(line for line in lines if line.startswith("llm planner 3+1 tokens"))
+    tool = next(line for line in lines if line.startswith("tool lookup"))
+    writer_call = next(line for line in lines if line.startswith("llm writer 2+2 tokens, stop"))
+    assert depth[planner] < depth[planner_call] == depth[tool]
+    assert depth[writer_call] == depth[planner]
+    assert '{"price": 3}' in tool
+    assert any(line.startswith("reward style +0.250 for call") for line in lines)
+    assert "reward main +1.000 for agent planner" in lines
+    assert "agent planner: 1 calls, 3+1 tokens, reward +1.000" in lines
+    assert "agent writer: 1 calls, 2+2 tokens, reward +0.250" in lines
+
+
+async def in_thread(agl, *arguments):
+    """The command runs a loop of its own."""
+    return await asyncio.to_thread(agl, *arguments)
+
+
+async def test_the_newest_rollouts_are_shown(agl, run_dir):
+    await store_run(run_dir, ScriptedAttempt(), count=7)
+
+    newest = (await in_thread(agl, "trace", run_dir)).stdout
+    everything = (await in_thread(agl, "trace", run_dir, "--limit", "0")).stdout
+    one = (await in_thread(agl, "trace", run_dir, "--rollout", "ro_1")).stdout
+
+    assert [number for number in range(7) if f"rollout ro_{number} " in newest] == [2, 3, 4, 5, 6]
+    assert "5 of 7 rollouts; --limit 0 shows all" in newest
+    assert all(f"rollout ro_{number} " in everything for number in range(7))
+    assert "rollouts;" not in everything
+    assert "rollout ro_1 " in one
+    assert "rollout ro_2 " not in one
+
+
+async def test_a_failed_attempt_says_why(agl, run_dir):
+    failure = Failure(kind=FailureKind.AGENT, message="it\nbroke [red]")
+
+    await store_run(run_dir, ScriptedAttempt(), failure=failure)
+
+    assert (
+        "attempt 1 failed, agent: it broke [red]" in (await in_thread(agl, "trace", run_dir)).stdout
+    )
+
+
+async def test_dropped_spans_are_said_to_be_dropped(agl, run_dir):
+    config = RunConfig.model_validate({"store": {"retention": "drop_spans"}})
+
+    await store_run(run_dir, scripted(), consumed=True, config=config)
+
+    assert "spans dropped after training" in (await in_thread(agl, "trace", run_dir)).stdout
+
+
+async def test_an_unknown_rollout_is_an_error(agl, run_dir):
+    await store_run(run_dir, ScriptedAttempt())
+
+    result = await in_thread(agl, "trace", run_dir, "--rollout", "ro_x")
+
+    assert result.exit_code == 2
+    assert "no rollout 'ro_x'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (None, "is no run's directory"),
+        (RunConfig(), "has no store"),
+        (RunConfig.model_validate({"store": {"name": "memory"}}), "in memory"),
+    ],
+)
+def test_a_directory_without_records_is_an_error(agl, tmp_path, config, reason):
+    if config is not None:
+        save_config(config, tmp_path)
+
+    result = agl("trace", tmp_path)
+
+    assert result.exit_code == 2
+    assert reason in result.stderr
+    assert not (tmp_path / "store.db").exists()
+
+
+def test_both_recorders_make_one_span_per_call():
+    script = ScriptedAttempt()
+    joined = script.call("writer", [1, 2], [3])
+    only_traced = script.call("writer", [1], [2], options=CallOptions(captured=False))
+    only_seen = script.call("judge", [1], [2, 3], options=CallOptions(traced=False))
+
+    merged = merge_calls(script.spans)
+
+    assert [span.call_id for span in merged] == [joined, only_traced, only_seen]
+    assert merged[0].call.prompt_token_ids == [1, 2]
+    assert merged[1].call is None
+    assert {name: total.sampled_tokens for name, total in agent_totals(merged).items()} == {
+        "writer": 1,
+        "judge": 2,
+    }
+
+
+def test_superseded_tries_are_shown_apart_and_not_counted():
+    script = ScriptedAttempt()
+    call = script.call("writer", [1], [2])
+    record = next(span.call for span in script.spans if span.call is not None)
+    script.gateway_span(msgspec.structs.replace(record, superseded=True, choices=[]))
+
+    merged = merge_calls(script.spans)
+
+    assert [(span.call_id, span.call.superseded) for span in merged] == [
+        (call, False),
+        (call, True),
+    ]
+    assert agent_totals(merged)["writer"].calls == 1
+
+
+def test_rewards_of_runs_belong_to_their_agent():
+    script = ScriptedAttempt()
+    script.agent("writer", run="run-1")
+    script.reward(2.0, agent_run="run-1")
+
+    assert agent_totals(merge_calls(script.spans))["writer"].reward == 2.0
+
+
+async def test_spans_in_a_circle_are_shown_nevertheless(agl, run_dir):
+    script = ScriptedAttempt()
+    first, second = script.agent("first"), script.agent("second")
+    script.spans = [
+        msgspec.structs.replace(first, parent_id=second.id),
+        msgspec.structs.replace(second, parent_id=first.id),
+    ]
+    await store_run(run_dir, script)
+
+    text = (await in_thread(agl, "trace", run_dir)).stdout
+
+    assert text.count("agent first ") == 1
+    assert text.count("agent second ") == 1
+
+
+async def test_calls_and_errors_read_plainly(agl, run_dir):
+    script = ScriptedAttempt()
+    script.call("writer", [1], [2], complete=False, error="boom", status_code=500)
+    script.call("writer", [1], options=CallOptions(captured=False))
+    script.capture_error("token ids are missing")
+    tools = [{"id": "1", "type": "function", "function": {"name": "lookup", "arguments": "{}"}}]
+    record = next(span.call for span in script.spans if span.call is not None)
+    choice = msgspec.structs.replace(record.choices[0], tool_calls=tools)
+    script.call("planner", [1], choices=[choice])
+    text_choice = msgspec.structs.replace(record.choices[0], text="many words " * 20)
+    script.call("talker", [1], choices=[text_choice])
+    await store_run(run_dir, script)
+
+    text = (await in_thread(agl, "trace", run_dir)).stdout
+
+    assert "incomplete, 500 boom" in text
+    assert "(not seen by the gateway)" in text
+    assert "error: token ids are missing" in text
+    assert "-> lookup" in text
+    assert '"many words' in text
