@@ -18,7 +18,8 @@ from agl_core.testing.fake_openai import FakeOpenAI, FakeReply
 from agl_core.types import Attempt, ModelCall, Policy, Rollout, Task
 
 MESSAGES: Any = [{"role": "user", "content": "héllo 你好 👋"}]
-TOOLS: Any = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+ADD: Any = {"name": "add", "parameters": {"type": "object"}, "strict": True}
+TOOLS: Any = [{"type": "function", "function": ADD}]
 
 
 @dataclass

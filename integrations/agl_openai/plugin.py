@@ -1,0 +1,16 @@
+"""What agl-core is told about this integration; nothing here imports the client."""
+
+from __future__ import annotations
+
+from agl_core.interfaces import Register
+from agl_core.plugins.specs import hookimpl
+
+
+@hookimpl
+def agl_register_integrations(register: Register) -> None:
+    register(
+        "openai",
+        "agl_openai._integration:OpenAIIntegration",
+        extra="openai",
+        summary="The plain OpenAI client, versions 2 and 3: agents from agl.agent_scope",
+    )

@@ -1,0 +1,159 @@
+"""The client's own ways around the plain call: raw responses, retries, other transports."""
+
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+
+import openai
+import pytest
+from agl_openai._integration import OpenAIIntegration
+
+from agl_core.errors import ConfigError
+from agl_core.testing.bench import Bench
+from agl_core.testing.scenario import ANSWER, WRITER
+from agl_core.tracing import agent_scope, attach
+from agl_core.types import SpanKind
+
+
+@pytest.fixture
+async def bench():
+    async with Bench.open() as bench:
+        attachment = attach(integrations=[OpenAIIntegration()])
+        yield bench
+        attachment.detach()
+
+
+def ask(job, client, **fields):
+    messages = [{"role": "user", "content": job.question}]
+    with agent_scope(WRITER):
+        return client.create(model=job.model(WRITER), messages=messages, **fields)
+
+
+async def aask(job, client, **fields):
+    messages = [{"role": "user", "content": job.question}]
+    with agent_scope(WRITER):
+        return await client.create(model=job.model(WRITER), messages=messages, **fields)
+
+
+def client_of(job, **options):
+    return openai.OpenAI(base_url=job.base_url, api_key=job.api_key, **options)
+
+
+@asynccontextmanager
+async def async_client_of(job, **options):
+    async with openai.AsyncOpenAI(base_url=job.base_url, api_key=job.api_key, **options) as client:
+        yield client
+
+
+def text_of(chunks):
+    return "".join(each.choices[0].delta.content or "" for each in chunks if each.choices)
+
+
+def raw(job):
+    with client_of(job) as client:
+        answer = ask(job, client.chat.completions.with_raw_response)
+        assert answer.headers["content-type"].startswith("application/json")
+        return answer.parse().choices[0].message.content
+
+
+def raw_stream(job):
+    with client_of(job) as client:
+        answer = ask(job, client.chat.completions.with_raw_response, stream=True)
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        return text_of(list(answer.parse()))
+
+
+async def araw(job):
+    async with async_client_of(job) as client:
+        answer = await aask(job, client.chat.completions.with_raw_response)
+        return answer.parse().choices[0].message.content
+
+
+async def araw_stream(job):
+    async with async_client_of(job) as client:
+        answer = await aask(job, client.chat.completions.with_raw_response, stream=True)
+        return text_of([chunk async for chunk in answer.parse()])
+
+
+async def over_aiohttp(job):
+    transport = openai.DefaultAioHttpClient()
+    async with async_client_of(job, http_client=transport) as client:
+        answer = await aask(job, client.chat.completions)
+        return answer.choices[0].message.content
+
+
+async def over_aiohttp_streamed(job):
+    transport = openai.DefaultAioHttpClient()
+    async with async_client_of(job, http_client=transport) as client:
+        stream = await aask(job, client.chat.completions, stream=True)
+        return text_of([chunk async for chunk in stream])
+
+
+# openai 3 brings this transport itself, openai 2 takes it from a package of its own.
+needs_transport = pytest.mark.skipif(
+    openai.__version__.startswith("2.") and find_spec("httpx_aiohttp") is None,
+    reason="openai 2 needs its extra 'aiohttp' for this transport",
+)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        raw,
+        raw_stream,
+        araw,
+        araw_stream,
+        pytest.param(over_aiohttp, marks=needs_transport),
+        pytest.param(over_aiohttp_streamed, marks=needs_transport),
+    ],
+)
+async def test_every_way_of_calling_is_captured(bench, action):
+    played = await bench.one(action)
+    assert (played.output, played.error) == (ANSWER, None)
+    (call,), (answer,) = played.calls, bench.fake.log
+    assert call.agent == WRITER
+    assert call.choices[0].token_ids == answer.choices[0].token_ids
+    assert call.messages == answer.body["messages"]
+    (span,) = [span for span in played.spans if span.kind is SpanKind.LLM]
+    assert (span.call_id, span.agent, span.status) == (call.id, WRITER, "ok")
+    assert played.adapt(WRITER).calls == 1
+
+
+async def test_a_retried_request_is_one_call(bench):
+    bench.fake.fail(1)
+
+    def action(job):
+        with client_of(job, max_retries=2) as client:
+            return ask(job, client.chat.completions).choices[0].message.content
+
+    played = await bench.one(action)
+    assert played.output == ANSWER
+    assert len([span for span in played.spans if span.kind is SpanKind.LLM]) == 1
+    assert played.adapt(WRITER).calls == 1
+
+
+async def test_a_judge_is_named_by_a_scope_and_never_trained(bench):
+    def action(job):
+        with client_of(job) as client, agent_scope(WRITER):
+            ask(job, client.chat.completions)
+            with agent_scope("judge", trainable=False):
+                messages = [{"role": "user", "content": "good?"}]
+                client.chat.completions.create(model=job.model("judge"), messages=messages)
+
+    played = await bench.one(action)
+    assert [(call.agent, call.trainable) for call in played.calls] == [
+        (WRITER, True),
+        ("judge", False),
+    ]
+    assert played.adapt("*").trajectories.keys() == {WRITER}
+
+
+def test_a_client_that_sends_in_an_unknown_way_is_refused(monkeypatch):
+    class Elsewhere:
+        __module__ = "carrier_pigeon._client"
+
+        def send(self, request):
+            return request
+
+    monkeypatch.setattr(openai, "DefaultAsyncHttpxClient", Elsewhere)
+    with pytest.raises(ConfigError, match=r"DefaultAsyncHttpxClient sends through carrier_pigeon"):
+        OpenAIIntegration().attach()
