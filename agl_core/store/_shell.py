@@ -34,16 +34,20 @@ Retention = Literal["keep", "drop_spans"]
 class StoreShell(ABC):
     """A `StoreLifecycle` over a medium that runs operations.
 
-    Waiters are woken by the writes of this very object. A program of several processes therefore
-    lets one of them hold the store for all that claim and wait.
+    Writes of this very object wake its waiters at once.
     """
+
+    _look_again_s: float = math.inf
+    """After how long waiters look for writes of other holders of the medium, which wake nobody."""
+    _sweep_again_s: float = math.inf
+    """After how long the watchdog looks for attempts that other holders began."""
 
     def __init__(self, *, retention: Retention, clock: Clock | None) -> None:
         self._retention = retention
         self._clock = clock or SystemClock()
         self._line = ClaimLine()
         self._finals = Finals()
-        self._watchdog = Watchdog(self._clock, self._sweep)
+        self._watchdog = self._fresh_watchdog()
         self._tasks: set[asyncio.Future[Any]] = set()
         self._open = False
 
@@ -71,7 +75,7 @@ class StoreShell(ABC):
         """
         if self._open:
             raise StoreError("The store is open already: open() it once, close() it after use")
-        self._watchdog = Watchdog(self._clock, self._sweep)
+        self._watchdog = self._fresh_watchdog()
         await self._start()
         self._open = True
         self._keep(asyncio.ensure_future(self._watchdog.run()))
@@ -96,16 +100,14 @@ class StoreShell(ABC):
     async def claim(
         self, worker: str, *, limit: int = 1, timeout_s: float | None = None
     ) -> list[Claim]:
-        loop = asyncio.get_running_loop()
-        end = math.inf if timeout_s is None else loop.time() + timeout_s
+        time_left = _countdown(timeout_s)
         while True:
             seen = self._line.arrivals
             claims = await self._claim(worker, limit)
-            left = end - loop.time()
+            left = time_left()
             if claims or left <= 0:
                 return claims
-            if not await self._line.wait(seen, timeout_s=None if math.isinf(left) else left):
-                return []
+            await self._line.wait(seen, timeout_s=_finite(min(left, self._look_again_s)))
 
     async def _claim(self, worker: str, limit: int) -> list[Claim]:
         self._check_open()
@@ -174,19 +176,20 @@ class StoreShell(ABC):
         self, rollout_ids: Sequence[str], *, timeout_s: float | None = None
     ) -> list[Rollout]:
         self._check_open()
+        time_left = _countdown(timeout_s)
         watch = self._finals.watch(rollout_ids)
         try:
-            known = await self._existing(rollout_ids)
-            final = [rollout.id for rollout in known.values() if rollout.status.final]
-            if len(final) < len(known):
-                # The rest may have ended since it was read: the watch knows, `known` does not.
-                for rollout_id in final:
-                    watch.see(rollout_id)
-                await watch.wait(timeout_s=timeout_s)
+            while True:
                 known = await self._existing(rollout_ids)
+                final = [one for one in rollout_ids if known[one].status.final]
+                left = time_left()
+                if len(final) == len(rollout_ids) or left <= 0:
+                    return [known[one] for one in final]
+                # What ended since it was read is seen by the watch: it was there first.
+                watch.see(final)
+                await watch.wait(timeout_s=_finite(min(left, self._look_again_s)))
         finally:
             self._finals.unwatch(watch)
-        return [known[one] for one in rollout_ids if known[one].status.final]
 
     async def _existing(self, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
         self._check_open()
@@ -217,6 +220,9 @@ class StoreShell(ABC):
         if changes.due_at < math.inf:
             self._watchdog.notice(changes.due_at)
 
+    def _fresh_watchdog(self) -> Watchdog:
+        return Watchdog(self._clock, self._sweep, longest_s=self._sweep_again_s)
+
     async def _sweep(self) -> float:
         return await self._write(Operations.expire)
 
@@ -228,3 +234,16 @@ class StoreShell(ABC):
     def _check_open(self) -> None:
         if not self._open:
             raise StoreError("The store is not open: call open() first, and nothing after close()")
+
+
+def _countdown(timeout_s: float | None) -> Callable[[], float]:
+    """Seconds left of a timeout that begins now."""
+    if timeout_s is None:
+        return lambda: math.inf
+    loop = asyncio.get_running_loop()
+    end = loop.time() + timeout_s
+    return lambda: end - loop.time()
+
+
+def _finite(seconds: float) -> float | None:
+    return None if math.isinf(seconds) else seconds

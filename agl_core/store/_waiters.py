@@ -22,10 +22,10 @@ class ClaimLine:
         self.arrivals += n
         self._call(n)
 
-    async def wait(self, seen: int, *, timeout_s: float | None) -> bool:
-        """Wait for an arrival since `seen`; False when `timeout_s` passed without."""
+    async def wait(self, seen: int, *, timeout_s: float | None) -> None:
+        """Wait for an arrival since `seen`, or until `timeout_s` passed."""
         if self.arrivals != seen:
-            return True
+            return
         called = asyncio.get_running_loop().create_future()
         self._waiting.append(called)
         try:
@@ -39,7 +39,6 @@ class ClaimLine:
                 self._waiting.remove(called)
         if called.done():
             called.result()
-        return called.done()
 
     def close(self, error: StoreError) -> None:
         """Send everybody away with `error`."""
@@ -64,8 +63,9 @@ class Watch:
         self._remaining = set(self.rollout_ids)
         self._done = asyncio.get_running_loop().create_future()
 
-    def see(self, rollout_id: str) -> None:
-        self._remaining.discard(rollout_id)
+    def see(self, rollout_ids: Iterable[str]) -> None:
+        """Learn that these are final."""
+        self._remaining.difference_update(rollout_ids)
         if not self._remaining and not self._done.done():
             self._done.set_result(None)
 
@@ -105,7 +105,7 @@ class Finals:
         """Tell the watches that these are final."""
         for rollout_id in rollout_ids:
             for watch in self._watches.pop(rollout_id, set()):
-                watch.see(rollout_id)
+                watch.see([rollout_id])
 
     def close(self, error: StoreError) -> None:
         """Fail every watch with `error`."""

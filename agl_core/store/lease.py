@@ -51,15 +51,19 @@ class Watchdog:
     worker from one that was held up with it: it leaves `LATE_S` for heartbeats before it sweeps.
     """
 
-    def __init__(self, clock: Clock, sweep: Callable[[], Awaitable[float]]) -> None:
+    def __init__(
+        self, clock: Clock, sweep: Callable[[], Awaitable[float]], *, longest_s: float = math.inf
+    ) -> None:
         """Build a watchdog.
 
         Args:
             clock: Time to go by.
             sweep: Ends what is due and returns when the next attempt will be.
+            longest_s: Longest sleep, where attempts can begin that nobody gives notice of.
         """
         self._clock = clock
         self._sweep = sweep
+        self._longest_s = longest_s
         self._earlier = asyncio.Event()
         self._target = math.inf
         self._noticed = math.inf
@@ -76,7 +80,8 @@ class Watchdog:
         while True:
             self._noticed = math.inf
             self._target = -math.inf
-            self._target = min(await self._swept(), self._noticed)
+            due_at = await self._swept()
+            self._target = min(due_at, self._noticed, self._clock.now() + self._longest_s)
             await self._sleep()
 
     async def _swept(self) -> float:

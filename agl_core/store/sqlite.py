@@ -30,6 +30,9 @@ class SqliteStore(StoreShell):
     (``"full"``). Beside the file lie SQLite's ``-wal`` and ``-shm``, and ``-owners``, whose lock
     tells whether anybody else holds the store.
 
+    Several processes may hold the file. Waiters hear at once of what their own store object writes,
+    and of others' writes within a second.
+
     A crash leaves attempts running that nobody runs. Whoever opens the file *alone* ends them as
     LOST and queues their rollouts again at once. Beside another holder it must not, since they may
     be that one's: then a lease that lapses, or a deadline, ends the dead ones.

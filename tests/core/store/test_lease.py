@@ -93,6 +93,15 @@ async def test_attempt_noticed_during_a_sweep_is_not_missed(clock):
     await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_watchdog_looks_again_where_it_may_not_be_told(clock):
+    sweeper = Sweeper(clock)
+    task = asyncio.ensure_future(Watchdog(clock, sweeper, longest_s=10).run())
+    await clock.advance(25)
+    assert sweeper.times == [0, 10, 20]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_store_error_does_not_end_the_watch(watched, clock, caplog):
     sweeper, watchdog = watched
     sweeper.fail = True

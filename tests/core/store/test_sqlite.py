@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import sqlite3
@@ -22,6 +23,7 @@ from agl_core.testing._store_samples import (
     span,
     succeed,
 )
+from agl_core.testing.clock import ManualClock
 from agl_core.types import AttemptStatus, Ingest, Limits, RolloutQuery, RolloutStatus
 
 
@@ -138,6 +140,44 @@ async def test_second_holder_leaves_running_attempts_to_their_leases(store, path
     await succeed(store, living, [span(living)])
     (ended,) = await store.rollouts(RolloutQuery(ids=(living.rollout.id,)))
     assert ended.status is RolloutStatus.SUCCEEDED
+
+
+async def test_holders_of_one_file_work_for_each_other(store, path):
+    second = SqliteStore(path)
+    await second.open()
+    claiming = asyncio.ensure_future(second.claim("w2"))
+    (queued,) = await store.enqueue([rollout()])
+    waiting = asyncio.ensure_future(store.wait([queued.id]))
+    (claim,) = await asyncio.wait_for(claiming, 20)
+    await succeed(second, claim)
+    assert (await asyncio.wait_for(waiting, 20))[0].status is RolloutStatus.SUCCEEDED
+    await second.close()
+
+
+async def test_survivor_ends_the_attempts_of_a_holder_that_died(path):
+    clock = ManualClock()
+    survivor = SqliteStore(path, clock=clock)
+    await survivor.open()
+    dying = SqliteStore(path, clock=ManualClock())
+    await dying.open()
+    claim = await begin(dying, limits=Limits(lease_s=5))
+    await clock.advance(10)
+    (ended,) = await survivor.wait([claim.rollout.id], timeout_s=20)
+    assert ended.attempts[-1].status is AttemptStatus.LOST
+    await dying.close()
+    await survivor.close()
+
+
+async def test_own_writes_wake_waiters_without_a_second_look(store):
+    store._look_again_s = math.inf
+    claiming = asyncio.ensure_future(store.claim("w"))
+    await asyncio.wait({claiming}, timeout=0.05)
+    await store.enqueue([rollout()])
+    (claim,) = await asyncio.wait_for(claiming, 20)
+    waiting = asyncio.ensure_future(store.wait([claim.rollout.id]))
+    await asyncio.wait({waiting}, timeout=0.05)
+    await succeed(store, claim)
+    assert len(await asyncio.wait_for(waiting, 20)) == 1
 
 
 async def test_attempt_ended_through_another_connection_is_no_longer_written_to(store, path):
