@@ -12,6 +12,7 @@ from agl_core.app.parts import Agent, Inputs, make_integrations
 from agl_core.app.run import App
 from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
+from agl_core.config.invocation import current_invocation
 from agl_core.config.loader import load_config, resolve
 from agl_core.interfaces import Observer, RewardFunction
 from agl_core.tracing import Attachment
@@ -65,7 +66,8 @@ def train(  # noqa: PLR0913 - the one call a user writes
         overrides or {},
     )
     inputs = Inputs(agent=agent, tasks=tasks, val_tasks=val_tasks, reward=reward)
-    return run_blocking(App(resolved, inputs, observers=observers).train())
+    watching = (*observers, *current_invocation().observers)
+    return run_blocking(App(resolved, inputs, observers=watching).train())
 
 
 def evaluate(  # noqa: PLR0913 - the one call a user writes
@@ -93,7 +95,7 @@ def evaluate(  # noqa: PLR0913 - the one call a user writes
     """
     resolved = _config(config, _model(model), overrides or {})
     inputs = Inputs(agent=agent, val_tasks=tasks, reward=reward)
-    app = App(resolved, inputs, observers=observers)
+    app = App(resolved, inputs, observers=(*observers, *current_invocation().observers))
     return run_blocking(app.evaluate(checkpoint=checkpoint))
 
 
@@ -145,7 +147,9 @@ def _config(
         for part in path:
             table = table.setdefault(part, {})
         table[last] = value
-    return resolve(data)
+    invocation = current_invocation()
+    data["plugins"] = [*data.get("plugins", ()), *invocation.plugins]
+    return resolve(data, invocation.overrides)
 
 
 def _plain(base: RunConfig | Mapping[str, Any] | str | Path | None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,11 +25,11 @@ from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.interfaces import Algorithm, Engine, Observer, StoreLifecycle
 from agl_core.plugins import PluginManager
 from agl_core.rewards import Scorer
-from agl_core.runner import Runner
+from agl_core.runner import Runner, RunnerOptions
 from agl_core.tracing import attach
 from agl_core.training.events import Events
 from agl_core.training.rollouts import RolloutSource
-from agl_core.types import Losses, Policy
+from agl_core.types import Attempt, Losses, Policy, Rollout, Span
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class Rooms:
 
 
 @asynccontextmanager
-async def open_rooms(plan: Blueprint, *, training: bool) -> AsyncIterator[Rooms]:
+async def open_rooms(plan: Blueprint, *, training: bool) -> AsyncGenerator[Rooms]:
     """Open store, engine, gateway and runner and attach to the process.
 
     Raises:
@@ -89,7 +89,7 @@ async def open_rooms(plan: Blueprint, *, training: bool) -> AsyncIterator[Rooms]
         await engine.start(policies)
         gateway = await _gateway(stack, config, store, engine)
         await _route(gateway, engine, policies)
-        runner = _runner(plan, store, gateway, policies)
+        runner = _runner(plan, store, gateway)
         stack.callback(attach(integrations=make_integrations(plan.plugins)).detach)
         counted = _Counted([gateway.losses, runner.losses])
         yield Rooms(
@@ -123,6 +123,16 @@ async def beside(runner: Runner, work: Coroutine[Any, Any, T]) -> T:
         await serving
 
 
+_COUNTED_BY_ADAPTER = (
+    "superseded_calls",
+    "failed_calls",
+    "incomplete_calls",
+    "missing_tokens",
+    "token_mismatch",
+)
+"""What the gateway counts as it happens, and the adapter again where it matters to training."""
+
+
 @dataclass(slots=True)
 class _Counted:
     """Hands out what several rooms lost since it was last asked."""
@@ -134,6 +144,8 @@ class _Counted:
         total = Losses()
         for source in self.sources:
             total.merge(source)
+        for cause in _COUNTED_BY_ADAPTER:
+            total.counts.pop(cause, None)
         fresh = Losses()
         for cause, count in total.counts.items():
             fresh.add(cause, count - self.taken.get(cause, 0))
@@ -160,3 +172,18 @@ async def _route(gateway: GatewayServer, engine: Engine, policies: Sequence[Poli
     for policy in policies:
         if policy.trainable:
             await gateway.probe(policy.name)
+
+
+def _runner(plan: Blueprint, store: StoreLifecycle, gateway: GatewayServer) -> Runner:
+    observe = plan.plugins.observe
+
+    def started(rollout: Rollout, attempt: Attempt) -> None:
+        observe("agl_rollout_started", rollout=rollout, attempt=attempt)
+
+    def finished(rollout: Rollout, attempt: Attempt, spans: Sequence[Span]) -> None:
+        observe("agl_rollout_finished", rollout=rollout, attempt=attempt, spans=spans)
+
+    options = RunnerOptions(
+        concurrency=plan.config.rollout.concurrency, on_started=started, on_finished=finished
+    )
+    return Runner(store, gateway, plan.agent, plan.scorer, options)

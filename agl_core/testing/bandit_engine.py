@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from agl_core.errors import ConfigError
-from agl_core.interfaces import AlgorithmSetup, Backend
+from agl_core.interfaces import AlgorithmSetup, Backend, BackendReply
 from agl_core.types import Batch, Policy, Update
 
 WORDS = ("yes", "no", "maybe")
@@ -27,7 +27,7 @@ class BanditReply:
 
     def __init__(self, chunks: Sequence[bytes], *, content_type: str, status: int = 200) -> None:
         self.status = status
-        self.headers = {"content-type": content_type}
+        self.headers: Mapping[str, str] = {"content-type": content_type}
         self._chunks = chunks
 
     async def body(self) -> AsyncIterator[bytes]:
@@ -52,7 +52,7 @@ class BanditBackend:
         *,
         headers: Mapping[str, str],  # noqa: ARG002 - the Protocol's
         timeout_s: float,  # noqa: ARG002 - the Protocol's
-    ) -> BanditReply:
+    ) -> BackendReply:
         request = msgspec.json.decode(body)
         self.requests.append(request)
         temperature = request.get("temperature", 1.0) or 1.0
@@ -75,7 +75,12 @@ class BanditBackend:
             "finish_reason": "stop",
         }
         if request.get("logprobs"):
-            entry = {"token": WORDS[action], "logprob": logprob, "bytes": None, "top_logprobs": []}
+            entry: dict[str, Any] = {
+                "token": WORDS[action],
+                "logprob": logprob,
+                "bytes": None,
+                "top_logprobs": [],
+            }
             choice["logprobs"] = {"content": [entry]}
         digest = hashlib.sha256(msgspec.json.encode([request, action])).hexdigest()
         answer = {
@@ -176,11 +181,11 @@ def _events(answer: dict[str, Any]) -> list[bytes]:
     choice = answer["choices"][0]
     base = {key: answer[key] for key in ("id", "created", "model")}
     base["object"] = "chat.completion.chunk"
-    delta = {"index": 0, "delta": choice["message"], "finish_reason": None}
+    delta: dict[str, Any] = {"index": 0, "delta": choice["message"], "finish_reason": None}
     delta |= {key: choice[key] for key in ("logprobs", "token_ids") if key in choice}
-    first = {**base, "choices": [delta]}
+    first: dict[str, Any] = {**base, "choices": [delta]}
     if "prompt_token_ids" in answer:
         first["prompt_token_ids"] = answer["prompt_token_ids"]
-    last = {**base, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    last: dict[str, Any] = {**base, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
     chunks = [msgspec.json.encode(chunk) for chunk in (first, last)]
     return [b"data: " + chunk + b"\n\n" for chunk in (*chunks, b"[DONE]")]

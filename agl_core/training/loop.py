@@ -287,6 +287,9 @@ class TrainingLoop:
     async def _report(self, progress: _Progress, *, wall_s: float) -> Report:
         after = {name: await self._rooms.engine.fingerprint(name) for name in self._policies}
         best = progress.best or progress.checkpoint
+        seen = {channel for step in progress.steps for channel in step.channels}
+        for channel in sorted(set(self._config.channel_weights) - seen):
+            progress.losses.add(f"unused_weight_of_channel_{channel}")
         return Report(
             run_id=self._config.name,
             directory=str(Path(self._config.directory) / self._config.name),

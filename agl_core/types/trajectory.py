@@ -32,7 +32,6 @@ class Triplet(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None
     policy: str
     policy_version: int
-    prompt_text: str = ""
     response_text: str = ""
     reward: float | None = None
     """Sum of the rewards aimed at this very call or choice; None when there were none."""

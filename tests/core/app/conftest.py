@@ -1,0 +1,115 @@
+"""Whole runs in one process with an engine small enough to check by hand."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+import agl_core as agl
+from agl_core.app import App, Inputs
+from agl_core.builtin import load_plugins
+from agl_core.config.loader import resolve
+from agl_core.plugins.sources import Source
+from agl_core.testing.bandit_engine import BanditEngine
+
+
+async def speak(agent: str, text: str) -> str:
+    """One model call of `agent` over real HTTP."""
+    llm = agl.current().llm
+    with agl.agent_scope(agent):
+        async with httpx.AsyncClient(verify=False) as client:
+            answer = await client.post(
+                f"{llm.base_url}/chat/completions",
+                headers={"authorization": f"Bearer {llm.api_key}"},
+                json={"model": "any", "messages": [{"role": "user", "content": text}]},
+            )
+    answer.raise_for_status()
+    return answer.json()["choices"][0]["message"]["content"]
+
+
+async def two_agents(task: agl.Task) -> str:
+    """A frozen planner and a trained writer."""
+    await speak("planner", f"plan {task.id}")
+    return await speak("writer", f"write {task.id}")
+
+
+def says_yes(task: agl.Task, output: Any, attempt: agl.AttemptRecord) -> float:
+    return float(output == "yes")
+
+
+class Bench:
+    """Builds apps whose engine is a `BanditEngine` that the test can look into."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.engines: list[BanditEngine] = []
+        self.engine_options: dict[str, Any] = {}
+
+    @property
+    def engine(self) -> BanditEngine:
+        return self.engines[-1]
+
+    def app(self, inputs: dict[str, Any] | None = None, **settings: Any) -> App:
+        given = {
+            "agent": two_agents,
+            "reward": says_yes,
+            "tasks": [{"input": n} for n in range(4)],
+            **(inputs or {}),
+        }
+        config = resolve(
+            {
+                "name": "bench",
+                "directory": str(self.directory),
+                "agents": ["writer"],
+                "model": "bandit",
+                "store": {"name": "memory"},
+                "engine": {"name": "bandit"},
+                "algorithm": {"name": "reinforce", "lr": 1.0, "group_size": 4},
+                "train": {"steps": 2, "tasks_per_step": 2},
+                "rollout": {"concurrency": 8, "timeout_s": 20.0},
+            },
+            [f"{key.replace('__', '.')}={value}" for key, value in settings.items()],
+        )
+        plugins = load_plugins()
+        plugins.register(self._plugin(), Source(name="bandit"))
+        return App(config, Inputs(**given), plugins=plugins, observers=[])
+
+    def train(self, inputs: dict[str, Any] | None = None, **settings: Any) -> agl.Report:
+        return asyncio.run(self.app(inputs, **settings).train())
+
+    def _plugin(self) -> Any:
+        def make(options: Any, setup: Any) -> BanditEngine:
+            self.engines.append(BanditEngine(setup, **self.engine_options))
+            return self.engines[-1]
+
+        from agl_core.plugins import hookimpl
+
+        _FACTORIES["make"] = make
+
+        @hookimpl
+        def agl_register_engines(register: Callable[..., None]) -> None:
+            register("bandit", f"{__name__}:make_engine")
+
+        @hookimpl
+        def agl_register_losses(register: Callable[..., None]) -> None:
+            register("bandit.policy_gradient", f"{__name__}:make_engine")
+
+        return SimpleNamespace(
+            agl_register_engines=agl_register_engines, agl_register_losses=agl_register_losses
+        )
+
+
+_FACTORIES: dict[str, Any] = {}
+
+
+def make_engine(options: Any, setup: Any) -> BanditEngine:
+    return _FACTORIES["make"](options, setup)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
