@@ -1,0 +1,186 @@
+"""A policy as an OpenAI chat completions backend in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from agl_core.errors import EngineError
+from agl_torch.chat.request import ChatRequest, RequestError, parse_request
+from agl_torch.chat.response import Completion, error_document
+from agl_torch.chat.template import ChatTemplate, PromptError
+from agl_torch.chat.text import Vocabulary
+from agl_torch.serving.sequence import Generation, Piece
+from agl_torch.serving.worker import Worker
+
+_JSON = {"content-type": "application/json"}
+_EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What a backend needs to know of its policy."""
+
+    policy: str
+    template: ChatTemplate
+    vocabulary: Vocabulary
+    max_model_len: int
+    max_new_tokens: int
+
+
+class DocumentReply:
+    """An answer that is there: a whole completion, or a refusal."""
+
+    def __init__(self, status: int, document: Mapping[str, Any]) -> None:
+        self.status = status
+        self.headers: Mapping[str, str] = _JSON
+        self._content = msgspec.json.encode(document)
+
+    async def body(self) -> AsyncIterator[bytes]:
+        yield self._content
+
+    async def close(self) -> None:
+        """Nothing is under way."""
+
+
+class StreamReply:
+    """An answer in the making, as server-sent events."""
+
+    status = 200
+    headers: Mapping[str, str] = _EVENTS
+
+    def __init__(self, generation: Generation, completion: Completion, *, deadline: float) -> None:
+        self._generation = generation
+        self._completion = completion
+        self._deadline = deadline
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """Events as tokens come.
+
+        Raises:
+            EngineError: generation failed or ran out of time; the slots are free again.
+        """
+        try:
+            while not self._completion.done:
+                pieces = await _pieces(self._generation, deadline=self._deadline)
+                yield b"".join(_event(self._completion.add(piece)) for piece in pieces)
+            usage = self._completion.usage_chunk()
+            yield (_event(usage) if usage is not None else b"") + b"data: [DONE]\n\n"
+        finally:
+            self._generation.cancelled = True
+
+    async def close(self) -> None:
+        """Free the answer's slots before the next token."""
+        self._generation.cancelled = True
+
+
+class TorchBackend:
+    """Answers one policy's requests with what the worker's thread generates."""
+
+    def __init__(self, endpoint: Endpoint, worker: Worker) -> None:
+        self._endpoint = endpoint
+        self._worker = worker
+
+    async def chat(
+        self,
+        body: bytes,
+        *,
+        headers: Mapping[str, str],  # noqa: ARG002 (in process, nothing speaks in headers)
+        timeout_s: float,
+    ) -> DocumentReply | StreamReply:
+        """Answer a request body.
+
+        Raises:
+            EngineError: generation failed or took longer than `timeout_s`.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        try:
+            document = msgspec.json.decode(body)
+            request = parse_request(document)
+            prompt = self._prompt(request)
+        except msgspec.DecodeError as error:
+            return _refusal(f"The request body is no JSON: {error}")
+        except RequestError as error:
+            return _refusal(str(error), param=error.param, code=error.code)
+        generation = self._generation(request, prompt)
+        completion = Completion(
+            request,
+            model=str(document.get("model") or self._endpoint.policy),
+            policy=self._endpoint.policy,
+            generation=generation,
+            vocabulary=self._endpoint.vocabulary,
+        )
+        self._worker.submit(self._endpoint.policy, generation)
+        if request.stream:
+            return StreamReply(generation, completion, deadline=deadline)
+        try:
+            while not completion.done:
+                for piece in await _pieces(generation, deadline=deadline):
+                    completion.add(piece)
+        finally:
+            generation.cancelled = True
+        return DocumentReply(200, completion.document())
+
+    async def close(self) -> None:
+        """The engine owns everything."""
+
+    def _prompt(self, request: ChatRequest) -> tuple[int, ...]:
+        tools = request.tools if request.uses_tools else ()
+        try:
+            prompt = self._endpoint.template.encode(
+                request.messages, tools=tools, options=request.chat_template_kwargs
+            )
+        except PromptError as error:
+            raise RequestError(str(error), param="messages") from error
+        limit = self._endpoint.max_model_len
+        if len(prompt) >= limit:
+            raise RequestError(
+                f"The messages are {len(prompt)} tokens long, which leaves no room for an answer: "
+                f"the model's context holds {limit} tokens",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        return prompt
+
+    def _generation(self, request: ChatRequest, prompt: tuple[int, ...]) -> Generation:
+        room = self._endpoint.max_model_len - len(prompt)
+        return Generation(
+            prompt=prompt,
+            sampling=request.sampling(room=room, default=self._endpoint.max_new_tokens),
+            n=request.n,
+            stream=request.stream,
+            stops=self._endpoint.vocabulary.stopper(request.ends),
+            loop=asyncio.get_running_loop(),
+            pieces=asyncio.Queue(),
+        )
+
+
+async def _pieces(generation: Generation, *, deadline: float) -> list[Piece]:
+    """All pieces that have come, at least one."""
+    remaining = deadline - generation.loop.time()
+    try:
+        first = await asyncio.wait_for(generation.pieces.get(), timeout=max(remaining, 0.0))
+    except asyncio.TimeoutError as error:
+        generation.cancelled = True
+        raise EngineError("Generation took longer than the request's time limit") from error
+    results = [first]
+    while not generation.pieces.empty():
+        results.append(generation.pieces.get_nowait())
+    pieces: list[Piece] = []
+    for result in results:
+        if isinstance(result, EngineError):
+            raise result
+        pieces.append(result)
+    return pieces
+
+
+def _refusal(message: str, *, param: str | None = None, code: str | None = None) -> DocumentReply:
+    return DocumentReply(400, error_document(message, param=param, code=code))
+
+
+def _event(document: Mapping[str, Any]) -> bytes:
+    return b"data: " + msgspec.json.encode(document) + b"\n\n"

@@ -1,0 +1,144 @@
+"""The request body: what is honoured, what changes nothing, and what is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from agl_torch.chat.toolcalls import CLOSE
+from agl_torch.serving.sampling import Sampling
+
+_IGNORED: Final = frozenset(
+    {"model", "user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier",
+     "request_id", "priority"}
+)  # fmt: skip
+"""Fields that say nothing about the answer."""
+
+_NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "logit_bias": ({},),
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "ignore_eos": (False,),
+    "echo": (False,),
+    "use_beam_search": (False,),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+}
+"""Fields that are accepted with these values only."""
+
+
+class RequestError(ValueError):
+    """A request that cannot be answered; becomes an HTTP 400."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    include_usage: bool = False
+
+
+class ChatRequest(BaseModel):
+    """A chat completions request, less the fields that change nothing."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    tools: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
+    tool_choice: Literal["auto", "none"] = "auto"
+    parallel_tool_calls: bool = True
+    temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    n: int = Field(default=1, ge=1, le=128)
+    seed: int | None = None
+    stop: str | list[str] = Field(default_factory=list[str])
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    logprobs: bool = False
+    top_logprobs: int = Field(default=0, ge=0, le=20)
+    return_token_ids: bool = False
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+    @property
+    def uses_tools(self) -> bool:
+        return bool(self.tools) and self.tool_choice != "none"
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Non-empty stop strings."""
+        given = [self.stop] if isinstance(self.stop, str) else self.stop
+        return tuple(stop for stop in given if stop)
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Strings that end generation: the stops, and a first call that shall be the only one."""
+        alone = self.uses_tools and not self.parallel_tool_calls
+        return (*self.stops, CLOSE) if alone else self.stops
+
+    def sampling(self, *, room: int, default: int) -> Sampling:
+        """How to sample.
+
+        Args:
+            room: Tokens left in the model's context.
+            default: Limit of a request that names none.
+        """
+        asked = self.max_completion_tokens or self.max_tokens or default
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            seed=self.seed,
+            max_tokens=min(asked, room),
+            top_logprobs=self.top_logprobs if self.logprobs else 0,
+        )
+
+
+def parse_request(document: Any) -> ChatRequest:
+    """Check a decoded request body.
+
+    Raises:
+        RequestError: a field is unknown, unsupported or malformed; names it.
+    """
+    if not isinstance(document, dict):
+        raise RequestError("The request body must be a JSON object")
+    fields = {name: value for name, value in document.items() if value is not None}
+    for name, neutral in _NEUTRAL.items():
+        if name in fields and fields[name] not in neutral:
+            raise RequestError(
+                f"{name}: engine 'torch' does not support {fields[name]!r}: leave it out",
+                param=name,
+            )
+    kept = {n: v for n, v in fields.items() if n not in _IGNORED and n not in _NEUTRAL}
+    if kept.get("tool_choice", "auto") not in ("auto", "none"):
+        raise RequestError(
+            f"tool_choice: engine 'torch' does not force tool calls, so it cannot honour "
+            f"{kept['tool_choice']!r}: use 'auto' or 'none'",
+            param="tool_choice",
+        )
+    try:
+        return ChatRequest.model_validate(kept)
+    except ValidationError as error:
+        raise _refusal(error) from error
+
+
+def _refusal(error: ValidationError) -> RequestError:
+    problems = error.errors(include_url=False, include_context=False)
+    unknown = [str(item["loc"][0]) for item in problems if item["type"] == "extra_forbidden"]
+    if unknown:
+        names = ", ".join(sorted(unknown))
+        return RequestError(
+            f"{names}: engine 'torch' does not support this field: leave it out", param=unknown[0]
+        )
+    first = problems[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return RequestError(f"{where}: {first['msg']}", param=str(first["loc"][0]))

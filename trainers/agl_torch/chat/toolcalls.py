@@ -1,0 +1,152 @@
+"""Tool calls in the text a model writes, found while it is still writing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+OPEN: Final = "<tool_call>"
+CLOSE: Final = "</tool_call>"
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call the model made."""
+
+    index: int
+    id: str
+    name: str
+    arguments: str
+    """JSON object, written as chat templates write it."""
+
+
+Event = str | ToolCall
+"""A stretch of text, or a whole call."""
+
+
+class ToolCallParser:
+    """Splits ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>`` from text around it.
+
+    Text is held back while it may be the beginning of a marker, and so is a call until it is
+    whole, so every way to cut a text gives the same text and calls. What stands between the
+    markers and is no call stays text, letter for letter. White space next to a call is dropped. A
+    call that the text ends in is one if its JSON is whole.
+    """
+
+    def __init__(self, *, response_id: str, choice: int = 0) -> None:
+        self._seed = f"{response_id}/{choice}"
+        self._held = ""
+        self._inside = False
+        self._space = ""
+        self._after_call = False
+        self._calls = 0
+
+    def feed(self, text: str) -> list[Event]:
+        """Events that `text` completes."""
+        self._held += text
+        events: list[Event] = []
+        while self._advance(events):
+            pass
+        return _joined(events)
+
+    def finish(self) -> list[Event]:
+        """Events of what is still held: the text ends here."""
+        events: list[Event] = []
+        if self._inside:
+            self._close(self._held, OPEN + self._held, events)
+        else:
+            self._text(self._held, events)
+        self._held, self._inside = "", False
+        if self._space and not self._after_call:
+            events.append(self._space)
+        self._space = ""
+        return _joined(events)
+
+    def _advance(self, events: list[Event]) -> bool:
+        """Consume up to the next marker; False when more text is needed."""
+        if self._inside:
+            end = _closing(self._held)
+            if end < 0:
+                return False
+            body, self._held = self._held[:end], self._held[end + len(CLOSE) :]
+            self._inside = False
+            self._close(body, OPEN + body + CLOSE, events)
+            return True
+        start = self._held.find(OPEN)
+        if start >= 0:
+            self._text(self._held[:start], events)
+            self._held = self._held[start + len(OPEN) :]
+            self._inside = True
+            return True
+        keep = _partial(self._held)
+        self._text(self._held[: len(self._held) - keep], events)
+        self._held = self._held[len(self._held) - keep :]
+        return False
+
+    def _close(self, body: str, verbatim: str, events: list[Event]) -> None:
+        parsed = _parse(body)
+        if parsed is None:
+            self._text(verbatim, events)
+            return
+        name, arguments = parsed
+        digest = hashlib.sha256(f"{self._seed}/{self._calls}".encode()).hexdigest()
+        events.append(ToolCall(self._calls, f"call_{digest[:24]}", name, arguments))
+        self._calls += 1
+        self._after_call, self._space = True, ""
+
+    def _text(self, text: str, events: list[Event]) -> None:
+        text = self._space + text
+        if self._after_call:
+            text = text.lstrip()
+        solid = text.rstrip()
+        self._space = text[len(solid) :]
+        if solid:
+            events.append(solid)
+            self._after_call = False
+
+
+def _parse(body: str) -> tuple[str, str] | None:
+    """Name and arguments of a call, or None when `body` is none."""
+    try:
+        call: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        return None
+    arguments = call.get("arguments", {})
+    if not isinstance(arguments, dict):
+        return None
+    return call["name"], json.dumps(arguments, ensure_ascii=False)
+
+
+def _closing(text: str) -> int:
+    """Where the call ends: the first closing marker outside a JSON string; -1: not yet."""
+    end = text.find(CLOSE)
+    while end >= 0:
+        if _ESCAPED.sub("", text[:end]).count('"') % 2 == 0:
+            return end
+        end = text.find(CLOSE, end + 1)
+    return -1
+
+
+def _partial(text: str) -> int:
+    """Length of the longest end of `text` that may begin an opening marker."""
+    for length in range(min(len(text), len(OPEN) - 1), 0, -1):
+        if OPEN.startswith(text[-length:]):
+            return length
+    return 0
+
+
+def _joined(events: list[Event]) -> list[Event]:
+    """Neighbouring texts as one."""
+    merged: list[Event] = []
+    for event in events:
+        if isinstance(event, str) and merged and isinstance(merged[-1], str):
+            merged[-1] += event
+        else:
+            merged.append(event)
+    return merged

@@ -1,0 +1,211 @@
+"""The ``torch`` engine: serves policies in this process and trains them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from agl_core.errors import ConfigError
+from agl_core.interfaces import AlgorithmSetup
+from agl_core.types import Batch, Policy, Update
+from agl_torch.backend import TorchBackend
+from agl_torch.losses import make_loss
+from agl_torch.options import TorchOptions
+from agl_torch.policy import LoadedPolicy, PolicyLoader
+from agl_torch.serving.decoder import Decoder
+from agl_torch.serving.lane import Lane, LaneLimits
+from agl_torch.serving.worker import Worker
+from agl_torch.trainer import PolicyTrainer
+from agl_torch.weights import fingerprint
+
+
+class TorchEngine:
+    """Policies on one device, served and trained by one thread.
+
+    An update waits for the requests under way and then has the device to itself, so no request
+    mixes old and new weights; requests that come meanwhile are answered by the new version.
+    """
+
+    def __init__(self, options: TorchOptions, setup: AlgorithmSetup | None) -> None:
+        """Prepare an engine; `start` loads the weights.
+
+        Args:
+            setup: How to train; None serves only.
+
+        Raises:
+            ConfigError: there is no such device, or the algorithm's loss is unknown or its options
+                are wrong.
+        """
+        self._options = options
+        self._setup = setup
+        self.trains = setup is not None
+        self._loss = None if setup is None else make_loss(setup)
+        self._device = _device(options.device)
+        self._dtype = _dtype(options.dtype, self._device)
+        self._worker = Worker()
+        self._policies: dict[str, LoadedPolicy] = {}
+        self._trainers: dict[str, PolicyTrainer] = {}
+
+    async def start(self, policies: Sequence[Policy]) -> None:
+        """Load every policy and begin to serve.
+
+        Raises:
+            ConfigError: a model path is wrong or its tokenizer has no chat template.
+        """
+        self._worker.start()
+        try:
+            await self._worker.run(lambda: self._load(policies))
+        except BaseException:
+            await self._worker.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End the thread; answers under way end with an error."""
+        await self._worker.stop()
+
+    def backend(self, policy: str) -> TorchBackend:
+        """The endpoint of one policy.
+
+        Raises:
+            ConfigError: there is no such policy.
+        """
+        return TorchBackend(self._policy(policy).endpoint, self._worker)
+
+    def active(self, policy: str) -> int:
+        """Answers under way and waiting, as the engine's thread last left them."""
+        lane = self._worker.lanes[self._policy(policy).policy.name]
+        return lane.active + lane.waiting
+
+    async def update(self, batch: Batch) -> Update:
+        """Train ``batch.policy``.
+
+        Raises:
+            ConfigError: the policy is frozen, or the engine was made without an algorithm.
+            TrainingError: the batch is malformed or gives no finite gradient.
+        """
+        trainer = self._trainer(batch.policy)
+        return await self._worker.run(lambda: self._update(trainer, batch), lane=batch.policy)
+
+    async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:
+        """Write weights and tokenizer as a servable directory."""
+        loaded = self._policy(policy)
+        await self._worker.run(lambda: self._save(loaded, Path(directory), resumable=resumable))
+
+    async def load(self, policy: str, directory: str, *, version: int) -> None:
+        """Restore weights, and the optimizer's state if it was saved.
+
+        Raises:
+            ConfigError: the directory holds no weights of this policy's kind.
+        """
+        loaded = self._policy(policy)
+        await self._worker.run(lambda: self._restore(loaded, Path(directory), version), lane=policy)
+
+    async def fingerprint(self, policy: str) -> str:
+        """sha256 over the names and bytes of the policy's weights."""
+        loaded = self._policy(policy)
+        return await self._worker.run(lambda: fingerprint(loaded.weights.tensors()))
+
+    def _load(self, policies: Sequence[Policy]) -> None:
+        torch.set_num_threads(_threads(self._options))
+        setup = self._setup
+        loader = PolicyLoader(
+            self._options,
+            device=self._device,
+            dtype=self._dtype,
+            seed=0 if setup is None else setup.seed,
+            reference=setup is not None and setup.kl_weight > 0,
+        )
+        self._policies = loader.load(policies)
+        for name, loaded in self._policies.items():
+            self._worker.lanes[name] = self._lane(loaded)
+            if setup is not None and self._loss is not None and loaded.policy.trainable:
+                self._trainers[name] = PolicyTrainer(
+                    loaded, setup, loss=self._loss, pack_tokens=self._options.pack_tokens
+                )
+
+    def _lane(self, loaded: LoadedPolicy) -> Lane:
+        options = self._options
+        decoder = Decoder(
+            loaded.weights.serving,
+            loaded.weights.model.config,
+            prefix_tokens=options.prefix_tokens,
+            deterministic=options.deterministic,
+        )
+        limits = LaneLimits(rows=options.max_batch_size, kv_tokens=options.kv_tokens)
+        lane = Lane(decoder, limits=limits, ends=loaded.ends)
+        lane.version = loaded.version
+        return lane
+
+    def _update(self, trainer: PolicyTrainer, batch: Batch) -> Update:
+        loaded = self._policies[batch.policy]
+        metrics = trainer.train(batch)
+        staleness = max((loaded.version - version for version in batch.versions), default=0)
+        self._publish(loaded, loaded.version + 1)
+        return Update(
+            policy=batch.policy,
+            step=batch.step,
+            version=loaded.version,
+            metrics=metrics,
+            staleness=staleness,
+        )
+
+    def _publish(self, loaded: LoadedPolicy, version: int) -> None:
+        loaded.weights.publish()
+        loaded.version = version
+        self._worker.lanes[loaded.policy.name].renew(version)
+
+    def _save(self, loaded: LoadedPolicy, directory: Path, *, resumable: bool) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        loaded.weights.save(directory)
+        loaded.tokenizer.save_pretrained(str(directory))
+        trainer = self._trainers.get(loaded.policy.name)
+        if resumable and trainer is not None:
+            trainer.save(directory)
+
+    def _restore(self, loaded: LoadedPolicy, directory: Path, version: int) -> None:
+        loaded.weights.load(directory)
+        trainer = self._trainers.get(loaded.policy.name)
+        if trainer is not None:
+            trainer.load(directory)
+        self._publish(loaded, version)
+
+    def _policy(self, name: str) -> LoadedPolicy:
+        if name not in self._policies:
+            raise ConfigError(
+                f"Engine 'torch' has no policy {name!r}; it has {sorted(self._policies)}"
+            )
+        return self._policies[name]
+
+    def _trainer(self, name: str) -> PolicyTrainer:
+        loaded = self._policy(name)
+        if self._setup is None:
+            raise ConfigError("Engine 'torch' was made to serve only: give it an algorithm")
+        if name not in self._trainers:
+            raise ConfigError(
+                f"Policy {loaded.policy.name!r} is frozen: set trainable in policies.{name}"
+            )
+        return self._trainers[name]
+
+
+def _device(name: str) -> torch.device:
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise ConfigError("engine.device is 'cuda', but torch sees no CUDA device: use 'auto'")
+    return torch.device("cuda" if available and name != "cpu" else "cpu")
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
+
+def _threads(options: TorchOptions) -> int:
+    """All cores but one, which is the event loop's and the agents'."""
+    if options.deterministic:
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return options.threads or max(1, (cores or 1) - 1)

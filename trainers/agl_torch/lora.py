@@ -1,0 +1,180 @@
+"""Low-rank adapters (peft) of several policies over one frozen model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
+from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import Parameter
+from transformers import PreTrainedModel
+
+from agl_core.errors import ConfigError
+from agl_torch.forward import CausalModel
+from agl_torch.options import LoraOptions
+from agl_torch.weights import plain_tensors, write_model
+
+ADAPTER = "adapter"
+"""Directory beside a merged model that holds the adapter by itself, in peft's format."""
+_ADAPTER_FILE = "adapter_model.safetensors"
+
+
+class SharedBase:
+    """A frozen model with any number of adapters, one of which, or none, is switched on."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self._peft: PeftModel | None = None
+        self._active: str | None = None
+
+    def attach(self, adapter: str, options: LoraOptions, *, seed: int) -> None:
+        """Add an adapter that changes nothing yet.
+
+        Raises:
+            ConfigError: the model has no layer named in `options.targets`.
+        """
+        config = LoraConfig(
+            r=options.rank,
+            lora_alpha=options.alpha,
+            target_modules=options.targets,
+            task_type="CAUSAL_LM",
+        )
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            try:
+                if self._peft is None:
+                    self._peft = get_peft_model(self.model, config, adapter_name=adapter)
+                else:
+                    self._peft.add_adapter(adapter, config)
+            except ValueError as error:
+                raise ConfigError(
+                    f"engine.lora.targets {options.targets!r} fit no layer of the model ({error}): "
+                    f"name endings such as 'q_proj', or 'all-linear'"
+                ) from error
+        self._active = adapter
+        self.activate(None)
+
+    @property
+    def peft(self) -> PeftModel:
+        assert self._peft is not None, "attach() comes first"
+        return self._peft
+
+    def activate(self, adapter: str | None) -> None:
+        """Switch on one adapter, or none."""
+        if adapter == self._active:
+            return
+        for layer in self.layers():
+            layer.enable_adapters(enabled=adapter is not None)
+            if adapter is not None:
+                layer.set_adapter(adapter)
+        self._active = adapter
+
+    def layers(self) -> Iterator[LoraLayer]:
+        """The adapted layers."""
+        if self._peft is not None:
+            yield from (layer for layer in self.model.modules() if isinstance(layer, LoraLayer))
+
+    def without_adapter(self) -> CausalModel:
+        """The frozen model itself."""
+        return CausalModel(self.model, activate=lambda: self.activate(None))
+
+
+class FrozenWeights:
+    """A shared model as it was loaded."""
+
+    def __init__(self, base: SharedBase) -> None:
+        """Serve `base` without adapters."""
+        self._base = base
+        self.serving = self.training = base.without_adapter()
+
+    @property
+    def model(self) -> PreTrainedModel:
+        return self._base.model
+
+    def parameters(self) -> list[tuple[str, Parameter]]:
+        return []
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        yield from plain_tensors(self._base.model)
+
+    def publish(self) -> None:
+        """Nothing changes."""
+
+    def save(self, directory: Path) -> None:
+        write_model(self.model, dict(self.tensors()), directory)
+
+    def load(self, directory: Path) -> None:
+        raise ConfigError(f"A frozen policy cannot take over the weights in {str(directory)!r}")
+
+
+class LoraWeights:
+    """One policy's adapter over a shared base."""
+
+    def __init__(self, base: SharedBase, adapter: str) -> None:
+        """Train and serve `adapter`, which is attached to `base`."""
+        self._base = base
+        self._adapter = adapter
+        self.serving = CausalModel(base.model, activate=lambda: base.activate(adapter))
+        self.training = self.serving
+
+    @property
+    def model(self) -> PreTrainedModel:
+        return self._base.model
+
+    def parameters(self) -> list[tuple[str, Parameter]]:
+        infix = f".{self._adapter}."
+        return [
+            (name.replace(infix, "."), parameter)
+            for name, parameter in self._base.model.named_parameters()
+            if ".lora_" in name and infix in name
+        ]
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        yield from plain_tensors(self._base.model)
+        yield from self.parameters()
+
+    def publish(self) -> None:
+        """The served adapter is the trained one."""
+
+    def save(self, directory: Path) -> None:
+        """Write the merged model, and the adapter by itself beside it."""
+        write_model(self.model, self._merged(), directory)
+        beside = directory / ADAPTER
+        beside.mkdir(parents=True, exist_ok=True)
+        state = get_peft_model_state_dict(self._base.peft, adapter_name=self._adapter)
+        save_file(
+            {name: tensor.contiguous() for name, tensor in state.items()}, beside / _ADAPTER_FILE
+        )
+        self._base.peft.peft_config[self._adapter].save_pretrained(str(beside))
+
+    def load(self, directory: Path) -> None:
+        path = directory / ADAPTER / _ADAPTER_FILE
+        if not path.is_file():
+            raise ConfigError(
+                f"{str(directory)!r} holds no adapter ({path.name} is missing): it was saved by a "
+                f"run that trained all weights; set engine.lora to none to load it"
+            )
+        state = load_file(path)
+        own = get_peft_model_state_dict(self._base.peft, adapter_name=self._adapter)
+        if odd := sorted(set(state) ^ set(own)):
+            raise ConfigError(
+                f"Adapter {str(path)!r} does not fit the model: {odd[0]!r} and {len(odd) - 1} more "
+                f"are on one side only; use the engine.lora it was saved with"
+            )
+        set_peft_model_state_dict(self._base.peft, state, adapter_name=self._adapter)
+
+    @torch.no_grad()
+    def _merged(self) -> dict[str, Tensor]:
+        """Every weight, with the adapter's product added where it belongs."""
+        merged = {name: tensor.clone() for name, tensor in plain_tensors(self._base.model)}
+        for name, layer in self._base.model.named_modules():
+            if isinstance(layer, LoraLayer):
+                weight = merged[f"{name}.weight"]
+                delta = layer.get_delta_weight(self._adapter)
+                merged[f"{name}.weight"] = (weight.float() + delta.float()).to(weight.dtype)
+        return merged

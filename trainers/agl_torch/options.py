@@ -1,0 +1,52 @@
+"""Options of the ``torch`` engine."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+
+
+class LoraOptions(BaseModel):
+    """A low-rank adapter per trainable policy over weights that stay frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    rank: PositiveInt = 16
+    alpha: PositiveFloat = 32.0
+    """The adapter's product is scaled by ``alpha / rank``."""
+    targets: list[str] | Literal["all-linear"] = "all-linear"
+    """Endings of the names of the linear layers to adapt; the output head is never among them
+    unless named."""
+
+
+class TorchOptions(BaseModel):
+    """How the engine holds, serves and trains its models."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """``auto``: CUDA where there is a device."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Arithmetic of serving and training; ``auto``: bfloat16 on CUDA, float32 on a CPU. Weights that
+    are trained stay float32 in any case."""
+    lora: LoraOptions | None = None
+    """None trains all weights of a trainable policy."""
+    threads: PositiveInt | None = None
+    """Threads of one CPU operation. None: one less than there are cores, so that the event loop and
+    the agents have one."""
+    deterministic: bool = False
+    """Make an answer bitwise independent of what else is in the batch, at the price of speed."""
+    max_batch_size: PositiveInt = 64
+    """Answers that are generated at the same time, per policy."""
+    max_new_tokens: PositiveInt = 512
+    """Limit of an answer whose request names none."""
+    max_model_len: PositiveInt | None = None
+    """Longest prompt plus answer in tokens; the model's own limit when None."""
+    kv_tokens: PositiveInt = 262_144
+    """Room for keys and values per policy, in tokens; answers wait until theirs fit."""
+    prefix_tokens: int = Field(default=65_536, ge=0)
+    """Room per policy for keys and values of earlier prompts, which prompts with the same beginning
+    reuse; 0 keeps none."""
+    pack_tokens: PositiveInt = 4096
+    """Tokens, padding included, of one forward and backward pass of training."""

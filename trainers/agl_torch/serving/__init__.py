@@ -1,0 +1,1 @@
+"""Generation: requests in, sampled tokens out, many at a time."""

@@ -1,0 +1,113 @@
+"""Keys and values of the sequences being generated, in one tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+_LENGTH_STEP = 128
+"""Room grows in steps of this many tokens, so that it is not copied at every token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What the next forward pass writes and reads."""
+
+    rows: slice | Tensor
+    """The slots, one per row of the pass."""
+    write: Tensor
+    """(R * H * T,) where each new key goes in a layer's flattened (S * H * L) keys."""
+    length: int
+    """Keys each row looks at."""
+
+
+class SlotCache(Cache):
+    """Keys and values by slot, one sequence per slot, each as long as it is.
+
+    It stands where transformers passes its own cache; masks and positions are the caller's.
+    """
+
+    def __init__(self, config: Any, *, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(layers=[])
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or (
+            config.hidden_size // config.num_attention_heads
+        )
+        self._shape = (config.num_hidden_layers, heads, width)
+        self._kv = torch.empty(
+            (config.num_hidden_layers, 2, 0, heads, 0, width), dtype=dtype, device=device
+        )
+        self._window: Window | None = None
+
+    @property
+    def slots(self) -> int:
+        return self._kv.shape[2]
+
+    @property
+    def length(self) -> int:
+        """Tokens that fit in one slot."""
+        return self._kv.shape[4]
+
+    def reserve(self, slots: int, length: int, *, keep: int) -> None:
+        """Make room for `slots` sequences of `length` tokens; the first `keep` slots survive."""
+        if slots <= self.slots and length <= self.length:
+            return
+        layers, heads, width = self._shape
+        length = max(self.length, -(-length // _LENGTH_STEP) * _LENGTH_STEP)
+        slots = max(self.slots, slots)
+        # Zeros: a masked key that is not finite would still poison the weighted sum.
+        grown = self._kv.new_zeros((layers, 2, slots, heads, length, width))
+        grown[:, :, :keep, :, : self.length] = self._kv[:, :, :keep]
+        self._kv = grown
+
+    def release(self) -> None:
+        """Give the room back."""
+        layers, heads, width = self._shape
+        self._kv = self._kv.new_empty((layers, 2, 0, heads, 0, width))
+
+    def aim(self, rows: slice | Tensor, starts: Tensor, tokens: int, length: int) -> None:
+        """Choose slots and the place in each where the next pass puts its `tokens` new keys."""
+        _, heads, _ = self._shape
+        device = self._kv.device
+        slots = (
+            torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows
+        )
+        lanes = slots[:, None] * heads + torch.arange(heads, device=device)  # (R, H)
+        places = starts[:, None] + torch.arange(tokens, device=device)  # (R, T)
+        write = lanes[:, :, None] * self.length + places[:, None, :]
+        self._window = Window(rows, write.flatten(), length)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write new keys and values (R, H, T, D) and return all that the rows look at."""
+        window = self._window
+        assert window is not None, "aim() comes before the forward pass"
+        keys, values = self._kv[layer_idx]
+        width = keys.shape[-1]
+        keys.view(-1, width).index_copy_(0, window.write, key_states.reshape(-1, width))
+        values.view(-1, width).index_copy_(0, window.write, value_states.reshape(-1, width))
+        rows, length = window.rows, window.length
+        return keys[rows, :, :length], values[rows, :, :length]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002 (transformers' signature)
+        return 0
+
+    def read(self, slot: int, length: int) -> Tensor:
+        """A copy (layers, 2, H, length, D) of a slot's first tokens."""
+        return self._kv[:, :, slot, :, :length].clone()
+
+    def write(self, slot: int, kv: Tensor) -> None:
+        """Put what `read` gave at the beginning of a slot."""
+        self._kv[:, :, slot, :, : kv.shape[3]] = kv
+
+    def copy(self, source: int, targets: slice | int, length: int) -> None:
+        """Repeat a slot's first tokens in other slots."""
+        if isinstance(targets, int):
+            self._kv[:, :, targets, :, :length] = self._kv[:, :, source, :, :length]
+        else:
+            self._kv[:, :, targets, :, :length] = self._kv[:, :, source, None, :, :length]

@@ -1,0 +1,90 @@
+"""From logits to tokens, one independent stream of random numbers per answer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_UNIFORM_BITS = 48
+"""Fewer than a double's 53, so that a uniform number times a total stays below the total."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How one request wants its tokens chosen."""
+
+    temperature: float = 1.0
+    """0 takes the likeliest token; log-probabilities are then those of temperature 1."""
+    top_p: float = 1.0
+    seed: int | None = None
+    max_tokens: int
+    top_logprobs: int = 0
+    """Likeliest tokens to report beside each sampled one."""
+
+
+def uniforms(seed: int | None, choice: int) -> random.Random:
+    """The stream of one choice: a function of both arguments, or of chance without a seed."""
+    return random.Random(None if seed is None else f"{seed}/{choice}")  # noqa: S311
+
+
+def draw(stream: random.Random) -> float:
+    """The next number in [0, 1)."""
+    return stream.getrandbits(_UNIFORM_BITS) / (1 << _UNIFORM_BITS)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One token per row."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    """After temperature, before `top_p`."""
+    tops: list[list[tuple[int, float]]]
+    """The likeliest tokens per row; empty lists where none were asked for."""
+
+
+def sample(logits: Tensor, rows: Sequence[Sampling], numbers: Sequence[float]) -> Sampled:
+    """Choose a token per row of `logits` (R, V) by inverting the row's distribution function.
+
+    Args:
+        numbers: One uniform number in [0, 1) per row.
+    """
+    device = logits.device
+    temperatures = torch.tensor([row.temperature or 1.0 for row in rows], device=device)
+    logprobs = torch.log_softmax(logits / temperatures[:, None], dim=-1)
+    probabilities = logprobs.double().exp_()
+    if any(row.top_p < 1 for row in rows):
+        limits = torch.tensor([row.top_p for row in rows], dtype=torch.float64, device=device)
+        probabilities = _nucleus(probabilities, limits)
+    cumulative = probabilities.cumsum(-1)
+    points = torch.tensor(numbers, dtype=torch.float64, device=device) * cumulative[:, -1]
+    tokens = torch.searchsorted(cumulative, points[:, None], right=True)
+    if any(row.temperature == 0 for row in rows):
+        greedy = torch.tensor([row.temperature == 0 for row in rows], device=device)
+        tokens = torch.where(greedy[:, None], logits.argmax(-1, keepdim=True), tokens)
+    chosen = logprobs.gather(1, tokens)
+    return Sampled(tokens[:, 0].tolist(), chosen[:, 0].tolist(), _tops(logprobs, rows))
+
+
+def _nucleus(probabilities: Tensor, limits: Tensor) -> Tensor:
+    """Keep the likeliest tokens of each row until they hold at least its limit."""
+    ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
+    before = ordered.cumsum(-1) - ordered
+    kept = ordered.masked_fill(before >= limits[:, None], 0.0)
+    return torch.zeros_like(probabilities).scatter_(1, order, kept)
+
+
+def _tops(logprobs: Tensor, rows: Sequence[Sampling]) -> list[list[tuple[int, float]]]:
+    most = max(row.top_logprobs for row in rows)
+    if most == 0:
+        return [[] for _ in rows]
+    values, tokens = logprobs.topk(min(most, logprobs.shape[-1]), dim=-1)
+    pairs = zip(tokens.tolist(), values.tolist(), strict=True)
+    return [
+        list(zip(ids[: row.top_logprobs], likely[: row.top_logprobs], strict=True))
+        for row, (ids, likely) in zip(rows, pairs, strict=True)
+    ]

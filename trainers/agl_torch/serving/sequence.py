@@ -1,0 +1,92 @@
+"""What is being generated: a request, its answers, and the pieces that come back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from agl_core.errors import EngineError
+from agl_torch.serving.sampling import Sampling, uniforms
+
+Likeliest = list[tuple[int, float]]
+"""Token ids and log-probabilities, most probable first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Newly sampled tokens of one answer."""
+
+    choice: int
+    tokens: list[int]
+    logprobs: list[float]
+    tops: list[Likeliest]
+    finish: str | None
+    """``stop`` or ``length`` with the last piece."""
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """One request: a prompt and `n` answers to it, handed over on the event loop it came from."""
+
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    n: int
+    stream: bool
+    """Hand over every token as it comes instead of whole answers."""
+    stops: Callable[[list[int]], bool] | None
+    """Whether the newest token of an answer completes one of the request's stop strings."""
+    loop: asyncio.AbstractEventLoop
+    pieces: asyncio.Queue[Piece | EngineError]
+    version: int | None = None
+    """Of the weights that answer; None until the first answer starts."""
+    cancelled: bool = False
+    """Set on any thread; the answers' slots are free before the next token."""
+
+
+@dataclass(slots=True, eq=False)
+class Answer:
+    """One row of the batch."""
+
+    generation: Generation
+    choice: int
+    stream: random.Random
+    tokens: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    tops: list[Likeliest] = field(default_factory=list[Likeliest])
+    cached: int = 0
+    """Tokens whose keys and values are in the row's slot."""
+    delivered: int = 0
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        return self.generation.prompt
+
+    @property
+    def last(self) -> int:
+        """The token to be read next."""
+        return self.tokens[-1] if self.tokens else self.prompt[-1]
+
+    @property
+    def final_length(self) -> int:
+        """Longest this row can become."""
+        return len(self.prompt) + self.generation.sampling.max_tokens
+
+    def take(self, token: int, logprob: float, top: Likeliest) -> None:
+        """Append a sampled token."""
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        self.tops.append(top)
+
+    def piece(self, finish: str | None) -> Piece:
+        """What has not been handed over yet."""
+        new = slice(self.delivered, None)
+        self.delivered = len(self.tokens)
+        return Piece(self.choice, self.tokens[new], self.logprobs[new], self.tops[new], finish)
+
+
+def answers(generation: Generation) -> list[Answer]:
+    """The rows of a request."""
+    seed = generation.sampling.seed
+    return [Answer(generation, choice, uniforms(seed, choice)) for choice in range(generation.n)]

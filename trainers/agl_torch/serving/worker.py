@@ -1,0 +1,155 @@
+"""The thread that does all tensor work, one thing at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from agl_core.errors import EngineError
+from agl_torch.serving.lane import Lane
+from agl_torch.serving.outbox import Outbox
+from agl_torch.serving.sequence import Generation
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    lane: str
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Work that is not generation; it waits until its lane has no answer under way."""
+
+    run: Callable[[], Any]
+    future: Future[Any]
+    lane: str | None
+
+
+class Worker:
+    """Generates tokens lane by lane and runs jobs in between, on a thread of its own.
+
+    A job that names a lane holds it: answers under way end with the weights they began with, new
+    ones start after the job.
+    """
+
+    def __init__(self) -> None:
+        self.lanes: dict[str, Lane] = {}
+        """Touched on the worker's thread only, once it runs."""
+        self._inbox: queue.SimpleQueue[_Request | _Job | None] = queue.SimpleQueue()
+        self._jobs: list[_Job] = []
+        self._outbox = Outbox()
+        self._closing = False
+        self._gate = threading.Lock()
+        """Nothing enters the inbox after the item that closes it."""
+        self._thread = threading.Thread(target=self._work, name="agl-torch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End answers under way with an error and join the thread; idempotent."""
+        with self._gate:
+            if not self._closing and self._thread.is_alive():
+                self._inbox.put(None)
+            self._closing = True
+        if self._thread.ident is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    def submit(self, lane: str, generation: Generation) -> None:
+        """Queue a request.
+
+        Raises:
+            EngineError: the worker has stopped.
+        """
+        self._put(_Request(lane, generation))
+
+    async def run(self, job: Callable[[], T], *, lane: str | None = None) -> T:
+        """Run `job` on the thread, when `lane` is at rest if one is named.
+
+        Raises:
+            EngineError: the worker has stopped.
+        """
+        future: Future[T] = Future()
+        self._put(_Job(job, future, lane))
+        return await asyncio.wrap_future(future)
+
+    def _put(self, item: _Request | _Job) -> None:
+        with self._gate:
+            if self._closing or not self._thread.is_alive():
+                raise EngineError("Engine 'torch' is not running: start() it first")
+            self._inbox.put(item)
+
+    def _work(self) -> None:
+        while self._receive():
+            for name, lane in self.lanes.items():
+                if lane.busy:
+                    self._step(name, lane)
+            self._run_jobs()
+            self._outbox.flush()
+        self._end()
+
+    def _receive(self) -> bool:
+        """Take what has come in, waiting when there is nothing to do; False to end."""
+        wait = not self._jobs and not any(lane.busy for lane in self.lanes.values())
+        while True:
+            try:
+                item = self._inbox.get(block=wait)
+            except queue.Empty:
+                return True
+            wait = False
+            if item is None:
+                return False
+            if isinstance(item, _Job):
+                self._jobs.append(item)
+                if item.lane is not None:
+                    self.lanes[item.lane].held = True
+            else:
+                self.lanes[item.lane].add(item.generation)
+
+    def _step(self, name: str, lane: Lane) -> None:
+        try:
+            lane.step(self._outbox)
+        except Exception as error:  # noqa: BLE001
+            # A failed pass costs the answers in it, not the run: each becomes a failed attempt.
+            _LOG.exception("Generation of policy %s failed", name)
+            lane.fail(EngineError(f"Policy {name!r} could not generate: {error!r}"), self._outbox)
+
+    def _run_jobs(self) -> None:
+        waiting: list[_Job] = []
+        for job in self._jobs:
+            if job.lane is not None and not self.lanes[job.lane].resting:
+                waiting.append(job)
+                continue
+            self._run_job(job)
+        self._jobs = waiting
+        held = {job.lane for job in waiting}
+        for name, lane in self.lanes.items():
+            lane.held = name in held
+
+    def _run_job(self, job: _Job) -> None:
+        if not job.future.set_running_or_notify_cancel():
+            return
+        try:
+            result = job.run()
+        except Exception as error:  # noqa: BLE001 (it is the awaiting caller's)
+            job.future.set_exception(error)
+        else:
+            job.future.set_result(result)
+
+    def _end(self) -> None:
+        error = EngineError("Engine 'torch' was stopped")
+        for lane in self.lanes.values():
+            lane.fail(error, self._outbox)
+        self._outbox.flush()
+        for job in self._jobs:
+            job.future.set_exception(error)

@@ -1,0 +1,174 @@
+"""Training one policy: read this file from `PolicyTrainer.train` downwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from agl_core.errors import TrainingError
+from agl_core.interfaces import AlgorithmSetup
+from agl_core.types import Batch
+from agl_torch.losses import Loss, LossOutput, Terms
+from agl_torch.losses.divergence import k3
+from agl_torch.policy import LoadedPolicy
+from agl_torch.training.batch import TensorBatch
+from agl_torch.training.checkpoint import load_state, save_state
+from agl_torch.training.metrics import Metrics
+from agl_torch.training.packing import Costs, Pack, Packer
+from agl_torch.training.scoring import Scorer
+from agl_torch.training.tree import Ints, Row
+
+
+@dataclass(slots=True)
+class _Pass:
+    """What one update carries along."""
+
+    batch: TensorBatch
+    metrics: Metrics
+    reference: Tensor
+    """(M,) log-probabilities under the reference; NaN where they have not been asked for."""
+    moved: bool = False
+    """The weights are no longer those that the update began with."""
+
+
+class PolicyTrainer:
+    """Optimizer and loss of one policy."""
+
+    def __init__(
+        self, loaded: LoadedPolicy, setup: AlgorithmSetup, *, loss: Loss, pack_tokens: int
+    ) -> None:
+        """Prepare to train `loaded`; nothing is computed yet."""
+        self._setup = setup
+        self._loss = loss
+        weights = loaded.weights
+        self._names = [name for name, _ in weights.parameters()]
+        self._parameters = [parameter for _, parameter in weights.parameters()]
+        self._optimizer = _optimizer(self._parameters, setup)
+        self._packer = Packer(Costs.of(weights.model), pack_tokens=pack_tokens)
+        served = next(weights.serving.module.parameters()).dtype
+        mixed = weights.training is not weights.serving
+        self._scorer = Scorer(weights.training, autocast=served if mixed else None)
+        reference = loaded.reference
+        self._reference = None if reference is None else Scorer(reference, autocast=None)
+        self._device = weights.training.device
+
+    def train(self, batch: Batch) -> dict[str, float]:
+        """Take the batch's optimizer steps; returns what was seen on the way.
+
+        Raises:
+            TrainingError: the batch is malformed, or a gradient is not finite.
+        """
+        started = time.perf_counter()
+        arrays = TensorBatch.of(batch, device=self._device)
+        update = _Pass(arrays, Metrics(), torch.full_like(arrays.weights, torch.nan))
+        steps = skipped = read = 0
+        for epoch in range(self._setup.epochs):
+            order = f"{self._setup.seed}/{batch.step}/{epoch}"
+            for terms in arrays.minibatches(self._setup.minibatches, order=order):
+                total = arrays.weight(terms)
+                if total > 0:
+                    read += self._step(update, terms, total=total)
+                    steps += 1
+                else:
+                    skipped += 1
+        return {
+            **update.metrics.result(),
+            "optimizer_steps": float(steps),
+            "skipped_minibatches": float(skipped),
+            "tokens_read": float(read),
+            "update_s": time.perf_counter() - started,
+        }
+
+    def _step(self, update: _Pass, terms: Ints, *, total: float) -> int:
+        """One optimizer step on a minibatch; returns the tokens read for it.
+
+        The minibatch's loss is a sum over its terms by the sum of their weights, `total`, so its
+        gradient adds up pack by pack, whichever way the terms are packed.
+        """
+        rows = self._packer.rows(update.batch.forest, terms)
+        for group in self._packer.packs(rows):
+            self._accumulate(update, group, total=total)
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._setup.max_grad_norm)
+        if not bool(torch.isfinite(norm)):
+            self._optimizer.zero_grad()
+            raise TrainingError(
+                f"The gradient is not finite (norm {float(norm)}), so no step was taken: lower "
+                f"algorithm.lr, or look for extreme advantages"
+            )
+        update.metrics.mean({"grad_norm": norm}, torch.ones_like(norm))
+        if self._setup.lr > 0:
+            self._optimizer.step()
+            update.moved = True
+        self._optimizer.zero_grad()
+        return sum(map(len, rows))
+
+    def _accumulate(self, update: _Pass, rows: Sequence[Row], *, total: float) -> None:
+        """Add one pack's share of the gradient."""
+        batch = update.batch
+        pack = batch.layout.pack(rows, device=self._device)
+        chosen = pack.terms
+        reference = self._reference_logprobs(update, pack)
+        logprobs = self._scorer.logprobs(pack, batch)  # (S,)
+        terms = Terms(
+            logprobs=logprobs,
+            behaviour=batch.behaviour[chosen],
+            advantages=batch.advantages[chosen],
+            weights=batch.weights[chosen],
+            sequences=torch.unique(batch.calls[chosen], return_inverse=True)[1],
+        )
+        output = self._loss(terms)
+        losses = output.losses
+        means = dict(output.means)
+        if reference is not None:
+            means["kl"] = k3(logprobs, reference)
+            losses = losses + self._setup.kl_weight * means["kl"]
+        ((losses * terms.weights).sum() / total).backward()
+        self._report(update, terms, output, {**means, "loss": losses})
+
+    def _reference_logprobs(self, update: _Pass, pack: Pack) -> Tensor | None:
+        """The pack's log-probabilities under the frozen reference, computed once per update."""
+        if self._reference is None:
+            return None
+        if bool(update.reference[pack.terms].isnan().any()):
+            with torch.no_grad():
+                update.reference[pack.terms] = self._reference.logprobs(pack, update.batch)
+        return update.reference[pack.terms]
+
+    @torch.no_grad()
+    def _report(
+        self, update: _Pass, terms: Terms, output: LossOutput, means: dict[str, Tensor]
+    ) -> None:
+        error = (terms.logprobs - terms.behaviour).abs()
+        maxima = dict(output.maxima)
+        if not update.moved:
+            means["logprob_error"] = error
+            maxima["logprob_error_max"] = error
+        update.metrics.mean({**means, "entropy": -terms.logprobs}, terms.weights)
+        update.metrics.largest(maxima, terms.weights)
+
+    def save(self, directory: Path) -> None:
+        """Write the optimizer's state beside the weights."""
+        save_state(self._optimizer, self._names, directory)
+
+    def load(self, directory: Path) -> None:
+        """Go on from `save`; from weights alone, with a fresh optimizer."""
+        load_state(self._optimizer, self._names, directory)
+
+
+def _optimizer(parameters: Sequence[Parameter], setup: AlgorithmSetup) -> torch.optim.AdamW:
+    """AdamW that decays matrices only."""
+    matrices = [parameter for parameter in parameters if parameter.ndim > 1]
+    vectors = [parameter for parameter in parameters if parameter.ndim <= 1]
+    groups = [
+        {"params": matrices, "weight_decay": setup.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]], lr=setup.lr, fused=True
+    )

@@ -1,0 +1,89 @@
+"""A batch's arrays as tensors, checked before anything is computed from them."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agl_core.errors import TrainingError
+from agl_core.types import Batch
+from agl_torch.training.packing import Layout
+from agl_torch.training.tree import Forest, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class TensorBatch:
+    """What the trainer reads of a batch; tensors are (M,) on the training device."""
+
+    forest: Forest
+    layout: Layout
+    groups: Ints
+    """(M,) group of each term."""
+    targets: Tensor
+    advantages: Tensor
+    weights: Tensor
+    behaviour: Tensor
+    temperatures: Tensor
+    """1 for greedy terms, whose log-probabilities are those of temperature 1."""
+    calls: Tensor
+
+    @classmethod
+    def of(cls, batch: Batch, *, device: torch.device) -> TensorBatch:
+        """Copy a batch to `device`.
+
+        Raises:
+            TrainingError: the batch has no terms, or numbers that are not finite.
+        """
+        if not batch.nodes:
+            raise TrainingError(f"Batch {batch.step} of policy {batch.policy!r} has no loss terms")
+        for name in ("advantages", "weights", "logprobs", "temperatures"):
+            values = np.asarray(getattr(batch, name), dtype=np.float32)
+            if not np.isfinite(values).all():
+                call = batch.call_ids[batch.calls[int(np.flatnonzero(~np.isfinite(values))[0])]]
+                raise TrainingError(
+                    f"Batch {batch.step} of policy {batch.policy!r}: {name} of call {call!r} are "
+                    f"not finite; the reward or the recorded log-probabilities are broken"
+                )
+        nodes, calls = _ints(batch.nodes), _ints(batch.calls)
+        temperatures = np.asarray(batch.temperatures, dtype=np.float32)
+        return cls(
+            forest=Forest(_ints(batch.parents), nodes, calls),
+            layout=Layout(_ints(batch.tokens), _ints(batch.positions), nodes),
+            groups=_ints(batch.groups)[calls],
+            targets=torch.from_numpy(_ints(batch.targets)).to(device),
+            advantages=_reals(batch.advantages, device),
+            weights=_reals(batch.weights, device),
+            behaviour=_reals(batch.logprobs, device),
+            temperatures=torch.from_numpy(np.where(temperatures > 0, temperatures, 1)).to(device),
+            calls=torch.from_numpy(calls).to(device),
+        )
+
+    def weight(self, terms: Ints) -> float:
+        """Sum of the weights of `terms`."""
+        return float(self.weights[torch.from_numpy(terms).to(self.weights.device)].sum())
+
+    def minibatches(self, count: int, *, order: str) -> list[Ints]:
+        """Terms of up to `count` minibatches of whole groups, of like numbers of groups.
+
+        Args:
+            order: Seed of the order of the groups.
+        """
+        groups: list[int] = np.unique(self.groups).tolist()
+        if count > 1:
+            seed = hashlib.sha256(order.encode()).digest()
+            random.Random(seed).shuffle(groups)  # noqa: S311
+        parts = np.array_split(np.asarray(groups), min(count, len(groups)))
+        return [np.flatnonzero(np.isin(self.groups, part)) for part in parts]
+
+
+def _ints(values: object) -> Ints:
+    return np.asarray(values, dtype=np.int64)
+
+
+def _reals(values: object, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.array(values, dtype=np.float32)).to(device)

@@ -1,0 +1,146 @@
+"""Rows of a forest laid out as the tensors of a few forward passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from agl_torch.forward import Rows
+from agl_torch.training.tree import Chains, Forest, Ints, Row
+
+_ATTENTION_COST = 2.0
+"""A multiplication within attention takes about this many times one within a linear layer."""
+_LIMIT_GROWTH = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What reading takes, in multiplications, by the model's shape."""
+
+    token: float
+    pair: float
+    """One token looking at one key."""
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> Costs:
+        """Estimate from the sizes of a model's matrices."""
+        config = model.config
+        names = ("embed", "lm_head", "lora_")
+        token = sum(
+            parameter.numel()
+            for name, parameter in model.named_parameters()
+            if parameter.ndim > 1 and not any(part in name for part in names)
+        )
+        width = getattr(config, "head_dim", None) or (
+            config.hidden_size // config.num_attention_heads
+        )
+        pair = 2 * config.num_attention_heads * width * config.num_hidden_layers
+        return cls(float(token), _ATTENTION_COST * pair)
+
+    def row(self, length: int) -> float:
+        return length * (self.token + length * self.pair)
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """One forward and backward pass: R rows padded to T tokens, and S loss terms."""
+
+    rows: Rows
+    select: Tensor
+    """(S,) where the terms' nodes lie among the R*T tokens."""
+    terms: Tensor
+    """(S,) indices of the terms in the batch."""
+
+
+class Packer:
+    """Chooses rows and packs for a forest.
+
+    A prefix is read once per row, so long rows save tokens; but every token of a row is compared
+    with every other, related or not, so short rows save attention. The row limit with the least
+    estimated cost is taken; whatever it is, the result is exact.
+    """
+
+    def __init__(self, costs: Costs, *, pack_tokens: int) -> None:
+        """Create a packer.
+
+        Args:
+            pack_tokens: Most tokens in a pack, padding included; only a single path that is longer
+                makes a larger one.
+        """
+        self._costs = costs
+        self._pack_tokens = pack_tokens
+
+    def rows(self, forest: Forest, terms: Ints) -> list[Row]:
+        """Rows that read every node of `terms`, longest first."""
+        chains = forest.subset(terms)
+        return sorted(chains.rows(self._limit(chains)), key=len, reverse=True)
+
+    def _limit(self, chains: Chains) -> int:
+        best, best_cost = chains.longest_path, float("inf")
+        limit = float(chains.longest_path)
+        while True:
+            lengths = chains.lengths(int(limit))
+            cost = sum(map(self._costs.row, lengths))
+            if cost < best_cost:
+                best, best_cost = int(limit), cost
+            limit *= _LIMIT_GROWTH
+            if len(lengths) == 1 or limit > self._pack_tokens:
+                return best
+
+    def packs(self, rows: Sequence[Row]) -> list[list[Row]]:
+        """Group rows, longest first, so that each group stays within the budget."""
+        groups: list[list[Row]] = []
+        for row in rows:
+            if groups and len(groups[-1][0]) * (len(groups[-1]) + 1) <= self._pack_tokens:
+                groups[-1].append(row)
+            else:
+                groups.append([row])
+        return groups
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The arrays of a batch that packs are cut from."""
+
+    tokens: Ints
+    positions: Ints
+    nodes: Ints
+
+    def pack(self, rows: Sequence[Row], *, device: torch.device) -> Pack:
+        """Pad `rows` to the longest and find their terms' places."""
+        width = max(map(len, rows))
+        tokens = np.zeros((len(rows), width), dtype=np.int64)
+        positions = np.zeros((len(rows), width), dtype=np.int64)
+        # Padding looks at itself and is seen by nothing: no row of the attention is empty.
+        ends = np.tile(np.arange(1, width + 1), (len(rows), 1))
+        select: list[Ints] = []
+        for index, row in enumerate(rows):
+            length = len(row)
+            tokens[index, :length] = self.tokens[row.nodes]
+            positions[index, :length] = self.positions[row.nodes]
+            ends[index, :length] = row.ends
+            places = np.searchsorted(row.nodes, self.nodes[row.terms])
+            select.append(index * width + places)
+        placed = torch.from_numpy(positions).to(device)
+        return Pack(
+            rows=Rows(
+                tokens=torch.from_numpy(tokens).to(device),
+                positions=placed,
+                mask=_mask(torch.from_numpy(ends).to(device)),
+                key_positions=placed,
+            ),
+            select=torch.from_numpy(np.concatenate(select)).to(device),
+            terms=torch.from_numpy(np.concatenate([row.terms for row in rows])).to(device),
+        )
+
+
+def _mask(ends: Tensor) -> Tensor:
+    """(R, 1, T, T) True where i sees j: j comes before i, and i among j's descendants."""
+    places = torch.arange(ends.shape[1], device=ends.device)
+    before = places[None, :] <= places[:, None]
+    return (before[None] & (places[None, :, None] < ends[:, None, :]))[:, None]

@@ -1,0 +1,117 @@
+"""The weights of a policy: all of a model's, or a low-rank adapter on a shared model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+from transformers import PreTrainedModel
+
+from agl_torch.forward import CausalModel
+from agl_torch.models import load_model
+
+
+class Weights(Protocol):
+    """One policy's weights, ready to serve and, unless frozen, to train."""
+
+    serving: CausalModel
+    training: CausalModel
+    """The float32 weights that the optimizer changes; may be the served ones themselves."""
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The transformers model underneath, for its configuration."""
+        ...
+
+    def parameters(self) -> list[tuple[str, Parameter]]:
+        """What training changes, in a fixed order; empty for a frozen policy."""
+        ...
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Every weight by its plain name."""
+        ...
+
+    def publish(self) -> None:
+        """Let the trained weights serve."""
+        ...
+
+    def save(self, directory: Path) -> None:
+        """Write a directory that transformers and vLLM can load."""
+        ...
+
+    def load(self, directory: Path) -> None:
+        """Take over what `save` wrote.
+
+        Raises:
+            ConfigError: the directory holds no such weights.
+        """
+        ...
+
+
+class FullWeights:
+    """All weights of a model of the policy's own."""
+
+    def __init__(self, trained: PreTrainedModel, served: PreTrainedModel | None = None) -> None:
+        """Train `trained`, and serve it or the copy of another dtype that is given."""
+        self._trained = trained.requires_grad_(requires_grad=True)
+        self._served = trained if served is None else served
+        self.training = CausalModel(trained)
+        self.serving = self.training if served is None else CausalModel(served)
+
+    @property
+    def model(self) -> PreTrainedModel:
+        return self._trained
+
+    def parameters(self) -> list[tuple[str, Parameter]]:
+        return list(self._trained.named_parameters())
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        yield from plain_tensors(self._trained)
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        if self._trained is self._served:
+            return
+        pairs = zip(self._served.parameters(), self._trained.parameters(), strict=True)
+        for served, trained in pairs:
+            served.copy_(trained)
+
+    def save(self, directory: Path) -> None:
+        self._trained.save_pretrained(directory)
+
+    def load(self, directory: Path) -> None:
+        read = load_model(str(directory), dtype=self._trained.dtype, device=self._trained.device)
+        self._trained.load_state_dict(read.state_dict())
+        self.publish()
+
+
+def plain_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Weights under the names they have without adapters, leaving the adapters out."""
+    for name, tensor in module.state_dict().items():
+        if ".lora_" not in name:
+            yield name.replace(".base_layer.", "."), tensor
+
+
+def fingerprint(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """sha256 over names, types, shapes and bytes, by ascending name."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors, key=lambda item: item[0]):
+        digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        flat = tensor.detach().contiguous().cpu().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def write_model(like: PreTrainedModel, tensors: Mapping[str, Tensor], directory: Path) -> None:
+    """Save `tensors`, by plain name, as a model of the class and configuration of `like`."""
+    with torch.device("meta"):
+        model = type(like)(like.config)
+    model.load_state_dict(dict(tensors), assign=True)
+    model.tie_weights()
+    model.generation_config = like.generation_config
+    model.save_pretrained(directory)
