@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -278,6 +278,8 @@ class AlgorithmSetup:
     loss: str
     """Name of a registered loss of the engine."""
     loss_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    loss_factory: Callable[[Mapping[str, Any]], Any] | None = None
+    """Makes the registered loss from `loss_options`; None: the engine looks `loss` up itself."""
     seed: int = 0
     """Of the run; everything random in an update derives from it."""
     lr: float = 1e-5
