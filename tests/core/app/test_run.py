@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import agl_core as agl
 from agl_core.errors import (
     CaptureError,
     ConfigError,
@@ -13,10 +15,8 @@ from agl_core.errors import (
     RewardError,
     TrainingError,
 )
-from tests.core.app.conftest import Bench, says_yes, speak, two_agents
-
-import agl_core as agl
 from agl_core.testing.bandit_engine import FIRST_ID
+from tests.core.app.conftest import Bench, says_yes, speak, two_agents
 
 
 def test_the_named_agent_learns_and_the_other_stays(bench: Bench) -> None:
