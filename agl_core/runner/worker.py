@@ -138,9 +138,8 @@ class Runner:
             if claiming is not None:
                 claiming.cancel()
                 await asyncio.wait({claiming})
-                # It may have got its claims before it was cancelled: they are ours to end.
                 if not claiming.cancelled() and claiming.exception() is None:
-                    self._launch(claiming.result())
+                    self._launch(claiming.result())  # it was quicker: these are ours to end
 
     async def _advance(self, others: set[asyncio.Task[Any]]) -> None:
         """Wait until something ends; raise what ended an attempt or one of the others."""
