@@ -88,3 +88,17 @@ def test_a_plugins_factory_without_a_model_gets_the_options_as_arguments(tmp_pat
     assert made.function == {"size": 3}
     with pytest.raises(PluginError, match="plugin_with_reward"):
         load_plugins([tmp_path / "plugin_with_reward_too.py"])
+
+
+def test_options_that_a_factory_does_not_take_name_the_section(tmp_path):
+    file = tmp_path / "plugin_with_strict_reward.py"
+    file.write_text(
+        "from agl_core.plugins import hookimpl\n"
+        "@hookimpl\n"
+        "def agl_register_rewards(register): register('strict', 'operator:length_hint')\n",
+        encoding="utf-8",
+    )
+    registry = load_plugins([file]).registry("rewards")
+
+    with pytest.raises(ConfigError, match=r"rewards\.0 \(strict\) does not take \['size'\]"):
+        build(registry, {"name": "strict", "size": 3})
