@@ -290,8 +290,7 @@ def batch_of(samples: Sequence[Sampled], *, policy: str = "p", step: int = 0) ->
                 parents.append(above)
                 positions.append(len(prefix) - 1)
                 places[prefix] = above = len(tokens) - 1
-            for token in sorted(branch, reverse=True):
-                stack.append((branch[token], above, (*prefix, token)))
+            stack += [(branch[t], above, (*prefix, t)) for t in sorted(branch, reverse=True)]
 
     walk(trie, -1, ())
     columns: dict[str, array[Any]] = {
@@ -331,3 +330,41 @@ def make_batch() -> Callable[..., Batch]:
 @pytest.fixture(scope="session")
 def sampled() -> type[Sampled]:
     return Sampled
+
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "lookup",
+        "parameters": {"type": "object", "properties": {"item": {"type": "string"}}},
+    },
+}
+CALL = '<tool_call>\n{"name": "lookup", "arguments": {"item": "red lamp"}}\n</tool_call>'
+
+
+@pytest.fixture(scope="session")
+def tool_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model that has learned to answer "price?" with `CALL`."""
+    base = make_model(tmp_path_factory.mktemp("base"), seed=1)
+    target = tmp_path_factory.mktemp("tool-model")
+    tokenizer = make_tokenizer()
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "price?"}],
+        tools=[TOOL],
+        add_generation_prompt=True,
+        tokenize=False,
+    )
+    answer = [*tokenizer(CALL)["input_ids"], tokenizer.eos_token_id]
+    sample = Sampled(tokenizer(prompt)["input_ids"], answer, [0.0] * len(answer))
+
+    async def train() -> None:
+        setup = AlgorithmSetup(name="sft", loss="cross_entropy", lr=3e-3)
+        async with running([Policy(name="p", model=base, trainable=True)], setup) as engine:
+            for step in range(200):
+                update = await engine.update(batch_of([sample], step=step))
+                if update.metrics["loss"] < 0.003:
+                    break
+            await engine.save("p", str(target), resumable=False)
+
+    asyncio.run(train())
+    return str(target)
