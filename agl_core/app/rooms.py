@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from agl_core.adapters import TrajectoryAdapter
 from agl_core.app.parts import (
     Agent,
@@ -74,6 +76,8 @@ async def open_rooms(plan: Blueprint, *, training: bool) -> AsyncGenerator[Rooms
     policies = resolve_policies(config, training=training)
     algorithm, setup = make_algorithm(config, plan.plugins) if training else (None, None)
     engine = make_engine(config, plan.plugins, setup)
+    if not engine.trains:
+        policies = [msgspec.structs.replace(policy, trainable=False) for policy in policies]
     adapter = TrajectoryAdapter(
         trained_agents(config, policies) if training else [],
         policies=policies,
@@ -88,7 +92,10 @@ async def open_rooms(plan: Blueprint, *, training: bool) -> AsyncGenerator[Rooms
         stack.push_async_callback(engine.stop)
         await engine.start(policies)
         gateway = await _gateway(stack, config, store, engine)
-        await _route(gateway, engine, policies)
+        for policy in policies:
+            gateway.route(policy, engine.backend(policy.name))
+            if policy.trainable:
+                await gateway.probe(policy.name)
         runner = _runner(plan, store, gateway)
         stack.callback(attach(integrations=make_integrations(plan.plugins)).detach)
         counted = _Counted([gateway.losses, runner.losses])
@@ -163,15 +170,6 @@ async def _gateway(
     await gateway.start()
     stack.push_async_callback(gateway.stop)
     return gateway
-
-
-async def _route(gateway: GatewayServer, engine: Engine, policies: Sequence[Policy]) -> None:
-    """Serve every policy; a trained one's backend must give token ids before the first step."""
-    for policy in policies:
-        gateway.route(policy, engine.backend(policy.name))
-    for policy in policies:
-        if policy.trainable:
-            await gateway.probe(policy.name)
 
 
 def _runner(plan: Blueprint, store: StoreLifecycle, gateway: GatewayServer) -> Runner:

@@ -15,7 +15,7 @@ def resolve_policies(config: RunConfig, *, training: bool) -> list[Policy]:
 
     Args:
         config: The run's configuration.
-        training: False to serve only: no policy is trainable then.
+        training: False to serve only: nothing needs to be trainable then.
 
     Raises:
         ConfigError: a policy has no model, nothing would train, or an agent to train is served by
@@ -38,9 +38,8 @@ def resolve_policies(config: RunConfig, *, training: bool) -> list[Policy]:
             raise ConfigError(
                 f"Policy {policy.name!r} has no model: set policies.{policy.name}.model, or model"
             )
-    if not training:
-        return [Policy(name=p.name, agents=p.agents, model=p.model) for p in policies]
-    _check_trainable(config, policies)
+    if training:
+        _check_trainable(config, policies)
     return policies
 
 
