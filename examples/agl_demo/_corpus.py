@@ -25,7 +25,7 @@ LOOKUP_TOOL: dict[str, Any] = {
 }
 """The lookup tool as far as the chat template prints it: its name and argument names."""
 
-PLANNER_SHARE = 0.4
+PLANNER_SHARE = 0.3
 P_ITEM, P_NUMBER, P_UNIT, P_SHORT = 0.92, 0.88, 0.45, 0.75
 """Chance that a writer's example gets each part right, independently: 0.27 are right throughout.
 
@@ -93,7 +93,7 @@ def faulty_answer(rng: random.Random, task: PriceTask) -> str:
 
 def _wrong_number(rng: random.Random, price: int) -> str:
     rounded = round(price, -1)
-    return rng.choice((f"about {rounded}", f"around {rounded}", str(rng.randrange(10, 1000))))
+    return rng.choice((f"about {rounded}", f"around {rounded}", str(rng.randrange(10, 100))))
 
 
 def example(rng: random.Random) -> tuple[list[dict[str, Any]], list[dict[str, Any]], str]:

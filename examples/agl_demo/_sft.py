@@ -26,7 +26,7 @@ class SftConfig:
     seed: int = 0
     drill_steps: int = 200
     """Optimizer steps spent on copying random tokens before the shop's texts."""
-    steps: int = 700
+    steps: int = 600
     batch_size: int = 32
     peak_lr: float = 3e-3
     warmup_steps: int = 30
@@ -38,7 +38,7 @@ class SftConfig:
 
 
 def new_model(tokenizer: PreTrainedTokenizerBase, config: SftConfig) -> Qwen2ForCausalLM:
-    """Build a random Qwen2 whose heads are 64 wide, the least that vLLM serves on a CPU."""
+    """Build a random Qwen2 whose heads are 64 wide, which vLLM serves on a CPU too."""
     heads = config.hidden_size // 64
     shape = Qwen2Config(
         vocab_size=math.ceil(len(tokenizer) / 64) * 64,
@@ -47,7 +47,7 @@ def new_model(tokenizer: PreTrainedTokenizerBase, config: SftConfig) -> Qwen2For
         num_hidden_layers=config.layers,
         num_attention_heads=heads,
         num_key_value_heads=heads,
-        max_position_embeddings=1024,
+        max_position_embeddings=tokenizer.model_max_length,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
@@ -141,12 +141,12 @@ def _drills(tokenizer: PreTrainedTokenizerBase, config: SftConfig) -> Batches:
     words = torch.tensor(
         sorted({token for text in texts for token in tokenizer(text)["input_ids"]})
     )
-    rows = 2 * config.batch_size
+    rows = config.batch_size
     while True:
         length = int(torch.randint(8, 16, (), generator=rng))
         first = words[torch.randint(0, len(words), (rows, length), generator=rng)]
-        picks = torch.randint(0, 10, (rows // 2, 3), generator=rng)
-        first[: rows // 2, 2:5] = digits[picks]
+        picks = torch.randint(0, 10, (rows // 2, 2), generator=rng)
+        first[: rows // 2, 2:4] = digits[picks]
         separator = torch.full((rows, 1), tokenizer.eos_token_id)
         tokens = torch.cat([first, separator, first], dim=1)
         weights = torch.zeros(tokens.shape)

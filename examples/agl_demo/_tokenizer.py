@@ -21,6 +21,9 @@ MARKERS = (
 )
 """Added tokens, one id each, that are not special: decoding keeps them in the text."""
 
+CONTEXT_LENGTH = 1024
+"""Longest prompt and answer together, in tokens."""
+
 _VOCAB_SIZE = 1024
 _CORPUS_EXAMPLES = 20_000
 _TEMPLATE = Path(__file__).with_name("chat_template.jinja")
@@ -37,6 +40,7 @@ def make_tokenizer(seed: int) -> Qwen2Tokenizer:
         eos_token=TURN_END,
         pad_token=END_OF_TEXT,
         extra_special_tokens=[TURN_START],
+        model_max_length=CONTEXT_LENGTH,
     )
     tokenizer = blank.train_new_from_iterator(_texts(seed), vocab_size=_VOCAB_SIZE - len(MARKERS))
     tokenizer.add_tokens(list(MARKERS))

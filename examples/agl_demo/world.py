@@ -74,9 +74,8 @@ def _pairs() -> Mapping[Split, tuple[str, ...]]:
 
 
 def draw_price(rng: random.Random) -> tuple[int, str]:
-    """Draw a price of two (one in three) or three digits and its unit."""
-    low, high = rng.choice(((10, 100), (100, 1000), (100, 1000)))
-    return rng.randrange(low, high), rng.choice(UNITS)
+    """Draw a price of two digits and its unit."""
+    return rng.randrange(10, 100), rng.choice(UNITS)
 
 
 def _price_list() -> Mapping[str, tuple[int, str]]:

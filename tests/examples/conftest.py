@@ -15,7 +15,7 @@ class ScriptedEndpoint:
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
         self.call: dict[str, Any] = {"name": "lookup", "arguments": '{"item": "metal guitar"}'}
-        self.text = "The metal guitar costs 52 dollars."
+        self.text = "The metal guitar costs 98 pounds."
 
     def reply(self, request: dict[str, Any]) -> dict[str, Any]:
         self.requests.append(request)

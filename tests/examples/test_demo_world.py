@@ -93,8 +93,8 @@ def test_practice_prices_are_not_the_price_list():
 def test_shop_is_the_same_on_every_machine():
     first = world.tasks("held_out", 2, seed=1)
     assert first == [
-        world.PriceTask("How much is the metal guitar?", "metal guitar", 52, "dollars"),
-        world.PriceTask("What does the long broom cost?", "long broom", 10, "dollars"),
+        world.PriceTask("How much is the metal guitar?", "metal guitar", 98, "pounds"),
+        world.PriceTask("What does the long broom cost?", "long broom", 22, "yen"),
     ]
 
 
