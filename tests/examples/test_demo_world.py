@@ -22,7 +22,7 @@ WRONG = {
     "It costs 340 euros.": {"item"},
     "The red  costs 340 euros.": {"item"},
     "The red lamps costs 340 euros.": {"item"},
-    "Thered lamp costs 340 euros.": {"item"},
+    "Thatred lamp costs 340 euros.": {"item"},
     "The red lamp costs 34 euros.": {"number"},
     "The red lamp costs 3 340 euros.": {"number"},
     "The red lamp costs 340 340 euros.": {"number"},
