@@ -38,6 +38,9 @@ class SqliteStore(StoreShell):
     be that one's: then a lease that lapses, or a deadline, ends the dead ones.
     """
 
+    _look_again_s = 1.0
+    _sweep_again_s = 10.0
+
     def __init__(
         self,
         path: str | os.PathLike[str],
