@@ -29,6 +29,8 @@ class TorchEngine:
     mixes old and new weights; requests that come meanwhile are answered by the new version.
     """
 
+    trains = True
+
     def __init__(self, options: TorchOptions, setup: AlgorithmSetup | None) -> None:
         """Prepare an engine; `start` loads the weights.
 
@@ -41,7 +43,6 @@ class TorchEngine:
         """
         self._options = options
         self._setup = setup
-        self.trains = setup is not None
         self._loss = None if setup is None else make_loss(setup)
         self._device = _device(options.device)
         self._dtype = _dtype(options.dtype, self._device)

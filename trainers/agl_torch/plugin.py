@@ -35,3 +35,13 @@ def agl_register_losses(register: Register) -> None:
         config="agl_torch.losses.cross_entropy:CrossEntropyOptions",
         summary="Imitates the sampled tokens in proportion to their weights",
     )
+
+
+@hookimpl
+def agl_register_commands(register: Register) -> None:
+    register(
+        "serve",
+        "agl_torch.serve:command",
+        extra=_EXTRA,
+        summary="serve trained weights to any OpenAI client",
+    )

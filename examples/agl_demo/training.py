@@ -1,0 +1,53 @@
+"""What training adds to the program: a function of a task, a reward, and the two data sets."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from agl_demo import world
+
+if TYPE_CHECKING:
+    from agl_core import AttemptRecord, Task
+
+TRAIN_SEED, HELD_OUT_SEED = 1, 2
+TRAIN_TASKS, HELD_OUT_TASKS = 1000, 200
+
+
+def model_path() -> str:
+    """Directory of the model that ships with the demo."""
+    return str(files("agl_demo") / "model")
+
+
+async def run_agent(task: Task) -> str:
+    """Run the untouched program on one task; the callback handler is the one added line."""
+    from agl_langchain import AglCallbackHandler  # noqa: PLC0415
+
+    from agl_demo.agent import aanswer  # noqa: PLC0415
+
+    return await aanswer(task.input["question"], {"callbacks": [AglCallbackHandler()]})
+
+
+def reward(task: Task, output: Any, attempt: AttemptRecord) -> float:  # noqa: ARG001
+    """1.0 when the answer is right in every part, else 0.0."""
+    return world.reward(world.PriceTask(**task.input), output)
+
+
+def train_tasks() -> list[Any]:
+    """Questions about items that the held-out tasks never mention."""
+    return _rows("train", TRAIN_TASKS, TRAIN_SEED)
+
+
+def held_out_tasks() -> list[Any]:
+    """Questions that training never sees."""
+    return _rows("held_out", HELD_OUT_TASKS, HELD_OUT_SEED)
+
+
+def _rows(split: world.Split, count: int, seed: int) -> list[Any]:
+    from agl_core import Task  # noqa: PLC0415
+
+    return [
+        Task(id=f"{split}-{index}", input=asdict(task))
+        for index, task in enumerate(world.tasks(split, count, seed=seed))
+    ]
