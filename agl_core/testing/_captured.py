@@ -16,7 +16,7 @@ from agl_core.types import ModelCall, Span, SpanKind, Triplet
 
 def speaker(call: ModelCall) -> str:
     """Who really made a call: every agent of the scenario asks for a model of its own."""
-    return call.model.partition("@")[0]
+    return call.model.rpartition("@")[0]
 
 
 def check_tokens(played: Played, log: Sequence[Answered]) -> None:

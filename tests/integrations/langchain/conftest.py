@@ -1,0 +1,60 @@
+"""A bench with LangChain attached, and models that say by their name who speaks."""
+
+import pytest
+from agl_langchain._integration import LangChainIntegration
+from langchain_openai import ChatOpenAI
+from openai import DefaultAsyncHttpxClient, DefaultHttpxClient
+
+from agl_core.testing.bench import Bench
+from agl_core.tracing import attach
+
+
+@pytest.fixture
+async def bench():
+    async with Bench.open() as bench:
+        attachment = attach(integrations=[LangChainIntegration()])
+        yield bench
+        attachment.detach()
+
+
+@pytest.fixture
+def chat():
+    """Makes the chat model that an agent asks, over connections of its own loop and test."""
+    opened = []
+
+    def model(job, agent, **fields):
+        client, async_client = DefaultHttpxClient(), DefaultAsyncHttpxClient()
+        opened.append(client)
+        return ChatOpenAI(
+            model=job.model(agent),
+            base_url=job.base_url,
+            api_key=job.api_key,
+            http_client=client,
+            http_async_client=async_client,
+            **fields,
+        )
+
+    yield model
+    for client in opened:
+        client.close()
+
+
+@pytest.fixture
+def tree():
+    """Spans as nested lines of kind, name and agent."""
+    return _tree
+
+
+def _tree(spans, *kinds):
+    shown = [span for span in spans if not kinds or span.kind.value in kinds]
+    parents = {span.id: span.parent_id for span in spans}
+    ids = {span.id for span in shown}
+
+    def depth(span):
+        at, found = span.parent_id, 0
+        while at is not None:
+            found += at in ids
+            at = parents.get(at)
+        return found
+
+    return [f"{'. ' * depth(span)}{span.kind.value} {span.name}" for span in shown]
