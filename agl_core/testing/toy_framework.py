@@ -7,6 +7,7 @@ what, kept in a context variable.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ class Listener(Protocol):
         self, kind: EventKind, name: str, *, run_id: str, parent_run_id: str | None
     ) -> None: ...
 
-    def ended(self, *, run_id: str, error: BaseException | None) -> None: ...
+    def ended(self, *, run_id: str, output: str | None, error: BaseException | None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,28 +82,30 @@ class Agent:
     listeners: ClassVar[list[Listener]] = []
 
     def run(self, text: str, *, stream: bool = False) -> str:
-        with _running("agent", self.name):
+        with _running("agent", self.name) as run:
             turns = self._turns(text)
             body = next(turns)
-            while True:
+            while run.output is None:
                 with _running("model", self.model):
                     answer = self._send({**body, "stream": stream})
                 try:
                     body = turns.send(answer)
                 except StopIteration as stop:
-                    return stop.value
+                    run.output = stop.value
+        return run.output
 
     async def arun(self, text: str, *, stream: bool = False) -> str:
-        with _running("agent", self.name):
+        with _running("agent", self.name) as run:
             turns = self._turns(text)
             body = next(turns)
-            while True:
+            while run.output is None:
                 with _running("model", self.model):
                     answer = await self._asend({**body, "stream": stream})
                 try:
                     body = turns.send(answer)
                 except StopIteration as stop:
-                    return stop.value
+                    run.output = stop.value
+        return run.output
 
     def _turns(self, text: str) -> Generator[dict[str, Any], dict[str, Any], str]:
         """Give request bodies and take the model's messages; returns the last one's text."""
@@ -121,9 +124,9 @@ class Agent:
     def _use(self, call: dict[str, Any]) -> dict[str, Any]:
         function = call["function"]
         tool = next(tool for tool in self.tools if tool.name == function["name"])
-        with _running("tool", tool.name):
-            result = tool.function(json.loads(function["arguments"])["item"])
-        return {"role": "tool", "tool_call_id": call["id"], "content": result}
+        with _running("tool", tool.name) as run:
+            run.output = tool.function(json.loads(function["arguments"])["item"])
+        return {"role": "tool", "tool_call_id": call["id"], "content": run.output}
 
     def _send(self, body: dict[str, Any]) -> dict[str, Any]:
         endpoint = self.endpoint
@@ -137,6 +140,8 @@ class Agent:
 
     async def _asend(self, body: dict[str, Any]) -> dict[str, Any]:
         endpoint = self.endpoint
+        # Others run between the start of a call and its request, as in every real framework.
+        await asyncio.sleep(0)
         async with httpx.AsyncClient(
             headers=endpoint.headers, timeout=endpoint.timeout_s
         ) as client:
@@ -148,23 +153,28 @@ class Agent:
                 return _merge(_events(await _lines(response.aiter_lines())))
 
 
+@dataclass
+class _Run:
+    output: str | None = None
+
+
 @contextmanager
-def _running(kind: EventKind, name: str) -> Generator[None, None, None]:
+def _running(kind: EventKind, name: str) -> Generator[_Run, None, None]:
     run_id, parent = uuid4().hex, _RUN.get()
     listeners = tuple(Agent.listeners)
     for listener in listeners:
         listener.started(kind, name, run_id=run_id, parent_run_id=parent)
     token = _RUN.set(run_id)
-    failure: BaseException | None = None
+    run, failure = _Run(), None
     try:
-        yield
+        yield run
     except BaseException as error:
         failure = error
         raise
     finally:
         _RUN.reset(token)
         for listener in listeners:
-            listener.ended(run_id=run_id, error=failure)
+            listener.ended(run_id=run_id, output=run.output, error=failure)
 
 
 async def _lines(lines: AsyncIterator[str]) -> Iterator[str]:

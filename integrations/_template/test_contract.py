@@ -1,0 +1,21 @@
+"""The framework through the whole integration contract."""
+
+from agl_template._integration import TemplateIntegration
+
+from agl_core.testing.integration_contract import IntegrationContract
+from agl_core.testing.toy_framework import Agent
+from agl_core.testing.toy_program import ToyProgram
+
+
+class TestTemplate(IntegrationContract):
+    package = "agl_template"
+    frameworks = ("httpx",)
+
+    def integration(self) -> TemplateIntegration:
+        return TemplateIntegration()
+
+    def program(self) -> ToyProgram:
+        return ToyProgram()
+
+    def framework_state(self) -> list[object]:
+        return list(Agent.listeners)

@@ -1,0 +1,315 @@
+"""Every rule of the integration contract catches an integration or program that breaks it."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from agl_core.errors import CaptureError
+from agl_core.testing.bench import Played
+from agl_core.testing.integration_contract import IntegrationContract
+from agl_core.testing.scenario import PLANNER, WRITER
+from agl_core.testing.toy_framework import Agent
+from agl_core.testing.toy_program import ToyProgram
+from agl_core.tracing import active
+from agl_core.types import Scope, SpanKind
+
+TEMPLATE = Path(__file__).parents[2] / "integrations" / "_template"
+sys.path.insert(0, str(TEMPLATE))
+try:
+    from agl_template._handler import AglTemplateListener
+    from agl_template._integration import TemplateIntegration
+finally:
+    sys.path.remove(str(TEMPLATE))
+
+
+class Good(IntegrationContract):
+    """The template's integration; the cases below break one thing of it each."""
+
+    package = "agl_template"
+    frameworks = ("httpx",)
+    listener = AglTemplateListener
+
+    def integration(self):
+        return Listening(self.listener)
+
+    def program(self):
+        return ToyProgram()
+
+    def framework_state(self):
+        return list(Agent.listeners)
+
+
+class Listening(TemplateIntegration):
+    def __init__(self, listener):
+        super().__init__()
+        self._make = listener
+
+    def attach(self):
+        super().attach()
+        Agent.listeners.remove(self._listener)
+        self._listener = self._make()
+        Agent.listeners.append(self._listener)
+
+
+def listening(listener):
+    return type(listener.__name__, (Good,), {"listener": listener})
+
+
+class SwapsAgents(AglTemplateListener):
+    def started(self, kind, name, **ids):
+        swapped = {PLANNER: WRITER, WRITER: PLANNER}
+        super().started(kind, swapped.get(name, name), **ids)
+
+
+class LosesCalls(AglTemplateListener):
+    """Opens call scopes, but leaves no spans of them."""
+
+    def started(self, kind, name, *, run_id, parent_run_id):
+        super().started(kind, name, run_id=run_id, parent_run_id=parent_run_id)
+        if kind == "model" and (context := active()) is not None:
+            context.recorder.update(self._open[run_id].scope.span_id, kind=SpanKind.OPERATION)
+
+
+class LeaksScopes(AglTemplateListener):
+    def ended(self, *, run_id, output, error):
+        run = self._open[run_id]
+        if run.scope.kind == "agent":
+            run.recorder.end(run.scope.span_id)
+        else:
+            super().ended(run_id=run_id, output=output, error=error)
+
+
+class IgnoresTools(AglTemplateListener):
+    def started(self, kind, name, **ids):
+        if kind != "tool":
+            super().started(kind, name, **ids)
+
+
+class IgnoresInnerAgents(AglTemplateListener):
+    def started(self, kind, name, *, run_id, parent_run_id):
+        if kind != "agent" or parent_run_id is None:
+            super().started(kind, name, run_id=run_id, parent_run_id=parent_run_id)
+
+
+class LosesErrors(AglTemplateListener):
+    def ended(self, *, run_id, output, error):
+        super().ended(run_id=run_id, output=output, error=None)
+
+
+class Raises(AglTemplateListener):
+    def started(self, kind, name, **ids):
+        if (context := active()) is not None:
+            context.recorder.point("unguarded")
+        super().started(kind, name, **ids)
+
+
+class RecordsTwice(Good):
+    def integration(self):
+        class Twice(Listening):
+            def attach(self):
+                super().attach()
+                Agent.listeners.append(self._make())
+
+            def detach(self):
+                super().detach()
+                Agent.listeners.pop()
+
+        return Twice(self.listener)
+
+
+class GlobalIdentity(Good):
+    """Keeps who speaks in one place for all tasks and threads."""
+
+    def integration(self):
+        class Global(Listening):
+            latest: Scope | None = None
+
+            def attach(self):
+                super().attach()
+                integration, started = self, self._listener.started
+
+                def remember(kind, name, *, run_id, parent_run_id):
+                    started(kind, name, run_id=run_id, parent_run_id=parent_run_id)
+                    if run_id in integration._listener._open:
+                        integration.latest = integration._listener._open[run_id].scope
+
+                self._listener.started = remember
+
+            def identity(self):
+                return self.latest
+
+        return Global(self.listener)
+
+
+class StaysAttached(Good):
+    def integration(self):
+        class Stays(Listening):
+            def detach(self):
+                self._listener = None
+
+        return Stays(self.listener)
+
+
+def patching(name, make):
+    """A contract whose integration wraps a method of the framework."""
+
+    class Patching(Good):
+        def integration(self):
+            class Patched(Listening):
+                def attach(self):
+                    super().attach()
+                    self._original = getattr(Agent, name)
+                    setattr(Agent, name, make(self._original))
+
+                def detach(self):
+                    setattr(Agent, name, self._original)
+                    super().detach()
+
+            return Patched(self.listener)
+
+    return Patching
+
+
+def mangled(run):
+    def wrapped(*args, **kwargs):
+        try:
+            return run(*args, **kwargs)
+        except Exception as error:
+            raise RuntimeError("agent failed") from error
+
+    return wrapped
+
+
+def chatty(turns):
+    def wrapped(self, text):
+        return turns(self, f"{text} Think first.")
+
+    return wrapped
+
+
+def marked(send):
+    def wrapped(self, body):
+        endpoint = self.endpoint
+        headers = {**endpoint.headers, "x-agl-agent": self.name}
+        answer = httpx.post(endpoint.url, json=body, headers=headers, timeout=30)
+        return answer.raise_for_status().json()["choices"][0]["message"]
+
+    return wrapped
+
+
+def programmed(**methods):
+    program = type("Broken", (ToyProgram,), methods)
+    return type("Programmed", (Good,), {"program": lambda _: program()})
+
+
+RULES = [
+    ("the_skeleton_is_that_of_every_framework", listening(SwapsAgents)),
+    ("the_skeleton_is_that_of_every_framework", listening(IgnoresTools)),
+    ("the_skeleton_is_that_of_every_framework", listening(LeaksScopes)),
+    ("the_skeleton_is_that_of_every_framework", RecordsTwice),
+    ("one_span_per_call_with_the_right_agent_and_parent", listening(SwapsAgents)),
+    ("one_span_per_call_with_the_right_agent_and_parent", listening(LosesCalls)),
+    ("one_span_per_call_with_the_right_agent_and_parent", RecordsTwice),
+    ("every_form_gives_equal_triplets", programmed(stream=ToyProgram.run)),
+    ("every_form_gives_equal_triplets", listening(SwapsAgents)),
+    ("structured_output_equals_the_log", programmed(structured=lambda _, job: {"item": "coffee"})),
+    ("structured_output_equals_the_log", listening(SwapsAgents)),
+    ("parallel_agents_with_equal_texts_keep_their_names", GlobalIdentity),
+    ("an_agent_in_a_tool_speaks_for_itself", listening(IgnoresInnerAgents)),
+    ("a_model_in_a_tool_is_nobody", listening(IgnoresTools)),
+    ("selecting_the_writer_gives_only_its_calls", listening(SwapsAgents)),
+    ("interleaved_rollouts_in_threads_never_mix", GlobalIdentity),
+    ("interleaved_rollouts_in_tasks_never_mix", GlobalIdentity),
+    ("the_exception_arrives_unchanged", patching("run", mangled)),
+    ("the_exception_arrives_unchanged", listening(LosesErrors)),
+    ("a_failing_sink_never_reaches_the_agent", listening(Raises)),
+    ("requests_and_output_are_the_same_with_and_without", patching("_turns", chatty)),
+    ("attaching_twice_records_once_and_detaching_restores", RecordsTwice),
+    ("attaching_twice_records_once_and_detaching_restores", StaysAttached),
+    ("nothing_happens_outside_a_rollout", patching("_send", marked)),
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_listener_is_left():
+    yield
+    Agent.listeners.clear()
+
+
+@pytest.mark.parametrize(
+    ("rule", "broken"), RULES, ids=lambda each: getattr(each, "__name__", each)
+)
+async def test_a_broken_integration_is_caught(rule, broken):
+    with pytest.raises((AssertionError, CaptureError, RuntimeError)):
+        await getattr(broken(), f"test_{rule}")()
+
+
+async def test_altered_tokens_are_caught(monkeypatch):
+    calls = Played.calls.fget
+
+    def altered(self):
+        return [
+            msgspec.structs.replace(call, prompt_token_ids=[*call.prompt_token_ids, 7])
+            for call in calls(self)
+        ]
+
+    monkeypatch.setattr(Played, "calls", property(altered))
+    with pytest.raises(AssertionError, match="prompt ids"):
+        await Good().test_token_ids_equal_the_log_of_the_backend()
+
+
+async def test_a_join_that_takes_anything_is_caught(monkeypatch):
+    monkeypatch.setattr(Played, "adapt", lambda self, *agents: None)
+    with pytest.raises(AssertionError, match="nobody noticed"):
+        await Good().test_a_wrong_join_is_caught()
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        {"lacks": {"judge": "", "arun": "too slow"}},
+        {"lacks": {"telepathy": "not yet"}},
+        {"lacks": {"arun": "says it lacks what it has"}},
+    ],
+)
+def test_undeclared_capabilities_are_caught(methods):
+    with pytest.raises(AssertionError):
+        programmed(**methods)().test_capabilities_are_declared()
+
+
+@pytest.mark.parametrize("module", ["__init__", "plugin"])
+def test_a_package_that_imports_its_framework_is_caught(module, tmp_path, monkeypatch):
+    package = tmp_path / "agl_eager"
+    package.mkdir()
+    for source in (TEMPLATE / "agl_template").glob("*.py"):
+        text = source.read_text().replace("agl_template", "agl_eager")
+        if source.stem == module:
+            text = text.replace("from typing import", "import httpx\nfrom typing import")
+            text = text.replace(
+                "from agl_core.interfaces", "import httpx\nfrom agl_core.interfaces"
+            )
+        (package / source.name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    broken = type("Eager", (Good,), {"package": "agl_eager"})
+    with pytest.raises(AssertionError, match="No module named 'httpx'"):
+        broken().test_importing_needs_no_framework_and_using_names_the_pip_line()
+
+
+def test_every_rule_is_proven():
+    elsewhere = {
+        "token_ids_equal_the_log_of_the_backend",
+        "a_wrong_join_is_caught",
+        "capabilities_are_declared",
+        "importing_needs_no_framework_and_using_names_the_pip_line",
+    }
+    rules = {name[5:] for name in vars(IntegrationContract) if name.startswith("test_")}
+    assert rules == elsewhere | {rule for rule, _ in RULES}
+
+
+def test_no_rule_is_overridden_in_silence():
+    with pytest.raises(TypeError, match="overrides a contract test"):
+        type("Lax", (Good,), {"test_a_wrong_join_is_caught": lambda self: asyncio.sleep(0)})
