@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -31,6 +32,7 @@ from agl_core.types import (
     Losses,
     Resources,
     Rollout,
+    Span,
     SpanKind,
 )
 
@@ -153,7 +155,8 @@ class Runner:
 
     def _launch(self, claims: Sequence[Claim]) -> None:
         for claim in claims:
-            recorder = Recorder(claim.rollout.id, claim.attempt.id, on_late=self._late)
+            late = partial(self._late, claim.rollout, asyncio.get_running_loop())
+            recorder = Recorder(claim.rollout.id, claim.attempt.id, on_late=late)
             flight = Flight(claim, recorder)
             self._flights[claim.attempt.id] = flight
             flight.task = asyncio.create_task(self._fly(flight), name=f"agl-{claim.attempt.id}")
@@ -283,8 +286,18 @@ class Runner:
                 failure.type,
             )
 
-    def _late(self, kind: SpanKind) -> None:
-        self._count(f"late_{kind.value}")
+    def _late(self, rollout: Rollout, loop: asyncio.AbstractEventLoop, span: Span) -> None:
+        """A span of an attempt that has ended, in the thread that made it."""
+        graced = span.kind is SpanKind.REWARD and rollout.limits.reward_grace_s > 0
+        if graced and not loop.is_closed():
+            asyncio.run_coroutine_threadsafe(self._deliver(span), loop)
+        else:
+            self._count(f"late_{span.kind.value}")
+
+    async def _deliver(self, span: Span) -> None:
+        """The store decides whether a late reward still counts."""
+        ingest = await self._store.add_spans([span])
+        self._count(f"late_{span.kind.value}", ingest.late)
 
     def _count(self, cause: str, n: int = 1) -> None:
         with self._lock:  # agents' threads count too

@@ -23,6 +23,7 @@ from agl_core.types import (
     Rollout,
     RolloutStatus,
     Span,
+    SpanKind,
 )
 
 
@@ -186,8 +187,22 @@ class Operations:
             else:
                 known = self._records.known_spans(attempt_id, [span.id for span in group])
                 duplicate += known
-                late += len(group) - known
+                in_time = self._graced(attempt_id, rollout_id, group)
+                rows = [(span.id, encode_span(span)) for span in in_time]
+                added = self._records.add_spans(attempt_id, rows)
+                accepted += added
+                late += len(group) - known - added
         return Ingest(accepted=accepted, duplicate=duplicate, late=late), strangers
+
+    def _graced(self, attempt_id: str, rollout_id: str, spans: Sequence[Span]) -> list[Span]:
+        """Those of an ended attempt's late spans that are rewards within its grace."""
+        rewards = [span for span in spans if span.kind is SpanKind.REWARD]
+        rollout = self._records.rollouts([rollout_id])[rollout_id] if rewards else None
+        if rollout is None or rollout.consumed or rollout.attempts[-1].id != attempt_id:
+            return []
+        grace_s = rollout.limits.reward_grace_s
+        late_s = self._now - (rollout.attempts[-1].ended_at or 0.0)
+        return rewards if 0 < grace_s and late_s <= grace_s else []
 
     def consume(self, rollout_ids: Sequence[str], *, drop_spans: bool) -> int:
         known = self.existing(rollout_ids)

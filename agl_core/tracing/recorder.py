@@ -56,7 +56,7 @@ class Recorder:
         *,
         max_spans: int = MAX_SPANS,
         max_value_chars: int = MAX_VALUE_CHARS,
-        on_late: Callable[[SpanKind], None] | None = None,
+        on_late: Callable[[Span], None] | None = None,
     ) -> None:
         """Start empty.
 
@@ -65,7 +65,7 @@ class Recorder:
             attempt_id: Goes into every span.
             max_spans: Spans kept at most.
             max_value_chars: Characters kept of one attribute's value.
-            on_late: Told the kind of every span that begins after `drain`, in the thread that
+            on_late: Given every span that begins after `drain`, in the thread that
                 tried to record it.
         """
         self.rollout_id = rollout_id
@@ -150,10 +150,7 @@ class Recorder:
 
     def reward(self, reward: Reward) -> str:
         """Record a reward at this point in time, as a span named after its channel."""
-        record = self._add(SpanKind.REWARD, reward.channel)
-        record.reward = reward
-        self._close(record)
-        return record.id
+        return self._add(SpanKind.REWARD, reward.channel, reward=reward).id
 
     def point(
         self,
@@ -193,6 +190,11 @@ class Recorder:
             records = list(self._records.values())
         return sorted((self._span(record) for record in records), key=lambda span: span.order)
 
+    @property
+    def closed(self) -> bool:
+        """Whether `drain` has ended the recording."""
+        return self._closed
+
     def drain(self) -> list[Span]:
         """End the recording and return its spans in their stable order.
 
@@ -218,6 +220,7 @@ class Recorder:
         agent_run_id: str | None = None,
         attributes: Mapping[str, Any] | None = None,
         keep: bool = False,
+        reward: Reward | None = None,
     ) -> _Record:
         inherited: str | None = None
         run: str | None = None
@@ -237,6 +240,9 @@ class Recorder:
         )
         if attributes:
             self._merge(record, attributes)
+        if reward is not None:
+            record.reward = reward
+            self._close(record)
         self._keep(record, always=keep or kind in _NEVER_DROPPED)
         return record
 
@@ -253,7 +259,7 @@ class Recorder:
                 self.dropped += 1
                 return
         if self._on_late is not None:
-            self._on_late(record.kind)
+            self._on_late(self._span(record))
 
     def _close(
         self,

@@ -287,6 +287,7 @@ class TrainingLoop:
     async def _report(self, progress: _Progress, *, wall_s: float) -> Report:
         after = {name: await self._rooms.engine.fingerprint(name) for name in self._policies}
         best = progress.best or progress.checkpoint
+        progress.losses.merge(self._rooms.events.take_losses())
         seen = {channel for step in progress.steps for channel in step.channels}
         for channel in sorted(set(self._config.channel_weights) - seen):
             progress.losses.add(f"unused_weight_of_channel_{channel}")

@@ -122,6 +122,7 @@ class RolloutSource:
             timeout_s=rollout.timeout_s,
             lease_s=rollout.lease_s,
             max_attempts=rollout.max_attempts,
+            reward_grace_s=self._config.capture.reward_grace_s,
             retry_on=tuple(kind for kind in FailureKind if rollout.failures.get(kind) == "retry"),
         )
 

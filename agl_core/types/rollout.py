@@ -74,6 +74,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt without a heartbeat for this long is LOST."""
     max_attempts: int = 1
     retry_on: tuple[FailureKind, ...] = (FailureKind.ENGINE, FailureKind.LOST)
+    reward_grace_s: float = 0.0
+    """Rewards for an ended attempt are taken this long, unless it is consumed before."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):

@@ -289,3 +289,49 @@ def test_channels_are_weighted_and_reported_apart(bench: Bench) -> None:
     (step,) = report.steps
     assert step.channels == {"good": 1.0, "bad": 2.0}
     assert step.reward == 0.5
+
+
+class TestLateRewards:
+    """A reward that comes after the attempt has ended, from a thread the agent left behind."""
+
+    def _run(self, bench: Bench, grace_s: float, steps: int) -> agl.Report:
+        import contextvars
+        import threading
+
+        from agl_core.testing.bandit_engine import WORDS
+
+        threads: list[threading.Thread] = []
+
+        async def agent(task: agl.Task) -> str:
+            answer = await two_agents(task)
+            agl.emit_reward(0.0)
+            ended = agl.current().recorder
+
+            def judge() -> None:
+                while not ended.closed:
+                    threading.Event().wait(0.01)
+                agl.emit_reward(float(WORDS.index(answer)))
+
+            context = contextvars.copy_context()
+            threads.append(threading.Thread(target=context.run, args=(judge,)))
+            threads[-1].start()
+            return answer
+
+        report = bench.train(
+            {"agent": agent, "reward": None}, capture__reward_grace_s=grace_s, train__steps=steps
+        )
+        for thread in threads:
+            thread.join()
+        return report
+
+    def test_within_the_grace_it_counts(self, bench: Bench) -> None:
+        report = self._run(bench, 1.0, steps=1)
+        (batch,) = bench.engine.batches
+        for target, advantage in zip(batch.targets, batch.advantages, strict=True):
+            assert advantage == float(target - FIRST_ID)
+        assert "late_reward" not in report.lost
+
+    def test_without_grace_it_is_lost_and_counted(self, bench: Bench) -> None:
+        report = self._run(bench, 0.0, steps=3)
+        assert all(set(batch.advantages) == {0.0} for batch in bench.engine.batches)
+        assert report.lost["late_reward"] > 0
