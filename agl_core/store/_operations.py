@@ -202,7 +202,7 @@ class Operations:
             return []
         grace_s = rollout.limits.reward_grace_s
         late_s = self._now - (rollout.attempts[-1].ended_at or 0.0)
-        return rewards if 0 < grace_s and late_s <= grace_s else []
+        return rewards if grace_s > 0 and late_s <= grace_s else []
 
     def consume(self, rollout_ids: Sequence[str], *, drop_spans: bool) -> int:
         known = self.existing(rollout_ids)

@@ -15,7 +15,7 @@ from agl_core import semconv
 from agl_core.errors import ConfigError
 from agl_core.tracing.context import AttemptContext, current, current_scope
 from agl_core.tracing.recorder import Recorder
-from agl_core.types import LLM, Attempt, Resources, Rollout, Scope, SpanKind, Task
+from agl_core.types import LLM, Attempt, Resources, Rollout, Scope, Span, SpanKind, Task
 
 _log = logging.getLogger(__name__)
 
@@ -120,19 +120,19 @@ def _inherit(identity: _Identity) -> AttemptContext:
     )
 
 
-def _refusal() -> Callable[[SpanKind], None]:
+def _refusal() -> Callable[[Span], None]:
     """A callback that warns once; the recorder's `late` counts every span."""
     warned = Event()
 
-    def refuse(kind: SpanKind) -> None:
+    def refuse(span: Span) -> None:
         # An LLM span is no loss: the gateway records the call itself under the same identity.
-        if kind is SpanKind.LLM or warned.is_set():
+        if span.kind is SpanKind.LLM or warned.is_set():
             return
         warned.set()
         _log.warning(
             "A %s span was emitted in a subprocess of a rollout and is lost: only model calls "
             "reach the parent from here. Return the value to the parent and emit it there",
-            kind.value,
+            span.kind.value,
         )
 
     return refuse
