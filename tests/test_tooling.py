@@ -1,0 +1,83 @@
+"""What is said twice is said alike: commands, versions, environments."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import sys
+from pathlib import Path
+
+import yaml
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def tox():
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read(ROOT / "tox.ini")
+    return parser
+
+
+def environments():
+    labels = tox()["tox"]["labels"].partition("=")[2]
+    return [name.strip() for name in labels.split(",")]
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    *_, command = (ROOT / ".ci" / "run").read_text().splitlines()
+    blocks = re.findall(r"```\w*\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert [block.strip() for block in blocks].count(command) == 1
+
+
+def test_plain_tox_runs_a_newest_environment_for_every_plugin():
+    plain = tox()["tox"]["env_list"].split()
+    extras = set(PROJECT["project"]["optional-dependencies"]) - {"demo"}
+    for extra in extras:
+        assert any(re.fullmatch(rf"{extra}\d*-latest", name) for name in plain), extra
+    assert {"lint", "core", "e2e"} <= set(plain)
+
+
+def test_full_run_has_all_of_the_plain_one_and_the_oldest_versions():
+    every = environments()
+    assert set(tox()["tox"]["env_list"].split()) <= set(every)
+    assert {"core-oldest", "langchain-oldest", "openai2-oldest", "bench"} <= set(every)
+
+
+def test_hooks_pin_the_versions_of_the_lint_group():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    used = {
+        need
+        for repo in hooks["repos"]
+        for hook in repo["hooks"]
+        for need in hook["additional_dependencies"]
+        if "==" in need
+    }
+    pinned = {need for need in PROJECT["dependency-groups"]["lint"] if "==" in need}
+    assert used == pinned
+
+
+def test_every_fragment_of_the_changelog_has_a_known_kind():
+    kinds = {kind["directory"] for kind in PROJECT["tool"]["towncrier"]["type"]}
+    fragments = [path.name.split(".") for path in (ROOT / ".changelog").glob("*.md")]
+    assert fragments
+    for number, kind, ending in fragments:
+        assert number.isdigit()
+        assert kind in kinds
+        assert ending == "md"
+
+
+def test_every_plugin_package_is_in_the_wheel_with_entry_point_and_extra():
+    packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    folders = [*(ROOT / "integrations").glob("agl_*"), *(ROOT / "trainers").glob("agl_*")]
+    assert folders
+    for folder in folders:
+        name = folder.name.removeprefix("agl_")
+        assert folder.relative_to(ROOT).as_posix() in packages
+        assert PROJECT["project"]["entry-points"]["agl_core"][name] == f"{folder.name}.plugin"
+        assert name.replace("_", "-") in PROJECT["project"]["optional-dependencies"]
