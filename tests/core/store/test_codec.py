@@ -3,7 +3,6 @@ from __future__ import annotations
 from fractions import Fraction
 from types import MappingProxyType
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,8 +48,7 @@ def test_equal_records_have_equal_canonical_bytes_whatever_their_key_order():
 @pytest.mark.parametrize(
     ("value", "read"),
     [
-        (np.float32(0.5), 0.5),
-        (np.int64(3), 3),
+        (type("Count", (int,), {})(3), 3),
         (Fraction(1, 2), 0.5),
         (MappingProxyType({"a": (1,)}), {"a": [1]}),
         (type("Name", (str,), {})("x"), "x"),
@@ -63,7 +61,7 @@ def test_numbers_and_mappings_of_other_types_keep_their_value(value, read):
 
 
 def test_reward_from_a_numeric_library_is_read_as_a_float():
-    stored = SPANS.decode(encode_span(span(reward=Reward(value=np.float64(0.25)))))
+    stored = SPANS.decode(encode_span(span(reward=Reward(value=Fraction(1, 4)))))
     assert stored.reward == Reward(value=0.25)
 
 
