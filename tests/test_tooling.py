@@ -25,7 +25,7 @@ def tox():
 
 
 def environments():
-    labels = tox()["tox"]["labels"].partition("=")[2]
+    labels = tox()["tox"]["labels"].replace("\\", "").partition("=")[2]
     return [name.strip() for name in labels.split(",")]
 
 
