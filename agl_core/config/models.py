@@ -50,12 +50,14 @@ class TasksConfig(_Config):
     train: str | None = None
     """``module:attribute``, ``file.py:attribute`` or a ``.jsonl`` file."""
     val: str | None = None
+    """Held-out tasks, named the same way: scored before, during and after training."""
 
 
 class RewardConfig(_PluginOptions):
     name: str
     """A registered reward, or ``module:attribute`` / ``file.py:attribute`` of a callable."""
     channel: str = "main"
+    """Of a bare number; a reward that returns a mapping names its channels itself."""
 
 
 class PolicyConfig(_Config):
@@ -64,30 +66,41 @@ class PolicyConfig(_Config):
     model: str | None = None
     """Directory or hub name of the weights, or model name at an endpoint; `model` when None."""
     trainable: bool = False
+    """Frozen policies serve and never change; their calls need no tokens."""
 
 
 class EngineConfig(_PluginOptions):
     name: str = "torch"
+    """A registered engine; further keys of this section are its options."""
 
 
 class AlgorithmConfig(_PluginOptions):
     name: str = "grpo"
+    """A registered algorithm; further keys of this section are its options."""
     lr: PositiveFloat | Literal[0] = 1e-5
+    """Learning rate; 0 trains nothing, for a control run."""
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: PositiveFloat = 1.0
+    """Gradients are scaled down to this norm."""
     group_size: PositiveInt = 8
     """Attempts per task and step: the group of a baseline."""
     epochs: PositiveInt = 1
+    """Passes over one step's batch."""
     minibatches: PositiveInt = 1
+    """Optimizer steps per pass; a group is never split."""
     kl_weight: float = Field(default=0.0, ge=0)
+    """Weight of the divergence from the weights the run began with; 0 keeps no copy of them."""
 
 
 class TrainConfig(_Config):
     steps: PositiveInt = 10
+    """Updates in all, those before a resumption included."""
     tasks_per_step: PositiveInt = 8
+    """Each is run `algorithm.group_size` times."""
     eval_every: NonNegativeInt = 0
-    """Steps between evaluations on the validation tasks; 0: only when the run ends."""
+    """Steps between evaluations on the validation tasks; 0: before the first and after the last."""
     checkpoint_every: PositiveInt = 1
+    """Steps between checkpoints; evaluated steps and the last one always get one."""
     keep_checkpoints: PositiveInt = 2
     """Newest checkpoints to keep; the best evaluated one always stays."""
     resume: bool = False
@@ -96,9 +109,13 @@ class TrainConfig(_Config):
 
 class RolloutConfig(_Config):
     concurrency: PositiveInt = 32
+    """Attempts in flight at a time."""
     timeout_s: PositiveFloat = 300.0
+    """Deadline of one attempt: of the agent, its HTTP calls and its rewards together."""
     lease_s: PositiveFloat = 30.0
+    """An attempt whose worker is silent for this long is lost."""
     max_attempts: PositiveInt = 2
+    """Of one rollout, the first included."""
     temperature: float | None = Field(default=None, ge=0)
     """Replaces the agent's own temperature in training rollouts of trained agents."""
     max_tokens: PositiveInt | None = None
@@ -121,46 +138,58 @@ class CaptureConfig(_Config):
     max_error_share: float = Field(default=0.0, ge=0, le=1)
     """Share of a step's attempts that may be dropped for capture errors before the run stops."""
     reward_grace_s: float = Field(default=0.0, ge=0)
+    """Wait this long after the last attempt's end for rewards that come later."""
 
 
 class StoreConfig(_Config):
     name: str = "sqlite"
+    """A registered store."""
     path: str | None = None
     """Database file; ``store.db`` in the run's directory when None."""
     synchronous: Literal["normal", "full"] = "normal"
+    """``full`` also survives a power cut; ``normal`` survives a crash of the program."""
     busy_timeout_s: PositiveFloat = 30.0
+    """How long to wait for another process that writes to the same file."""
     retention: Literal["keep", "drop_spans"] = "keep"
     """What becomes of a rollout's spans once it is consumed."""
 
 
 class GatewayConfig(_Config):
     host: str = "127.0.0.1"
+    """Address to listen on."""
     port: NonNegativeInt = 0
     """0: one the system chooses."""
     drain_timeout_s: PositiveFloat = 60.0
+    """Calls that outlive it when weights change are aborted, and retried if nothing of their answer
+    had been sent."""
 
 
 class EvalConfig(_Config):
     samples: PositiveInt = 1
     """Attempts per task; pass@k needs at least k."""
     pass_at: list[PositiveInt] = Field(default_factory=list[PositiveInt])
+    """Every k to report pass@k for."""
     threshold: float = 1.0
     """An attempt passes when its score reaches this."""
     temperature: float | None = Field(default=None, ge=0)
+    """Replaces the agent's own temperature in evaluations, for trained agents."""
 
 
 class RunConfig(_Config):
     """Everything a run depends on; stored with the run as it was resolved."""
 
     name: str = "run"
+    """Tells runs apart; a name whose directory holds checkpoints is only taken to resume."""
     directory: str = "agl_runs"
     """Runs lie in ``<directory>/<name>``."""
     seed: int = 0
+    """Everything random derives from it."""
     agent: str | None = None
     """``module:attribute`` or ``file.py:attribute`` of the callable that runs a task."""
     agents: list[str] = Field(default_factory=list[str])
     """Names or globs of the agents to train."""
     model: str | None = None
+    """Directory or hub name of the weights for every policy that names none."""
     policies: dict[str, PolicyConfig] = Field(default_factory=dict[str, PolicyConfig])
     """Empty: ``trained`` serves `agents`, ``frozen`` everybody else, both from `model`."""
     prompts: dict[str, str] = Field(default_factory=dict[str, str])

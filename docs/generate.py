@@ -1,0 +1,296 @@
+# ruff: noqa: INP001 - a script, not a package
+"""Fill the generated parts of the documentation from the code that they describe.
+
+::
+
+    python docs/generate.py            # write
+    python docs/generate.py --check    # change nothing, fail when a page is stale
+
+A page marks such a part with ``<!-- generated:NAME -->`` and ``<!-- /generated -->``, where NAME is
+a key of `PARTS`. What is written depends on the checkout alone, not on what else is installed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+from textwrap import dedent
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import click
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from agl_core import builtin, errors
+from agl_core.cli.group import AglGroup, cli
+from agl_core.config import RunConfig
+from agl_core.config.text import read_config
+from agl_core.plugins import PluginManager
+from agl_core.plugins.registry import BUILTIN, KINDS
+from agl_core.plugins.sources import Source
+from agl_core.plugins.specs import ObserveSpecs, RegisterSpecs
+
+ROOT = Path(__file__).resolve().parent.parent
+PART = re.compile(r"(<!-- generated:(\w+) -->\n).*?(<!-- /generated -->)", re.DOTALL)
+SINGULAR = {"losses": "loss"}
+TYPES: dict[Any, str] = {
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    Any: "anything",
+    NoneType: "none",
+}
+BOUNDS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
+
+Row = tuple[str, ...]
+
+
+def table(head: Row, rows: list[Row]) -> str:
+    """Lay out a Markdown table."""
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _prose(docstring: str | None) -> str:
+    """Rewrite a docstring's inline literals as Markdown's."""
+    return re.sub(r"``(.+?)``", r"`\1`", inspect.cleandoc(docstring or ""))
+
+
+def project() -> dict[str, Any]:
+    """The ``[project]`` table."""
+    return read_config(ROOT / "pyproject.toml")["project"]
+
+
+def own_plugins() -> PluginManager:
+    """The plugins of this checkout, and no other that happens to be installed."""
+    manager = PluginManager(environ={})
+    manager.load_builtin(builtin)
+    for name, module in sorted(project()["entry-points"]["agl_core"].items()):
+        manager.register(import_module(module), Source(name=name, distribution="agl-core"))
+    return manager
+
+
+def plugins() -> str:
+    """What comes with agl-core, by kind."""
+    manager = own_plugins()
+    rows: list[Row] = []
+    for kind in KINDS:
+        for entry in manager.registry(kind).registrations():
+            owner = entry.extra or (entry.plugin if entry.plugin != BUILTIN else None)
+            install = f"`agl-core[{owner}]`" if owner else "`agl-core`"
+            summary = _prose(entry.summary[:1].upper() + entry.summary[1:])
+            rows.append((SINGULAR.get(kind, kind[:-1]), f"`{entry.name}`", install, summary))
+    return table(("Kind", "Name", "Install", "What it is"), rows)
+
+
+def extras() -> str:
+    """Every extra with its ranges."""
+    rows = [
+        (f"`{name}`", ", ".join(f"`{requirement}`" for requirement in requirements))
+        for name, requirements in project()["optional-dependencies"].items()
+    ]
+    return table(("Extra", "Brings"), rows)
+
+
+def config() -> str:
+    """The configuration tree, a table per section."""
+    return "\n\n".join(_sections(RunConfig, ""))
+
+
+def options() -> str:
+    """The options of every engine, algorithm and reward that comes with agl-core."""
+    manager = own_plugins()
+    parts: list[str] = []
+    for kind, where in (("engines", "engine"), ("algorithms", "algorithm"), ("rewards", "rewards")):
+        registry = manager.registry(kind)  # pyright: ignore[reportArgumentType]
+        for name in registry.names():
+            model = registry.options_model(name)
+            if model is not None and model.model_fields:
+                title = f'### `{where}` with `name = "{name}"`'
+                parts += [title, *_sections(model, where, titled=False)]
+    return "\n\n".join(parts)
+
+
+def _sections(model: type[BaseModel], path: str, *, titled: bool = True) -> Iterator[str]:
+    """Tables of a model and of the models inside it, outermost first."""
+    inner: list[tuple[type[BaseModel], str]] = []
+    rows: list[Row] = []
+    for name, field in model.model_fields.items():
+        key = field.alias or name
+        found = _model_in(field.annotation, f"{path}.{key}" if path else key)
+        if found is not None:
+            inner.append(found)
+            if found[1].endswith(key) and NoneType not in get_args(field.annotation):
+                continue
+        rows.append((f"`{key}`", _type(field), _default(field), _prose(field.description)))
+    if titled:
+        yield f"### `{path}`" if path else "### Top level"
+    yield table(("Key", "Type", "Default", "Meaning"), rows)
+    for each, where in inner:
+        yield from _sections(each, where)
+
+
+def _model_in(annotation: Any, path: str) -> tuple[type[BaseModel], str] | None:
+    """A model that a field holds, and the path that its keys have."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation, path
+    suffixes: dict[Any, str] = {dict: ".<name>", list: "[]"}
+    suffix = suffixes.get(get_origin(annotation), "")
+    for part in get_args(annotation):
+        found = _model_in(part, path + suffix)
+        if found is not None:
+            return found
+    return None
+
+
+def _type(field: FieldInfo) -> str:
+    bounds = _bounds(field.metadata)
+    return _type_text(field.annotation) + (f", {bounds}" if bounds else "")
+
+
+def _bounds(metadata: Iterable[Any]) -> str:
+    """Limits of a number, as they are written beside it."""
+    found = [
+        f"{sign} {getattr(part, key):g}"
+        for part in metadata
+        for key, sign in BOUNDS.items()
+        if getattr(part, key, None) is not None
+    ]
+    return " and ".join(found)
+
+
+def _type_text(annotation: Any) -> str:
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if hasattr(annotation, "__metadata__"):
+        return f"{_type_text(parts[0])} {_bounds(annotation.__metadata__)}".rstrip()
+    if origin is Literal:
+        return " or ".join(f"`{json.dumps(value)}`" for value in parts)
+    if origin in (Union, UnionType):
+        return " or ".join(_type_text(part) for part in parts)
+    if origin in (list, dict):
+        return f"{'list' if origin is list else 'table'} of {_type_text(parts[-1])}"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "table"
+    return TYPES[annotation]
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if value is None:
+        return ""
+    return f"`{json.dumps(value)}`"
+
+
+def hooks() -> str:
+    """Every hook with its arguments."""
+    parts: list[str] = []
+    for specs in (RegisterSpecs, ObserveSpecs):
+        title = specs.__name__.removesuffix("Specs")
+        parts += [f"## {title}", _prose(specs.__doc__)]
+        for name, function in vars(specs).items():
+            if name.startswith("agl_"):
+                parts += [f"### `{name}({_parameters(function)})`", _prose(function.__doc__)]
+    return "\n\n".join(parts)
+
+
+def _parameters(function: Callable[..., Any]) -> str:
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    return ", ".join(f"{each.name}: {each.annotation}" for each in parameters)
+
+
+def commands() -> str:
+    """Every command of the ``agl`` program."""
+    registry = own_plugins().registry("commands")
+    parts = [_prose(AglGroup.__doc__).rpartition("\n\n")[2], _options(cli)]
+    for name in registry.names():
+        command: click.Command = registry.resolve(name)
+        parts += [f"## `{_usage(name, command)}`", _prose(command.help)]
+        if any(isinstance(each, click.Option) for each in command.params):
+            parts.append(_options(command))
+    return "\n\n".join(parts)
+
+
+def _usage(name: str, command: click.Command) -> str:
+    words = ["agl", name]
+    for each in command.params:
+        if isinstance(each, click.Argument):
+            word = each.metavar or (each.name or "").upper()
+            words.append((word if each.required else f"[{word}]") + "..." * (each.nargs == -1))
+    return " ".join(words)
+
+
+def _options(command: click.Command) -> str:
+    rows: list[Row] = []
+    for each in command.params:
+        if isinstance(each, click.Option):
+            value = "" if each.is_flag else f" {each.metavar or _metavar(each.type)}"
+            names = ", ".join(f"`{name}{value}`" for name in each.opts)
+            rows.append((names, each.help or _BUILT_IN_HELP.get(each.name or "", "")))
+    return table(("Option", "Meaning"), rows)
+
+
+def _metavar(kind: Any) -> str:
+    return "N" if kind.name.startswith("integer") else kind.name.upper()
+
+
+_BUILT_IN_HELP = {"version": "Show the version and stop."}
+
+
+def error_tree() -> str:
+    """The tree that is drawn atop ``errors.py``."""
+    drawn = (errors.__doc__ or "").partition("::\n\n")[2].partition("\n\n")[0]
+    return f"```\n{dedent(drawn)}\n```"
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "config": config,
+    "errors": error_tree,
+    "extras": extras,
+    "hooks": hooks,
+    "options": options,
+    "plugins": plugins,
+}
+
+
+def pages() -> list[Path]:
+    """Pages that may have generated parts."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def fill(text: str) -> str:
+    """A page's text with its generated parts as they should be."""
+    return PART.sub(lambda part: f"{part[1]}{PARTS[part[2]]()}\n{part[3]}", text)
+
+
+def main(arguments: list[str]) -> int:
+    """Write or check every page; 1 when a checked one is stale."""
+    stale: list[str] = []
+    for page in pages():
+        before = page.read_text(encoding="utf-8")
+        after = fill(before)
+        if after != before:
+            stale.append(page.relative_to(ROOT).as_posix())
+            if "--check" not in arguments:
+                page.write_text(after, encoding="utf-8", newline="\n")
+    if "--check" in arguments and stale:
+        sys.stderr.write(f"Stale: {', '.join(stale)}; run python docs/generate.py\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,163 @@
+"""The documentation is true: generated parts are fresh, code compiles, names and links exist."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import agl_core as agl
+from agl_core.builtin import load_plugins
+from agl_core.config.loader import check_options, resolve
+from agl_core.config.text import read_config
+from agl_core.plugins.hooks import hook_names
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    [
+        ROOT / "README.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "examples").glob("*/README.md"),
+        *(ROOT / "integrations").glob("*/README.md"),
+    ]
+)
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+COUNTED = re.compile(r"(?:losses\.add|_count|losses\[)\(?\s*f?\"([a-z_]+)")
+
+
+def load_generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("agl_docs_generate", ROOT / "docs/generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def blocks(language: str) -> list[Any]:
+    """Every code block of a language, named after its page."""
+    return [
+        pytest.param(code, id=f"{page.relative_to(ROOT).as_posix()}-{number}")
+        for page in PAGES
+        for number, (found, code) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))
+        if found == language
+    ]
+
+
+def test_generated_parts_are_fresh() -> None:
+    assert load_generator().main(["--check"]) == 0
+
+
+def test_a_stale_part_is_noticed_and_rewritten(tmp_path: Path, monkeypatch: Any) -> None:
+    generator = load_generator()
+    page = tmp_path / "README.md"
+    page.write_text("<!-- generated:errors -->\nold\n<!-- /generated -->\n", encoding="utf-8")
+    monkeypatch.setattr(generator, "pages", lambda: [page])
+    monkeypatch.setattr(generator, "ROOT", tmp_path)
+    assert generator.main(["--check"]) == 1
+    assert "old" in page.read_text(encoding="utf-8")
+    assert generator.main([]) == 0
+    assert "AglError" in page.read_text(encoding="utf-8")
+    assert generator.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_python_compiles(code: str) -> None:
+    compile(code, "<documentation>", "exec")
+
+
+@pytest.mark.parametrize("code", blocks("diff"))
+def test_both_sides_of_a_diff_compile(code: str) -> None:
+    lines = code.splitlines()
+    for gone in "+-":
+        side = "\n".join(line[2:] for line in lines if not line.startswith(gone))
+        compile(side, "<documentation>", "exec")
+
+
+@pytest.mark.parametrize("code", blocks("toml"))
+def test_configurations_are_valid(code: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(code, encoding="utf-8")
+    data = read_config(file)
+    if "project" in data:
+        return
+    config = resolve(data)
+    plugins = load_generator().own_plugins()
+    named = [("engines", config.engine), ("algorithms", config.algorithm)]
+    named += [("rewards", reward) for reward in config.rewards]
+    for kind, section in named:
+        registry = plugins.registry(kind)
+        if section.name in registry:
+            check_options(section, registry.options_model(section.name), where=kind)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_public_names_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    used = set(re.findall(r"(?<![\w./-])agl\.([A-Za-z_]\w*)", text))
+    assert used <= set(agl.__all__)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        if "://" in link:
+            continue
+        target, _, anchor = link.partition("#")
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), link
+        if anchor:
+            assert anchor in anchors(file), link
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as GitHub names them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_commands_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    used = set(re.findall(r"(?:^|`|/bin/)agl ([a-z]+)", text, re.MULTILINE))
+    commands = load_generator().own_plugins().registry("commands").names()
+    assert used <= set(commands)
+
+
+@pytest.mark.parametrize("hook", hook_names())
+def test_hooks_are_documented_and_tested(hook: str) -> None:
+    assert f"### `{hook}(" in (ROOT / "docs/hooks.md").read_text(encoding="utf-8")
+    tests = [file for file in (ROOT / "tests").rglob("*.py") if file != Path(__file__)]
+    assert any(re.search(rf"\b{hook}\b", file.read_text(encoding="utf-8")) for file in tests)
+
+
+def test_counted_losses_are_documented() -> None:
+    """A cause with a part that varies is written with that part in angle brackets."""
+    text = (ROOT / "docs/capture.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"^\| (`[a-z_<>`, ]+) \|", text, re.MULTILINE))
+    names = {name.partition("<")[0] for cell in documented for name in re.findall(r"`(.+?)`", cell)}
+    internal = {"superseded_calls", "failed_calls", "incomplete_calls"}
+    internal |= {"missing_tokens", "token_mismatch"}  # told by the adapter under names of its own
+    counted: set[str] = set()
+    for file in (ROOT / "agl_core").rglob("*.py"):
+        counted |= set(COUNTED.findall(file.read_text(encoding="utf-8")))
+    assert counted
+    for cause in counted - internal:
+        varies = cause.endswith("_")
+        assert any(name.startswith(cause) if varies else name == cause for name in names), cause
+
+
+def test_the_plugin_of_the_documentation_works(tmp_path: Path) -> None:
+    text = (ROOT / "docs/plugins.md").read_text(encoding="utf-8")
+    code = next(code for language, code in BLOCK.findall(text) if '"""mine.py' in code)
+    file = tmp_path / "mine.py"
+    file.write_text(code, encoding="utf-8")
+    rewards = load_plugins([file]).registry("rewards")
+    reward = rewards.create("brevity", words=2)
+    assert reward(None, "two words", None) == 1.0
+    assert reward(None, "three words here", None) == 0.0
