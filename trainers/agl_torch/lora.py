@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
-from peft.tuners.lora import LoraLayer
+from peft import LoraConfig
+from peft.tuners.lora import LoraLayer, LoraModel
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -22,6 +22,8 @@ from agl_torch.weights import plain_tensors, write_model
 ADAPTER = "adapter"
 """Directory beside a merged model that holds the adapter by itself, in peft's format."""
 _ADAPTER_FILE = "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+"""Of every name in an adapter's file."""
 
 
 class SharedBase:
@@ -29,7 +31,7 @@ class SharedBase:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
-        self._peft: PeftModel | None = None
+        self._tuner: LoraModel | None = None
         self._active: str | None = None
 
     def attach(self, adapter: str, options: LoraOptions, *, seed: int) -> None:
@@ -47,10 +49,7 @@ class SharedBase:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             try:
-                if self._peft is None:
-                    self._peft = get_peft_model(self.model, config, adapter_name=adapter)
-                else:
-                    self._peft.add_adapter(adapter, config)
+                self._inject(adapter, config)
             except ValueError as error:
                 raise ConfigError(
                     f"engine.lora.targets {options.targets!r} fit no layer of the model ({error}): "
@@ -59,10 +58,12 @@ class SharedBase:
         self._active = adapter
         self.activate(None)
 
-    @property
-    def peft(self) -> PeftModel:
-        assert self._peft is not None, "attach() comes first"
-        return self._peft
+    def _inject(self, adapter: str, config: LoraConfig) -> None:
+        if self._tuner is None:
+            self._tuner = LoraModel(self.model, {adapter: config}, adapter)
+        else:
+            self._tuner.peft_config[adapter] = config
+            self._tuner.inject_adapter(self.model, adapter)
 
     def activate(self, adapter: str | None) -> None:
         """Switch on one adapter, or none."""
@@ -76,8 +77,7 @@ class SharedBase:
 
     def layers(self) -> Iterator[LoraLayer]:
         """The adapted layers."""
-        if self._peft is not None:
-            yield from (layer for layer in self.model.modules() if isinstance(layer, LoraLayer))
+        yield from (layer for layer in self.model.modules() if isinstance(layer, LoraLayer))
 
     def without_adapter(self) -> CausalModel:
         """The frozen model itself."""
@@ -146,11 +146,9 @@ class LoraWeights:
         write_model(self.model, self._merged(), directory)
         beside = directory / ADAPTER
         beside.mkdir(parents=True, exist_ok=True)
-        state = get_peft_model_state_dict(self._base.peft, adapter_name=self._adapter)
-        save_file(
-            {name: tensor.contiguous() for name, tensor in state.items()}, beside / _ADAPTER_FILE
-        )
-        self._base.peft.peft_config[self._adapter].save_pretrained(str(beside))
+        state = {f"{_PREFIX}{name}": tensor.contiguous() for name, tensor in self._state().items()}
+        save_file(state, beside / _ADAPTER_FILE)
+        self.model.peft_config[self._adapter].save_pretrained(str(beside))
 
     def load(self, directory: Path) -> None:
         path = directory / ADAPTER / _ADAPTER_FILE
@@ -159,14 +157,17 @@ class LoraWeights:
                 f"{str(directory)!r} holds no adapter ({path.name} is missing): it was saved by a "
                 f"run that trained all weights; set engine.lora to none to load it"
             )
-        state = load_file(path)
-        own = get_peft_model_state_dict(self._base.peft, adapter_name=self._adapter)
-        if odd := sorted(set(state) ^ set(own)):
+        state = {name.removeprefix(_PREFIX): tensor for name, tensor in load_file(path).items()}
+        if odd := sorted(set(state) ^ set(self._state())):
             raise ConfigError(
                 f"Adapter {str(path)!r} does not fit the model: {odd[0]!r} and {len(odd) - 1} more "
                 f"are on one side only; use the engine.lora it was saved with"
             )
-        set_peft_model_state_dict(self._base.peft, state, adapter_name=self._adapter)
+        set_peft_model_state_dict(self.model, state, adapter_name=self._adapter)
+
+    def _state(self) -> dict[str, Tensor]:
+        """The adapter's weights under peft's names."""
+        return get_peft_model_state_dict(self.model, adapter_name=self._adapter)
 
     @torch.no_grad()
     def _merged(self) -> dict[str, Tensor]:

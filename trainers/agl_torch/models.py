@@ -22,7 +22,7 @@ def load_model(source: str, *, dtype: torch.dtype, device: torch.device) -> PreT
         ConfigError: there is no such model.
     """
     _check_local(source)
-    with _quietly():
+    with without_progress_bars():
         try:
             model = AutoModelForCausalLM.from_pretrained(
                 source, dtype=dtype, attn_implementation="sdpa"
@@ -99,8 +99,8 @@ def _first_line(error: Exception) -> str:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Keep transformers' progress bar out of the program's own display."""
+def without_progress_bars() -> Iterator[None]:
+    """Keep transformers' progress bars out of the program's own display."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:

@@ -13,7 +13,7 @@ from torch.nn import Parameter
 from transformers import PreTrainedModel
 
 from agl_torch.forward import CausalModel
-from agl_torch.models import load_model
+from agl_torch.models import load_model, without_progress_bars
 
 
 class Weights(Protocol):
@@ -82,7 +82,8 @@ class FullWeights:
             served.copy_(trained)
 
     def save(self, directory: Path) -> None:
-        self._trained.save_pretrained(directory)
+        with without_progress_bars():
+            self._trained.save_pretrained(directory)
 
     def load(self, directory: Path) -> None:
         read = load_model(str(directory), dtype=self._trained.dtype, device=self._trained.device)
@@ -114,4 +115,5 @@ def write_model(like: PreTrainedModel, tensors: Mapping[str, Tensor], directory:
     model.load_state_dict(dict(tensors), assign=True)
     model.tie_weights()
     model.generation_config = like.generation_config
-    model.save_pretrained(directory)
+    with without_progress_bars():
+        model.save_pretrained(directory)

@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from agl_torch.engine import TorchEngine  # noqa: E402
+from agl_torch.models import without_progress_bars  # noqa: E402
 from agl_torch.options import TorchOptions  # noqa: E402
 from tokenizers import pre_tokenizers  # noqa: E402
 from transformers import (  # noqa: E402
@@ -88,7 +89,8 @@ def make_model(directory: Path, *, seed: int = 0, layers: int = 2, **config: Any
         "pad_token_id": tokenizer.pad_token_id,
         "initializer_range": 0.1,
     }
-    Qwen2ForCausalLM(Qwen2Config(**{**shape, **config})).save_pretrained(directory)
+    with without_progress_bars():
+        Qwen2ForCausalLM(Qwen2Config(**{**shape, **config})).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return str(directory)
 
@@ -246,7 +248,8 @@ def recompute() -> Callable[..., list[float]]:
     def logprobs(
         model: str, prompt: Sequence[int], answer: Sequence[int], *, temperature: float = 1.0
     ) -> list[float]:
-        module = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+        with without_progress_bars():
+            module = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
         ids = torch.tensor([[*prompt, *answer]])
         with torch.no_grad():
             logits = module(input_ids=ids).logits[0, len(prompt) - 1 : -1]

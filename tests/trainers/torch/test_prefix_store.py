@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
+from agl_torch.serving.prefix import PrefixStore
 from hypothesis import given
 from hypothesis import strategies as st
-
-from agl_torch.serving.prefix import PrefixStore
 
 
 def kv(tokens):

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-
 from agl_torch.serving.sampling import Sampling, draw, sample, uniforms
 
 LOGITS = torch.tensor([[2.0, 0.0, -1.0, 1.0]])
@@ -42,7 +41,12 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it():
     two = float(probabilities[0] + probabilities[3])
     count = 500
     numbers = [(index + 0.5) / count for index in range(count)]
-    for top_p, kept in [(0.1, {0}), (two - 1e-4, {0, 3}), (two + 1e-4, {0, 1, 3}), (1.0, {0, 1, 2, 3})]:
+    for top_p, kept in [
+        (0.1, {0}),
+        (two - 1e-4, {0, 3}),
+        (two + 1e-4, {0, 1, 3}),
+        (1.0, {0, 1, 2, 3}),
+    ]:
         rows = [sampling(top_p=top_p)] * count
         drawn = sample(LOGITS.expand(count, -1), rows, numbers)
         assert set(drawn.tokens) == kept

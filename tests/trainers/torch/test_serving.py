@@ -91,9 +91,7 @@ async def test_top_p_keeps_the_nucleus_and_reports_unrestricted_logprobs(
 async def test_answers_join_and_leave_a_running_batch(serve, recompute, model_path):
     client = await serve(max_batch_size=3)
     lengths = [3, 25, 9, 14, 1, 30, 8]
-    replies = await asyncio.gather(
-        *(client.ask("x" * n, max_tokens=n, seed=n) for n in lengths)
-    )
+    replies = await asyncio.gather(*(client.ask("x" * n, max_tokens=n, seed=n) for n in lengths))
     for length, reply in zip(lengths, replies, strict=True):
         answer = reply.answers[0]
         assert len(answer.tokens) == length or answer.finish == "stop"
@@ -246,7 +244,7 @@ async def test_stopping_the_engine_ends_requests_with_an_error(serve, model_path
 
 async def test_a_failing_pass_fails_its_requests_only(serve, monkeypatch):
     client = await serve()
-    import agl_torch.serving.lane as lane
+    from agl_torch.serving import lane
 
     sample = lane.sample
     monkeypatch.setattr(lane, "sample", lambda *_: 1 / 0)

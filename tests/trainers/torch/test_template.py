@@ -6,11 +6,11 @@ from collections import UserDict
 from pathlib import Path
 
 import pytest
+from agl_torch.chat.template import ChatTemplate, PromptError, token_ids
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.errors import ConfigError
-from agl_torch.chat.template import ChatTemplate, PromptError, token_ids
 
 START, END = 257, 258
 DEMO_TEMPLATE = Path(__file__).parents[3] / "examples" / "agl_demo" / "chat_template.jinja"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from agl_torch.chat.text import Detokenizer, StopText, Vocabulary
 from hypothesis import given
 from hypothesis import strategies as st
-
-from agl_torch.chat.text import Detokenizer, StopText, Vocabulary
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +50,9 @@ def test_text_ends_before_the_first_stop(text, stops, size):
     got = "".join([stop.feed(piece) for piece in pieces] + [stop.finish()])
     ends = [text.find(s) for s in stops if s in text]
     if size == 1 or not ends:  # as sampled: generation ends at the first stop that is complete
-        first = min(((text.find(s) + len(s), text.find(s)) for s in stops if s in text), default=None)
+        first = min(
+            ((text.find(s) + len(s), text.find(s)) for s in stops if s in text), default=None
+        )
         if first is not None:
             whole = text[: first[0]]
             ends = [whole.find(s) for s in stops if s in whole]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from agl_torch.chat.toolcalls import ToolCall, ToolCallParser
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.types import Policy
-from agl_torch.chat.toolcalls import ToolCall, ToolCallParser
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"x": "é"}}\n</tool_call>'
 TOOL = {

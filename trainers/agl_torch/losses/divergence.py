@@ -17,6 +17,6 @@ def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
     2020, "Approximating KL divergence"). Beyond d = 10 the exponential goes on as its tangent, so
     that neither it nor its gradient overflows and both still pull the policy back.
     """
-    difference = reference - logprobs
+    difference = reference.float() - logprobs.float()
     near = difference.clamp(max=_LINEAR_FROM)
     return torch.expm1(near) + math.exp(_LINEAR_FROM) * (difference - near) - difference

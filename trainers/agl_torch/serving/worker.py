@@ -54,14 +54,21 @@ class Worker:
         self._thread = threading.Thread(target=self._work, name="agl-torch", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        """Start the thread.
+
+        Raises:
+            EngineError: the worker was started or stopped before.
+        """
+        with self._gate:
+            if self._closing or self._thread.ident is not None:
+                raise EngineError("Engine 'torch' was started before: make a new one")
+            self._thread.start()
 
     async def stop(self) -> None:
         """End answers under way with an error and join the thread; idempotent."""
         with self._gate:
-            if not self._closing and self._thread.is_alive():
-                self._inbox.put(None)
             self._closing = True
+            self._inbox.put(None)
         if self._thread.ident is not None:
             await asyncio.to_thread(self._thread.join)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,9 +32,9 @@ def load_state(optimizer: torch.optim.Optimizer, names: list[str], directory: Pa
         return
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError, EOFError) as error:
+    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
         raise TrainingError(
-            f"Optimizer state {str(path)!r} cannot be read ({error}): delete it to go on with a "
+            f"Optimizer state {str(path)!r} cannot be read: delete it to go on with a "
             f"fresh optimizer"
         ) from error
     if state["names"] != names:

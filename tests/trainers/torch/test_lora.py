@@ -1,0 +1,159 @@
+"""Adapters: trained apart, served together, exported whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from agl_torch.models import without_progress_bars
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from agl_core.errors import ConfigError
+from agl_core.interfaces import AlgorithmSetup
+from agl_core.types import Policy
+
+LORA = {"rank": 4, "alpha": 16}
+SETUP = AlgorithmSetup(name="sft", loss="cross_entropy", lr=1e-2)
+
+
+PROMPT = [257, 84, 82, 68, 81, 198, 64, 258, 198, 257, 64, 82, 82, 72, 82, 83, 64, 77, 83, 198]
+"""What the template makes of a user who says "a"."""
+
+
+@pytest.fixture
+def policies(model_path):
+    return [
+        Policy(name="p", model=model_path, trainable=True),
+        Policy(name="q", model=model_path, trainable=True),
+        Policy(name="f", model=model_path),
+    ]
+
+
+async def teach(engine, make_batch, sampled, *, policy="p", target=70, steps=5):
+    for step in range(steps):
+        sample = sampled(PROMPT, [target] * 4, [0.0] * 4)
+        await engine.update(make_batch([sample], policy=policy, step=step))
+
+
+async def test_the_export_is_the_live_model_and_not_the_base(
+    run_engine, client, policies, model_path, sampled, make_batch, recompute, tmp_path
+):
+    async with run_engine(policies[:1], SETUP, lora=LORA) as engine:
+        await teach(engine, make_batch, sampled)
+        reply = await client(engine, "p").ask(max_tokens=8)
+        await engine.save("p", str(tmp_path / "one"))
+        await engine.save("p", str(tmp_path / "two"))
+    answer = reply.answers[0]
+    merged = recompute(str(tmp_path / "one"), reply.prompt, answer.tokens)
+    assert answer.logprobs == pytest.approx(merged, abs=2e-5)
+    base = recompute(model_path, reply.prompt, answer.tokens)
+    assert max(abs(a - b) for a, b in zip(merged, base, strict=True)) > 1e-3
+    first, second = (tmp_path / name / "model.safetensors" for name in ("one", "two"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+async def test_the_adapter_by_itself_is_in_pefts_format(
+    run_engine, policies, model_path, sampled, make_batch, tmp_path
+):
+    async with run_engine(policies[:1], SETUP, lora=LORA) as engine:
+        await teach(engine, make_batch, sampled)
+        await engine.save("p", str(tmp_path))
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert (config["lora_alpha"], config["r"]) == (16, 4)
+    ids = torch.tensor([[257, 64, 258, 70, 70]])
+    with without_progress_bars(), torch.no_grad():
+        merged = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+        base = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+        plain = base(input_ids=ids).logits
+        weights = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+        name = "model.layers.0.self_attn.q_proj"
+        delta = (
+            weights[f"base_model.model.{name}.lora_B.weight"]
+            @ weights[f"base_model.model.{name}.lora_A.weight"]
+        )
+        change = merged.get_parameter(f"{name}.weight") - base.get_parameter(f"{name}.weight")
+        assert torch.allclose(change, 16 / 4 * delta, atol=1e-6)
+        with pytest.warns(FutureWarning):
+            adapted = PeftModel.from_pretrained(base, str(tmp_path / "adapter"))
+        assert torch.allclose(
+            adapted(input_ids=ids).logits, merged(input_ids=ids).logits, atol=1e-4
+        )
+        assert not torch.allclose(merged(input_ids=ids).logits, plain, atol=1e-2)
+
+
+async def test_adapters_on_one_base_do_not_touch_each_other(
+    run_engine, client, policies, sampled, make_batch
+):
+    async with run_engine(policies, SETUP, lora=LORA) as engine:
+        marks = {name: await engine.fingerprint(name) for name in "pqf"}
+        said = {n: (await client(engine, n).ask(seed=1, max_tokens=8)).answers for n in "qf"}
+        await teach(engine, make_batch, sampled, policy="p")
+        assert await engine.fingerprint("p") != marks["p"]
+        for name in "qf":
+            assert await engine.fingerprint(name) == marks[name]
+            assert (await client(engine, name).ask(seed=1, max_tokens=8)).answers == said[name]
+        await teach(engine, make_batch, sampled, policy="q", target=80, steps=40)
+        await teach(engine, make_batch, sampled, policy="p", target=70, steps=40)
+        for name, target in (("p", 70), ("q", 80)):
+            said = (await client(engine, name).ask("a", temperature=0, max_tokens=3)).answers[0]
+            assert said.tokens == [target] * 3
+
+
+async def test_a_fresh_adapter_changes_nothing(run_engine, client, policies, recompute, model_path):
+    async with run_engine(policies, SETUP, lora=LORA) as engine:
+        for name in "pqf":
+            reply = await client(engine, name).ask(max_tokens=6)
+            answer = reply.answers[0]
+            expected = recompute(model_path, reply.prompt, answer.tokens)
+            assert answer.logprobs == pytest.approx(expected, abs=2e-5)
+
+
+async def test_the_frozen_fingerprint_does_not_depend_on_adapters(run_engine, policies):
+    async with run_engine(policies, SETUP, lora=LORA) as engine:
+        beside = await engine.fingerprint("f")
+    async with run_engine(policies[2:]) as engine:
+        assert await engine.fingerprint("f") == beside
+
+
+async def test_the_same_seed_makes_the_same_adapter(run_engine, policies):
+    marks = []
+    for seed in (1, 1, 2):
+        chosen = AlgorithmSetup(name="sft", loss="cross_entropy", seed=seed)
+        async with run_engine(policies[:1], chosen, lora=LORA) as engine:
+            marks.append(await engine.fingerprint("p"))
+    assert marks[0] == marks[1] != marks[2]
+
+
+async def test_the_divergence_is_to_the_base(run_engine, policies, sampled, make_batch):
+    chosen = AlgorithmSetup(name="sft", loss="cross_entropy", lr=1e-2, kl_weight=1e-6)
+    async with run_engine(policies[:1], chosen, lora=LORA) as engine:
+        batch = make_batch([sampled([257, 64, 258], [70] * 4, [0.0] * 4)])
+        kl = [(await engine.update(batch)).metrics["kl"] for _ in range(6)]
+    assert kl[0] == pytest.approx(0.0, abs=1e-9)
+    assert kl[-1] > 0.01
+
+
+async def test_an_adapter_that_does_not_fit_is_refused(
+    run_engine, policies, sampled, make_batch, tmp_path
+):
+    async with run_engine(policies[:1], SETUP, lora=LORA) as engine:
+        await engine.save("p", str(tmp_path))
+        path = tmp_path / "adapter" / "adapter_model.safetensors"
+        state = load_file(path)
+        name, tensor = next(iter(state.items()))
+        save_file({**state, f"{name}.odd": tensor.clone()}, path)
+        with pytest.raises(ConfigError, match="odd"):
+            await engine.load("p", str(tmp_path), version=1)
+        Path(path).unlink()
+        with pytest.raises(ConfigError, match="no adapter"):
+            await engine.load("p", str(tmp_path), version=1)
+
+
+async def test_targets_that_fit_no_layer_are_refused(run_engine, policies):
+    with pytest.raises(ConfigError, match="made_up"):
+        async with run_engine(policies[:1], SETUP, lora={"targets": ["made_up"]}):
+            pass
