@@ -101,7 +101,7 @@ class RolloutSource:
 
     def _rollout(self, plan: RolloutPlan, task: Task, sample: int) -> Rollout:
         config = self._config
-        seed_step = plan.step if plan.mode == "train" else 0
+        use = f"train-{plan.step}" if plan.mode == "train" else "evaluate"
         return Rollout(
             id=new_id("ro"),
             task=task,
@@ -109,7 +109,7 @@ class RolloutSource:
             mode=plan.mode,
             group_id=f"{plan.mode}-{plan.step}-{task.id}",
             step=plan.step,
-            seed=derive_seed(config.seed, plan.mode, seed_step, task.id, sample),
+            seed=derive_seed(config.seed, use, task.id, sample),
             resources_version=plan.resources_version,
             limits=self._limits(),
             created_at=time.time(),

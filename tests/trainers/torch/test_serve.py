@@ -1,0 +1,71 @@
+"""``agl serve``: trained weights behind an endpoint that any client can use."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from agl_core.errors import ConfigError
+from agl_torch.serve import serve
+
+
+async def _served(directory: str) -> tuple[asyncio.Task[None], str]:
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(serve(Path(directory), host="127.0.0.1", port=0, ready=ready))
+    await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
+    return task, await ready
+
+
+async def test_weights_answer_plainly_and_streamed(model_path: str) -> None:
+    task, url = await _served(model_path)
+    body = {"model": "any", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    try:
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"{url}/models") as response:
+                models = await response.json()
+            async with session.post(f"{url}/chat/completions", json=body) as response:
+                answer = await response.json()
+            streamed = {**body, "stream": True}
+            async with session.post(f"{url}/chat/completions", json=streamed) as response:
+                events = (await response.text()).split("\n\n")
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert models["data"][0]["id"] == Path(model_path).name
+    assert answer["choices"][0]["message"]["role"] == "assistant"
+    assert answer["usage"]["completion_tokens"] <= 4
+    assert events[-2] == "data: [DONE]"
+
+
+async def test_a_bad_request_is_answered_in_the_wire_form(model_path: str) -> None:
+    task, url = await _served(model_path)
+    try:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{url}/chat/completions", json={"messages": "none"}) as response,
+        ):
+            status, answer = response.status, await response.json()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert status == 400
+    assert answer["error"]["message"]
+
+
+async def test_a_taken_port_is_named(model_path: str) -> None:
+    task, url = await _served(model_path)
+    port = int(url.rsplit(":", 1)[1].split("/")[0])
+    try:
+        with pytest.raises(ConfigError, match=f"{port}.*--port"):
+            await serve(Path(model_path), host="127.0.0.1", port=port)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_directory_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=tmp_path.name):
+        await serve(tmp_path, host="127.0.0.1", port=0)
