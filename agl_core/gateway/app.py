@@ -245,9 +245,11 @@ class GatewayServer:
         except Problem as problem:
             self._refused(identity, attempt, problem)
             raise
-        passed = asgi.travelling(
-            (name.decode("latin-1"), value.decode("latin-1")) for name, value in headers
-        )
+        passed = {
+            name: value.decode("latin-1")
+            for raw, value in headers
+            if asgi.travels(name := raw.decode("latin-1"))
+        }
         call_id = identity.call_id or new_id("call")
         call = attempt.begin(call_id, identity, request, passed)
         await self._proxy.serve(call, receive, send)

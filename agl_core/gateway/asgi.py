@@ -43,14 +43,12 @@ class ClientLeft(Exception):  # noqa: N818  an event, not a failure
     """The client closed its connection before its request was whole."""
 
 
-def travelling(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Headers that pass the gateway in either direction: ours, hop-by-hop and secret ones do not."""
-    lowered = ((name.lower(), value) for name, value in headers)
-    return {
-        name: value
-        for name, value in lowered
-        if name not in _KEPT_BACK and not name.startswith(semconv.HEADER_PREFIX)
-    }
+def travels(name: str) -> bool:
+    """Whether a header, named in lower case, passes the gateway in either direction.
+
+    Ours, hop-by-hop and secret ones do not.
+    """
+    return name not in _KEPT_BACK and not name.startswith(semconv.HEADER_PREFIX)
 
 
 async def read_body(receive: Receive) -> bytes:

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
+from agl_core.gateway.dialects.chat_answer import Message, Payload, Row
 from agl_core.types import Choice
 
 __all__ = ["Answer", "AnsweredChoice"]
@@ -23,17 +26,23 @@ class AnsweredChoice:
     tool_calls: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
     finish_reason: str | None = None
 
-    def add(self, row: Mapping[str, Any], message: Mapping[str, Any]) -> None:
-        """Add a ``choices[]`` row, whole or a delta; `message` is its message or delta."""
-        self.token_ids += row.get("token_ids") or ()
-        logprobs: dict[str, Any] = row.get("logprobs") or {}
-        self.logprobs += [entry["logprob"] for entry in logprobs.get("content") or ()]
-        self.finish_reason = row.get("finish_reason") or self.finish_reason
-        if content := message.get("content"):
-            self.text.append(content)
-        if reasoning := message.get("reasoning_content") or message.get("reasoning"):
-            self.reasoning.append(reasoning)
-        for position, call in enumerate(message.get("tool_calls") or ()):
+    def add(self, row: Row) -> None:
+        """Add a row of ``choices``, whole or a delta."""
+        if row.token_ids:
+            self.token_ids += row.token_ids
+        if row.logprobs is not None and row.logprobs.content:
+            self.logprobs += [entry.logprob for entry in row.logprobs.content]
+        self.finish_reason = row.finish_reason or self.finish_reason
+        message = row.message or row.delta
+        if message is not None:
+            self._add_message(message)
+
+    def _add_message(self, message: Message) -> None:
+        if message.content:
+            self.text.append(_text(message.content))
+        if reasoning := message.reasoning_content or message.reasoning:
+            self.reasoning.append(_text(reasoning))
+        for position, call in enumerate(message.tool_calls or ()):
             self._add_tool_call(call.get("index", position), call)
 
     def _add_tool_call(self, index: int, part: Mapping[str, Any]) -> None:
@@ -43,7 +52,7 @@ class AnsweredChoice:
         call["id"] = part.get("id") or call["id"]
         call["type"] = part.get("type") or call["type"]
         call["function"]["name"] += function.get("name") or ""
-        call["function"]["arguments"] += function.get("arguments") or ""
+        call["function"]["arguments"] += _text(function.get("arguments") or "")
 
     def freeze(self) -> Choice:
         return Choice(
@@ -71,25 +80,20 @@ class Answer:
     """What the backend reported inside an answer with status 200."""
     _choices: dict[int, AnsweredChoice] = field(default_factory=dict[int, AnsweredChoice])
 
-    def add_response(self, payload: Mapping[str, Any]) -> None:
-        """Take a whole answer."""
-        self._add(payload, "message")
-
-    def add_chunk(self, chunk: Mapping[str, Any]) -> None:
-        """Take one chunk of a stream; prompt ids count from the first chunk that has them."""
-        self._add(chunk, "delta")
-
-    def _add(self, payload: Mapping[str, Any], part: str) -> None:
-        self.response_id = self.response_id or payload.get("id") or ""
-        self.model = self.model or payload.get("model") or ""
-        self.prompt_token_ids = self.prompt_token_ids or payload.get("prompt_token_ids") or []
-        self.usage = payload.get("usage") or self.usage
-        if payload.get("error"):
-            self.error = error_text(payload)
-        for row in payload.get("choices") or ():
-            index = row.get("index") or 0
-            choice = self._choices.setdefault(index, AnsweredChoice(index))
-            choice.add(row, row.get(part) or {})
+    def add(self, payload: Payload) -> None:
+        """Take a whole answer or one chunk; prompt ids count from the first that has them."""
+        self.response_id = self.response_id or payload.id or ""
+        self.model = self.model or payload.model or ""
+        self.prompt_token_ids = self.prompt_token_ids or payload.prompt_token_ids or []
+        self.usage = payload.usage or self.usage
+        if payload.error:
+            self.error = error_text({"error": payload.error})
+        for row in payload.choices or ():
+            index = row.index or 0
+            choice = self._choices.get(index)
+            if choice is None:
+                choice = self._choices[index] = AnsweredChoice(index)
+            choice.add(row)
 
     @property
     def started(self) -> bool:
@@ -136,6 +140,11 @@ class Answer:
         if sampled is not None and sampled != total:
             return f"the backend sampled {sampled} tokens but returned the ids of {total}"
         return ""
+
+
+def _text(value: Any) -> str:
+    """Text as it is; parts, which some servers send instead, as JSON."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def error_text(payload: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -13,7 +13,7 @@ from agl_core.errors import EngineError
 from agl_core.gateway import asgi
 from agl_core.gateway.attempts import Call
 from agl_core.gateway.capture import Answer, error_text
-from agl_core.gateway.dialects import chat
+from agl_core.gateway.dialects import chat, chat_answer
 from agl_core.gateway.problems import Problem
 from agl_core.gateway.routing import Route
 from agl_core.gateway.stream import DONE, Event, EventParser, render
@@ -25,9 +25,6 @@ _ERROR: Final = 400
 _SPARE_S: Final = 1.0
 """Added to the backend's time limit: the gateway ends the call at its deadline itself."""
 _EVENT_STREAM: Final = "text/event-stream"
-
-_decoder = msgspec.json.Decoder()
-_encoder = msgspec.json.Encoder()
 
 
 @dataclass(slots=True)
@@ -103,25 +100,16 @@ class Exchange:
         return body
 
     def _head(self, headers: Mapping[str, str], kind: str) -> list[tuple[bytes, bytes]]:
-        passed = asgi.travelling(headers.items())
+        passed = {name: value for name, value in headers.items() if asgi.travels(name)}
         passed |= {"content-type": kind, HEADER_CALL: self.call.id}
         return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in passed.items()]
 
     async def _plain(self, reply: BackendReply, head: asgi.RawHeaders, send: asgi.Send) -> None:
         body = b"".join([chunk async for chunk in reply.body()])
-        payload = _decoded(body)
-        if self.status >= _ERROR:
-            text = error_text(payload) if payload is not None else body.decode("utf-8", "replace")
-            self.error = f"HTTP {self.status}: {text[:2000]}"
-        elif payload is None:
-            self.error = f"the backend answered no JSON object: {body[:200]!r}"
+        if self.status < _ERROR:
+            body = self._take_whole(body)
         else:
-            self.answer.add_response(payload)
-            self.error = self.answer.error
-            if not self._verbatim and "choices" in payload:
-                request = self.call.request
-                payload = chat.strip_response(payload, request.wants, model=request.model)
-                body = _encoder.encode(payload)
+            self.error = f"HTTP {self.status}: {_error_of(body)[:2000]}"
         self.call.forwarded = True
         await asgi.respond(send, self.status, body, headers=head)
         self.complete = self.status < _ERROR and self.answer.finished
@@ -148,30 +136,44 @@ class Exchange:
             await send({"type": "http.response.body", "body": data, "more_body": True})
         self.complete = self.complete or self.answer.finished
 
+    def _take_whole(self, body: bytes) -> bytes:
+        """Record a whole answer; its bytes for the client."""
+        try:
+            payload = chat_answer.read(body)
+        except msgspec.DecodeError as error:
+            self.error = f"the backend answered no chat completion ({error}): {body[:200]!r}"
+            return body
+        self.answer.add(payload)
+        self.error = self.answer.error
+        if self._verbatim or payload.choices is None:
+            return body
+        request = self.call.request
+        return chat_answer.strip_response(body, request.wants, model=request.model)
+
     def _take(self, event: Event) -> bytes:
         """Record an event; its bytes for the client."""
-        if event.data == DONE:
+        data = event.data
+        if data == DONE:
             return render(DONE)
-        chunk = _decoded(event.data)
-        if chunk is None:
-            self.answer.error = f"an event of the stream is no JSON object: {event.data[:200]!r}"
-            return render(event.data, name=event.name)
-        self.answer.add_chunk(chunk)
+        try:
+            chunk = chat_answer.read(data)
+        except msgspec.DecodeError as error:
+            self.answer.error = f"an event of the stream is no chunk ({error}): {data[:200]!r}"
+            return render(data, name=event.name)
+        self.answer.add(chunk)
         if self.first_token_ns is None and self.answer.started:
             self.first_token_ns = time.time_ns()
         if self._verbatim:
             return b""
-        if "choices" not in chunk:
-            return render(_encoder.encode(chunk), name=event.name)
-        request = self.call.request
-        stripped = chat.strip_chunk(chunk, request.wants, model=request.model)
-        return b"" if stripped is None else render(_encoder.encode(stripped), name=event.name)
+        if chunk.choices is not None:
+            request = self.call.request
+            data = chat_answer.strip_chunk(data, request.wants, model=request.model)
+        return render(data, name=event.name) if data else b""
 
 
-def _decoded(data: bytes) -> dict[str, Any] | None:
-    """A JSON object, or None when it is anything else."""
+def _error_of(body: bytes) -> str:
+    """One line of an error body of any form."""
     try:
-        value: Any = _decoder.decode(data)
+        return error_text(msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    return value if isinstance(value, dict) else None  # pyright: ignore[reportUnknownVariableType]
+        return body.decode("utf-8", "replace")

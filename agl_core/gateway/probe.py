@@ -10,7 +10,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 import msgspec
 
 from agl_core.errors import EngineError, MissingTokensError
-from agl_core.gateway.capture import Answer, error_text
+from agl_core.gateway.capture import Answer
+from agl_core.gateway.dialects import chat_answer
 from agl_core.gateway.routing import Route
 from agl_core.gateway.stream import DONE, EventParser
 from agl_core.interfaces import Backend, Capabilities
@@ -133,21 +134,24 @@ async def _ask(
         raise EngineError(
             f"Backend of policy {route.policy.name!r} answered a probe with HTTP {status}: {text}"
         )
-    payloads = _events(data) if stream else [msgspec.json.decode(data)]
-    return _read(payloads, stream=stream)
+    return _read(_events(data) if stream else [data])
 
 
-def _read(payloads: list[Any], *, stream: bool) -> tuple[Answer, dict[str, float]]:
-    answer = Answer(expected_choices=1)
+def _read(payloads: list[bytes]) -> tuple[Answer, dict[str, float]]:
+    found = Answer(expected_choices=1)
     candidates: dict[str, float] = {}
-    for payload in payloads:
-        if not isinstance(payload, dict):
-            raise EngineError(f"Backend answered a probe with {payload!r:.200}")
-        if "error" in payload:
-            raise EngineError(f"Backend answered a probe with an error: {error_text(payload)}")
-        (answer.add_chunk if stream else answer.add_response)(payload)  # pyright: ignore[reportUnknownArgumentType]
-        candidates = candidates or _candidates(payload)  # pyright: ignore[reportUnknownArgumentType]
-    return answer, candidates
+    for data in payloads:
+        try:
+            payload = chat_answer.read(data)
+        except msgspec.DecodeError as error:
+            raise EngineError(
+                f"Backend answered a probe with no chat completion ({error}): {data[:200]!r}"
+            ) from error
+        found.add(payload)
+        if found.error:
+            raise EngineError(f"Backend answered a probe with an error: {found.error}")
+        candidates = candidates or _candidates(msgspec.json.decode(data))
+    return found, candidates
 
 
 def _candidates(payload: Mapping[str, Any]) -> dict[str, float]:
@@ -161,10 +165,10 @@ def _candidates(payload: Mapping[str, Any]) -> dict[str, float]:
     return {}
 
 
-def _events(data: bytes) -> list[Any]:
+def _events(data: bytes) -> list[bytes]:
     parser = EventParser()
     events = [*parser.feed(data), *parser.finish()]
-    return [msgspec.json.decode(event.data) for event in events if event.data != DONE]
+    return [event.data for event in events if event.data != DONE]
 
 
 async def _post(backend: Backend, body: dict[str, Any]) -> tuple[int, bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from functools import partial
 from typing import Final
 
 from agl_core.errors import EngineError
@@ -96,16 +97,18 @@ class Proxy:
     ) -> bool:
         """Run an exchange to whatever end it takes; False when it has to be run again."""
         call.work = work = asyncio.create_task(self._run(call, exchange, send))
+        leave = partial(_leave, call)
+        left.add_done_callback(leave)
+        seconds = max(call.attempt.seconds_left(), 0.0)
+        deadline = asyncio.get_running_loop().call_later(seconds, call.stop, "deadline")
         try:
-            seconds = max(call.attempt.seconds_left(), 0.0)
-            first = asyncio.FIRST_COMPLETED
-            done, _ = await asyncio.wait({work, left}, timeout=seconds, return_when=first)
-            if work not in done:
-                call.stop("client" if left in done else "deadline")
             await asyncio.wait({work})
         except asyncio.CancelledError:
             call.stop("stopped")
             raise
+        finally:
+            deadline.cancel()
+            left.remove_done_callback(leave)
         if not work.cancelled():
             return await self._settle(work.exception(), send)
         if call.abort == "drained" and not call.forwarded:
@@ -136,6 +139,11 @@ class Proxy:
     async def _excuse(self, call: Call, send: asgi.Send) -> None:
         problem = Problem(*_ANSWERS[call.abort])
         await (_break_off if call.forwarded else answer)(send, problem)
+
+
+def _leave(call: Call, left: asyncio.Task[None]) -> None:
+    if not left.cancelled():
+        call.stop("client")
 
 
 async def answer(send: asgi.Send, problem: Problem) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Final
 from urllib.parse import unquote
 
@@ -18,6 +19,7 @@ from agl_core.types import LogprobsMode, Policy
 _PATH: Final = re.compile(
     rb"^(?:/r/(?P<rollout>[^/]+)/a/(?P<attempt>[^/]+)(?:/agent/(?P<agent>[^/]+))?)?/v1(?P<rest>/.*)$"
 )
+_PREFIX: Final = semconv.HEADER_PREFIX.encode()
 _FIX: Final = (
     "send the headers x-agl-rollout and x-agl-attempt (agl_core.attach() does), or use "
     "{gateway}/r/<rollout>/a/<attempt>/agent/<name>/v1 as base URL"
@@ -65,8 +67,7 @@ def identify(target: Target, headers: Iterable[tuple[bytes, bytes]]) -> Identity
     Raises:
         Problem: 400; there is none, it is incomplete, or the two disagree.
     """
-    prefix = semconv.HEADER_PREFIX.encode()
-    given = {name.decode(): _decoded(value) for name, value in headers if name.startswith(prefix)}
+    given = {name.decode(): _decoded(value) for name, value in headers if name.startswith(_PREFIX)}
     identity = Identity(
         rollout_id=_agreed("rollout", given.get(semconv.HEADER_ROLLOUT, ""), target.rollout_id),
         attempt_id=_agreed("attempt", given.get(semconv.HEADER_ATTEMPT, ""), target.attempt_id),
@@ -92,7 +93,8 @@ def _agreed(what: str, header: str, url: str) -> str:
 
 def _decoded(value: bytes) -> str:
     try:
-        return unquote(value.decode("ascii"), errors="strict")
+        text = value.decode("ascii")
+        return unquote(text, errors="strict") if "%" in text else text
     except UnicodeDecodeError as error:
         message = f"Identity {value!r} is not percent-encoded UTF-8"
         raise Problem(400, "identity_encoding", message) from error
@@ -155,12 +157,11 @@ class Router:
             Problem: 404; nothing serves it.
         """
         routes = self._routes.values()
-        named = [r for r in routes if agent and _serves(r.policy, agent)]
-        asked = [r for r in routes if model in (r.policy.name, r.policy.model) and model]
-        rest = [r for r in routes if not agent and _serves(r.policy, agent)]
-        for candidates in (named, asked, rest):
-            if candidates:
-                return candidates[0]
+        named = (r for r in routes if agent and _serves(r.policy, agent))
+        asked = (r for r in routes if model in (r.policy.name, r.policy.model) and model)
+        rest = (r for r in routes if not agent and _serves(r.policy, agent))
+        for route in chain(named, asked, rest):
+            return route
         message = (
             f"No policy serves agent {agent!r} or model {model!r}: add the agent to the agents of "
             f"one of {sorted(self._routes)}"

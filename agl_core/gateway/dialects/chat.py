@@ -194,7 +194,10 @@ class ChatRequest:
 
 
 def _first(*values: Any) -> Any:
-    return next((value for value in values if value is not None), None)
+    for value in values:
+        if value is not None:
+            return value
+    return None
 
 
 def distortions(sampling: Sampling) -> list[str]:
@@ -222,31 +225,3 @@ def derive_seed(seed: int, *, agent: str, digest: bytes, occurrence: int) -> int
     """
     text = f"{seed}\0{agent}\0{digest.hex()}\0{occurrence}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
-
-
-def strip_response(payload: dict[str, Any], wants: Wants, *, model: str) -> dict[str, Any]:
-    """Take out what the client did not ask for; `model` is the name it asked for."""
-    answer: dict[str, Any] = {**payload, "model": model}
-    if not wants.token_ids:
-        answer.pop("prompt_token_ids", None)
-    choices: Any = answer.get("choices") or ()
-    answer["choices"] = [_strip_choice(choice, wants) for choice in choices]
-    return answer
-
-
-def strip_chunk(chunk: dict[str, Any], wants: Wants, *, model: str) -> dict[str, Any] | None:
-    """`strip_response` for one chunk of a stream; None when nothing is left for the client."""
-    if not wants.usage and "usage" in chunk:
-        chunk = {key: value for key, value in chunk.items() if key != "usage"}
-        if not chunk.get("choices"):
-            return None
-    return strip_response(chunk, wants, model=model)
-
-
-def _strip_choice(choice: dict[str, Any], wants: Wants) -> dict[str, Any]:
-    answer = dict(choice)
-    if not wants.token_ids:
-        answer.pop("token_ids", None)
-    if not wants.logprobs and answer.get("logprobs") is not None:
-        answer["logprobs"] = None
-    return answer

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from typing import Any
 
@@ -262,3 +263,42 @@ async def test_fifty_interleaved_attempts_never_mix(world: Any) -> None:
             seen[call.response_id] += 1
             assert_equal(call, truth[call.response_id])
     assert seen == Counter(truth.keys())
+
+
+async def test_content_and_arguments_that_are_no_text_are_kept_as_json(world: Any) -> None:
+    parts = [{"type": "text", "text": "hi"}]
+    arguments = {"a": 1}
+
+    def tamper(body: dict[str, Any]) -> None:
+        message = body["choices"][0]["message"]
+        message["content"] = parts
+        function = {"name": "add", "arguments": arguments}
+        message["tool_calls"] = [{"id": "c1", "type": "function", "function": function}]
+
+    world.server.tamper = tamper
+    attempt = await world.attempt()
+    answer = await world.ask(attempt)
+    assert answer["choices"][0]["message"]["content"] == parts
+    (call,) = await world.calls(attempt)
+    assert json.loads(call.choices[0].text) == parts
+    (made,) = call.choices[0].tool_calls
+    assert json.loads(made["function"]["arguments"]) == arguments
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_of_other_types_is_an_error_that_names_the_field(
+    world: Any, stream: bool
+) -> None:
+    def tamper(body: dict[str, Any]) -> None:
+        for choice in body["choices"]:
+            if "token_ids" in choice:
+                choice["token_ids"] = "1, 2, 3"
+
+    world.server.tamper = tamper
+    attempt = await world.attempt()
+    async with world.post(world.headers(attempt), stream=stream) as answer:
+        assert answer.status == 200
+        assert b"1, 2, 3" in await answer.read()
+    (call,) = await world.calls(attempt)
+    assert "token_ids" in call.error
+    assert world.gateway.losses.counts

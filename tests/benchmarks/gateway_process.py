@@ -1,0 +1,69 @@
+"""A gateway over a memory store, with as many open attempts as there are clients.
+
+``gateway_process.py BACKEND_URL ATTEMPTS [--uvloop]`` prints one JSON line once it listens: the
+port, the API key and the identity headers of every attempt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+
+from agl_core.gateway import GatewayServer, HttpBackend
+from agl_core.store.memory import MemoryStore
+from agl_core.types import Policy, Rollout, Task
+from agl_core.types.ids import new_id
+
+
+async def serve(backend_url: str, attempts: int) -> None:
+    """Serve until killed."""
+    store = MemoryStore()
+    await store.open()
+    gateway = GatewayServer(store)
+    backend = HttpBackend(backend_url, model="weights")
+    gateway.route(Policy(name="policy", agents=("writer",), trainable=True), backend)
+    await gateway.start()
+    await gateway.probe("policy")
+    rollouts = [
+        Rollout(id=new_id("ro"), task=Task(id="t"), run_id="bench", seed=1) for _ in range(attempts)
+    ]
+    await store.enqueue(rollouts)
+    identities: list[dict[str, str]] = []
+    for claim in await store.claim("bench", limit=attempts):
+        gateway.open(claim.rollout, claim.attempt)
+        identities.append(
+            {
+                "x-agl-rollout": claim.rollout.id,
+                "x-agl-attempt": claim.attempt.id,
+                "x-agl-agent": "writer",
+            }
+        )
+    ready = {
+        "port": int(gateway.url.rpartition(":")[2]),
+        "api_key": gateway.api_key,
+        "identities": identities,
+    }
+    sys.stdout.write(json.dumps(ready) + "\n")
+    sys.stdout.flush()
+    await asyncio.Event().wait()
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("backend_url")
+    parser.add_argument("attempts", type=int)
+    parser.add_argument("--uvloop", action="store_true")
+    options = parser.parse_args()
+    run = asyncio.run
+    if options.uvloop:
+        import uvloop
+
+        run = uvloop.run
+    run(serve(options.backend_url, options.attempts))
+
+
+if __name__ == "__main__":
+    main()

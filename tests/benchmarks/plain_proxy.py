@@ -1,0 +1,74 @@
+"""What one writes first: FastAPI in front, httpx behind, every call kept in a list.
+
+``plain_proxy.py BACKEND_URL`` prints ``{"port": ...}`` once it listens. It asks the backend for token
+ids and log-probabilities and takes them out of the client's answer, as the gateway does; it knows
+neither authentication nor attempts, retries, deadlines nor a store.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from typing import Any
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse, StreamingResponse
+
+app = FastAPI()
+records: list[dict[str, Any]] = []
+
+
+@app.post("/v1/chat/completions")
+async def chat(body: dict[str, Any]) -> Any:
+    """Forward one call and keep it."""
+    asked = {**body, "return_token_ids": True, "logprobs": True}
+    if body.get("stream"):
+        return StreamingResponse(_stream(asked), media_type="text/event-stream")
+    answer = (await app.state.client.post(app.state.backend, json=asked)).json()
+    choices = answer["choices"]
+    _keep(body, answer.pop("prompt_token_ids"), [_tokens(choice) for choice in choices])
+    return JSONResponse(answer)
+
+
+async def _stream(asked: dict[str, Any]) -> Any:
+    prompt: list[int] = []
+    tokens: list[tuple[list[int], list[float]]] = []
+    async with app.state.client.stream("POST", app.state.backend, json=asked) as response:
+        async for line in response.aiter_lines():
+            if line.startswith("data: {"):
+                chunk = json.loads(line[6:])
+                prompt = chunk.pop("prompt_token_ids", prompt)
+                tokens += [_tokens(choice) for choice in chunk["choices"]]
+                yield f"data: {json.dumps(chunk)}\n\n"
+            elif line:
+                yield line + "\n\n"
+    _keep(asked, prompt, tokens)
+
+
+def _tokens(choice: dict[str, Any]) -> tuple[list[int], list[float]]:
+    logprobs = choice.pop("logprobs") or {"content": []}
+    return choice.pop("token_ids"), [entry["logprob"] for entry in logprobs["content"]]
+
+
+def _keep(body: dict[str, Any], prompt: list[int], tokens: Any) -> None:
+    records.append({"request": body, "prompt_token_ids": prompt, "choices": tokens})
+
+
+async def _serve(backend: str) -> None:
+    app.state.backend = backend + "/chat/completions"
+    app.state.client = httpx.AsyncClient(timeout=None)
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    sys.stdout.write(json.dumps({"port": listener.getsockname()[1]}) + "\n")
+    sys.stdout.flush()
+    config = uvicorn.Config(app, log_level="warning", access_log=False)
+    await uvicorn.Server(config).serve(sockets=[listener])
+
+
+if __name__ == "__main__":
+    import uvloop
+
+    uvloop.run(_serve(sys.argv[1]))
