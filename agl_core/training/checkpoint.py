@@ -109,5 +109,6 @@ def read_state(path: Path) -> CheckpointState:
         return msgspec.json.decode((path / _STATE).read_bytes(), type=CheckpointState)
     except (OSError, msgspec.MsgspecError) as error:
         raise TrainingError(
-            f"Checkpoint {path} cannot be read ({error}): delete it to resume from an older one"
+            f"{path} is no readable checkpoint ({error}): name one such as "
+            f"<run>/checkpoints/step-000010; delete a broken one to resume from an older one"
         ) from error

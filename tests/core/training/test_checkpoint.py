@@ -74,5 +74,5 @@ async def test_other_settings_do_not_continue_a_run(tmp_path: Path, engine: Band
 async def test_an_unreadable_state_says_what_to_do(tmp_path: Path, engine: BanditEngine) -> None:
     path = await _save(Checkpoints(tmp_path, keep=2), engine, 1)
     (path / "state.json").write_text("{")
-    with pytest.raises(TrainingError, match="delete it to resume"):
+    with pytest.raises(TrainingError, match="delete a broken one"):
         read_state(path)
