@@ -1,0 +1,146 @@
+"""What recording adds to one model call in the agent's process: LangChain's handler and the wire.
+
+``python tests/benchmarks/bench_tracing.py`` with the extra ``langchain`` and httpx installed. No
+request leaves: the callbacks and the preparation of a request are called as LangChain and httpx
+call them, inside a graph node of a running attempt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+
+from agl_core.tracing.context import AttemptContext, enter, origins_of
+from agl_core.tracing.recorder import Recorder
+from agl_core.tracing.wire import Wire
+from agl_core.types import LLM, Attempt, Resources, Rollout, Task
+from agl_core.types.ids import new_id
+from agl_langchain import AglCallbackHandler
+from agl_langchain._integration import LangChainIntegration
+
+RESULT = Path(__file__).parents[2] / "docs" / "benchmarks" / "tracing.json"
+CALLS_PER_ATTEMPT = 20
+_URL = "http://127.0.0.1:8000/v1"
+_BODY = {
+    "model": "policy",
+    "messages": [
+        {"role": "system", "content": "You are a shop assistant."},
+        {"role": "user", "content": "Say what the item costs in one short sentence. " * 20},
+    ],
+}
+
+
+def attempt_context() -> AttemptContext:
+    """A fresh attempt."""
+    rollout = Rollout(id=new_id("ro"), task=Task(id="t"), run_id="bench")
+    attempt = Attempt(id=new_id("at"), rollout_id=rollout.id, worker="bench", fence=1)
+    return AttemptContext(
+        rollout=rollout,
+        attempt=attempt,
+        llm=LLM(model="policy", base_url=_URL),
+        resources=Resources(),
+        recorder=Recorder(rollout.id, attempt.id),
+        origins=origins_of(_URL),
+        deadline=time.monotonic() + 600,
+    )
+
+
+class Program:
+    """One graph with one node that calls a model again and again."""
+
+    def __init__(self) -> None:
+        self._client = httpx.Client()
+        self._handler = AglCallbackHandler()
+        self._wire = Wire([LangChainIntegration()])
+        self._none = lambda *_, **__: None
+
+    def requests(self) -> list[httpx.Request]:
+        """Made before the clock runs."""
+        url = f"{_URL}/chat/completions"
+        return [
+            self._client.build_request("POST", url, json=_BODY) for _ in range(CALLS_PER_ATTEMPT)
+        ]
+
+    def attempt_s(self, *, handler: bool, wire: bool) -> float:
+        """Seconds that the recording of one attempt's calls takes."""
+        requests = self.requests()
+        hooks: Any = self._handler if handler else None
+        prepare: Callable[..., Any] = self._wire.prepare if wire else self._none
+        root, node = uuid4(), uuid4()
+        names = {"langgraph_node": "writer", "langgraph_checkpoint_ns": "writer:1"}
+        with enter(attempt_context()):
+            if hooks is not None:
+                hooks.on_chain_start({}, {}, run_id=root, name="graph")
+                hooks.on_chain_start(
+                    {}, {}, run_id=node, parent_run_id=root, name="writer", metadata=names
+                )
+            begin = time.perf_counter()
+            for request in requests:
+                run_id = uuid4()
+                if hooks is not None:
+                    hooks.on_chat_model_start(
+                        {"name": "ChatOpenAI"},
+                        [[]],
+                        run_id=run_id,
+                        parent_run_id=node,
+                        metadata=names,
+                        invocation_params={"model": "policy"},
+                    )
+                prepare(self._client, request)
+                if hooks is not None:
+                    hooks.on_llm_end(None, run_id=run_id)
+            return time.perf_counter() - begin
+
+
+def measure(attempts: int) -> dict[str, Any]:
+    """Microseconds per call: median over attempts, both together and each alone."""
+    program = Program()
+    sides = {
+        "handler_and_wire": {"handler": True, "wire": True},
+        "handler": {"handler": True, "wire": False},
+        "wire": {"handler": False, "wire": True},
+        "neither": {"handler": False, "wire": False},
+    }
+    samples: dict[str, list[float]] = {side: [] for side in sides}
+    for _ in range(attempts):
+        for side, parts in sides.items():
+            samples[side].append(1e6 * program.attempt_s(**parts) / CALLS_PER_ATTEMPT)
+    return {
+        side: {"median_us": statistics.median(rows), "fastest_us": min(rows)}
+        for side, rows in samples.items()
+    }
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--attempts", type=int, default=200)
+    parser.add_argument("--output", type=Path, default=RESULT)
+    options = parser.parse_args()
+    machine = {
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "load_before": os.getloadavg(),
+    }
+    report = {"machine": machine, "per_call": measure(options.attempts)}
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(report, indent=1) + "\n")
+    for side, row in report["per_call"].items():
+        fastest = row["fastest_us"]
+        sys.stdout.write(f"{side:18s} median {row['median_us']:6.1f} fastest {fastest:6.1f} us\n")
+
+
+if __name__ == "__main__":
+    main()
