@@ -19,8 +19,10 @@ from agl_core.types import (
     Limits,
     PromptTemplate,
     Resources,
+    Reward,
     RolloutQuery,
     RolloutStatus,
+    SpanKind,
     Task,
 )
 
@@ -81,6 +83,20 @@ class RecordRules(ContractSuite):
         kept = sample.span(running)
         assert await store.add_spans([sample.span(done), kept]) == Ingest(accepted=1, late=1)
         assert await store.spans([done.rollout.id, running.rollout.id]) == [kept]
+
+    async def test_rewards_are_taken_within_their_grace_until_consumed(
+        self, store: StoreLifecycle
+    ) -> None:
+        claim = await sample.begin(store, limits=Limits(reward_grace_s=60.0))
+        await sample.succeed(store, claim)
+        reward = sample.span(claim, kind=SpanKind.REWARD, reward=Reward(value=1.0))
+        late = sample.span(claim)
+        assert await store.add_spans([reward, late]) == Ingest(accepted=1, late=1)
+        assert await store.add_spans([reward, late]) == Ingest(duplicate=1, late=1)
+        await store.consume([claim.rollout.id])
+        after = sample.span(claim, kind=SpanKind.REWARD, reward=Reward(value=1.0))
+        assert await store.add_spans([after]) == Ingest(late=1)
+        assert await store.spans([claim.rollout.id]) == [reward]
 
     async def test_a_span_of_no_attempt_does_not_take_others_along(
         self, store: StoreLifecycle

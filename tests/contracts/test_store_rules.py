@@ -178,6 +178,13 @@ class AcceptsEverySpan(MemoryStore):
         return Ingest(accepted=len(spans))
 
 
+class HasNoGrace(MemoryStore):
+    async def enqueue(self, rollouts):
+        return await super().enqueue(
+            [replace(one, limits=replace(one.limits, reward_grace_s=0.0)) for one in rollouts]
+        )
+
+
 class DropsBatchesWithStrangers(MemoryStore):
     async def add_spans(self, spans):
         for span in spans:
@@ -262,6 +269,7 @@ BROKEN = [
     (MixesAttempts, "test_spans_of_one_attempt_can_be_told_apart"),
     (AcceptsEverySpan, "test_repeated_spans_are_stored_once_and_counted"),
     (AcceptsEverySpan, "test_late_spans_are_refused_and_counted"),
+    (HasNoGrace, "test_rewards_are_taken_within_their_grace_until_consumed"),
     (DropsBatchesWithStrangers, "test_a_span_of_no_attempt_does_not_take_others_along"),
     (ReplacesWhatUtf8Lacks, "test_any_text_and_number_is_read_as_written"),
     (TakesJsonOnly, "test_values_that_are_no_json_become_their_repr"),
