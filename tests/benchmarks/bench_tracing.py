@@ -20,14 +20,14 @@ from typing import Any
 from uuid import uuid4
 
 import httpx
+from agl_langchain import AglCallbackHandler
+from agl_langchain._integration import LangChainIntegration
 
 from agl_core.tracing.context import AttemptContext, enter, origins_of
 from agl_core.tracing.recorder import Recorder
 from agl_core.tracing.wire import Wire
 from agl_core.types import LLM, Attempt, Resources, Rollout, Task
 from agl_core.types.ids import new_id
-from agl_langchain import AglCallbackHandler
-from agl_langchain._integration import LangChainIntegration
 
 RESULT = Path(__file__).parents[2] / "docs" / "benchmarks" / "tracing.json"
 CALLS_PER_ATTEMPT = 20
