@@ -27,6 +27,7 @@ from agl_core.types import (
     Claim,
     Failure,
     FailureKind,
+    Limits,
     ModelCall,
     Policy,
     Resources,
@@ -41,7 +42,9 @@ __all__ = ["POLICY", "Action", "Bench", "Played"]
 POLICY: Final = Policy(name="policy", agents=("*",), trainable=True, model="fake-model", version=1)
 Action = Callable[[Job], Any]
 """A program to run in a rollout: sync, in a thread of its own, or async, in a task of its own."""
-_ROUND_S: Final = 30.0
+_ROUND_S: Final = 60.0
+_PATIENT: Final = Limits(timeout_s=600.0, lease_s=600.0)
+"""Nobody sends heartbeats here, and the machine may be slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +121,9 @@ class Bench:
             recorder: Makes each attempt's recorder.
         """
         tasks = [
-            Rollout(id=new_id("rollout"), task=Task(id=str(number)), run_id="bench")
+            Rollout(
+                id=new_id("rollout"), task=Task(id=str(number)), run_id="bench", limits=_PATIENT
+            )
             for number in range(rollouts)
         ]
         await self._store.enqueue(tasks)

@@ -11,7 +11,8 @@ from langchain_core.callbacks import BaseCallbackHandler
 
 from agl_core import semconv
 from agl_core.tracing import active, guarded
-from agl_langchain._runs import FRAMEWORK, Run, RunTable, Start
+from agl_langchain._run import FRAMEWORK, Run, Start
+from agl_langchain._runs import RunTable
 
 
 class AglCallbackHandler(BaseCallbackHandler):

@@ -10,7 +10,8 @@ from langchain_core.tracers.context import register_configure_hook
 from agl_core.tracing.context import active, opened_here
 from agl_core.types import Scope
 from agl_langchain._handler import AglCallbackHandler
-from agl_langchain._runs import FRAMEWORK, RunTable
+from agl_langchain._run import FRAMEWORK
+from agl_langchain._runs import RunTable
 
 
 class LangChainIntegration:

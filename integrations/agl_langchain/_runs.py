@@ -7,10 +7,8 @@ attempt, so a run that reaches two of them is recorded once.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeGuard, cast
+from dataclasses import dataclass
+from typing import Any, TypeGuard, cast
 from uuid import UUID
 
 from langchain_core.runnables.config import var_child_runnable_config
@@ -19,39 +17,9 @@ from agl_core import semconv
 from agl_core.tracing.context import AttemptContext, close_scope, open_scope, opened_here
 from agl_core.tracing.recorder import Recorder
 from agl_core.types import Scope, ScopeKind, SpanKind
+from agl_langchain import _tasks
 from agl_langchain._agents import NO_NAMES, Introduction, Names, introduced
-
-FRAMEWORK: Final = "langchain"
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """One start callback, whatever its kind."""
-
-    run_id: UUID
-    parent_run_id: UUID | None
-    name: str
-    metadata: Mapping[str, Any] | None
-    attributes: dict[str, Any] = field(default_factory=dict[str, Any])
-
-
-@dataclass(eq=False)
-class Run:
-    """One open run."""
-
-    table: RunTable
-    run_id: UUID
-    scope: Scope
-    """Also holds the id of the run's span."""
-    names: Names
-    in_named_agent: bool
-    speaker: Run | None
-    """The run with which the agent that speaks here began; None for an agent named elsewhere."""
-    agent_shown: bool = False
-    """The span of this run, if it began an agent, says so."""
-    outer_call: Run | None = None
-    """Model calls: one that was open here and had not sent, perhaps a wrapper around this one."""
-    wraps_call: bool = False
+from agl_langchain._run import FRAMEWORK, Run, Start, is_control_flow
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,16 +158,19 @@ class RunTable:
             self._recorder.update(run.scope.span_id, kind=SpanKind.OPERATION)
 
     def _current(self) -> Run | None:
+        """The run whose code this is."""
+        return _tasks.innermost(self._configured(), self)
+
+    def _configured(self) -> Run | None:
         """The run whose code this is, as LangChain's own context variable says."""
         config = var_child_runnable_config.get()
-        if config is None:
-            return None
-        run_id: UUID | None = getattr(config.get("callbacks"), "parent_run_id", None)
+        run_id: UUID | None = getattr((config or {}).get("callbacks"), "parent_run_id", None)
         return self._runs.get(run_id) if run_id is not None else None
 
     def _place(self, start: Start) -> _Place:
-        parent = self._runs.get(start.parent_run_id) if start.parent_run_id else None
-        parent = parent or self._current()
+        named = self._runs.get(start.parent_run_id) if start.parent_run_id else None
+        named = named or self._configured()
+        parent = _tasks.innermost(named, self)
         opened = opened_here()
         while opened is not None and opened.span_id in self._calls:
             opened = opened.parent
@@ -208,7 +179,7 @@ class RunTable:
         introduction = introduced(
             start.name,
             names,
-            NO_NAMES if parent is None else parent.names,
+            NO_NAMES if named is None else named.names,
             in_named_agent=_named(parent, around),
             suspended=around is None or around.agent is None,
         )
@@ -243,12 +214,22 @@ class RunTable:
     def _enter(
         self, start: Start, place: _Place, scope: Scope, *, agent_shown: bool = False
     ) -> Run:
-        run = Run(self, start.run_id, scope, place.names, place.in_named_agent, None, agent_shown)
+        run = Run(
+            self,
+            start.run_id,
+            scope,
+            place.names,
+            in_named_agent=place.in_named_agent,
+            parent=place.parent,
+            speaker=None,
+            agent_shown=agent_shown,
+        )
         if place.introduction is not None:
             run.speaker = run
         elif _at(place.parent, place.around):
             run.speaker = place.parent.speaker
         self._runs[start.run_id] = run
+        _tasks.began(run)
         return run
 
     def _show_agent(self, speaker: Run | None) -> None:
@@ -263,19 +244,6 @@ class RunTable:
             agent=speaker.scope.agent,
             agent_run_id=speaker.scope.agent_run_id,
         )
-
-
-def is_control_flow(error: BaseException) -> bool:
-    """Whether the exception only carries control, so that the run it leaves has not failed.
-
-    True for LangGraph's interrupts and parent commands, told by class identity and never by name,
-    and for a stream whose reader left.
-    """
-    if isinstance(error, GeneratorExit):
-        return True
-    # Not imported here: LangChain works without LangGraph, and who raises has imported it.
-    bubble_up = getattr(sys.modules.get("langgraph.errors"), "GraphBubbleUp", None)
-    return bubble_up is not None and isinstance(error, bubble_up)
 
 
 def _at(parent: Run | None, around: Scope | None) -> TypeGuard[Run]:

@@ -23,7 +23,10 @@ def chat():
     opened = []
 
     def model(job, agent, **fields):
-        client, async_client = DefaultHttpxClient(), DefaultAsyncHttpxClient()
+        client, async_client = (
+            DefaultHttpxClient(verify=False),
+            DefaultAsyncHttpxClient(verify=False),
+        )
         opened.append(client)
         return ChatOpenAI(
             model=job.model(agent),

@@ -26,8 +26,8 @@ class _Models:
     def __init__(self, job, *, streaming=False):
         self._job = job
         self._streaming = streaming
-        self._client = DefaultHttpxClient()
-        self._async_client = DefaultAsyncHttpxClient()
+        self._client = DefaultHttpxClient(verify=False)
+        self._async_client = DefaultAsyncHttpxClient(verify=False)
 
     def __call__(self, agent):
         return ChatOpenAI(

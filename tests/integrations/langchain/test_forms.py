@@ -214,7 +214,7 @@ async def test_graphs_streamed_in_tasks(bench, chat, form):
     async def action(job):
         models = {name: chat(job, name) for name in (PLANNER, WRITER)}
         graph = graph_of({name: _anode(ainvoke, llm) for name, llm in models.items()})
-        options = {"stream_mode": "messages"} if form == "astream" else {"version": "v2"}
+        options = {"stream_mode": "updates"} if form == "astream" else {"version": "v2"}
         assert [each async for each in getattr(graph, form)({}, **options)]
         for llm in models.values():
             await llm.http_async_client.aclose()
