@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from agl_core.config import RunConfig
-from agl_core.config.loader import check_options
+from agl_core.config.loader import check_options, validate
 from agl_core.config.references import load_object, load_tasks
 from agl_core.errors import ConfigError, MissingExtraError
 from agl_core.interfaces import (
@@ -128,14 +128,30 @@ def make_engine(config: RunConfig, plugins: PluginManager, setup: AlgorithmSetup
     """
     section, registry = config.engine, plugins.registry("engines")
     options = check_options(section, registry.options_model(section.name), where="engine")
+    if setup is not None:
+        setup = replace(setup, loss_factory=_loss_factory(setup, section.name, plugins))
     engine: Engine = registry.create(section.name, options, setup)
+    return engine
+
+
+def _loss_factory(
+    setup: AlgorithmSetup, engine: str, plugins: PluginManager
+) -> Callable[[Mapping[str, Any]], Any]:
     losses = plugins.registry("losses")
-    if setup is not None and f"{section.name}.{setup.loss}" not in losses:
+    name = f"{engine}.{setup.loss}"
+    if name not in losses:
         raise ConfigError(
-            f"Engine {section.name!r} has no loss {setup.loss!r}, which algorithm {setup.name!r} "
+            f"Engine {engine!r} has no loss {setup.loss!r}, which algorithm {setup.name!r} "
             f"needs; registered losses: {losses.names()}"
         )
-    return engine
+
+    def make(options: Mapping[str, Any]) -> Any:
+        model = losses.options_model(name)
+        if model is None:
+            return losses.create(name)
+        return losses.create(name, validate(model, dict(options), where=f"loss {name}"))
+
+    return make
 
 
 def make_store(config: RunConfig, plugins: PluginManager, directory: Path) -> StoreLifecycle:
