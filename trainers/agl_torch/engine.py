@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,11 @@ from agl_torch.serving.lane import Lane, LaneLimits
 from agl_torch.serving.worker import Worker
 from agl_torch.trainer import PolicyTrainer
 from agl_torch.weights import fingerprint
+
+_SWITCH_INTERVAL_S = 0.0005
+"""While the engine runs. Its thread takes the interpreter's lock back after each of some 300 tensor
+operations per token, and waits up to this long for it when agents are busy in Python: at the
+default of 5 ms, a fully busy thread beside it makes generation 1.7 times slower than at this."""
 
 
 class TorchEngine:
@@ -47,6 +53,8 @@ class TorchEngine:
         self._device = _device(options.device)
         self._dtype = _dtype(options.dtype, self._device)
         self._worker = Worker()
+        self._interval: float | None = None
+        """The interpreter's switch interval before `start`."""
         self._policies: dict[str, LoadedPolicy] = {}
         self._trainers: dict[str, PolicyTrainer] = {}
 
@@ -57,15 +65,20 @@ class TorchEngine:
             ConfigError: a model path is wrong or its tokenizer has no chat template.
         """
         self._worker.start()
+        self._interval = sys.getswitchinterval()
+        sys.setswitchinterval(min(self._interval, _SWITCH_INTERVAL_S))
         try:
             await self._worker.run(lambda: self._load(policies))
         except BaseException:
-            await self._worker.stop()
+            await self.stop()
             raise
 
     async def stop(self) -> None:
         """End the thread; answers under way end with an error."""
         await self._worker.stop()
+        if self._interval is not None:
+            sys.setswitchinterval(self._interval)
+            self._interval = None
 
     def backend(self, policy: str) -> TorchBackend:
         """The endpoint of one policy.

@@ -36,7 +36,8 @@ class TorchOptions(BaseModel):
     """Threads of one CPU operation. None: one less than there are cores, so that the event loop and
     the agents have one."""
     deterministic: bool = False
-    """Make an answer bitwise independent of what else is in the batch, at the price of speed."""
+    """Make an answer's bits independent of what else is being generated, for about half the speed
+    and on one CPU thread. Training is bitwise repeatable on a CPU in any case."""
     max_batch_size: PositiveInt = 64
     """Answers that are generated at the same time, per policy."""
     max_new_tokens: PositiveInt = 512

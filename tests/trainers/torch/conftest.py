@@ -220,6 +220,17 @@ def run_engine() -> Callable[..., Any]:
     return running
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Let other tasks and threads run until `condition` holds."""
+    while not condition():  # noqa: ASYNC110 (the engine's thread tells nobody)
+        await asyncio.sleep(0)
+
+
+@pytest.fixture(scope="session")
+def wait_until() -> Callable[..., Awaitable[None]]:
+    return until
+
+
 @pytest.fixture
 def client() -> Callable[[TorchEngine, str], Client]:
     return Client

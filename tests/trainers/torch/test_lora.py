@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -148,7 +148,7 @@ async def test_an_adapter_that_does_not_fit_is_refused(
         save_file({**state, f"{name}.odd": tensor.clone()}, path)
         with pytest.raises(ConfigError, match="odd"):
             await engine.load("p", str(tmp_path), version=1)
-        Path(path).unlink()
+        await asyncio.to_thread(path.unlink)
         with pytest.raises(ConfigError, match="no adapter"):
             await engine.load("p", str(tmp_path), version=1)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from agl_torch.serve import serve
 
 from agl_core.errors import ConfigError
-from agl_torch.serve import serve
 
 
 async def _served(directory: str) -> tuple[asyncio.Task[None], str]:

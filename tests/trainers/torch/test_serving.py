@@ -209,12 +209,11 @@ async def test_closing_a_reply_frees_its_slot(model_path, run_engine):
         assert engine.active("p") == 0
 
 
-async def test_cancelling_a_waiting_caller_frees_its_slot(model_path, run_engine):
+async def test_cancelling_a_waiting_caller_frees_its_slot(model_path, run_engine, wait_until):
     async with run_engine([Policy(name="p", model=model_path)]) as engine:
         body = json.dumps({"messages": [{"role": "user", "content": "x"}], "n": 8}).encode()
         task = asyncio.create_task(engine.backend("p").chat(body, headers={}, timeout_s=60))
-        while engine.active("p") == 0:
-            await asyncio.sleep(0)
+        await wait_until(lambda: engine.active("p") > 0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -230,12 +229,11 @@ async def test_a_time_limit_ends_a_request(serve):
             await client.ask(n=64, max_tokens=400, stream=stream, timeout_s=0.05)
 
 
-async def test_stopping_the_engine_ends_requests_with_an_error(serve, model_path, run_engine):
+async def test_stopping_the_engine_ends_requests_with_an_error(model_path, run_engine, wait_until):
     async with run_engine([Policy(name="p", model=model_path)]) as engine:
         body = json.dumps({"messages": [{"role": "user", "content": "x"}], "n": 8}).encode()
         task = asyncio.create_task(engine.backend("p").chat(body, headers={}, timeout_s=60))
-        while engine.active("p") == 0:
-            await asyncio.sleep(0)
+        await wait_until(lambda: engine.active("p") > 0)
     with pytest.raises(EngineError, match="stopped"):
         await task
     with pytest.raises(EngineError, match="not running"):

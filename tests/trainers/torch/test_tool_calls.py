@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from agl_torch.chat.toolcalls import ToolCall, ToolCallParser
@@ -44,7 +45,7 @@ fragments = st.lists(
 @given(fragments, st.lists(st.integers(0, 200), max_size=8))
 def test_every_cut_gives_the_same(text, cuts):
     places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
-    pieces = [text[a:b] for a, b in zip(places, places[1:], strict=False)]
+    pieces = [text[a:b] for a, b in pairwise(places)]
     assert parse(pieces) == parse([text]) == parse(list(text))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import math
 
@@ -211,16 +212,13 @@ async def test_a_broken_optimizer_state_is_named(run_engine, policy, tmp_path):
 
 
 async def test_new_weights_answer_the_next_request_and_no_request_mixes(
-    run_engine, client, policy, sampled, make_batch, recompute, model_path, tmp_path
+    run_engine, client, policy, sampled, make_batch, recompute, model_path, tmp_path, wait_until
 ):
-    import asyncio
-
     async with run_engine([policy], setup(lr=3e-2), max_batch_size=4) as engine:
         asker = client(engine, "p")
         batch = make_batch([sampled([1], [2, 3], [-1.0, -1.0])])
         early = [asyncio.create_task(asker.ask("hello", n=6, max_tokens=60)) for _ in range(2)]
-        while engine.active("p") == 0:
-            await asyncio.sleep(0)
+        await wait_until(lambda: engine.active("p") > 0)
         updating = asyncio.create_task(engine.update(batch))
         await asyncio.sleep(0)
         late = [asyncio.create_task(asker.ask("hello", n=2, max_tokens=60)) for _ in range(2)]
