@@ -48,6 +48,7 @@ class FileOwnership:
                 except BlockingIOError:
                     continue
                 except OSError:
+                    self.leave()
                     return False
                 return kind == fcntl.LOCK_EX
             if time.monotonic() > end:
