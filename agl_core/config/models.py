@@ -138,7 +138,7 @@ class CaptureConfig(_Config):
     max_error_share: float = Field(default=0.0, ge=0, le=1)
     """Share of a step's attempts that may be dropped for capture errors before the run stops."""
     reward_grace_s: float = Field(default=0.0, ge=0)
-    """Rewards that come up to this long after an attempt ends still count; each step waits for it."""
+    """Rewards that come up to this long after an attempt ends still count; every step waits."""
 
 
 class StoreConfig(_Config):
