@@ -65,7 +65,7 @@ class RegisterSpecs:
 
     @hookspec(historic=True)
     def agl_register_checks(self, register: Register) -> None:
-        """Offer checks of a framework's pitfalls, asked before training."""
+        """Offer checks of a framework's pitfalls."""
 
     @hookspec(historic=True)
     def agl_register_panels(self, register: Register) -> None:
