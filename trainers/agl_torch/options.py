@@ -44,8 +44,9 @@ class TorchOptions(BaseModel):
     """Limit of an answer whose request names none."""
     max_model_len: PositiveInt | None = None
     """Longest prompt plus answer in tokens; the model's own limit when None."""
-    kv_tokens: PositiveInt = 262_144
-    """Room for keys and values per policy, in tokens; answers wait until theirs fit."""
+    kv_tokens: PositiveInt = 131_072
+    """Bound on keys and values per policy, in tokens: answers under way times the longest that any
+    of them may become. Others wait."""
     prefix_tokens: int = Field(default=65_536, ge=0)
     """Room per policy for keys and values of earlier prompts, which prompts with the same beginning
     reuse; 0 keeps none."""

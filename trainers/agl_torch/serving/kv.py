@@ -58,7 +58,7 @@ class SlotCache(Cache):
             return
         layers, heads, width = self._shape
         length = max(self.length, -(-length // _LENGTH_STEP) * _LENGTH_STEP)
-        slots = max(self.slots, slots)
+        slots = self.slots if slots <= self.slots else max(slots, 2 * self.slots)
         # Zeros: a masked key that is not finite would still poison the weighted sum.
         grown = self._kv.new_zeros((layers, 2, slots, heads, length, width))
         grown[:, :, :keep, :, : self.length] = self._kv[:, :, :keep]

@@ -100,9 +100,9 @@ class Lane:
         self._admit()
         if not self._rows:
             return
-        logits = self._decoder.next_logits(
-            [row.last for row in self._rows], [row.cached for row in self._rows]
-        )
+        lengths = [row.cached for row in self._rows]
+        self._decoder.reserve(len(lengths), max(lengths) + 1, keep=len(lengths))
+        logits = self._decoder.next_logits([row.last for row in self._rows], lengths)
         sampled = sample(
             logits,
             [row.generation.sampling for row in self._rows],
@@ -156,8 +156,9 @@ class Lane:
             chosen.append(self._waiting.popleft())
             chosen[-1].generation.version = self.version
         if chosen:
+            longest = max(len(answer.prompt) for answer in chosen)
             slots = len(self._rows) + len(chosen)
-            self._decoder.reserve(slots, length, keep=len(self._rows))
+            self._decoder.reserve(slots, longest, keep=len(self._rows))
             self._place(chosen)
 
     def _place(self, chosen: Sequence[Answer]) -> None:
