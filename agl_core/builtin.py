@@ -39,6 +39,15 @@ def agl_register_stores(register: Register) -> None:
 
 
 @hookimpl
+def agl_register_adapters(register: Register) -> None:
+    register(
+        "trajectory",
+        "agl_core.adapters:TrajectoryAdapter",
+        summary="joins calls by id into one token path per conversation",
+    )
+
+
+@hookimpl
 def agl_register_rewards(register: Register) -> None:
     for name, summary in (
         ("exact_match", "the answer equals the expected one"),

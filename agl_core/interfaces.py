@@ -258,7 +258,11 @@ class Engine(Protocol):
         ...
 
     async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:
-        """Write weights and tokenizer as a servable directory; with optimizer state to resume."""
+        """Write weights and tokenizer as a servable directory.
+
+        What only a resumption needs goes to files named ``training_state*``, which an export
+        leaves out.
+        """
         ...
 
     async def load(self, policy: str, directory: str, *, version: int) -> None:

@@ -130,7 +130,7 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
 def _model(model: str | None) -> dict[str, Any]:
     """A URL chooses the engine that only serves."""
     if model is not None and model.startswith(("http://", "https://")):
-        return {"engine.name": "http", "engine.base_url": model, "model": "default"}
+        return {"engine.name": "http", "engine.base_url": model, "model": "auto"}
     return {"model": model}
 
 

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from agl_core.adapters import TrajectoryAdapter
 from agl_core.app.parts import (
     Agent,
     make_algorithm,
@@ -24,7 +23,7 @@ from agl_core.config.loader import save_config
 from agl_core.config.policies import resolve_policies, trained_agents
 from agl_core.errors import TrainingError
 from agl_core.gateway import GatewayOptions, GatewayServer
-from agl_core.interfaces import Algorithm, Engine, Observer, StoreLifecycle
+from agl_core.interfaces import Adapter, Algorithm, Engine, Observer, StoreLifecycle
 from agl_core.plugins import PluginManager
 from agl_core.rewards import Scorer
 from agl_core.runner import Runner, RunnerOptions
@@ -56,7 +55,7 @@ class Rooms:
     gateway: GatewayServer
     engine: Engine
     runner: Runner
-    adapter: TrajectoryAdapter
+    adapter: Adapter
     source: RolloutSource
     events: Events
     policies: list[Policy]
@@ -78,7 +77,8 @@ async def open_rooms(plan: Blueprint, *, training: bool) -> AsyncGenerator[Rooms
     engine = make_engine(config, plan.plugins, setup)
     if not engine.trains:
         policies = [msgspec.structs.replace(policy, trainable=False) for policy in policies]
-    adapter = TrajectoryAdapter(
+    adapter: Adapter = plan.plugins.registry("adapters").create(
+        config.capture.adapter,
         trained_agents(config, policies) if training else [],
         policies=policies,
         channel_weights=config.channel_weights,

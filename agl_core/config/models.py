@@ -135,6 +135,8 @@ class RolloutConfig(_Config):
 
 
 class CaptureConfig(_Config):
+    adapter: str = "trajectory"
+    """A registered adapter, which turns recorded attempts into trajectories."""
     max_error_share: float = Field(default=0.0, ge=0, le=1)
     """Share of a step's attempts that may be dropped for capture errors before the run stops."""
     reward_grace_s: float = Field(default=0.0, ge=0)

@@ -116,6 +116,14 @@ class HttpBackend:
 
     async def max_model_len(self) -> int | None:
         """Longest prompt plus answer in tokens, where the endpoint's ``/models`` tells."""
+        rows = await self._models()
+        return next((row.max_model_len for row in rows if row.id == self.model), None)
+
+    async def models(self) -> list[str]:
+        """Names of the models that the endpoint's ``/models`` lists; empty where it does not."""
+        return [row.id for row in await self._models()]
+
+    async def _models(self) -> list[_Model]:
         from aiohttp import ClientError, ClientTimeout  # noqa: PLC0415
 
         url = self.base_url + "/models"
@@ -124,12 +132,11 @@ class HttpBackend:
             async with self._session().get(url, headers=self._headers, timeout=timeout) as answer:
                 listed: Any = await answer.json(content_type=None)
         except (ClientError, asyncio.TimeoutError, OSError, ValueError):
-            return None
+            return []
         try:
-            rows = msgspec.convert(listed, _ModelList).data
+            return msgspec.convert(listed, _ModelList).data
         except msgspec.ValidationError:
-            return None
-        return next((row.max_model_len for row in rows if row.id == self.model), None)
+            return []
 
     async def close(self) -> None:
         """Close all connections; idempotent."""

@@ -13,6 +13,9 @@ from agl_core.gateway.backend_http import HttpBackend
 from agl_core.interfaces import AlgorithmSetup, Backend
 from agl_core.types import Batch, Policy, Update
 
+AUTO = "auto"
+"""As a policy's model: the one model that the endpoint lists."""
+
 
 class HttpOptions(BaseModel):
     """Options of the engine ``http``."""
@@ -26,7 +29,7 @@ class HttpOptions(BaseModel):
 
 
 class HttpEngine:
-    """Serves every policy from one endpoint; a policy's `model` is the model name there."""
+    """Serves every policy from one endpoint; a policy's `model` is the model name there, or ``auto``."""
 
     trains = False
 
@@ -42,11 +45,17 @@ class HttpEngine:
         self._backends: dict[str, HttpBackend] = {}
 
     async def start(self, policies: Sequence[Policy]) -> None:
+        """Connect the policies.
+
+        Raises:
+            ConfigError: a policy's model is ``auto`` and the endpoint does not list exactly one.
+        """
         key = os.environ.get(self._options.api_key_env, "")
         for policy in policies:
-            self._backends[policy.name] = HttpBackend(
-                self._options.base_url, api_key=key, model=policy.model
-            )
+            backend = HttpBackend(self._options.base_url, api_key=key, model=policy.model)
+            self._backends[policy.name] = backend
+            if policy.model == AUTO:
+                backend.model = await self._only_model(backend)
 
     async def stop(self) -> None:
         for backend in self._backends.values():
@@ -67,6 +76,14 @@ class HttpEngine:
 
     async def fingerprint(self, policy: str) -> str:
         self._refuse(f"read the weights of policy {policy!r}")
+
+    async def _only_model(self, backend: HttpBackend) -> str:
+        names = await backend.models()
+        if len(names) != 1:
+            raise ConfigError(
+                f"Endpoint {self._options.base_url} lists the models {names}: name one in 'model'"
+            )
+        return names[0]
 
     def _refuse(self, what: str) -> NoReturn:
         raise ConfigError(

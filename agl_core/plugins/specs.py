@@ -41,7 +41,7 @@ class RegisterSpecs:
 
     @hookspec(historic=True)
     def agl_register_adapters(self, register: Register) -> None:
-        """Offer adapters that turn attempt records into trajectories."""
+        """Offer adapters: ``factory(agents, *, policies, channel_weights) -> Adapter``."""
 
     @hookspec(historic=True)
     def agl_register_rewards(self, register: Register) -> None:

@@ -106,5 +106,6 @@ class Report(msgspec.Struct, kw_only=True):
         if self.best is None:
             raise TrainingError(f"Run {self.run_id!r} has no checkpoint to export: it took no step")
         target = Path(directory)
-        shutil.copytree(Path(self.best) / "policies", target, dirs_exist_ok=True)
+        resumable = shutil.ignore_patterns("training_state*")
+        shutil.copytree(Path(self.best) / "policies", target, dirs_exist_ok=True, ignore=resumable)
         return str(target)

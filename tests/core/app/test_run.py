@@ -88,7 +88,9 @@ def test_validation_chooses_the_best_checkpoint_and_exports_it(bench: Bench) -> 
     best = max(report.evaluations[1:], key=lambda evaluation: evaluation.score.mean)
     assert report.best is not None
     assert report.best.endswith(f"step-{best.step:06d}")
+    (Path(report.best) / "policies" / "trained" / "training_state.pt").write_bytes(b"momentum")
     exported = Path(report.export(str(bench.directory / "out")))
+    assert not list(exported.rglob("training_state*"))
     assert (exported / "trained" / "logits.json").is_file()
 
 
