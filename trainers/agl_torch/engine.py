@@ -24,8 +24,8 @@ from agl_torch.weights import fingerprint
 
 _SWITCH_INTERVAL_S = 0.0005
 """While the engine runs. Its thread takes the interpreter's lock back after each of some 300 tensor
-operations per token, and waits up to this long for it when agents are busy in Python: at the
-default of 5 ms, a fully busy thread beside it makes generation 1.7 times slower than at this."""
+operations per token, and waits up to this long for it when agents are busy in Python. At the
+default of 5 ms, generation beside one fully busy thread took 1.1 to 1.7 times as long."""
 
 
 class TorchEngine:

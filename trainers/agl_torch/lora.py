@@ -38,7 +38,7 @@ class SharedBase:
         """Add an adapter that changes nothing yet.
 
         Raises:
-            ConfigError: the model has no layer named in `options.targets`.
+            ConfigError: the model has no layer named in `options.targets`, or it cannot be merged.
         """
         config = LoraConfig(
             r=options.rank,
@@ -55,8 +55,19 @@ class SharedBase:
                     f"engine.lora.targets {options.targets!r} fit no layer of the model ({error}): "
                     f"name endings such as 'q_proj', or 'all-linear'"
                 ) from error
+        self._check_tied(options)
         self._active = adapter
         self.activate(None)
+
+    def _check_tied(self, options: LoraOptions) -> None:
+        """Refuse an adapter on one side of weights that input and output share."""
+        ends = (self.model.get_input_embeddings(), self.model.get_output_embeddings())
+        tied = getattr(self.model.config, "tie_word_embeddings", False)
+        if tied and any(isinstance(end, LoraLayer) for end in ends):
+            raise ConfigError(
+                f"engine.lora.targets {options.targets!r} name the embedding, which this model's "
+                f"input and output share, so the adapter could not be merged: leave it out"
+            )
 
     def _inject(self, adapter: str, config: LoraConfig) -> None:
         if self._tuner is None:

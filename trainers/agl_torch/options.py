@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 
 class LoraOptions(BaseModel):
@@ -13,7 +13,7 @@ class LoraOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     rank: PositiveInt = 16
-    alpha: PositiveFloat = 32.0
+    alpha: PositiveInt = 32
     """The adapter's product is scaled by ``alpha / rank``."""
     targets: list[str] | Literal["all-linear"] = "all-linear"
     """Endings of the names of the linear layers to adapt; the output head is never among them

@@ -157,3 +157,9 @@ async def test_targets_that_fit_no_layer_are_refused(run_engine, policies):
     with pytest.raises(ConfigError, match="made_up"):
         async with run_engine(policies[:1], SETUP, lora={"targets": ["made_up"]}):
             pass
+
+
+async def test_shared_embeddings_take_no_adapter(run_engine, policies):
+    with pytest.raises(ConfigError, match="share"):
+        async with run_engine(policies[:1], SETUP, lora={"targets": ["q_proj", "lm_head"]}):
+            pass

@@ -17,7 +17,7 @@ _PASS_TOKENS = 4096
 """Prompt tokens, padding included, of one pass."""
 _PASS_PADDING = 1.25
 """Longest of the prompts in a pass by the shortest."""
-_FIXED_ROWS = 16
+_FIXED_ROWS = 32
 _FIXED_KEYS = 128
 _KEY_STEP = 8
 
