@@ -160,6 +160,6 @@ async def test_targets_that_fit_no_layer_are_refused(run_engine, policies):
 
 
 async def test_shared_embeddings_take_no_adapter(run_engine, policies):
-    with pytest.raises(ConfigError, match="share"):
+    with pytest.raises(ConfigError, match="share"), pytest.warns(UserWarning, match="tie_word"):
         async with run_engine(policies[:1], SETUP, lora={"targets": ["q_proj", "lm_head"]}):
             pass
