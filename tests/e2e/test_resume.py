@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from agl_demo.command import demo_config
 
 from agl_core.app import App
 from agl_core.types import Report
-from agl_demo.command import demo_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
