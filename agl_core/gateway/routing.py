@@ -170,4 +170,4 @@ class Router:
 
 
 def _serves(policy: Policy, agent: str) -> bool:
-    return any(fnmatchcase(agent, pattern) for pattern in policy.agents)
+    return agent in policy.agents or any(fnmatchcase(agent, glob) for glob in policy.agents)

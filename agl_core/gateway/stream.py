@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 __all__ = ["DONE", "Event", "EventParser", "render"]
 
@@ -11,8 +10,7 @@ DONE: Final = b"[DONE]"
 _BOM: Final = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One event; `data` holds its lines joined by a line feed, undecoded."""
 
     data: bytes
@@ -77,5 +75,7 @@ class EventParser:
 
 def render(data: bytes, *, name: bytes = b"") -> bytes:
     """One event in wire form."""
+    if not name and b"\n" not in data:
+        return b"data: " + data + b"\n\n"
     head = b"event: " + name + b"\n" if name else b""
     return head + b"".join(b"data: " + line + b"\n" for line in data.split(b"\n")) + b"\n"
