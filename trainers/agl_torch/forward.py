@@ -51,7 +51,8 @@ class CausalModel:
         parameters = inspect.signature(_unwrapped(module).forward).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
         self._select: Tensor | None = None
-        module.get_output_embeddings().register_forward_pre_hook(self._narrow)
+        model: Any = module  # a transformers model, whose methods nn.Module does not declare
+        model.get_output_embeddings().register_forward_pre_hook(self._narrow)
 
     @property
     def device(self) -> torch.device:
@@ -97,7 +98,7 @@ def _within(rows: Rows, window: int | None) -> Tensor:
 def _windows(config: Any) -> int | dict[str, int | None] | None:
     """The sliding window of all layers, or of each kind of layer where a model mixes them."""
     window = getattr(config, "sliding_window", None)
-    kinds = set(getattr(config, "layer_types", None) or ())
+    kinds: set[str] = set(getattr(config, "layer_types", None) or ())
     if unknown := kinds - {_FULL, _SLIDING}:
         raise ConfigError(
             f"Model type {config.model_type!r} has layers of kind {sorted(unknown)}, which engine "
@@ -108,6 +109,6 @@ def _windows(config: Any) -> int | dict[str, int | None] | None:
     return None if kinds else window
 
 
-def _unwrapped(module: nn.Module) -> nn.Module:
+def _unwrapped(module: Any) -> nn.Module:
     """The transformers model inside a peft wrapper."""
     return module.get_base_model() if hasattr(module, "get_base_model") else module

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import LoraConfig
@@ -187,6 +188,7 @@ class LoraWeights:
         for name, layer in self._base.model.named_modules():
             if isinstance(layer, LoraLayer):
                 weight = merged[f"{name}.weight"]
-                delta = layer.get_delta_weight(self._adapter)
+                adapted: Any = layer
+                delta = adapted.get_delta_weight(self._adapter)
                 merged[f"{name}.weight"] = (weight.float() + delta.float()).to(weight.dtype)
         return merged

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ def load_model(source: str, *, dtype: torch.dtype, device: torch.device) -> PreT
     _check_local(source)
     with without_progress_bars():
         try:
-            model = AutoModelForCausalLM.from_pretrained(
+            model: Any = AutoModelForCausalLM.from_pretrained(
                 source, dtype=dtype, attn_implementation="sdpa"
             )
         except (OSError, ValueError) as error:
@@ -57,17 +57,20 @@ def context_length(config: Any, *, wanted: int | None) -> int:
     Raises:
         ConfigError: more is wanted, or neither says anything.
     """
-    own = getattr(config, "max_position_embeddings", None)
-    if wanted is None and own is None:
-        raise ConfigError(
-            f"Model type {config.model_type!r} names no context length: set engine.max_model_len"
-        )
-    if wanted is not None and own is not None and wanted > own:
+    own: int | None = getattr(config, "max_position_embeddings", None)
+    if wanted is None:
+        if own is None:
+            raise ConfigError(
+                f"Model type {config.model_type!r} names no context length: "
+                f"set engine.max_model_len"
+            )
+        return own
+    if own is not None and wanted > own:
         raise ConfigError(
             f"engine.max_model_len is {wanted}, but the model's context holds {own} tokens: "
             f"set at most that"
         )
-    return own if wanted is None else wanted
+    return wanted
 
 
 def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
@@ -99,7 +102,7 @@ def _first_line(error: Exception) -> str:
 
 
 @contextmanager
-def without_progress_bars() -> Iterator[None]:
+def without_progress_bars() -> Generator[None]:
     """Keep transformers' progress bars out of the program's own display."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()

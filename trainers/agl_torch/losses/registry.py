@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
@@ -13,10 +14,14 @@ from agl_torch.losses.base import Loss
 from agl_torch.losses.cross_entropy import CrossEntropy, CrossEntropyOptions
 from agl_torch.losses.policy_gradient import PolicyGradient, PolicyGradientOptions
 
-_LOSSES: Final[Mapping[str, tuple[Callable[[Any], Loss], type[BaseModel]]]] = {
-    "policy_gradient": (PolicyGradient, PolicyGradientOptions),
-    "cross_entropy": (CrossEntropy, CrossEntropyOptions),
-}
+_Entry = tuple[Callable[[Any], Loss], type[BaseModel]]
+
+_LOSSES: Final = MappingProxyType[str, _Entry](
+    {
+        "policy_gradient": (PolicyGradient, PolicyGradientOptions),
+        "cross_entropy": (CrossEntropy, CrossEntropyOptions),
+    }
+)
 
 
 def make_loss(setup: AlgorithmSetup) -> Loss:
