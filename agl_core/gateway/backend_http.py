@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from agl_core.errors import EngineError
-from agl_core.gateway.http1 import Client, Connection
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientSession
 
 _CONNECT_S: Final = 30.0
 _IDLE_S: Final = 4.0
@@ -26,18 +28,14 @@ class _ModelList(msgspec.Struct):
     data: list[_Model]
 
 
-_models = msgspec.json.Decoder(_ModelList)
-
-
 class HttpReply:
     """An answer as it arrives."""
 
-    def __init__(self, client: Client, connection: Connection, base_url: str) -> None:
-        self._client = client
-        self._connection = connection
+    def __init__(self, response: ClientResponse, base_url: str) -> None:
+        self._response = response
         self._base_url = base_url
-        self.status = connection.status
-        self.headers: Mapping[str, str] = connection.headers
+        self.status = response.status
+        self.headers: Mapping[str, str] = response.headers
 
     async def body(self) -> AsyncIterator[bytes]:
         """The body in the pieces in which it arrives.
@@ -45,17 +43,19 @@ class HttpReply:
         Raises:
             EngineError: it broke off.
         """
+        from aiohttp import ClientError  # noqa: PLC0415
+
         try:
-            async for piece in self._connection.body():
-                yield piece
-        except (asyncio.TimeoutError, OSError) as error:
+            async for chunk in self._response.content.iter_any():
+                yield chunk
+        except (ClientError, asyncio.TimeoutError, OSError) as error:
             raise EngineError(
                 f"Answer of {self._base_url} broke off: {error or type(error).__name__}"
             ) from error
 
     async def close(self) -> None:
         """Close the connection unless the body was read to its end."""
-        self._client.release(self._connection)
+        self._response.close()
 
 
 class HttpBackend:
@@ -71,35 +71,48 @@ class HttpBackend:
         """
         self.base_url = base_url.rstrip("/")
         self.model = model
-        self._headers = {"accept-encoding": "identity", "content-type": "application/json"}
+        self._headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
         if api_key:
-            self._headers["authorization"] = f"Bearer {api_key}"
-        self._opened: Client | None = None
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._opened: ClientSession | None = None
 
     async def chat(self, body: bytes, *, headers: Mapping[str, str], timeout_s: float) -> HttpReply:
         """Send one request body as it stands.
 
+        A connection that is dead before an answer has begun is replaced once: a pooled one may have
+        been dropped by the server meanwhile.
+
         Raises:
             EngineError: the endpoint cannot be reached or did not answer in time.
         """
+        from aiohttp import (  # noqa: PLC0415
+            ClientError,
+            ClientOSError,
+            ClientTimeout,
+            ServerDisconnectedError,
+        )
+
+        timeout = ClientTimeout(total=timeout_s, sock_connect=min(_CONNECT_S, timeout_s))
+        request: dict[str, Any] = {
+            "data": body,
+            "headers": {**headers, **self._headers},
+            "timeout": timeout,
+            "allow_redirects": False,
+        }
         url = self.base_url + "/chat/completions"
         try:
-            client = self._client()
-            connection = await client.request(
-                "POST",
-                "/chat/completions",
-                headers={**headers, **self._headers},
-                body=body,
-                timeout_s=timeout_s,
-            )
+            try:
+                response = await self._session().post(url, **request)
+            except (ServerDisconnectedError, ClientOSError):
+                response = await self._session().post(url, **request)
         except asyncio.TimeoutError as error:
             raise EngineError(f"{url} did not answer within {timeout_s:.1f} s") from error
-        except (OSError, ValueError) as error:
+        except (ClientError, OSError) as error:
             raise EngineError(
                 f"Cannot reach {url}: {error or type(error).__name__}. Check that the server runs "
                 f"and that base_url is right"
             ) from error
-        return HttpReply(client, connection, self.base_url)
+        return HttpReply(response, self.base_url)
 
     async def max_model_len(self) -> int | None:
         """Longest prompt plus answer in tokens, where the endpoint's ``/models`` tells."""
@@ -111,26 +124,30 @@ class HttpBackend:
         return [row.id for row in await self._models()]
 
     async def _models(self) -> list[_Model]:
+        from aiohttp import ClientError, ClientTimeout  # noqa: PLC0415
+
+        url = self.base_url + "/models"
+        timeout = ClientTimeout(total=_CONNECT_S)
         try:
-            client = self._client()
-            connection = await client.request(
-                "GET", "/models", headers=self._headers, timeout_s=_CONNECT_S
-            )
-            try:
-                data = b"".join([piece async for piece in connection.body()])
-            finally:
-                client.release(connection)
-            return _models.decode(data).data
-        except (asyncio.TimeoutError, OSError, ValueError):
+            async with self._session().get(url, headers=self._headers, timeout=timeout) as answer:
+                listed: Any = await answer.json(content_type=None)
+        except (ClientError, asyncio.TimeoutError, OSError, ValueError):
+            return []
+        try:
+            return msgspec.convert(listed, _ModelList).data
+        except msgspec.ValidationError:
             return []
 
     async def close(self) -> None:
         """Close all connections; idempotent."""
-        client, self._opened = self._opened, None
-        if client is not None:
-            client.close()
+        session, self._opened = self._opened, None
+        if session is not None:
+            await session.close()
 
-    def _client(self) -> Client:
+    def _session(self) -> ClientSession:
         if self._opened is None:
-            self._opened = Client(self.base_url, connect_s=_CONNECT_S, idle_s=_IDLE_S)
+            from aiohttp import ClientSession, TCPConnector  # noqa: PLC0415
+
+            connector = TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=_IDLE_S)
+            self._opened = ClientSession(connector=connector, read_bufsize=2**20)
         return self._opened
