@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import unicodedata
+from functools import partial
+
 import pytest
 from agl_torch.chat.text import Detokenizer, StopText, Vocabulary
 from hypothesis import given
@@ -24,7 +27,7 @@ def test_every_cut_of_any_tokens_gives_the_text_of_the_whole(vocabulary, tokens,
     assert fed(vocabulary, pieces) == fed(vocabulary, [tokens]) == vocabulary.decode(tokens)
 
 
-@given(st.text(max_size=20))
+@given(st.text(max_size=20).map(partial(unicodedata.normalize, "NFC")))
 def test_text_survives_byte_by_byte(vocabulary, tokenizer, text):
     tokens = tokenizer(text)["input_ids"]
     assert fed(vocabulary, [[token] for token in tokens]) == text
