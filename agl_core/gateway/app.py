@@ -54,6 +54,7 @@ class GatewayServer:
         """
         self._options = options or GatewayOptions()
         self._api_key = f"agl-{secrets.token_urlsafe(24)}"
+        self._bearer = f"Bearer {self._api_key}".encode()
         self._router = Router()
         self.losses = Losses()
         """What did not become training data so far, by cause; calls are counted when written."""
@@ -213,7 +214,7 @@ class GatewayServer:
 
     def _authorise(self, headers: list[tuple[bytes, bytes]]) -> None:
         given = next((value for name, value in headers if name == b"authorization"), b"")
-        if not hmac.compare_digest(given, b"Bearer " + self._api_key.encode()):
+        if not hmac.compare_digest(given, self._bearer):
             message = "Wrong API key: send 'Authorization: Bearer' with the api_key of this run"
             raise Problem(401, "invalid_api_key", message)
 

@@ -13,7 +13,8 @@ from agl_core.errors import EngineError
 from agl_core.gateway import asgi
 from agl_core.gateway.attempts import Call
 from agl_core.gateway.capture import Answer, error_text
-from agl_core.gateway.dialects import chat, chat_answer
+from agl_core.gateway.dialects import chat
+from agl_core.gateway.dialects.chat_answer import Payload
 from agl_core.gateway.problems import Problem
 from agl_core.gateway.routing import Route
 from agl_core.gateway.stream import DONE, Event, EventParser, render
@@ -139,7 +140,7 @@ class Exchange:
     def _take_whole(self, body: bytes) -> bytes:
         """Record a whole answer; its bytes for the client."""
         try:
-            payload = chat_answer.read(body)
+            payload = Payload(body)
         except msgspec.DecodeError as error:
             self.error = f"the backend answered no chat completion ({error}): {body[:200]!r}"
             return body
@@ -148,7 +149,7 @@ class Exchange:
         if self._verbatim or payload.choices is None:
             return body
         request = self.call.request
-        return chat_answer.strip_response(body, request.wants, model=request.model)
+        return payload.stripped(request.wants, model=request.model)
 
     def _take(self, event: Event) -> bytes:
         """Record an event; its bytes for the client."""
@@ -156,7 +157,7 @@ class Exchange:
         if data == DONE:
             return render(DONE)
         try:
-            chunk = chat_answer.read(data)
+            chunk = Payload(data)
         except msgspec.DecodeError as error:
             self.answer.error = f"an event of the stream is no chunk ({error}): {data[:200]!r}"
             return render(data, name=event.name)
@@ -167,7 +168,7 @@ class Exchange:
             return b""
         if chunk.choices is not None:
             request = self.call.request
-            data = chat_answer.strip_chunk(data, request.wants, model=request.model)
+            data = chunk.stripped_chunk(request.wants, model=request.model)
         return render(data, name=event.name) if data else b""
 
 

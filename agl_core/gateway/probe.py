@@ -11,7 +11,7 @@ import msgspec
 
 from agl_core.errors import EngineError, MissingTokensError
 from agl_core.gateway.capture import Answer
-from agl_core.gateway.dialects import chat_answer
+from agl_core.gateway.dialects.chat_answer import Payload
 from agl_core.gateway.routing import Route
 from agl_core.gateway.stream import DONE, EventParser
 from agl_core.interfaces import Backend, Capabilities
@@ -142,7 +142,7 @@ def _read(payloads: list[bytes]) -> tuple[Answer, dict[str, float]]:
     candidates: dict[str, float] = {}
     for data in payloads:
         try:
-            payload = chat_answer.read(data)
+            payload = Payload(data)
         except msgspec.DecodeError as error:
             raise EngineError(
                 f"Backend answered a probe with no chat completion ({error}): {data[:200]!r}"

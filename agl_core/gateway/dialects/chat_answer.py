@@ -1,18 +1,19 @@
 """OpenAI chat completions: what the gateway reads of an answer, and what of it the client sees.
 
-Answers are large and mostly log-probabilities, so neither side is turned into Python objects as a
-whole: reading skips every field that is not named here, and taking fields out splices the raw JSON.
+Answers are large and mostly log-probabilities, so none is turned into Python objects as a whole: one
+scan cuts it into raw fields, those that are read are decoded, and what the client sees is put
+together from the raw ones.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from agl_core.gateway.dialects.chat import Wants
 
-__all__ = ["Message", "Payload", "Row", "read", "strip_chunk", "strip_response"]
+__all__ = ["Message", "Payload", "Row"]
 
 _NULL: Final = msgspec.Raw(b"null")
 
@@ -48,69 +49,70 @@ class Row(msgspec.Struct):
     finish_reason: str | None = None
 
 
-class Payload(msgspec.Struct):
+_Decoder = msgspec.json.Decoder
+_FIELDS: Final = _Decoder(dict[str, msgspec.Raw])
+_TEXT: Final = _Decoder(str | None)
+_USAGE: Final = _Decoder(dict[str, Any] | None)
+_IDS: Final = _Decoder(list[int] | None)
+_ROWS: Final = _Decoder(list[Row] | None)
+_RAW_ROWS: Final = _Decoder(list[dict[str, msgspec.Raw]])
+_ANY: Final = _Decoder(Any)
+_ENCODER: Final = msgspec.json.Encoder()
+
+T = TypeVar("T")
+
+
+class Payload:
     """A whole answer or one chunk of a stream."""
 
-    id: str | None = None
-    model: str | None = None
-    choices: list[Row] | None = None
-    prompt_token_ids: list[int] | None = None
-    usage: dict[str, Any] | None = None
-    error: Any = None
+    __slots__ = ("_fields", "choices", "error", "id", "model", "prompt_token_ids", "usage")
 
+    def __init__(self, data: bytes) -> None:
+        """Read it.
 
-_payload = msgspec.json.Decoder(Payload)
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_rows = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
-_encoder = msgspec.json.Encoder()
+        Raises:
+            msgspec.DecodeError: it is no JSON object, or a field has another type than it should.
+        """
+        try:
+            self._fields = _FIELDS.decode(data)
+            self.id = self._read("id", _TEXT)
+            self.model = self._read("model", _TEXT)
+            self.choices = self._read("choices", _ROWS)
+            self.prompt_token_ids = self._read("prompt_token_ids", _IDS)
+            self.usage = self._read("usage", _USAGE)
+            self.error: Any = self._read("error", _ANY)
+        except UnicodeDecodeError as error:
+            raise msgspec.DecodeError(str(error)) from error
 
+    def _read(self, name: str, decoder: msgspec.json.Decoder[T]) -> T | None:
+        raw = self._fields.get(name)
+        try:
+            return None if raw is None else decoder.decode(raw)
+        except msgspec.ValidationError as error:
+            raise msgspec.ValidationError(f"{name}: {error}") from error
 
-def read(data: bytes) -> Payload:
-    """What an answer or a chunk says.
+    def stripped(self, wants: Wants, *, model: str) -> bytes:
+        """The answer without what the client did not ask for.
 
-    Raises:
-        msgspec.DecodeError: it is no JSON object, or a field has another type than it should.
-    """
-    try:
-        return _payload.decode(data)
-    except UnicodeDecodeError as error:
-        raise msgspec.DecodeError(str(error)) from error
+        Args:
+            wants: What the client asked for.
+            model: The name that it asked for.
+        """
+        fields: dict[str, Any] = {**self._fields, "model": model}
+        rows = _RAW_ROWS.decode(self._fields["choices"]) if self.choices else []
+        if not wants.token_ids:
+            fields.pop("prompt_token_ids", None)
+            for row in rows:
+                row.pop("token_ids", None)
+        if not wants.logprobs:
+            for row in rows:
+                if "logprobs" in row:
+                    row["logprobs"] = _NULL
+        fields["choices"] = rows
+        return _ENCODER.encode(fields)
 
-
-def strip_response(data: bytes, wants: Wants, *, model: str) -> bytes:
-    """Take out what the client did not ask for.
-
-    Args:
-        data: An answer with ``choices`` that `read` could read.
-        wants: What the client asked for.
-        model: The name that it asked for.
-    """
-    fields = _fields.decode(data)
-    return _stripped(fields, _rows.decode(fields["choices"]), wants, model)
-
-
-def strip_chunk(data: bytes, wants: Wants, *, model: str) -> bytes:
-    """`strip_response` for one chunk of a stream; empty when nothing is left for the client."""
-    fields = _fields.decode(data)
-    rows = _rows.decode(fields["choices"])
-    if not wants.usage and fields.pop("usage", None) is not None and not rows:
-        return b""
-    return _stripped(fields, rows, wants, model)
-
-
-def _stripped(
-    fields: dict[str, msgspec.Raw],
-    rows: list[dict[str, msgspec.Raw]],
-    wants: Wants,
-    model: str,
-) -> bytes:
-    if not wants.token_ids:
-        fields.pop("prompt_token_ids", None)
-        for row in rows:
-            row.pop("token_ids", None)
-    if not wants.logprobs:
-        for row in rows:
-            if "logprobs" in row:
-                row["logprobs"] = _NULL
-    answer: dict[str, Any] = {**fields, "model": model, "choices": rows}
-    return _encoder.encode(answer)
+    def stripped_chunk(self, wants: Wants, *, model: str) -> bytes:
+        """`stripped` for one chunk of a stream; empty when nothing is left for the client."""
+        if not wants.usage and self._fields.pop("usage", None) is not None and not self.choices:
+            return b""
+        return self.stripped(wants, model=model)
