@@ -19,7 +19,7 @@ from agl_core.app import App
 from agl_core.cli.progress import progress
 from agl_core.config import RunConfig
 from agl_core.config.loader import load_config
-from agl_core.errors import TrainingError
+from agl_core.errors import ConfigError, TrainingError
 from agl_core.types import Estimate, Evaluation, Report
 from agl_demo.training import model_path
 from agl_demo.transcript import transcripts
@@ -37,6 +37,7 @@ def command(json_file: str | None, overrides: tuple[str, ...]) -> None:
     started = time.perf_counter()
     console = Console()
     config = demo_config(overrides)
+    _check(config)
     console.print("Two agents: the planner looks a price up, the writer says it. Training: writer.")
     with progress() as display:
         report = asyncio.run(App(config, observers=[display]).train())
@@ -55,6 +56,14 @@ def demo_config(overrides: tuple[str, ...] = ()) -> RunConfig:
     name = time.strftime("demo-%Y%m%d-%H%M%S")
     defaults = (f"name={name}", f"model={json.dumps(model_path())}")
     return load_config(str(files("agl_demo") / "run.toml"), (*defaults, *overrides))
+
+
+def _check(config: RunConfig) -> None:
+    if config.tasks.val is None:
+        raise ConfigError(
+            "tasks.val is empty, but the demo shows scores on held-out tasks: leave it set, or "
+            "train without them by `agl train`"
+        )
 
 
 def evaluate_afresh(run: Path, checkpoint: Path) -> Evaluation:
