@@ -223,7 +223,10 @@ def test_an_interrupted_process_ends_with_130(tmp_path):
     write(
         tmp_path,
         "script.py",
-        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nsignal.pause()\n",
+        # A parent that ignores the signal hands that down, so the handler is put back first.
+        "import signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "signal.raise_signal(signal.SIGINT)\n",
     )
 
     done = subprocess.run(
