@@ -13,7 +13,7 @@ import click
 from agl_core.cli.group import CliState
 from agl_core.cli.options import debug_option
 from agl_core.cli.output import console
-from agl_core.cli.tree import add_spans, agent_totals, excerpt, merge_calls
+from agl_core.cli.tree import add_spans, agent_totals, excerpt, merge_calls, token_counts
 from agl_core.errors import ConfigError
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span
 
@@ -125,8 +125,9 @@ def rollout_tree(rollout: Rollout, spans: Sequence[Span]) -> Tree:
             branch.add(Text("spans dropped after training (store.retention)", style="dim"))
         add_spans(branch, own)
         for name, totals in agent_totals(own).items():
-            line = f"agent {name}: {totals.calls} calls, "
-            line += f"{totals.prompt_tokens}+{totals.sampled_tokens} tokens"
+            line = f"agent {name}: {totals.calls} calls"
+            if totals.calls:
+                line += f", {token_counts(totals.prompt_tokens, totals.sampled_tokens)}"
             if totals.reward is not None:
                 line += f", reward {totals.reward:+.3f}"
             branch.add(Text(line, style="dim"))

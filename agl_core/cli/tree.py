@@ -166,7 +166,7 @@ def _call(call: ModelCall | None) -> str:
     if call is None:
         return "(not seen by the gateway) "
     prompt, sampled = _tokens(call)
-    parts = [f"{prompt}+{sampled} tokens"]
+    parts = [token_counts(prompt, sampled)]
     parts += [reason for reason in {choice.finish_reason for choice in call.choices} if reason]
     parts += [f"policy {call.policy} v{call.policy_version}"] if call.policy else []
     parts += ["superseded"] if call.superseded else []
@@ -196,6 +196,11 @@ def _reward(reward: Reward) -> str:
         aim = f"agent {target.agent}"
     source = f" by {reward.source}" if reward.source else ""
     return f"{reward.channel} {reward.value:+.3f} for {aim}{source}"
+
+
+def token_counts(prompt: int, sampled: int) -> str:
+    """How many tokens were recorded; those of agents that do not train are not."""
+    return f"{prompt}+{sampled} tokens" if prompt or sampled else "tokens not recorded"
 
 
 def _tokens(call: ModelCall | None) -> tuple[int, int]:

@@ -3,7 +3,7 @@ import asyncio
 import msgspec
 import pytest
 
-from agl_core.cli.tree import agent_totals, merge_calls
+from agl_core.cli.tree import agent_totals, merge_calls, token_counts
 from agl_core.config import RunConfig
 from agl_core.config.loader import save_config
 from agl_core.store.sqlite import SqliteStore
@@ -246,3 +246,8 @@ async def test_calls_and_errors_read_plainly(agl, run_dir):
     assert "error: token ids are missing" in text
     assert "-> lookup" in text
     assert '"many words' in text
+
+
+def test_tokens_that_were_not_recorded_are_not_shown_as_none():
+    assert token_counts(3, 1) == "3+1 tokens"
+    assert token_counts(0, 0) == "tokens not recorded"
