@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agl_core.app.parts import Agent, Inputs, make_integrations
-from agl_core.app.run import App
+from agl_core.app.run import App, run_config_of
 from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
 from agl_core.config.invocation import current_invocation
@@ -89,10 +89,13 @@ def evaluate(  # noqa: PLR0913 - the one call a user writes
         reward: As for `train`.
         model: As for `train`.
         config: As for `train`.
-        checkpoint: Checkpoint directory of a run, such as ``report.best``.
+        checkpoint: Checkpoint directory of a run, such as ``report.best``. Without `config`, the
+            run's own configuration applies.
         overrides: As for `train`.
         observers: Told of the evaluation.
     """
+    if config is None and checkpoint is not None:
+        config = run_config_of(Path(checkpoint))
     resolved = _config(config, _model(model), overrides or {})
     inputs = Inputs(agent=agent, val_tasks=tasks, reward=reward)
     app = App(resolved, inputs, observers=(*observers, *current_invocation().observers))

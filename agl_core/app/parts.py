@@ -32,7 +32,7 @@ _MAY_DIFFER: dict[str, Any] = {
     "gateway": True,
     "eval": True,
     "plugins": True,
-    "tasks": True,
+    "tasks": {"val"},
     "train": {"steps", "resume", "eval_every", "checkpoint_every", "keep_checkpoints"},
     "rollout": {"concurrency", "lease_s"},
 }
@@ -137,15 +137,16 @@ def make_engine(config: RunConfig, plugins: PluginManager, setup: AlgorithmSetup
 def _loss_factory(
     setup: AlgorithmSetup, engine: str, plugins: PluginManager
 ) -> Callable[[Mapping[str, Any]], Any]:
+    """Makes the algorithm's loss for an engine that asks for it; one that cannot train never does."""
     losses = plugins.registry("losses")
     name = f"{engine}.{setup.loss}"
-    if name not in losses:
-        raise ConfigError(
-            f"Engine {engine!r} has no loss {setup.loss!r}, which algorithm {setup.name!r} "
-            f"needs; registered losses: {losses.names()}"
-        )
 
     def make(options: Mapping[str, Any]) -> Any:
+        if name not in losses:
+            raise ConfigError(
+                f"Engine {engine!r} has no loss {setup.loss!r}, which algorithm {setup.name!r} "
+                f"needs; registered losses: {losses.names()}"
+            )
         model = losses.options_model(name)
         if model is None:
             return losses.create(name)

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -120,14 +120,22 @@ async def beside(runner: Runner, work: Coroutine[Any, Any, T]) -> T:
     try:
         await asyncio.wait({serving, working}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            await serving
-            raise TrainingError("The runner stopped although the run had not ended")
-        return await working
-    finally:
-        stop.set()
+            _ended_early(serving)
+        outcome = await working
+    except BaseException:
+        # What still runs is of no use any more: the runner stores it as cancelled.
         working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
-        await serving
+        serving.cancel()
+        await asyncio.gather(working, serving, return_exceptions=True)
+        raise
+    stop.set()
+    await serving
+    return outcome
+
+
+def _ended_early(serving: asyncio.Task[None]) -> NoReturn:
+    serving.result()
+    raise TrainingError("The runner stopped although the run had not ended")
 
 
 _COUNTED_BY_ADAPTER = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from agl_core.app.parts import Inputs, config_digest, make_agent, make_scorer, m
 from agl_core.app.rooms import Blueprint, Rooms, beside, open_rooms
 from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
+from agl_core.config.loader import RESOLVED
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Observer
 from agl_core.plugins import PluginManager
@@ -23,6 +25,8 @@ from agl_core.training.resources import make_resources
 from agl_core.types import Evaluation, Report, Task
 
 REPORT = "report.json"
+EVALUATIONS = "eval"
+"""Folder of a run that holds the records of evaluations apart from training."""
 
 
 class App:
@@ -59,6 +63,9 @@ class App:
             directory=Path(config.directory) / config.name,
             observers=observers,
         )
+        self._checkpoints = Checkpoints(
+            self._plan.directory / "checkpoints", keep=config.train.keep_checkpoints
+        )
         self._plugins.observe("agl_config_resolved", config=config)
 
     async def train(self) -> Report:
@@ -66,11 +73,16 @@ class App:
         config = self._config
         tasks = make_tasks(self._inputs.tasks, config.tasks.train, "train")
         val_tasks = self._val_tasks()
+        start = self._checkpoints.starting_point(
+            resume=config.train.resume, config_digest=config_digest(config)
+        )
         async with open_rooms(self._plan, training=True) as rooms:
             for observer in self._observers:
                 observer.started(config)
             self._plugins.observe("agl_run_started", run_id=config.name, store=rooms.store)
-            report = await beside(rooms.runner, self._loop(rooms, tasks, val_tasks).run())
+            loop = self._loop(rooms, tasks, val_tasks)
+            progress = await loop.prepare(start)
+            report = await beside(rooms.runner, loop.run(progress))
         text = msgspec.json.format(msgspec.json.encode(report))
         (self._plan.directory / REPORT).write_bytes(text)
         self._plugins.observe("agl_run_finished", report=report)
@@ -81,13 +93,16 @@ class App:
     async def evaluate(self, *, checkpoint: str | Path | None = None) -> Evaluation:
         """Score the agents on the validation tasks (the training tasks where there are none).
 
+        Records lie in ``<run>/eval``, apart from those of a training that may be going on.
+
         Args:
             checkpoint: Weights to load; the configured models' own when None.
         """
         tasks = self._val_tasks() or make_tasks(
             self._inputs.tasks, self._config.tasks.train, "train"
         )
-        async with open_rooms(self._plan, training=False) as rooms:
+        async with open_rooms(_apart(self._plan), training=False) as rooms:
+            await rooms.source.abandon(self._config.name)
             step = await _load(rooms, Path(checkpoint)) if checkpoint is not None else 0
             evaluator = Evaluator(rooms.source, rooms.adapter, self._config.eval)
             made = make_resources(self._config, rooms.gateway, rooms.policies, step=step)
@@ -125,9 +140,7 @@ class App:
                 gateway=rooms.gateway,
                 engine=rooms.engine,
                 evaluator=Evaluator(rooms.source, rooms.adapter, config.eval),
-                checkpoints=Checkpoints(
-                    self._plan.directory / "checkpoints", keep=config.train.keep_checkpoints
-                ),
+                checkpoints=self._checkpoints,
                 events=rooms.events,
                 metrics=[metrics.resolve(name) for name in metrics.names()],
             ),
@@ -136,6 +149,28 @@ class App:
             val_tasks=val_tasks,
             config_digest=config_digest(config),
         )
+
+
+def _apart(plan: Blueprint) -> Blueprint:
+    """The same rooms with records of their own: runners would take each other's rollouts."""
+    store = plan.config.store.model_copy(update={"path": None})
+    config = plan.config.model_copy(update={"store": store})
+    return replace(plan, config=config, directory=plan.directory / EVALUATIONS)
+
+
+def run_config_of(checkpoint: Path) -> Path:
+    """The resolved configuration of the run that wrote a checkpoint.
+
+    Raises:
+        ConfigError: the checkpoint lies in no run's directory.
+    """
+    file = checkpoint.resolve().parents[1] / RESOLVED
+    if not file.is_file():
+        raise ConfigError(
+            f"Checkpoint {checkpoint} lies in no run's directory (there is no {file}): name the "
+            f"configuration beside it"
+        )
+    return file
 
 
 async def _load(rooms: Rooms, checkpoint: Path) -> int:

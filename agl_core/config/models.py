@@ -147,7 +147,8 @@ class StoreConfig(_Config):
     name: str = "sqlite"
     """A registered store."""
     path: str | None = None
-    """Database file; ``store.db`` in the run's directory when None."""
+    """Database file; ``store.db`` in the run's directory when None. Evaluations always keep theirs
+    in the run's folder ``eval``."""
     synchronous: Literal["normal", "full"] = "normal"
     """``full`` also survives a power cut; ``normal`` survives a crash of the program."""
     busy_timeout_s: PositiveFloat = 30.0

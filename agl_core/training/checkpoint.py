@@ -74,6 +74,25 @@ class Checkpoints:
         self._prune(keep_also=best)
         return target
 
+    def starting_point(
+        self, *, resume: bool, config_digest: str
+    ) -> tuple[Path, CheckpointState] | None:
+        """Where a run begins: the newest checkpoint if it resumes, None at the very start.
+
+        Raises:
+            ConfigError: there are checkpoints of a run that is not to be resumed, or they were
+                written under other settings.
+            TrainingError: the newest checkpoint's state cannot be read.
+        """
+        if resume:
+            return self.latest(config_digest=config_digest)
+        if self.all():
+            raise ConfigError(
+                f"There are checkpoints in {self._directory} already: set train.resume = true to "
+                f"go on from the newest, or choose another name"
+            )
+        return None
+
     def latest(self, *, config_digest: str) -> tuple[Path, CheckpointState] | None:
         """The newest checkpoint, or None when there is none.
 

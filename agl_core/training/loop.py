@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from agl_core.config import RunConfig
-from agl_core.errors import ConfigError
 from agl_core.interfaces import Algorithm, Engine, ForestBuilder, Gateway
 from agl_core.training.batcher import Batcher
 from agl_core.training.checkpoint import POLICIES, Checkpoints, CheckpointState
@@ -56,16 +55,16 @@ class LoopRooms:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Progress:
+class Progress:
     """What has happened so far; everything a checkpoint keeps beside the weights."""
 
     step: int = 0
     policies: dict[str, Policy]
     sha256_before: dict[str, str]
-    resources: Resources
-    steps: list[StepReport]
-    evaluations: list[Evaluation]
-    losses: Losses
+    resources: Resources = field(default_factory=Resources)
+    steps: list[StepReport] = field(default_factory=list[StepReport])
+    evaluations: list[Evaluation] = field(default_factory=list[Evaluation])
+    losses: Losses = field(default_factory=Losses)
     calls: int = 0
     checkpoint: Path | None = None
     best: Path | None = None
@@ -85,6 +84,16 @@ class TrainingLoop:
         val_tasks: Sequence[Task] = (),
         config_digest: str,
     ) -> None:
+        """Set up.
+
+        Args:
+            config: The run's configuration.
+            rooms: What the loop moves records between.
+            policies: All of the run, in config order.
+            tasks: To train on.
+            val_tasks: Held out; evaluated before, during and after.
+            config_digest: Written into checkpoints.
+        """
         self._config = config
         self._rooms = rooms
         self._policies = {policy.name: policy for policy in policies}
@@ -94,10 +103,26 @@ class TrainingLoop:
         self._digest = config_digest
         self._batcher = Batcher(rooms.algorithm, rooms.forest)
 
-    async def run(self) -> Report:
+    async def prepare(self, start: tuple[Path, CheckpointState] | None) -> Progress:
+        """Load the weights of the checkpoint to go on from, and clear the queue.
+
+        Nothing may serve rollouts yet: what an interrupted run left queued is cancelled here.
+        """
+        engine = self._rooms.engine
+        progress = Progress(
+            policies=dict(self._policies),
+            sha256_before={name: await engine.fingerprint(name) for name in self._policies},
+        )
+        left = await self._rooms.source.abandon(self._config.name)
+        progress.losses.add("rollouts_abandoned", left)
+        if start is not None:
+            await self._restore(progress, *start)
+        progress.resources = await self._publish(progress.policies, step=progress.step)
+        return progress
+
+    async def run(self, progress: Progress) -> Report:
         """Train to the configured step and report. See the errors of the rooms for what raises."""
         started = time.perf_counter()
-        progress = await self._begin()
         steps = self._config.train.steps
         if progress.step == 0 and self._val_tasks:
             await self._evaluate(progress)
@@ -106,39 +131,11 @@ class TrainingLoop:
             await self._after_step(progress)
         return await self._report(progress, wall_s=time.perf_counter() - started)
 
-    async def _begin(self) -> _Progress:
-        engine = self._rooms.engine
-        before = {name: await engine.fingerprint(name) for name in self._policies}
-        progress = _Progress(
-            policies=dict(self._policies),
-            sha256_before=before,
-            resources=await self._publish(self._policies, step=0),
-            steps=[],
-            evaluations=[],
-            losses=Losses(),
-        )
-        progress.losses.add(
-            "rollouts_abandoned", await self._rooms.source.abandon(self._config.name)
-        )
-        if self._config.train.resume:
-            await self._restore(progress)
-        elif self._rooms.checkpoints.all():
-            raise ConfigError(
-                f"Run {self._config.name!r} has checkpoints already: set train.resume = true to "
-                f"go on from the newest, or choose another name"
-            )
-        return progress
-
-    async def _restore(self, progress: _Progress) -> None:
-        found = self._rooms.checkpoints.latest(config_digest=self._digest)
-        if found is None:
-            return
-        path, state = found
+    async def _restore(self, progress: Progress, path: Path, state: CheckpointState) -> None:
         for name in self._trained:
             version = state.versions[name]
             await self._rooms.engine.load(name, str(path / POLICIES / name), version=version)
             self._serve(progress, name, version)
-        progress.resources = await self._publish(progress.policies, step=state.step)
         progress.step = state.step
         progress.sha256_before = state.sha256_before
         progress.steps, progress.evaluations = list(state.steps), list(state.evaluations)
@@ -147,14 +144,14 @@ class TrainingLoop:
         progress.checkpoint = path
         self._restore_best(progress)
 
-    def _restore_best(self, progress: _Progress) -> None:
+    def _restore_best(self, progress: Progress) -> None:
         """The best evaluated checkpoint that is still there."""
         paths = {int(path.name.rpartition("-")[2]): path for path in self._rooms.checkpoints.all()}
         for evaluation in progress.evaluations:
             if evaluation.step in paths:
                 self._keep_if_best(progress, evaluation, paths[evaluation.step])
 
-    async def _step(self, progress: _Progress) -> None:
+    async def _step(self, progress: Progress) -> None:
         """One turn of the loop."""
         started = time.perf_counter()
         config = self._config
@@ -178,7 +175,7 @@ class TrainingLoop:
         progress.step += 1
         self._record_step(progress, groups, batches, metrics, time.perf_counter() - started)
 
-    async def _update(self, progress: _Progress, batches: Sequence[Batch]) -> dict[str, float]:
+    async def _update(self, progress: Progress, batches: Sequence[Batch]) -> dict[str, float]:
         """Train on the batches while no call is in flight; new versions serve afterwards."""
         rooms, metrics = self._rooms, dict[str, float]()
         await rooms.gateway.pause()
@@ -202,7 +199,7 @@ class TrainingLoop:
             found.update(metric(batch))
         return found if one else {f"{update.policy}/{key}": value for key, value in found.items()}
 
-    def _serve(self, progress: _Progress, name: str, version: int) -> None:
+    def _serve(self, progress: Progress, name: str, version: int) -> None:
         policy = msgspec.structs.replace(progress.policies[name], version=version)
         progress.policies[name] = policy
         self._rooms.gateway.route(policy, self._rooms.engine.backend(name))
@@ -215,7 +212,7 @@ class TrainingLoop:
 
     def _record_step(
         self,
-        progress: _Progress,
+        progress: Progress,
         groups: StepGroups,
         batches: Sequence[Batch],
         metrics: dict[str, float],
@@ -241,7 +238,7 @@ class TrainingLoop:
         progress.calls += report.calls
         self._rooms.events.step(report)
 
-    async def _after_step(self, progress: _Progress) -> None:
+    async def _after_step(self, progress: Progress) -> None:
         """Checkpoint and evaluate when it is time; the last step does both."""
         train, step = self._config.train, progress.step
         last = step == train.steps
@@ -253,7 +250,7 @@ class TrainingLoop:
         if last or evaluate or step % train.checkpoint_every == 0:
             await self._checkpoint(progress)
 
-    async def _evaluate(self, progress: _Progress) -> None:
+    async def _evaluate(self, progress: Progress) -> None:
         evaluation = await self._rooms.evaluator.evaluate(
             self._val_tasks, step=progress.step, resources_version=progress.resources.version
         )
@@ -261,7 +258,7 @@ class TrainingLoop:
         progress.evaluations.append(evaluation)
         self._rooms.events.evaluation(evaluation)
 
-    async def _checkpoint(self, progress: _Progress) -> None:
+    async def _checkpoint(self, progress: Progress) -> None:
         state = CheckpointState(
             step=progress.step,
             config_digest=self._digest,
@@ -279,12 +276,14 @@ class TrainingLoop:
         if evaluation is not None and evaluation.step == progress.step:
             self._keep_if_best(progress, evaluation, progress.checkpoint)
 
-    def _keep_if_best(self, progress: _Progress, evaluation: Evaluation, path: Path) -> None:
+    def _keep_if_best(self, progress: Progress, evaluation: Evaluation, path: Path) -> None:
         best = progress.best_score.score if progress.best_score is not None else None
+        if best is not None and best.n != evaluation.score.n:
+            best = None  # a resumed run may validate on other tasks: scores do not compare
         if compare(best, evaluation.score).winner == "candidate":
             progress.best, progress.best_score = path, evaluation
 
-    async def _report(self, progress: _Progress, *, wall_s: float) -> Report:
+    async def _report(self, progress: Progress, *, wall_s: float) -> Report:
         after = {name: await self._rooms.engine.fingerprint(name) for name in self._policies}
         best = progress.best or progress.checkpoint
         progress.losses.merge(self._rooms.events.take_losses())

@@ -3,56 +3,65 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+from agl_core.app.run import EVALUATIONS
 from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
+from agl_core.interfaces import Store
 from agl_core.types import Report, Rollout, RolloutQuery, RolloutStatus, Span
+from agl_demo import world
 
 
 def transcripts(config: RunConfig, report: Report) -> list[str]:
-    """The first task that was answered wrong before, as it went before and after."""
+    """The first task that was answered wrong before and right after, as it went both times."""
     return asyncio.run(_transcripts(config, Path(report.directory)))
 
 
 async def _transcripts(config: RunConfig, directory: Path) -> list[str]:
+    async with (
+        _store(config, directory) as training,
+        _store(config, directory / EVALUATIONS) as evaluations,
+    ):
+        wrong = await _answered(training, RolloutQuery(mode="val"), right=False)
+        wrong = {task: rollout for task, rollout in wrong.items() if rollout.step == 0}
+        right = await _answered(evaluations, RolloutQuery(mode="test"), right=True)
+        task = next((task for task in wrong if task in right), None)
+        if task is None:
+            return ["(no recorded task was answered wrong before and right after)"]
+        return [
+            _text("before", wrong[task], await training.spans([wrong[task].id])),
+            _text("after", right[task], await evaluations.spans([right[task].id])),
+        ]
+
+
+@asynccontextmanager
+async def _store(config: RunConfig, directory: Path) -> AsyncGenerator[Store]:
     stores = load_plugins(config.plugins).registry("stores")
     store = stores.create(config.store.name, config.store, directory)
     await store.open()
     try:
-        before = await store.rollouts(_query(config, "val"))
-        after = {r.task.id: r for r in await store.rollouts(_query(config, "test"))}
-        first = {r.task.id: r for r in before if r.step == 0}
-        chosen = next(
-            (task for task, r in first.items() if task in after and _differ(r, after[task])), None
-        )
-        if chosen is None:
-            return ["(every answer stayed the same)"]
-        pair = [first[chosen], after[chosen]]
-        spans = await store.spans([rollout.id for rollout in pair])
-        labels = zip(("before", "after"), pair, strict=True)
-        return [_text(label, rollout, spans) for label, rollout in labels]
+        yield store
     finally:
         await store.close()
 
 
-def _query(config: RunConfig, mode: str) -> RolloutQuery:
-    return RolloutQuery(
-        run_id=config.name,
-        mode="val" if mode == "val" else "test",
-        statuses=(RolloutStatus.SUCCEEDED,),
-        limit=10_000,
-    )
-
-
-def _differ(before: Rollout, after: Rollout) -> bool:
-    return before.attempts[-1].output != after.attempts[-1].output
+async def _answered(store: Store, query: RolloutQuery, *, right: bool) -> dict[str, Rollout]:
+    """Each task's first recorded rollout that was answered right, or wrong."""
+    found: dict[str, Rollout] = {}
+    for rollout in await store.rollouts(query):
+        if rollout.status is RolloutStatus.SUCCEEDED:
+            task = world.PriceTask(**rollout.task.input)
+            if bool(world.reward(task, rollout.attempts[-1].output)) is right:
+                found.setdefault(rollout.task.id, rollout)
+    return found
 
 
 def _text(label: str, rollout: Rollout, spans: Iterable[Span]) -> str:
     lines = [f"{label}: {rollout.task.input['question']}"]
-    calls = [s.call for s in spans if s.rollout_id == rollout.id and s.call is not None]
+    calls = [span.call for span in spans if span.call is not None]
     for call in sorted(calls, key=lambda call: call.started_ns):
         choice = call.choices[0]
         said = choice.text or " ".join(

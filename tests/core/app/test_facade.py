@@ -1,0 +1,103 @@
+"""What a user calls: `agl.train` and `agl.evaluate`."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+import agl_core as agl
+from tests.core.app.conftest import says_yes, two_agents
+
+PLUGIN = str(Path(__file__).with_name("bandit_plugin.py"))
+TASKS = [{"input": n} for n in range(4)]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> dict:
+    return {
+        "directory": str(tmp_path),
+        "plugins": [PLUGIN],
+        "engine": {"name": "bandit"},
+        "algorithm": {"lr": 1.0, "group_size": 4},
+        "train": {"steps": 12, "tasks_per_step": 2},
+    }
+
+
+def train(config: dict, **more) -> agl.Report:
+    return agl.train(
+        two_agents,
+        TASKS,
+        agents=["writer"],
+        reward=says_yes,
+        model="bandit",
+        algorithm="reinforce",
+        config=config,
+        **more,
+    )
+
+
+def test_arguments_win_over_the_configuration_and_overrides_over_both(config, tmp_path) -> None:
+    config["model"] = "other"
+    train(config, overrides={"train.steps": 1, "algorithm.name": "rloo"})
+    stored = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert stored["model"] == "bandit"
+    assert stored["agents"] == ["writer"]
+    assert (stored["train"]["steps"], stored["algorithm"]["name"]) == (1, "rloo")
+
+
+def test_a_checkpoint_is_scored_as_the_run_that_wrote_it(config) -> None:
+    report = train(config)
+    tasks = [{"input": n} for n in range(40)]
+    trained = agl.evaluate(two_agents, tasks, reward=says_yes, checkpoint=report.best)
+    base = agl.evaluate(two_agents, tasks, reward=says_yes, model="bandit", config=config)
+    assert base.score.high < trained.score.low
+    assert (trained.step, trained.score.n) == (12, 40)
+
+
+def test_an_evaluation_leaves_the_run_as_it_is(config, tmp_path) -> None:
+    report = train(config, overrides={"train.steps": 1})
+    run = tmp_path / "run"
+    before = (run / "config.json").read_bytes(), (run / "store.db").stat().st_size
+    agl.evaluate(
+        two_agents,
+        TASKS,
+        reward=says_yes,
+        checkpoint=report.best,
+        overrides={"eval.samples": 2, "algorithm.lr": 5.0},
+    )
+    assert before == ((run / "config.json").read_bytes(), (run / "store.db").stat().st_size)
+    assert (run / "eval" / "store.db").is_file()
+
+
+def test_a_refused_run_leaves_the_configuration_of_the_first(config, tmp_path) -> None:
+    train(config, overrides={"train.steps": 1})
+    stored = (tmp_path / "run" / "config.json").read_bytes()
+    with pytest.raises(agl.ConfigError, match=r"train\.resume = true"):
+        train(config, overrides={"algorithm.lr": 5.0})
+    with pytest.raises(agl.ConfigError, match="other settings"):
+        train(config, overrides={"algorithm.lr": 5.0, "train.resume": True})
+    assert (tmp_path / "run" / "config.json").read_bytes() == stored
+
+
+def test_a_checkpoint_of_no_run_is_named(config, tmp_path) -> None:
+    with pytest.raises(agl.ConfigError, match="no run's directory"):
+        agl.evaluate(two_agents, TASKS, reward=says_yes, checkpoint=tmp_path / "a" / "b")
+
+
+async def test_it_works_where_an_event_loop_runs_already(config) -> None:
+    """As in a notebook's cell."""
+    assert asyncio.get_running_loop().is_running()
+    assert len(train(config, overrides={"train.steps": 1}).steps) == 1
+
+
+async def test_what_fails_in_such_a_place_arrives_there(config) -> None:
+    with pytest.raises(agl.ConfigError, match="nobody"):
+        train(config, overrides={"agents": ["nobody"]})
+
+
+def test_an_endpoint_can_be_scored_but_not_trained() -> None:
+    with pytest.raises(agl.ConfigError, match=r"engine\.name = 'torch'"):
+        agl.train(
+            two_agents, TASKS, agents=["writer"], reward=says_yes, model="http://127.0.0.1:9/v1"
+        )
