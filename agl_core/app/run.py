@@ -104,7 +104,7 @@ class App:
         async with open_rooms(_apart(self._plan), training=False) as rooms:
             await rooms.source.abandon(self._config.name)
             step = await _load(rooms, Path(checkpoint)) if checkpoint is not None else 0
-            evaluator = Evaluator(rooms.source, rooms.adapter, self._config.eval)
+            evaluator = Evaluator(rooms.source, rooms.adapter, self._config)
             made = make_resources(self._config, rooms.gateway, rooms.policies, step=step)
             resources = await rooms.source.publish(made)
             work = evaluator.evaluate(
@@ -139,7 +139,7 @@ class App:
                 forest=forest,
                 gateway=rooms.gateway,
                 engine=rooms.engine,
-                evaluator=Evaluator(rooms.source, rooms.adapter, config.eval),
+                evaluator=Evaluator(rooms.source, rooms.adapter, config),
                 checkpoints=self._checkpoints,
                 events=rooms.events,
                 metrics=[metrics.resolve(name) for name in metrics.names()],

@@ -124,7 +124,7 @@ class RolloutConfig(_Config):
     """What becomes of a failed attempt; kinds left out keep their default. Retries that are used
     up are dropped."""
     penalty: float = 0.0
-    """Return of a penalised attempt."""
+    """Return of a penalised attempt, and score of a failed one in evaluations."""
 
     @field_validator("failures")
     @classmethod

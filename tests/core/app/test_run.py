@@ -337,3 +337,20 @@ class TestLateRewards:
         report = self._run(bench, 0.0, steps=3)
         assert all(set(batch.advantages) == {0.0} for batch in bench.engine.batches)
         assert report.lost["late_reward"] > 0
+
+
+async def test_a_failed_attempt_does_not_outdo_negative_scores(bench: Bench) -> None:
+    async def agent(task: agl.Task) -> str:
+        answer = await two_agents(task)
+        if task.input == 0:
+            raise ValueError("failed")
+        return answer
+
+    inputs = {
+        "agent": agent,
+        "reward": lambda task, output, attempt: -3.0,
+        "val_tasks": [{"input": 0}, {"input": 1}],
+    }
+    evaluation = await bench.app(inputs, rollout__penalty=-10.0).evaluate()
+    assert evaluation.score.mean == -6.5
+    assert evaluation.failed == {"agent": 1}
