@@ -14,6 +14,6 @@ def agl_register_losses(register):
 
 
 def make(options, setup):
-    from agl_core.testing.bandit_engine import BanditEngine
+    from tests.core.bandit_engine import BanditEngine
 
     return BanditEngine(setup)

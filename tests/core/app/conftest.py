@@ -14,7 +14,7 @@ from agl_core.app import App, Inputs
 from agl_core.builtin import load_plugins
 from agl_core.config.loader import resolve
 from agl_core.plugins.sources import Source
-from agl_core.testing.bandit_engine import BanditEngine
+from tests.core.bandit_engine import BanditEngine
 
 
 async def speak(agent: str, text: str) -> str:

@@ -15,8 +15,8 @@ from agl_core.errors import (
     RewardError,
     TrainingError,
 )
-from agl_core.testing.bandit_engine import FIRST_ID
 from tests.core.app.conftest import Bench, says_yes, speak, two_agents
+from tests.core.bandit_engine import FIRST_ID
 
 
 def test_the_named_agent_learns_and_the_other_stays(bench: Bench) -> None:
@@ -300,7 +300,7 @@ class TestLateRewards:
         import contextvars
         import threading
 
-        from agl_core.testing.bandit_engine import WORDS
+        from tests.core.bandit_engine import WORDS
 
         threads: list[threading.Thread] = []
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from agl_core.errors import ConfigError, TrainingError
-from agl_core.testing.bandit_engine import BanditEngine
 from agl_core.training.checkpoint import Checkpoints, CheckpointState, read_state
 from agl_core.types import Policy
+from tests.core.bandit_engine import BanditEngine
 
 
 def _state(step: int) -> CheckpointState:

@@ -50,14 +50,14 @@ class BanditBackend:
         self,
         body: bytes,
         *,
-        headers: Mapping[str, str],  # noqa: ARG002 - the Protocol's
-        timeout_s: float,  # noqa: ARG002 - the Protocol's
+        headers: Mapping[str, str],
+        timeout_s: float,
     ) -> BackendReply:
         request = msgspec.json.decode(body)
         self.requests.append(request)
         temperature = request.get("temperature", 1.0) or 1.0
         chances = softmax(self.logits, temperature)
-        rng = random.Random(request.get("seed"))  # noqa: S311 (not for secrets)
+        rng = random.Random(request.get("seed"))
         action = rng.choices(range(len(WORDS)), chances)[0]
         answer = self._answer(request, action, math.log(chances[action]))
         if not request.get("stream"):
@@ -145,7 +145,7 @@ class BanditEngine:
         self._versions[batch.policy] += 1
         return Update(policy=batch.policy, step=batch.step, version=self._versions[batch.policy])
 
-    async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:  # noqa: ARG002
+    async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:
         _write(Path(directory), self.backends[policy].logits)
 
     async def load(self, policy: str, directory: str, *, version: int) -> None:
