@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 from agl_core.errors import ConfigError, RewardError
 from agl_core.interfaces import AttemptRecord, RewardFunction
 from agl_core.rewards.values import as_rewards
+from agl_core.tracing.threads import Outcome, in_thread, is_async
 from agl_core.types import Reward
 
 
@@ -28,8 +28,9 @@ class NamedReward:
 class Scorer:
     """Scores attempts with several reward functions, in order.
 
-    Plain functions run in a thread with a copy of the current context, so that they never block
-    other rollouts and still know which attempt is theirs; coroutine functions run on the loop.
+    Plain functions run each in a thread of its own with a copy of the current context, so that they
+    never block other rollouts, however long they hang, and still know which attempt is theirs;
+    coroutine functions run on the loop.
     """
 
     def __init__(self, rewards: Sequence[NamedReward]) -> None:
@@ -66,12 +67,12 @@ class Scorer:
 
 
 async def _call(reward: NamedReward, record: AttemptRecord, output: Any) -> Any:
-    task = record.rollout.task
+    given = (record.rollout.task, output, record)
     try:
-        if _is_async(reward.function):
-            return await reward.function(task, output, record)
-        # SystemExit must not leave the thread: it would stop the event loop.
-        value = await asyncio.to_thread(_guarded, reward, record, output)
+        if is_async(reward.function):
+            return await reward.function(*given)
+        outcome = await in_thread(reward.function, *given, name=f"agl-{record.attempt.id}")
+        value = _returned(reward, outcome)
         return await value if inspect.isawaitable(value) else value
     except RewardError:
         raise
@@ -79,23 +80,16 @@ async def _call(reward: NamedReward, record: AttemptRecord, output: Any) -> Any:
         raise _raised(reward, error) from error
 
 
-def _guarded(reward: NamedReward, record: AttemptRecord, output: Any) -> Any:
-    try:
-        return reward.function(record.rollout.task, output, record)
-    except SystemExit as error:
-        raise _raised(reward, error) from error
-    except StopIteration as error:  # a future refuses to carry it
-        raise _raised(reward, error) from error
+def _returned(reward: NamedReward, outcome: Outcome) -> Any:
+    if isinstance(outcome.error, RewardError):
+        raise outcome.error
+    if outcome.error is not None:
+        raise _raised(reward, outcome.error) from outcome.error
+    return outcome.value
 
 
 def _raised(reward: NamedReward, error: BaseException) -> RewardError:
     return RewardError(f"Reward {reward.name!r} raised {type(error).__name__}: {error}")
-
-
-def _is_async(function: Any) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - the bound method, not whether it exists
-    )
 
 
 def _check_signature(reward: NamedReward) -> None:

@@ -9,8 +9,9 @@ from typing import Any, Final
 from agl_core.errors import RewardError
 from agl_core.interfaces import AttemptRecord
 from agl_core.runner.failure import failure_of
-from agl_core.runner.limits import Limits, Outcome
+from agl_core.runner.limits import Limits
 from agl_core.tracing import close_scope, enter, open_scope
+from agl_core.tracing.threads import Outcome
 from agl_core.tracing.values import represent
 from agl_core.types import AttemptStatus, Failure, FailureKind, Reward, SpanKind, Task
 

@@ -271,7 +271,7 @@ class Runner:
         self._abandoned.append(runs)
         kind = "thread" if isinstance(runs, threading.Thread) else "task"
         self._count(f"abandoned_{kind}")
-        _log.warning("An agent's %s could not be stopped and is left to itself", kind)
+        _log.warning("A %s of user code could not be stopped and is left to itself", kind)
 
     def _report(self, attempt: Attempt, failure: Failure) -> None:
         """Log each way to fail once, and without messages: they may hold prompts."""

@@ -1,3 +1,4 @@
+import asyncio
 import contextvars
 import functools
 import math
@@ -66,6 +67,32 @@ async def test_plain_functions_run_in_a_thread_with_the_context(record):
     assert seen == [(False, "me")]
     assert WHO.get() == "me"
     WHO.reset(token)
+
+
+def test_hung_rewards_neither_block_others_nor_the_end_of_the_loop(record):
+    started, release = threading.Semaphore(0), threading.Event()
+    scored = []
+
+    def hangs(task, output, attempt):
+        started.release()
+        release.wait()
+
+    async def score():
+        hung = [asyncio.create_task(scorer(hangs)(record, None)) for _ in range(40)]
+        scored.extend(await scorer(lambda *_: 1)(record, None))
+        for task in hung:
+            task.cancel()
+        await asyncio.gather(*hung, return_exceptions=True)
+
+    scoring = threading.Thread(target=lambda: asyncio.run(score()), daemon=True)
+    try:
+        scoring.start()
+        assert started.acquire(timeout=10)
+        scoring.join(10)
+        assert not scoring.is_alive()
+    finally:
+        release.set()
+    assert [reward.value for reward in scored] == [1.0]
 
 
 async def test_coroutine_functions_run_on_the_loop_however_they_are_dressed(record):

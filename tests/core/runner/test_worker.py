@@ -17,15 +17,19 @@ from agl_core.errors import StoreError
 from agl_core.runner import Runner, RunnerOptions
 from agl_core.testing.fake_openai import FakeOpenAI
 from agl_core.tracing import agent_scope, current, current_scope, emit_reward
+from agl_core.tracing.threads import in_thread
 from agl_core.types import (
     LLM,
     AttemptStatus,
     FailureKind,
+    Limits,
     Resources,
     Reward,
+    Rollout,
     RolloutQuery,
     RolloutStatus,
     SpanKind,
+    Task,
 )
 
 
@@ -321,7 +325,7 @@ async def test_a_reward_shares_the_attempts_deadline(enqueue, run_all):
     assert attempt.output == {"answer": 0}
 
 
-async def test_a_hung_thread_is_abandoned_and_costs_no_capacity(enqueue, run_all):
+async def test_a_hung_thread_is_abandoned_and_costs_no_capacity(store, run_all):
     release = threading.Event()
     late = threading.Event()
 
@@ -333,9 +337,18 @@ async def test_a_hung_thread_is_abandoned_and_costs_no_capacity(enqueue, run_all
         late.set()
         return None
 
-    runner, attempts, spans = await run_all(
-        await enqueue(4, timeout_s=0.3), agent, concurrency=2, grace_s=0.05
-    )
+    rollouts = [
+        Rollout(
+            id=f"rollout_{number}",
+            task=Task(id=str(number), input=number),
+            run_id="run",
+            limits=Limits(timeout_s=0.3 if number < 2 else 20.0),
+        )
+        for number in range(4)
+    ]
+    await store.enqueue(rollouts)
+    ids = [rollout.id for rollout in rollouts]
+    runner, attempts, spans = await run_all(ids, agent, concurrency=2, grace_s=0.05)
     assert [attempt.status for attempt in attempts] == [
         AttemptStatus.TIMED_OUT,
         AttemptStatus.TIMED_OUT,
@@ -352,6 +365,26 @@ async def test_a_hung_thread_is_abandoned_and_costs_no_capacity(enqueue, run_all
     assert runner.abandoned == 0
     assert runner.losses.counts == {"abandoned_thread": 2, "late_reward": 2}
     assert spans == []
+
+
+async def test_a_hung_thread_of_a_reward_is_abandoned_too(enqueue, run_all):
+    release = threading.Event()
+
+    async def score(record, output):
+        await in_thread(release.wait, name="agl-reward")
+        return []
+
+    runner, (attempt,), _ = await run_all(
+        await enqueue(timeout_s=0.2), echo_async, score, grace_s=0.05
+    )
+    assert attempt.status is AttemptStatus.TIMED_OUT
+    assert runner.losses.counts == {"abandoned_thread": 1}
+    assert runner.abandoned == 1
+    release.set()
+    for thread in threading.enumerate():
+        if thread.name == "agl-reward":
+            await asyncio.to_thread(thread.join)
+    assert runner.abandoned == 0
 
 
 async def test_a_task_that_will_not_be_cancelled_is_abandoned(enqueue, run_all):

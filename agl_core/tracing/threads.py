@@ -1,0 +1,85 @@
+"""User code that is no coroutine: each call in a daemon thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+from collections.abc import Callable, Generator
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What user code gave back or raised; a value, so that no exception runs loose on the loop.
+
+    A `SystemExit` or `KeyboardInterrupt` that leaves a task would stop the whole event loop, and a
+    future refuses to carry a `StopIteration`.
+    """
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadCall:
+    """One call in a thread."""
+
+    thread: threading.Thread
+    ended: asyncio.Future[Outcome]
+    """Not done while the function runs, also after its caller was cancelled."""
+
+
+_watched: ContextVar[list[ThreadCall] | None] = ContextVar("agl_watched_threads", default=None)
+
+
+@contextlib.contextmanager
+def watch_threads() -> Generator[list[ThreadCall], None, None]:
+    """Collect the calls of `in_thread` made here and in tasks created here, as they are made."""
+    calls: list[ThreadCall] = []
+    token = _watched.set(calls)
+    try:
+        yield calls
+    finally:
+        _watched.reset(token)
+
+
+async def in_thread(function: Callable[..., Any], *arguments: Any, name: str) -> Outcome:
+    """Call a plain function in a thread, with a copy of the current context.
+
+    A thread per call, not a pool: a pool's threads are joined when the loop or the interpreter
+    ends, so one that hangs would hang the program, and it would keep its place in the pool. A
+    caller who is cancelled leaves the thread to itself.
+
+    Args:
+        name: Of the thread.
+    """
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[Outcome] = loop.create_future()
+    context = copy_context()
+
+    def work() -> None:
+        try:
+            outcome = Outcome(context.run(function, *arguments))
+        except BaseException as error:  # noqa: BLE001  rollout zone: recorded as data
+            outcome = Outcome(error=error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(ended.set_result, outcome)
+
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    watched = _watched.get()
+    if watched is not None:
+        watched.append(ThreadCall(thread, ended))
+    thread.start()
+    await asyncio.wait({ended})  # which a cancellation leaves as it is
+    return ended.result()
+
+
+def is_async(function: Any) -> bool:
+    """Tell whether calling `function` gives a coroutine, for callable objects too."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004  the method, not whether there is one
+    )
