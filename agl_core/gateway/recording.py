@@ -126,7 +126,7 @@ def count(losses: Losses, record: ModelCall, *, mode: Mode) -> None:
         losses.add("token_mismatch")
     elif not (record.prompt_token_ids and all(choice.token_ids for choice in record.choices)):
         losses.add("missing_tokens")
-    if mode == "train":
+    if mode == "train" and record.complete:
         for cause in distortions(record.sampling):
             losses.add(cause)
 
@@ -245,11 +245,11 @@ class Recording:
             for attempt, batch in taken:
                 attempt.put_back(batch)
             raise
+        self._pending -= len(spans)
+        if self._pending < self._options.max_unwritten:
+            self._room.set()
         self._losses.add("late_records", ingest.late)
         for attempt, batch in taken:
             for span in batch:
                 if span.call is not None:
                     count(self._losses, span.call, mode=attempt.rollout.mode)
-        self._pending -= len(spans)
-        if self._pending < self._options.max_unwritten:
-            self._room.set()

@@ -207,7 +207,7 @@ def distortions(sampling: Sampling) -> list[str]:
         causes.append("sampling_temperature_zero")
     if sampling.top_p < 1:
         causes.append("sampling_top_p")
-    if (sampling.extra.get("top_k") or 0) > 0:
+    if sampling.extra.get("top_k") not in (None, 0, -1):
         causes.append("sampling_top_k")
     if sampling.extra.get("logit_bias") or any(
         sampling.extra.get(name) not in (None, neutral) for name, neutral in _NEUTRAL.items()

@@ -38,6 +38,7 @@ async def test_unset_overrides_leave_the_client_alone(world: Any) -> None:
         ({"temperature": 0}, "sampling_temperature_zero"),
         ({"top_p": 0.9}, "sampling_top_p"),
         ({"top_k": 5}, "sampling_top_k"),
+        ({"top_k": "many"}, "sampling_top_k"),
         ({"presence_penalty": 0.5}, "sampling_penalties"),
         ({"logit_bias": {"5": 1}}, "sampling_penalties"),
     ],
@@ -50,6 +51,23 @@ async def test_distorted_sampling_is_counted(world: Any, body: dict[str, Any], c
     await world.calls(train)
     await world.calls(val)
     assert world.gateway.losses.counts == {cause: 1}
+
+
+@pytest.mark.parametrize("top_k", [None, 0, -1])
+async def test_a_top_k_that_cuts_nothing_is_no_distortion(world: Any, top_k: int | None) -> None:
+    attempt = await world.attempt()
+    await world.ask(attempt, top_k=top_k)
+    await world.calls(attempt)
+    assert world.gateway.losses.counts == {}
+
+
+async def test_only_answers_that_came_whole_count_as_distorted(world: Any) -> None:
+    world.server.fail(1, status=400)
+    attempt = await world.attempt()
+    async with world.post(world.headers(attempt), top_p=0.5) as answer:
+        assert answer.status == 400
+    await world.calls(attempt)
+    assert "sampling_top_p" not in world.gateway.losses.counts
 
 
 async def test_seeds_repeat_per_rollout_and_differ_by_occurrence(world: Any) -> None:
