@@ -49,6 +49,20 @@ def test_full_run_has_all_of_the_plain_one_and_the_oldest_versions():
     assert {"core-oldest", "langchain-oldest", "openai2-oldest", "bench"} <= set(every)
 
 
+def test_every_test_is_run_by_some_environment():
+    """But those of tests/gpu: they have a script of their own."""
+    named = set(re.findall(r"tests/[\w/.]*\w", (ROOT / "tox.ini").read_text()))
+    assert all((ROOT / path).exists() for path in named)
+    found = {path.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py")}
+    assert found
+    left = {
+        path.as_posix()
+        for path in found
+        if named.isdisjoint({path.as_posix(), *(folder.as_posix() for folder in path.parents)})
+    }
+    assert {path for path in left if not path.startswith("tests/gpu/")} == set()
+
+
 def test_hooks_pin_the_versions_of_the_lint_group():
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
     used = {
@@ -65,7 +79,6 @@ def test_hooks_pin_the_versions_of_the_lint_group():
 def test_every_fragment_of_the_changelog_has_a_known_kind():
     kinds = {kind["directory"] for kind in PROJECT["tool"]["towncrier"]["type"]}
     fragments = [path.name.split(".") for path in (ROOT / ".changelog").glob("*.md")]
-    assert fragments
     for number, kind, ending in fragments:
         assert number.isdigit()
         assert kind in kinds
