@@ -41,12 +41,14 @@ def load_generator() -> ModuleType:
 
 def blocks(language: str) -> list[Any]:
     """Every code block of a language, named after its page."""
-    return [
+    found = [
         pytest.param(code, id=f"{page.relative_to(ROOT).as_posix()}-{number}")
         for page in PAGES
-        for number, (found, code) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))
-        if found == language
+        for number, (named, code) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))
+        if named == language
     ]
+    assert found, f"no page has a block of {language}"
+    return found
 
 
 def test_generated_parts_are_fresh() -> None:
@@ -92,7 +94,8 @@ def test_configurations_are_valid(code: str, tmp_path: Path) -> None:
     named += [("rewards", reward) for reward in config.rewards]
     for kind, section in named:
         registry = plugins.registry(kind)
-        if section.name in registry:
+        # A reward may also be the user's own function, by its import path or by a plugin's name.
+        if kind != "rewards" or section.name in registry:
             check_options(section, registry.options_model(section.name), where=kind)
 
 
