@@ -131,9 +131,15 @@ async def test_system_clock_returns_at_the_event_or_the_time():
     clock = SystemClock()
     event = asyncio.Event()
     await clock.wait(event, until=time.time() - 1)
-    await clock.wait(event, until=time.time() + 0.01)
+    until = time.time() + 0.01
+    await clock.wait(event, until=until)
+    assert time.time() >= until - 0.001
+    waiting = asyncio.ensure_future(clock.wait(event, until=math.inf))
+    # A wait that returns at once has done so by then.
+    await clock.wait(asyncio.Event(), until=time.time() + 0.01)
+    assert not waiting.done()
     event.set()
-    await asyncio.wait_for(clock.wait(event, until=math.inf), 10)
+    await asyncio.wait_for(waiting, 10)
 
 
 @pytest.fixture
