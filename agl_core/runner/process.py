@@ -40,9 +40,10 @@ def _changes(url: str, api_key: str) -> dict[str, str]:
         changes[_OLD_BASE_URL] = f"{url}/v1"
     if any(os.environ.get(name) for name in _PROXIES):
         host = urlsplit(url).hostname or ""
-        for name in _NO_PROXY:
-            given = os.environ.get(name)
-            changes[name] = f"{given},{host}" if given else host
+        # Where the lower-case name is set, clients do not read the other: neither may hide what
+        # the user gave.
+        given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+        changes.update(dict.fromkeys(_NO_PROXY, f"{given},{host}" if given else host))
     return changes
 
 

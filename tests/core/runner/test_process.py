@@ -53,11 +53,13 @@ def test_the_variables_name_the_gateway_and_are_restored(environment):
     assert current() == before
 
 
-def test_a_proxy_is_passed_by(environment):
+@pytest.mark.parametrize("given", [(), ("NO_PROXY",), ("no_proxy",), ("NO_PROXY", "no_proxy")])
+def test_a_proxy_is_passed_by_and_the_users_own_exceptions_stay(environment, given):
     environment.setenv("HTTP_PROXY", "http://proxy.example:3128")
-    environment.setenv("NO_PROXY", "intranet.example")
+    for name in given:
+        environment.setenv(name, "intranet.example")
     before = current()
+    expected = "intranet.example,127.0.0.1" if given else "127.0.0.1"
     with gateway_environment("http://127.0.0.1:81", "key"):
-        assert os.environ["NO_PROXY"] == "intranet.example,127.0.0.1"
-        assert os.environ["no_proxy"] == "127.0.0.1"
+        assert os.environ["NO_PROXY"] == os.environ["no_proxy"] == expected
     assert current() == before
