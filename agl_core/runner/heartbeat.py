@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
 
 from agl_core.errors import StoreError
 from agl_core.interfaces import Store
@@ -18,23 +17,29 @@ _log = logging.getLogger(__name__)
 _BEATS_PER_LEASE: Final = 3
 
 
-@dataclass(slots=True, eq=False)
 class Flight:
     """An attempt in flight."""
 
-    claim: Claim
-    recorder: Recorder
-    task: asyncio.Task[None] | None = None
-    revoked: bool = False
-    """The store says that it is not running any more."""
-    ending: bool = False
-    """Its outcome is being stored; only a second cancellation interrupts that."""
+    __slots__ = ("claim", "ending", "recorder", "revoked", "task")
+
+    def __init__(
+        self,
+        claim: Claim,
+        recorder: Recorder,
+        fly: Callable[[Flight], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Start the task that runs `fly` on it."""
+        self.claim = claim
+        self.recorder = recorder
+        self.revoked = False
+        """The store says that it is not running any more."""
+        self.ending = False
+        """Its outcome is being stored; only a second cancellation interrupts that."""
+        self.task = asyncio.create_task(fly(self), name=f"agl-{claim.attempt.id}")
 
     def cancel(self) -> bool:
         """Stop it, unless its outcome is being stored already; tells whether it is stopping."""
-        if self.task is None or self.ending:
-            return False
-        return self.task.cancel()
+        return not self.ending and self.task.cancel()
 
 
 class Heartbeats:

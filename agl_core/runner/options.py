@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agl_core.types import Attempt, Resources, Rollout, Span
+from agl_core.types import Attempt, Rollout, Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +18,6 @@ class RunnerOptions:
     """Between heartbeats; a third of the shortest lease in flight when None."""
     grace_s: float = 1.0
     """How long cancelled user code may take to end before it is abandoned."""
-    worker: str = ""
-    """Name in the attempts' records; host and process when empty."""
-    model: str = ""
-    """Model name agents find in `current().llm`; that of the first LLM resource when empty."""
-    resources: Callable[[Rollout], Awaitable[Resources]] | None = None
-    """Finds a rollout's resources; the store's version, the latest for version 0, when None."""
     on_started: Callable[[Rollout, Attempt], None] | None = None
     """Called before the agent; what it raises stops the runner."""
     on_finished: Callable[[Rollout, Attempt, Sequence[Span]], None] | None = None

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from agl_core.errors import StaleAttemptError
+from agl_core.errors import StaleAttemptError, StoreError
 from agl_core.interfaces import Gateway, Store
 from agl_core.runner.attempt import Agent, AttemptRun, Ending, Score
 from agl_core.runner.heartbeat import Flight, Heartbeats
@@ -73,9 +73,11 @@ class Runner:
         self._agent = agent
         self._rewards = rewards
         self._options = options or RunnerOptions()
-        self._worker = self._options.worker or f"{socket.gethostname()}-{os.getpid()}"
+        self._worker = f"{socket.gethostname()}-{os.getpid()}"
         self._flights: dict[str, Flight] = {}
-        self._heartbeats: Heartbeats | None = None
+        self._heartbeats = Heartbeats(
+            store, self._flights, interval_s=self._options.heartbeat_s, count=self._count
+        )
         self._resources: Resources | None = None
         self._abandoned: list[threading.Thread | asyncio.Task[Any]] = []
         self._seen_failures: set[tuple[FailureKind, str]] = set()
@@ -111,9 +113,6 @@ class Runner:
 
     async def _serve(self, stop: asyncio.Event) -> None:
         stopping = asyncio.create_task(stop.wait())
-        self._heartbeats = Heartbeats(
-            self._store, self._flights, interval_s=self._options.heartbeat_s, count=self._count
-        )
         beating = asyncio.create_task(self._heartbeats.run())
         try:
             await self._claim_until(stopping, beating)
@@ -145,10 +144,10 @@ class Runner:
 
     async def _advance(self, others: set[asyncio.Task[Any]]) -> None:
         """Wait until something ends; raise what ended an attempt or one of the others."""
-        flying = {flight.task for flight in self._flights.values() if flight.task is not None}
+        flying = {flight.task for flight in self._flights.values()}
         done, _ = await asyncio.wait({*flying, *others}, return_when=asyncio.FIRST_COMPLETED)
         for attempt_id, flight in list(self._flights.items()):
-            if flight.task is not None and flight.task.done():
+            if flight.task.done():
                 del self._flights[attempt_id]
         for task in done:
             task.result()
@@ -157,11 +156,9 @@ class Runner:
         for claim in claims:
             late = partial(self._late, claim.rollout, asyncio.get_running_loop())
             recorder = Recorder(claim.rollout.id, claim.attempt.id, on_late=late)
-            flight = Flight(claim, recorder)
+            flight = Flight(claim, recorder, self._fly)
             self._flights[claim.attempt.id] = flight
-            flight.task = asyncio.create_task(self._fly(flight), name=f"agl-{claim.attempt.id}")
-        if self._heartbeats is not None:
-            self._heartbeats.changed()
+        self._heartbeats.changed()
 
     async def _fly(self, flight: Flight) -> None:
         try:
@@ -205,8 +202,6 @@ class Runner:
         return ending
 
     async def _resources_of(self, rollout: Rollout) -> Resources:
-        if self._options.resources is not None:
-            return await self._options.resources(rollout)
         version = rollout.resources_version
         known = self._resources
         if known is None or not version or known.version != version:
@@ -216,10 +211,8 @@ class Runner:
 
     def _llm(self, resources: Resources) -> LLM:
         given = next((item for item in resources.items.values() if isinstance(item, LLM)), None)
-        llm = given or LLM(model=self._options.model)
         return replace(
-            llm,
-            model=self._options.model or llm.model,
+            given or LLM(model=""),
             base_url=f"{self._gateway.url}/v1",
             api_key=self._gateway.api_key,
         )
@@ -257,7 +250,7 @@ class Runner:
         """Stop what is in flight and store it as cancelled; what is being stored is waited for."""
         flights = list(self._flights.values())
         self._flights.clear()
-        tasks = [flight.task for flight in flights if flight.task is not None]
+        tasks = [flight.task for flight in flights]
         for flight in flights:
             flight.cancel()
         for ended in await asyncio.gather(*tasks, return_exceptions=True):
@@ -296,8 +289,12 @@ class Runner:
 
     async def _deliver(self, span: Span) -> None:
         """The store decides whether a late reward still counts."""
-        ingest = await self._store.add_spans([span])
-        self._count(f"late_{span.kind.value}", ingest.late)
+        try:
+            late = (await self._store.add_spans([span])).late
+        except StoreError:
+            _log.warning("The store did not take a late reward", exc_info=True)
+            late = 1
+        self._count(f"late_{span.kind.value}", late)
 
     def _count(self, cause: str, n: int = 1) -> None:
         with self._lock:  # agents' threads count too

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import logging
 import os
@@ -89,19 +90,6 @@ async def test_the_agent_finds_its_attempt_model_and_environment(
     assert context.llm.api_key == api_key == "gateway-key"
     assert 0 < context.seconds_left() <= 20
     assert os.environ["OPENAI_API_KEY"] == "user's"
-
-
-async def test_resources_can_be_found_by_the_caller(enqueue, run_all):
-    async def resolve(rollout):
-        return Resources(version=7)
-
-    _, (attempt,), _ = await run_all(
-        await enqueue(),
-        lambda _: [current().resources.version, current().llm.model],
-        resources=resolve,
-        model="given",
-    )
-    assert attempt.output == [7, "given"]
 
 
 async def scored(record, output):
@@ -466,6 +454,31 @@ async def test_heartbeats_keep_an_attempt_running_past_its_lease(
     _, (attempt,), _ = await run_all(await enqueue(lease_s=0.6), agent)
     assert attempt.status is AttemptStatus.SUCCEEDED
     assert attempt.ended_at - attempt.started_at > 0.6
+
+
+@pytest.mark.parametrize("store_fails", [False, True])
+async def test_a_late_reward_counts_within_its_grace_or_is_counted_as_lost(
+    store, enqueue, serving, monkeypatch, store_fails
+):
+    contexts, add_spans, offered = [], store.add_spans, asyncio.Event()
+
+    async def watched(spans):
+        offered.set()
+        if store_fails:
+            raise StoreError("disk full")
+        return await add_spans(spans)
+
+    async def agent(task):
+        contexts.append(contextvars.copy_context())
+
+    monkeypatch.setattr(store, "add_spans", watched)
+    ids = await enqueue(reward_grace_s=60.0)
+    async with serving(agent) as runner:
+        await store.wait(ids, timeout_s=30)
+        contexts[0].run(emit_reward, 0.5)
+        await offered.wait()
+    assert runner.losses.counts == ({"late_reward": 1} if store_fails else {})
+    assert len(await store.spans(ids)) == (0 if store_fails else 1)
 
 
 async def test_a_finish_that_comes_too_late_is_counted(store, enqueue, serving):
