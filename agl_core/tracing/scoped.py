@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
+from contextvars import ContextVar
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from agl_core.tracing.context import ScopeFrame, active, close_scope, open_scope
 from agl_core.tracing.emit import describe, exception_attributes
@@ -40,12 +42,26 @@ class _Work:
             )
 
 
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """One ``with`` block that is being run."""
+
+    scoped: Scoped
+    work: _Work | None
+    left: bool = False
+
+
+_ENTRIES: Final[ContextVar[tuple[_Entry, ...]]] = ContextVar("agl_entries", default=())
+"""The ``with`` blocks around this code, outermost first, those it was started from included."""
+
+
 class Scoped:
     """Opens a span and a scope around a ``with`` block, or around every call of a function.
 
     As a decorator it takes plain, async, generator and async generator functions; a generator's
     scope is current only while its own body runs. Exceptions pass unchanged and end the span as an
-    error. Outside a rollout it does nothing.
+    error. Outside a rollout it does nothing. One object serves any number of blocks, nested or at
+    the same time in several tasks and threads.
     """
 
     def __init__(
@@ -63,13 +79,14 @@ class Scoped:
         self._trainable = trainable
         self._run_id = run_id
         self._attributes = attributes or {}
-        self._entered: list[_Work | None] = []
+        self._entries: list[_Entry] = []
 
     def __enter__(self) -> Scope | None:
         """Begin; gives the scope, or None outside a rollout."""
-        work = self._begin()
-        self._entered.append(work)
-        return work.scope if work is not None else None
+        entry = _Entry(self, self._begin())
+        self._entries.append(entry)
+        _ENTRIES.set((*_open_entries(), entry))
+        return entry.work.scope if entry.work is not None else None
 
     def __exit__(
         self,
@@ -77,8 +94,13 @@ class Scoped:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        work = self._entered.pop()
-        _end(work, error)
+        here = [entry for entry in _open_entries() if entry.scoped is self]
+        # A generator may be closed in another context than the one in which its block began.
+        entry = (here or self._entries)[-1]
+        entry.left = True
+        self._entries.remove(entry)
+        _ENTRIES.set(_open_entries())
+        _end(entry.work, error)
 
     def __call__(self, function: _Function) -> _Function:
         """Decorate `function`; each call opens its own span."""
@@ -187,6 +209,10 @@ class Scoped:
             _end(work, None)
 
         return call
+
+
+def _open_entries() -> tuple[_Entry, ...]:
+    return tuple(entry for entry in _ENTRIES.get() if not entry.left)
 
 
 def _end(work: _Work | None, error: BaseException | None) -> None:
