@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +14,8 @@ from agl_core.app.run import App, run_config_of
 from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
 from agl_core.config.invocation import current_invocation
-from agl_core.config.loader import load_config, resolve
+from agl_core.config.loader import read_anchored, resolve, with_plugins
+from agl_core.config.overrides import parse_key, put
 from agl_core.interfaces import Observer, RewardFunction
 from agl_core.tracing import Attachment
 from agl_core.tracing import attach as attach_integrations
@@ -145,14 +147,9 @@ def _config(
     data = _plain(base)
     given = {key: value for key, value in arguments.items() if value is not None}
     for key, value in {**given, **overrides}.items():
-        *path, last = key.split(".")
-        table = data
-        for part in path:
-            table = table.setdefault(part, {})
-        table[last] = value
+        put(data, parse_key(key), value)
     invocation = current_invocation()
-    data["plugins"] = [*data.get("plugins", ()), *invocation.plugins]
-    return resolve(data, invocation.overrides)
+    return with_plugins(resolve(data, invocation.overrides), invocation.plugins)
 
 
 def _plain(base: RunConfig | Mapping[str, Any] | str | Path | None) -> dict[str, Any]:
@@ -161,5 +158,5 @@ def _plain(base: RunConfig | Mapping[str, Any] | str | Path | None) -> dict[str,
     if isinstance(base, RunConfig):
         return base.model_dump(mode="json")
     if isinstance(base, Mapping):
-        return resolve(base).model_dump(mode="json", exclude_unset=True)
-    return load_config(base).model_dump(mode="json", exclude_unset=True)
+        return deepcopy(dict(base))
+    return read_anchored(base)

@@ -32,7 +32,6 @@ def command(
     config_file: str,
     checkpoint: str | None,
     overrides: tuple[str, ...],
-    plugin_files: tuple[str, ...],
     json_file: str | None,
 ) -> None:
     """Score an agent program on its validation tasks, with a 95 % interval.
@@ -40,10 +39,10 @@ def command(
     CONFIG is a configuration (.toml, .yaml, .json); a run's own is config.json in its directory.
     """
     from agl_core.app import App, run_blocking  # noqa: PLC0415
-    from agl_core.config.loader import load_config  # noqa: PLC0415
+    from agl_core.config.loader import load_config, with_plugins  # noqa: PLC0415
 
-    config = load_config(Path(config_file), overrides)
-    plugins = state.plugins((*config.plugins, *plugin_files))
+    config = with_plugins(load_config(Path(config_file), overrides), state.files)
+    plugins = state.plugins(config.plugins)
     with importable(Path()), progress(stderr=json_file == STDOUT) as display:
         app = App(config, observers=(display,), plugins=plugins)
         evaluation = run_blocking(app.evaluate(checkpoint=checkpoint))

@@ -14,6 +14,10 @@ def _debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.ensure_object(CliState).debug = True
 
 
+def _plugins(ctx: click.Context, _: click.Parameter, value: tuple[str, ...]) -> None:
+    ctx.ensure_object(CliState).files += value
+
+
 set_option: Any = click.option(
     "--set",
     "overrides",
@@ -23,9 +27,10 @@ set_option: Any = click.option(
 )
 plugin_option: Any = click.option(
     "--plugin",
-    "plugin_files",
     multiple=True,
     metavar="FILE",
+    expose_value=False,
+    callback=_plugins,
     help="Load a local plugin file; may be repeated.",
 )
 json_option: Any = click.option(

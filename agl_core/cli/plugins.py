@@ -17,12 +17,12 @@ _STYLES = {"ok": "green", "broken": "red", "missing extra": "yellow", "disabled"
 @plugin_option
 @debug_option
 @click.pass_obj
-def command(state: CliState, *, verbose: bool, plugin_files: tuple[str, ...]) -> None:
+def command(state: CliState, *, verbose: bool) -> None:
     """List plugins with version and state."""
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    rows = state.plugins(plugin_files, tolerant=True).plugins()
+    rows = state.plugins(tolerant=True).plugins()
     table = Table("plugin", "version", "state", "registers", box=None, pad_edge=False)
     for row in rows:
         version = f"{row.distribution} {row.version}".strip() or "local file"

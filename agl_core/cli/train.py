@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
     overrides: tuple[str, ...]
-    plugin_files: tuple[str, ...]
     json_file: str | None
 
 
@@ -61,7 +60,7 @@ def command(
     if path.suffix == ".py" and config_file is None:
         if print_config:
             raise click.UsageError("--print-config takes a configuration file, not a script")
-        _train_script(path, arguments, request)
+        _train_script(state, path, arguments, request)
     elif arguments:
         raise click.UsageError(f"Only a script takes arguments; got {' '.join(arguments)}")
     else:
@@ -69,20 +68,20 @@ def command(
 
 
 def _train_config(state: CliState, path: Path, request: _Request, *, print_only: bool) -> None:
-    from agl_core.config.loader import dump, load_config  # noqa: PLC0415
+    from agl_core.config.loader import dump, load_config, with_plugins  # noqa: PLC0415
 
-    config = load_config(path, request.overrides)
+    config = with_plugins(load_config(path, request.overrides), state.files)
     if print_only:
         click.echo(dump(config), nl=False)
         return
     from agl_core.app import App, run_blocking  # noqa: PLC0415
 
-    plugins = state.plugins((*config.plugins, *request.plugin_files))
+    plugins = state.plugins(config.plugins)
     with importable(Path()), _observers(request.json_file) as observers:
         run_blocking(App(config, observers=observers, plugins=plugins).train())
 
 
-def _train_script(path: Path, arguments: Sequence[str], request: _Request) -> None:
+def _train_script(state: CliState, path: Path, arguments: Sequence[str], request: _Request) -> None:
     """Run the user's script as ``python script.py`` would, with our options around it.
 
     Raises:
@@ -97,7 +96,7 @@ def _train_script(path: Path, arguments: Sequence[str], request: _Request) -> No
     with _observers(request.json_file) as observers:
         invocation = Invocation(
             overrides=request.overrides,
-            plugins=request.plugin_files,
+            plugins=tuple(state.files),
             observers=(*observers, seen),
         )
         with invoked(invocation):

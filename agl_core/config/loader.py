@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast, overload
@@ -24,24 +24,34 @@ M = TypeVar("M", bound=BaseModel)
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a TOML, YAML or JSON file and apply ``key=value`` overrides.
 
-    Files that the configuration names (agent, tasks, rewards, plugins, and a model that starts
-    with a dot) are looked up beside the configuration file; overrides count from the working
-    directory, as everything typed into a shell does.
+    Files that the configuration names (agent, tasks, rewards, plugins, and models that start with
+    a dot) are looked up beside the configuration file; overrides count from the working directory,
+    as everything typed into a shell does.
 
     Raises:
         ConfigError: the file or an override is wrong; names the key, the value and the fix.
     """
+    return resolve(read_anchored(path), overrides)
+
+
+def read_anchored(path: str | Path) -> dict[str, Any]:
+    """Plain data of a configuration file, the files that it names looked up beside it.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
     file = Path(path)
     data = read_config(file)
     _anchor(data, file.resolve().parent)
-    return resolve(data, overrides)
+    return data
 
 
 def resolve(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
     """Validate plain data with ``key=value`` overrides on top.
 
     An override's text takes the type of its field: ``1e-6`` is a number for `algorithm.lr` and
-    text for `name`, ``false`` a boolean for `train.resume`.
+    text for `name`, ``false`` a boolean for `train.resume`. Relative paths count from the working
+    directory and become absolute, so that what is stored means the same everywhere.
 
     Raises:
         ConfigError: names every wrong key with its value and the nearest valid key.
@@ -55,15 +65,32 @@ def resolve(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig
     return validate(RunConfig, _with(data, parsed, raw=rejected - still))
 
 
+def with_plugins(config: RunConfig, files: Iterable[str]) -> RunConfig:
+    """The configuration with further local plugin files, each file once.
+
+    Relative paths count from the working directory.
+    """
+    paths = [str(Path(file).expanduser().resolve()) for file in (*config.plugins, *files)]
+    return config.model_copy(update={"plugins": list(dict.fromkeys(paths))})
+
+
 def dump(config: RunConfig) -> str:
     """The resolved configuration as JSON text, which `load_config` reads back."""
     return config.model_dump_json(indent=2) + "\n"
 
 
 def save_config(config: RunConfig, directory: Path) -> Path:
-    """Write `dump` into a run's directory; returns the file."""
+    """Write `dump` into a run's directory, with the places it writes to absolute.
+
+    Returns:
+        The file. Read from any working directory, it is about the same run.
+    """
+    store = config.store
+    if store.path is not None:
+        store = store.model_copy(update={"path": str(Path(store.path).absolute())})
+    place = {"directory": str(Path(config.directory).absolute()), "store": store}
     target = directory / RESOLVED
-    target.write_text(dump(config), encoding="utf-8", newline="\n")
+    target.write_text(dump(config.model_copy(update=place)), encoding="utf-8", newline="\n")
     return target
 
 
@@ -114,6 +141,7 @@ def _with(
     merged = deepcopy(dict(data))
     for override in overrides:
         put(merged, override.path, override.raw if override.path in raw else override.value)
+    _anchor(merged, Path.cwd())
     return merged
 
 
@@ -143,14 +171,22 @@ def _anchor(data: dict[str, Any], folder: Path) -> None:
                 _anchor_key(cast("dict[str, Any]", reward), "name", folder)
     if isinstance(plugins := data.get("plugins"), list):
         data["plugins"] = [_anchored(item, folder) for item in cast("list[Any]", plugins)]
-    model = data.get("model")
-    if isinstance(model, str) and model.startswith("."):
-        data["model"] = str(folder / model)
+    _anchor_model(data, folder)
+    if isinstance(policies := data.get("policies"), dict):
+        for policy in cast("dict[str, Any]", policies).values():
+            if isinstance(policy, dict):
+                _anchor_model(cast("dict[str, Any]", policy), folder)
 
 
 def _anchor_key(table: dict[str, Any], key: str, folder: Path) -> None:
     if key in table:
         table[key] = _anchored(table[key], folder)
+
+
+def _anchor_model(table: dict[str, Any], folder: Path) -> None:
+    model = table.get("model")
+    if isinstance(model, str) and model.startswith("."):
+        table["model"] = str(folder / model)
 
 
 def _anchored(value: Any, folder: Path) -> Any:

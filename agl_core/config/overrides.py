@@ -31,6 +31,26 @@ def parse_override(text: str) -> Override:
         ConfigError: there is no ``=``, or the key is malformed.
     """
     key, separator, raw = text.partition("=")
+    path = _split(key)
+    if not separator or path is None:
+        raise ConfigError(f"Override {text!r} is malformed: write --set section.key=value")
+    raw = raw.strip()
+    return Override(path=path, raw=raw, value=parse_value(raw))
+
+
+def parse_key(key: str) -> tuple[str, ...]:
+    """Parse ``key.key``; a key with dots in it is quoted, as in TOML.
+
+    Raises:
+        ConfigError: the key is malformed.
+    """
+    path = _split(key)
+    if path is None:
+        raise ConfigError(f"Override of {key!r} is malformed: write 'section.key'")
+    return path
+
+
+def _split(key: str) -> tuple[str, ...] | None:
     path: list[str] = []
     position = 0
     while position < len(key):
@@ -39,10 +59,9 @@ def parse_override(text: str) -> Override:
             break
         path.append(next(part for part in match.groups() if part is not None))
         position = match.end()
-    if not separator or not path or position < len(key) or key.endswith("."):
-        raise ConfigError(f"Override {text!r} is malformed: write --set section.key=value")
-    raw = raw.strip()
-    return Override(path=tuple(path), raw=raw, value=parse_value(raw))
+    if not path or position < len(key) or key.endswith("."):
+        return None
+    return tuple(path)
 
 
 def put(data: dict[str, Any], path: Sequence[str], value: Any) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import agl_core as agl
+from agl_core.config.invocation import Invocation, invoked
 from tests.core.app.conftest import says_yes, two_agents
 
 PLUGIN = str(Path(__file__).with_name("bandit_plugin.py"))
@@ -44,6 +45,49 @@ def test_arguments_win_over_the_configuration_and_overrides_over_both(config, tm
     assert stored["model"] == "bandit"
     assert stored["agents"] == ["writer"]
     assert (stored["train"]["steps"], stored["algorithm"]["name"]) == (1, "rloo")
+
+
+def test_an_override_reaches_into_lists_and_quoted_names(config, tmp_path) -> None:
+    config["rewards"] = [{"name": "exact_match"}]
+    overrides = {
+        "train.steps": 1,
+        "rewards.0.channel": "right",
+        'channel_weights."much.better"': 2.0,
+    }
+    train(config, overrides=overrides)
+    stored = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert stored["rewards"][0]["channel"] == "right"
+    assert stored["channel_weights"] == {"much.better": 2.0}
+    assert config["rewards"] == [{"name": "exact_match"}]
+
+
+@pytest.mark.parametrize("key", ["rewards.0.channel", "seed.x", "train..steps", ""])
+def test_an_override_that_leads_nowhere_is_named(config, key) -> None:
+    config |= {"seed": 3, "rewards": []}
+    with pytest.raises(agl.ConfigError, match="Override of"):
+        train(config, overrides={key: 1})
+
+
+def test_plugins_of_the_command_line_are_stored_once(config, tmp_path) -> None:
+    with invoked(Invocation(plugins=(PLUGIN,))):
+        train(config, overrides={"train.steps": 1})
+    stored = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert stored["plugins"] == [PLUGIN]
+
+
+def test_a_run_is_evaluated_in_its_own_directory_from_elsewhere(
+    config, tmp_path, monkeypatch
+) -> None:
+    for folder in ("home", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "home")
+    config["directory"] = "runs"
+    train(config, overrides={"train.steps": 1})
+    run = tmp_path / "home" / "runs" / "run"
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    agl.evaluate(two_agents, TASKS, reward=says_yes, config=run / "config.json")
+    assert (run / "eval" / "store.db").is_file()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_a_checkpoint_is_scored_as_the_run_that_wrote_it(config) -> None:

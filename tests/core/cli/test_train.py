@@ -103,6 +103,8 @@ def test_plugins_of_configuration_and_command_line_are_loaded_once(agl, app, tmp
     assert result.exit_code == 0, result.stderr
     names = [row.name for row in app.made[0].plugins.plugins() if row.state != "disabled"]
     assert names == ["builtin", "one", "two"]
+    stored = [str(tmp_path / "one.py"), str(tmp_path / "two.py")]
+    assert app.made[0].config.plugins == stored
 
 
 def test_the_resolved_configuration_can_be_printed(agl, app, tmp_path):
@@ -179,6 +181,11 @@ def test_a_scripts_runs_take_the_options(agl, app, tmp_path):
     assert app.made[0].config.name == "seed=3 mine.py"
     assert current_invocation() == Invocation()
 
+    write(tmp_path, "early.py", "")
+    result = agl("--plugin", "early.py", "train", "script.py", "--plugin", "mine.py")
+    assert result.exit_code == 0, result.stderr
+    assert app.made[1].config.name == "early.py mine.py"
+
 
 def test_a_script_that_trains_nothing_is_an_error(agl, app, tmp_path):
     write(tmp_path, "script.py", "if __name__ == 'script': 1 / 0")
@@ -211,6 +218,17 @@ def test_eval_scores_a_checkpoint(agl, app, tmp_path):
     figures = json.loads((tmp_path / "e.json").read_text(encoding="utf-8"))
     assert figures["score"] == {"mean": 0.5, "low": 0.25, "high": 0.75, "n": 8}
     assert figures["failed"] == {"engine": 1}
+
+
+def test_eval_loads_the_plugins_of_both_places(agl, app, tmp_path):
+    write(tmp_path, "one.py", "")
+    write(tmp_path, "two.py", "")
+    write(tmp_path, "run.toml", "")
+
+    result = agl("--plugin", "two.py", "eval", "run.toml", "--plugin", "one.py")
+
+    assert result.exit_code == 0, result.stderr
+    assert app.made[0].config.plugins == [str(tmp_path / "two.py"), str(tmp_path / "one.py")]
 
 
 def test_eval_of_an_absent_checkpoint_is_wrong_usage(agl, app, tmp_path):

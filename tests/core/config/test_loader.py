@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from agl_core.config import AlgorithmConfig, EngineConfig, RewardConfig, RunConfig
-from agl_core.config.loader import check_options, dump, load_config, resolve, save_config
+from agl_core.config.loader import (
+    check_options,
+    dump,
+    load_config,
+    resolve,
+    save_config,
+    with_plugins,
+)
 from agl_core.errors import ConfigError
 from agl_core.types import FailureKind
 
@@ -205,7 +212,7 @@ def test_overrides_take_the_type_of_their_field():
     assert config.engine.options == {"device": "cpu", "lora": {"rank": 8}, "revision": "123"}
     assert [reward.channel for reward in config.rewards] == ["main", "style"]
     assert config.policies["my.agent"].agents == ["a"]
-    assert config.tasks.train == "rows.jsonl"
+    assert config.tasks.train == str(Path.cwd() / "rows.jsonl")
 
 
 @pytest.mark.parametrize("text", ["#1", "a: b", "http://host:8000/v1", "@x", "C:\\data\\m", "a #b"])
@@ -246,7 +253,13 @@ def test_overriding_leaves_the_data_alone():
 
 
 def test_the_resolved_configuration_can_be_read_back(tmp_path):
-    config = resolve({"name": "Prüfung", "engine": {"name": "torch", "lora": {"rank": 4}}})
+    config = resolve(
+        {
+            "name": "Prüfung",
+            "directory": str(tmp_path),
+            "engine": {"name": "torch", "lora": {"rank": 4}},
+        }
+    )
 
     file = save_config(config, tmp_path)
 
@@ -276,6 +289,8 @@ def test_files_are_found_beside_the_configuration(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "run.toml").write_text(
         'agent = "agent.py:run"\nmodel = "./weights"\nplugins = ["mine.py"]\n'
+        '[policies.near]\nagents = ["a"]\nmodel = "../other"\n'
+        '[policies.hub]\nagents = ["b"]\nmodel = "org/name"\n'
         '[tasks]\ntrain = "rows.jsonl"\nval = "package.module:rows"\n'
         '[[rewards]]\nname = "score.py:score"\n[[rewards]]\nname = "numeric"\n',
         encoding="utf-8",
@@ -286,6 +301,8 @@ def test_files_are_found_beside_the_configuration(tmp_path, monkeypatch):
 
     assert config.agent == f"{folder / 'agent.py'}:run"
     assert config.model == str(folder / "weights")
+    assert config.policies["near"].model == str(folder / "../other")
+    assert config.policies["hub"].model == "org/name"
     assert config.plugins == [str(folder / "mine.py")]
     assert config.tasks.train == str(folder / "rows.jsonl")
     assert config.tasks.val == "package.module:rows"
@@ -293,6 +310,58 @@ def test_files_are_found_beside_the_configuration(tmp_path, monkeypatch):
         f"{folder / 'score.py'}:score",
         "numeric",
     ]
+
+
+def test_what_no_file_names_counts_from_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = {
+        "agent": "agent.py:run",
+        "model": "./weights",
+        "plugins": ["mine.py"],
+        "rewards": [{"name": "score.py:score"}, {"name": "numeric"}],
+        "tasks": {"train": "package.module:rows"},
+    }
+
+    config = resolve(data, ["tasks.val=val.jsonl", "model=hub/name"])
+
+    assert config.agent == f"{tmp_path / 'agent.py'}:run"
+    assert config.model == "hub/name"
+    assert config.plugins == [str(tmp_path / "mine.py")]
+    assert [reward.name for reward in config.rewards] == [
+        f"{tmp_path / 'score.py'}:score",
+        "numeric",
+    ]
+    assert (config.tasks.train, config.tasks.val) == (
+        "package.module:rows",
+        str(tmp_path / "val.jsonl"),
+    )
+
+
+def test_a_stored_configuration_means_the_same_from_any_folder(tmp_path, monkeypatch):
+    run = tmp_path / "agl_runs" / "run"
+    run.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    config = resolve(
+        {"plugins": ["mine.py"], "store": {"path": "all.db"}}, ["tasks.train=rows.jsonl"]
+    )
+    file = save_config(config, run)
+    monkeypatch.chdir(run)
+
+    stored = load_config(file)
+
+    assert stored.directory == str(tmp_path / "agl_runs")
+    assert stored.store.path == str(tmp_path / "all.db")
+    assert stored.plugins == [str(tmp_path / "mine.py")]
+    assert stored.tasks.train == str(tmp_path / "rows.jsonl")
+
+
+def test_further_plugin_files_are_named_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = resolve({"plugins": ["one.py"]})
+
+    found = with_plugins(config, ["two.py", "x/../one.py", str(tmp_path / "two.py")])
+
+    assert found.plugins == [str(tmp_path / "one.py"), str(tmp_path / "two.py")]
 
 
 class Clip(BaseModel):
