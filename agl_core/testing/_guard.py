@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 
@@ -10,19 +11,29 @@ class ContractSuite:
 
     A subclass supplies fixtures. It may replace a test only by one that is marked
     ``pytest.mark.xfail(reason="...")``, so that what an implementation does not fulfil is said.
+    That holds for a test that comes from another base class just as well.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        inherited = {
-            name for base in cls.__mro__[1:] for name in vars(base) if name.startswith("test_")
-        }
-        for name in sorted(inherited & vars(cls).keys()):
-            if not _expected_to_fail(vars(cls)[name]):
+        for name, rule in sorted(_rules(cls).items()):
+            found = inspect.getattr_static(cls, name)
+            if found is not rule and not _expected_to_fail(found):
                 raise TypeError(
                     f"{cls.__name__}.{name} overrides a contract test: delete it, or mark it "
                     f"pytest.mark.xfail(reason=...) and say what is not fulfilled"
                 )
+
+
+def _rules(cls: type) -> dict[str, object]:
+    """The tests of the suites that `cls` inherits, each as the most basic suite wrote it."""
+    rules: dict[str, object] = {}
+    for base in reversed(cls.__mro__[1:]):
+        if issubclass(base, ContractSuite):
+            for name, test in vars(base).items():
+                if name.startswith("test_"):
+                    rules.setdefault(name, test)
+    return rules
 
 
 def _expected_to_fail(test: object) -> bool:
