@@ -122,14 +122,18 @@ class Writer:
         return group, False
 
     def _reclaim(self, connection: sqlite3.Connection) -> bool:
-        """Give some free pages back to the file system; True while there are more."""
+        """Give some free pages back to the file system; True while more can be given.
+
+        A file that was not set up for it gives none, however often it is asked.
+        """
         try:
+            (before,) = connection.execute("PRAGMA freelist_count").fetchone()
             # The pragma frees a page per row that is fetched of it.
             connection.execute(f"PRAGMA incremental_vacuum({_PAGES_PER_PIECE})").fetchall()
             (free,) = connection.execute("PRAGMA freelist_count").fetchone()
         except sqlite3.OperationalError:
             return False
-        return free > 0
+        return 0 < free < before
 
     def _deliver(self, group: Sequence[Job]) -> None:
         for job in group:

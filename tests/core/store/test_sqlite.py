@@ -14,6 +14,7 @@ import pytest
 from agl_core.errors import ConfigError, StoreError
 from agl_core.store._commit import GroupCommit, Job
 from agl_core.store._schema import SCHEMA_VERSION, FileSettings, connect, prepare
+from agl_core.store._writer import Writer
 from agl_core.store.sqlite import SqliteStore
 from agl_core.testing._store_samples import (
     begin,
@@ -180,6 +181,29 @@ async def test_own_writes_wake_waiters_without_a_second_look(store):
     assert len(await asyncio.wait_for(waiting, 20)) == 1
 
 
+async def test_a_waiter_reads_what_it_knows_as_final_no_more(store, monkeypatch):
+    claims = await begin_all(store, 3)
+    ids = [claim.rollout.id for claim in claims]
+    await succeed(store, claims[1])
+    reads, enough = [], asyncio.Event()
+    existing = store._existing
+
+    async def counted(rollout_ids):
+        reads.append(list(rollout_ids))
+        if len(reads) > 1:
+            enough.set()
+        return await existing(rollout_ids)
+
+    monkeypatch.setattr(store, "_existing", counted)
+    store._look_again_s = 0.01
+    waiting = asyncio.ensure_future(store.wait(ids))
+    await asyncio.wait_for(enough.wait(), 20)
+    assert reads[:2] == [ids, [ids[0], ids[2]]]
+    for claim in (claims[0], claims[2]):
+        await succeed(store, claim)
+    assert [one.id for one in await asyncio.wait_for(waiting, 20)] == ids
+
+
 async def test_attempt_ended_through_another_connection_is_no_longer_written_to(store, path):
     claim = await begin(store)
     await store.add_spans([span(claim)])
@@ -260,6 +284,20 @@ async def test_dropped_spans_give_their_space_back(store, path):
         await asyncio.sleep(0.01)
     await dropping.close()
     assert path.stat().st_size < 1_000_000
+
+
+def test_a_file_that_gives_no_pages_back_is_not_asked_again(tmp_path):
+    path = tmp_path / "given.db"
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA auto_vacuum = NONE")
+    connection.execute("CREATE TABLE notes (a)")
+    connection.execute("INSERT INTO notes VALUES (zeroblob(100000))")
+    connection.execute("DELETE FROM notes")
+    settings = FileSettings(path=path, synchronous="normal", busy_timeout_s=1)
+    writer = Writer(None, settings, now=lambda: 0.0, announce=print)
+    assert connection.execute("PRAGMA freelist_count").fetchone()[0] > 0
+    assert not writer._reclaim(connection)
+    connection.close()
 
 
 def free_pages(path):
