@@ -159,7 +159,10 @@ def detached(value: T, codec: Codec[T], what: str) -> T:
 
 
 def json_value(output: Any) -> Any:
-    """Return an agent's output if it is made of JSON values, else its ``repr``."""
+    """An agent's output as it is stored: a copy made of JSON values and bytes.
+
+    Objects with fields become mappings. What has no such form becomes its ``repr`` as a whole.
+    """
     try:
         return msgspec.to_builtins(output, builtin_types=(bytes,))
     except (TypeError, ValueError, RecursionError):

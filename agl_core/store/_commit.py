@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agl_core.errors import AglError
 from agl_core.store._operations import Changes, Operations
 from agl_core.store._schema import FileSettings, as_store_error
 from agl_core.store._sql import SqlRecords
@@ -76,8 +75,8 @@ class GroupCommit:
         return True
 
     def _fail(self, job: Job, error: Exception) -> None:
-        known = isinstance(error, AglError) or not isinstance(error, sqlite3.Error)
-        job.error = error if known else as_store_error(error, self._settings)
+        foreign = isinstance(error, sqlite3.Error)
+        job.error = as_store_error(error, self._settings) if foreign else error
         job.changes = None
 
     def _roll_back(self) -> None:

@@ -47,6 +47,7 @@ class Ending:
     spans: list[Span]
     failure: Failure | None
     output: Any
+    """Made of JSON values."""
 
 
 class Operations:
@@ -101,7 +102,7 @@ class Operations:
             if rollout is None or not life.running(rollout, attempt_id):
                 gone.append(attempt_id)
             else:
-                self._save(life.renew(rollout, now=self._now))
+                self._save_attempt(life.renew(rollout, now=self._now))
         return gone
 
     def finish(self, attempt_id: str, ending: Ending) -> Attempt:
@@ -141,7 +142,7 @@ class Operations:
                 )
 
     def cancel(self, rollout_ids: Sequence[str], reason: str) -> list[Rollout]:
-        known = self.existing(rollout_ids)
+        known = existing(self._records, rollout_ids)
         for rollout in known.values():
             if not rollout.status.final:
                 cancelled = life.cancel(rollout, reason=reason, now=self._now)
@@ -205,7 +206,7 @@ class Operations:
         return rewards if grace_s > 0 and late_s <= grace_s else []
 
     def consume(self, rollout_ids: Sequence[str], *, drop_spans: bool) -> int:
-        known = self.existing(rollout_ids)
+        known = existing(self._records, rollout_ids)
         for rollout in known.values():
             if not rollout.status.final:
                 raise StoreError(
@@ -230,22 +231,17 @@ class Operations:
         self._records.add_resources(numbered)
         return numbered
 
-    def existing(self, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
-        """Rollouts by id.
-
-        Raises:
-            StoreError: one does not exist.
-        """
-        return existing(self._records, rollout_ids)
-
     def _rollout_of(self, attempt_id: str) -> Rollout | None:
         owner = self._records.owner(attempt_id)
         if owner is None:
             return None
         return self._records.rollouts([owner.rollout_id])[owner.rollout_id]
 
-    def _save(self, rollout: Rollout, digest: bytes = b"") -> None:
+    def _save_attempt(self, rollout: Rollout, digest: bytes = b"") -> None:
         self._records.save_attempt(rollout.attempts[-1], due_at=life.due_at(rollout), digest=digest)
+
+    def _save(self, rollout: Rollout, digest: bytes = b"") -> None:
+        self._save_attempt(rollout, digest)
         self._records.save_rollout(rollout)
 
     def _save_ended(self, rollout: Rollout, digest: bytes = b"") -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from agl_core.errors import StoreError
 from agl_core.store import _operations
+from agl_core.store._codec import json_value
 from agl_core.store._operations import Changes, Ending, Operations
 from agl_core.store._records import Records
 from agl_core.store._waiters import ClaimLine, Finals
@@ -137,7 +138,9 @@ class StoreShell(ABC):
         failure: Failure | None = None,
         output: Any = None,
     ) -> Attempt:
-        ending = Ending(status=status, spans=list(spans), failure=failure, output=output)
+        # Here, not where it is written: it may be large, and the caller may go on changing it.
+        kept = json_value(output)
+        ending = Ending(status=status, spans=list(spans), failure=failure, output=kept)
         return await self._write(lambda store: store.finish(attempt_id, ending))
 
     async def cancel(self, rollout_ids: Sequence[str], *, reason: str) -> list[Rollout]:
@@ -178,13 +181,15 @@ class StoreShell(ABC):
         self._check_open()
         time_left = _countdown(timeout_s)
         watch = self._finals.watch(rollout_ids)
+        final: dict[str, Rollout] = {}
         try:
             while True:
-                known = await self._existing(rollout_ids)
-                final = [one for one in rollout_ids if known[one].status.final]
+                # A final state never changes, so only the others are read again.
+                known = await self._existing([one for one in rollout_ids if one not in final])
+                final.update({one: known[one] for one in known if known[one].status.final})
                 left = time_left()
-                if len(final) == len(rollout_ids) or left <= 0:
-                    return [known[one] for one in final]
+                if all(one in final for one in rollout_ids) or left <= 0:
+                    return [final[one] for one in rollout_ids if one in final]
                 # What ended since it was read is seen by the watch: it was there first.
                 watch.see(final)
                 await watch.wait(timeout_s=_finite(min(left, self._look_again_s)))

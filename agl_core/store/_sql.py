@@ -17,7 +17,7 @@ from agl_core.types import Attempt, Resources, Rollout, RolloutQuery, RolloutSta
 _MOST_VALUES = 500
 """Bound values per statement; some builds of SQLite allow no more than 999."""
 _SPANS_PER_STATEMENT = 64
-_ROLLOUT = "SELECT number, id, status, consumed, body FROM rollouts "
+_ROLLOUT = "SELECT number, status, consumed, body FROM rollouts "
 
 
 def key(text: str) -> str | bytes:
@@ -69,7 +69,7 @@ class SqlRecords:
                 consumed=bool(consumed),
                 attempts=tuple(attempts.get(number, ())),
             )
-            for number, _, status, consumed, body in rows
+            for number, status, consumed, body in rows
         ]
 
     def _attempts(self, numbers: Sequence[int]) -> dict[int, list[Attempt]]:

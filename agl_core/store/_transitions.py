@@ -19,7 +19,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from agl_core.errors import StaleAttemptError, StoreError
-from agl_core.store._codec import ROLLOUTS, detached, encode, json_value
+from agl_core.store._codec import ROLLOUTS, detached, encode
 from agl_core.types import (
     Attempt,
     AttemptStatus,
@@ -128,6 +128,9 @@ def end(
 ) -> Rollout:
     """End and seal the running attempt, and settle the rollout: final, or queued once more.
 
+    Args:
+        output: What the agent returned, made of JSON values.
+
     Raises:
         StoreError: `status` is no end, or does not go with `failure`.
     """
@@ -136,7 +139,7 @@ def end(
         rollout,
         status=status,
         failure=failure,
-        output=json_value(output),
+        output=output,
         ended_at=now,
         sealed=True,
     )
@@ -191,8 +194,6 @@ def expire(rollout: Rollout, *, now: float) -> Rollout | None:
 
 def cancel(rollout: Rollout, *, reason: str, now: float) -> Rollout:
     """Cancel a rollout that is not final, and its running attempt with it."""
-    if rollout.status.final:
-        return rollout
     if rollout.status is RolloutStatus.RUNNING:
         failure = Failure(kind=FailureKind.CANCELLED, message=reason)
         rollout = end(
@@ -216,14 +217,14 @@ def hand_back(rollout: Rollout) -> Rollout:
     return replace(rollout, status=RolloutStatus.QUEUED, attempts=rollout.attempts[:-1])
 
 
-def check_owner(rollout: Rollout, attempt_id: str) -> Attempt:
-    """Return the attempt if it holds the fence.
+def check_owner(rollout: Rollout, attempt_id: str) -> None:
+    """Check that the attempt holds the fence.
 
     Raises:
         StaleAttemptError: it ended or was replaced.
     """
     if running(rollout, attempt_id):
-        return rollout.attempts[-1]
+        return
     attempt = next(one for one in rollout.attempts if one.id == attempt_id)
     latest = rollout.attempts[-1]
     raise StaleAttemptError(
@@ -237,7 +238,7 @@ def finish_digest(
 ) -> bytes:
     """Fingerprint of one `finish` call: its repetition has the same."""
     ids = sorted(span.id for span in spans)
-    content = encode([status, failure, json_value(output), ids], canonical=True)
+    content = encode([status, failure, output, ids], canonical=True)
     return blake2b(content, digest_size=16).digest()
 
 

@@ -7,6 +7,7 @@ import math
 from bisect import bisect_right, insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from agl_core.store._operations import Operations
 from agl_core.store._records import Owner, Records
 from agl_core.store._shell import Retention, StoreShell
 from agl_core.store.lease import Clock
-from agl_core.types import Attempt, Resources, Rollout, RolloutQuery, RolloutStatus
+from agl_core.types import Attempt, Mode, Resources, Rollout, RolloutQuery, RolloutStatus
 
 T = TypeVar("T")
 
@@ -61,15 +62,18 @@ class _Row:
 
     number: int
     body: bytes
+    run_id: str
+    group_id: str
+    mode: Mode
     status: RolloutStatus
     consumed: bool = False
     attempts: list[str] = field(default_factory=list[str])
 
-    def matches(self, rollout: Rollout, query: RolloutQuery) -> bool:
+    def matches(self, query: RolloutQuery) -> bool:
         return (
-            query.run_id in (None, rollout.run_id)
-            and query.group_id in (None, rollout.group_id)
-            and query.mode in (None, rollout.mode)
+            query.run_id in (None, self.run_id)
+            and query.group_id in (None, self.group_id)
+            and query.mode in (None, self.mode)
             and (not query.statuses or self.status in query.statuses)
         )
 
@@ -79,7 +83,6 @@ class _AttemptRow:
     rollout_id: str
     body: bytes
     running: bool
-    due_at: float
     digest: bytes
     spans: dict[str, bytes] = field(default_factory=dict[str, bytes])
 
@@ -107,19 +110,11 @@ class MemoryRecords:
         return replace(body, status=row.status, consumed=row.consumed, attempts=attempts)
 
     def select(self, query: RolloutQuery) -> list[Rollout]:
-        start = bisect_right(self._ids, query.after_id) if query.after_id is not None else 0
-        wanted = set(query.ids)
-        found: list[Rollout] = []
-        for index in range(start, len(self._ids)):
-            if len(found) >= query.limit:
-                break
-            rollout_id = self._ids[index]
-            if wanted and rollout_id not in wanted:
-                continue
-            rollout = self._rollout(rollout_id)
-            if self._rows[rollout_id].matches(rollout, query):
-                found.append(rollout)
-        return found
+        ids = sorted(self._rows.keys() & query.ids) if query.ids else self._ids
+        start = bisect_right(ids, query.after_id) if query.after_id is not None else 0
+        later = islice(ids, start, None)
+        matching = (rollout_id for rollout_id in later if self._rows[rollout_id].matches(query))
+        return [self._rollout(rollout_id) for rollout_id in islice(matching, max(0, query.limit))]
 
     def queued(self, limit: int) -> list[Rollout]:
         return [self._rollout(rollout_id) for _, rollout_id in self._queued[:limit]]
@@ -132,7 +127,14 @@ class MemoryRecords:
         return min(self._due.values(), default=math.inf)
 
     def add_rollout(self, rollout: Rollout) -> None:
-        row = _Row(number=len(self._rows), body=encode(rollout), status=rollout.status)
+        row = _Row(
+            number=len(self._rows),
+            body=encode(rollout),
+            run_id=rollout.run_id,
+            group_id=rollout.group_id,
+            mode=rollout.mode,
+            status=rollout.status,
+        )
         self._rows[rollout.id] = row
         insort(self._ids, rollout.id)
         insort(self._queued, (row.number, rollout.id))
@@ -153,7 +155,6 @@ class MemoryRecords:
             rollout_id=attempt.rollout_id,
             body=encode(attempt),
             running=running,
-            due_at=due_at,
             digest=digest,
             spans=stored.spans if stored else {},
         )
