@@ -69,8 +69,9 @@ class AdapterContract(ContractSuite):
     def test_masks_align_token_by_token(self, build_adapter: BuildAdapter) -> None:
         for seed in range(_ROUNDS):
             attempt = _random_conversations(seed)
-            adapted = build_adapter(["*"], _POLICIES).adapt(attempt.record())
-            for path in _paths(adapted):
+            paths = list(_paths(build_adapter(["*"], _POLICIES).adapt(attempt.record())))
+            assert paths
+            for path in paths:
                 _check_alignment(path)
 
     def test_every_choice_lies_on_exactly_one_path(self, build_adapter: BuildAdapter) -> None:
@@ -103,6 +104,7 @@ class AdapterContract(ContractSuite):
         attempt = _random_conversations(3)
         adapter = build_adapter(["*"], _POLICIES)
         expected = adapter.adapt(attempt.record()).trajectories
+        assert expected
         attempt.spans.reverse()
         assert adapter.adapt(attempt.record()).trajectories == expected
 

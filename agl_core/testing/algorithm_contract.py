@@ -56,6 +56,7 @@ class AlgorithmContract(ContractSuite):
 
     def test_equal_returns_have_no_advantage(self, build_algorithm: BuildAlgorithm) -> None:
         credits_ = build_algorithm().credit(_group([0.1, 0.1, 0.1]))
+        assert len(credits_) == 3
         expected = 0.0 if self.takes_baseline else 0.1
         assert all(set(credit.advantages) == {expected} for credit in credits_)
 
@@ -63,6 +64,7 @@ class AlgorithmContract(ContractSuite):
         algorithm = build_algorithm()
         plain = _advantages(algorithm.credit(_group([0.0, 1.0, 0.5])))
         shifted = _advantages(algorithm.credit(_group([5.0, 6.0, 5.5])))
+        assert plain
         shift = 0.0 if self.takes_baseline else 5.0
         assert shifted == pytest.approx({call: value + shift for call, value in plain.items()})
 
@@ -122,7 +124,9 @@ class AlgorithmContract(ContractSuite):
 
     def test_equal_groups_get_equal_credits(self, build_algorithm: BuildAlgorithm) -> None:
         algorithm = build_algorithm()
-        assert algorithm.credit(_group([0.0, 1.0])) == algorithm.credit(_group([0.0, 1.0]))
+        first = algorithm.credit(_group([0.0, 1.0]))
+        assert first
+        assert algorithm.credit(_group([0.0, 1.0])) == first
 
     def test_it_names_a_loss_and_plain_options(self, build_algorithm: BuildAlgorithm) -> None:
         algorithm = build_algorithm()

@@ -1,5 +1,6 @@
 """Each rule of AdapterContract fails on an adapter that breaks it."""
 
+import math
 from itertools import count
 
 import msgspec
@@ -9,13 +10,15 @@ from agl_core.adapters import TrajectoryAdapter
 from agl_core.errors import CaptureError, MissingTokensError
 from agl_core.interfaces import AdaptedAttempt, AttemptRecord
 from agl_core.testing.adapter_contract import AdapterContract
-from agl_core.types import AttemptStatus, Losses
+from agl_core.types import AttemptStatus, Losses, Reward, SpanKind
 
 replace = msgspec.structs.replace
 
 
 class _Broken:
     """Adapts rightly; subclasses spoil the record before or the result after."""
+
+    caught_by = (AssertionError, pytest.fail.Exception)
 
     def __init__(self, agents, policies):
         self.inner = TrajectoryAdapter(agents, policies=policies)
@@ -81,6 +84,12 @@ class _KeepsOnlyTheLastCall(_Broken):
         return replace(path, calls=path.calls[-1:])
 
 
+class _GivesNothing(_Broken):
+    def after(self, adapted):
+        adapted.trajectories.clear()
+        return adapted
+
+
 class _MixesAgents(_Broken):
     def before(self, record):
         spans = [
@@ -114,6 +123,8 @@ class _TrainsEverybody(_Broken):
 
 
 class _WantsTokensOfAll(_Broken):
+    caught_by = MissingTokensError
+
     def before(self, record):
         for span in record.spans:
             if span.call and not span.call.prompt_token_ids:
@@ -169,9 +180,8 @@ class _DefaultsToZero(_Broken):
     def before(self, record):
         spans = list(record.spans)
         if not any(span.reward for span in spans):
-            from agl_core.types import Reward
-
-            spans.append(replace(spans[0], id="zero", call=None, reward=Reward(value=0.0)))
+            zero = {"id": "zero", "kind": SpanKind.REWARD, "reward": Reward(value=0.0)}
+            spans.append(replace(spans[0], call_id=None, call=None, **zero))
         return _respan(record, spans)
 
 
@@ -183,6 +193,8 @@ class _TakesTheLastReward(_Broken):
 
 
 class _IgnoresFailure(_Broken):
+    caught_by = CaptureError
+
     def before(self, record):
         return _respan(record, record.spans, status=AttemptStatus.SUCCEEDED)
 
@@ -191,9 +203,11 @@ _CASES = [
     ("interleaved_rewards_never_swap", _GivesRewardsByPosition, ()),
     ("edited_history_is_never_trained", _TrainsContext, ()),
     ("masks_align_token_by_token", _ShiftsTheMask, ()),
+    ("masks_align_token_by_token", _GivesNothing, ()),
     ("every_choice_lies_on_exactly_one_path", _KeepsOnlyTheLastCall, ()),
     ("interleaved_agents_keep_their_own_paths", _MixesAgents, ()),
     ("delivery_order_changes_nothing", _TrustsDelivery, ()),
+    ("delivery_order_changes_nothing", _GivesNothing, ()),
     ("only_the_selected_agents_are_trained", _TrainsEverybody, ()),
     ("untrained_agents_need_no_tokens", _WantsTokensOfAll, ()),
     ("an_agent_nobody_saw_is_an_error", _KnowsEverybody, ()),
@@ -204,8 +218,14 @@ _CASES = [
         for wrong in ("twice", "stolen", "lost", "anonymous", "unsent", "failed")
     ),
     ("earlier_tries_are_dropped_and_counted", _TrainsEveryTry, ()),
-    ("a_reward_that_is_no_number_is_an_error", _TurnsBadRewardsIntoZero, (float("nan"),)),
-    ("a_reward_that_hits_nothing_is_an_error", _TurnsBadRewardsIntoZero, ("call",)),
+    *(
+        ("a_reward_that_is_no_number_is_an_error", _TurnsBadRewardsIntoZero, (value,))
+        for value in (math.nan, math.inf, None, "1")
+    ),
+    *(
+        ("a_reward_that_hits_nothing_is_an_error", _TurnsBadRewardsIntoZero, (unit,))
+        for unit in ("call", "agent_run", "agent")
+    ),
     ("no_reward_is_an_error", _DefaultsToZero, ()),
     ("rewards_for_one_target_add_up", _TakesTheLastReward, ()),
     ("a_failed_attempt_is_taken_without_rewards", _IgnoresFailure, ()),
@@ -216,7 +236,7 @@ _CASES = [
 def test_a_broken_adapter_is_caught(rule, broken, arguments):
     test = getattr(AdapterContract(), f"test_{rule}")
     test(lambda agents, policies: TrajectoryAdapter(agents, policies=policies), *arguments)
-    with pytest.raises((AssertionError, pytest.fail.Exception, CaptureError)):
+    with pytest.raises(broken.caught_by):
         test(broken, *arguments)
 
 

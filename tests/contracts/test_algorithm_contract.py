@@ -88,6 +88,11 @@ class _Rolls(_Broken):
         return self.scale(credit, 1 + random.random())
 
 
+class _CreditsNothing(_Broken):
+    def credit(self, group):
+        return []
+
+
 class _HasNoLoss(_Broken):
     loss = ""
 
@@ -104,6 +109,9 @@ _CASES = [
     ("the_number_of_turns_changes_no_advantage", _CountsTurns),
     ("siblings_are_trained_only_where_named", _TrainsSiblings),
     ("equal_groups_get_equal_credits", _Rolls),
+    ("equal_returns_have_no_advantage", _CreditsNothing),
+    ("a_constant_added_to_all_rewards", _CreditsNothing),
+    ("equal_groups_get_equal_credits", _CreditsNothing),
     ("it_names_a_loss_and_plain_options", _HasNoLoss),
 ]
 
