@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import NoReturn
 
 from agl_core import semconv
 from agl_core.errors import CaptureError, MissingTokensError, TokenMismatchError
@@ -33,7 +34,7 @@ def describe(call_id: str | None, *, agent: str | None, framework: str) -> str:
     return f"{call}{speaker}{recorder}"
 
 
-def raise_recorded(span: Span, *, framework: str) -> None:
+def raise_recorded(span: Span, *, framework: str) -> NoReturn:
     """Turn a capture error that a recorder left behind into an exception.
 
     Raises:

@@ -21,9 +21,6 @@ class JoinedCall:
     call: ModelCall
     agent: str
     agent_run_id: str
-    parent_id: str | None
-    """Span it hangs under; None when only the gateway saw it."""
-    framework: str
     trained: bool
     ordinal: int = 0
     """Index among the calls of its agent, in causal order."""
@@ -78,6 +75,9 @@ class _Join:
         self._succeeded = record.attempt.status is AttemptStatus.SUCCEEDED
         self._losses = Losses()
         self._spans = sort_spans(record)
+        self._by_sequence = (
+            self._spans.single_clock and self._spans.structure.keys() >= self._spans.answers.keys()
+        )
 
     def run(self) -> JoinedAttempt:
         if self._training:
@@ -89,8 +89,10 @@ class _Join:
             if joined is None or not self._sampled(joined):
                 agent = joined.agent if joined else self._speaker(call_id, tries)
                 dropped[call_id] = agent
-            else:
-                calls.append(joined)
+                continue
+            calls.append(joined)
+            if not joined.trained and self._training and self._agents.matches(joined.agent):
+                self._losses.add("calls_untrainable")
         ordered = _numbered(sorted(calls, key=self._order))
         return JoinedAttempt(
             record=self._record,
@@ -148,8 +150,6 @@ class _Join:
             call=call,
             agent=agent,
             agent_run_id=run_id,
-            parent_id=span.parent_id if span else None,
-            framework=self._framework(span),
             trained=self._trained(call, agent),
         )
 
@@ -168,7 +168,6 @@ class _Join:
         if not self._training or not self._agents.matches(agent):
             return False
         if not call.trainable:
-            self._losses.add("calls_untrainable")
             return False
         policy = next((policy for policy in self._policies if policy.name == call.policy), None)
         if policy is None:
@@ -177,14 +176,11 @@ class _Join:
                 f"{self._describe(call.id, agent)} was answered by policy {call.policy!r}, which "
                 f"is none of {names}: let the gateway route this agent to one of them"
             )
-        if not policy.trainable:
-            self._losses.add("calls_untrainable")
         return policy.trainable
 
     def _sampled(self, joined: JoinedCall) -> bool:
         """Whether the call gave an answer that can be trained on, or needs none."""
         call = joined.call
-        where = self._describe(call.id, joined.agent)
         if call.status_code >= 400:  # noqa: PLR2004 (HTTP errors)
             self._losses.add("calls_refused")
             return False
@@ -192,14 +188,15 @@ class _Join:
             if self._succeeded and joined.trained:
                 reason = call.error or "the answer was cut off before its end"
                 raise CaptureError(
-                    f"{where} is incomplete ({reason}): let the agent read every answer to its "
+                    f"{self._describe(call.id, joined.agent)} is incomplete ({reason}): let the agent read every answer to its "
                     f"end, or let the attempt fail"
                 )
             self._losses.add("calls_incomplete")
             return False
         if not joined.agent and self._training:
-            self._check_anonymous(call, where=where)
+            self._check_anonymous(call)
         if joined.trained:
+            where = self._describe(call.id, joined.agent)
             if call.error:
                 raise TokenMismatchError(
                     f"{where} was answered, but its tokens are not exactly true ({call.error}): "
@@ -208,10 +205,10 @@ class _Join:
             _evidence.check_tokens(call, where=where)
         return True
 
-    def _check_anonymous(self, call: ModelCall, *, where: str) -> None:
+    def _check_anonymous(self, call: ModelCall) -> None:
         if call.trainable or any(choice.token_ids for choice in call.choices):
             raise CaptureError(
-                f"{where} has tokens but no agent: name who speaks with "
+                f"{self._describe(call.id, None)} has tokens but no agent: name who speaks with "
                 f"agl.agent_scope(name), with trainable=False if it is a judge or a tool"
             )
         self._losses.add("calls_without_agent")
@@ -221,12 +218,6 @@ class _Join:
         sequence = span.sequence if span else 0
         lead = sequence if self._by_sequence else joined.call.started_ns
         return (lead, sequence, joined.call.started_ns, joined.call.id)
-
-    @property
-    def _by_sequence(self) -> bool:
-        return self._spans.single_clock and self._spans.structure.keys() >= (
-            self._spans.answers.keys()
-        )
 
     def _runs(self, calls: Sequence[JoinedCall]) -> dict[str, str]:
         runs = {

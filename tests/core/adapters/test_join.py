@@ -27,8 +27,7 @@ def test_structure_comes_from_the_client_and_tokens_from_the_gateway():
         options=CallOptions(run="run-1", parent="sp_node", framework="frame"),
     )
     (call,) = joined(attempt).calls
-    assert (call.agent, call.agent_run_id, call.parent_id) == ("writer", "run-1", "sp_node")
-    assert call.framework == "frame"
+    assert (call.agent, call.agent_run_id) == ("writer", "run-1")
     assert call.call.prompt_token_ids == [1, 2]
     assert call.trained
 
@@ -38,7 +37,6 @@ def test_a_call_known_by_its_url_alone_is_valid():
     attempt.call("writer", [1], [2], options=CallOptions(traced=False))
     (call,) = joined(attempt).calls
     assert call.trained
-    assert call.parent_id is None
 
 
 def test_equal_texts_of_two_agents_stay_apart():
@@ -62,8 +60,10 @@ def test_a_cycle_of_parents_ends():
     attempt = ScriptedAttempt()
     root = attempt.agent("writer")
     attempt.spans[-1] = replace(root, parent_id=root.id)
-    attempt.call("writer", [1], [2], options=CallOptions(parent=root.id))
-    assert joined(attempt).calls[0].framework == ""
+    attempt.call("writer", [1], [], options=CallOptions(parent=root.id))
+    with pytest.raises(MissingTokensError) as caught:
+        joined(attempt)
+    assert "recorded by" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -282,6 +282,21 @@ def test_frozen_policies_and_untrainable_scopes_are_counted():
     result = joined(attempt)
     assert not any(call.trained for call in result.calls)
     assert result.losses.counts == {"calls_untrainable": 2}
+
+
+@pytest.mark.parametrize(
+    ("fields", "cause"),
+    [
+        ({"status_code": 500}, "calls_refused"),
+        ({"complete": False}, "calls_incomplete"),
+        ({"superseded": True}, "superseded_tries"),
+    ],
+)
+@pytest.mark.parametrize("untrainable", [{"policy": "frozen"}, {"trainable": False}])
+def test_an_untrainable_call_without_an_answer_is_counted_once(fields, cause, untrainable):
+    attempt = ScriptedAttempt()
+    attempt.call("writer", [1], [2], **fields, **untrainable)
+    assert joined(attempt).losses.counts == {cause: 1}
 
 
 def test_reserved_names_are_never_trained():
