@@ -25,7 +25,7 @@ def build_rewards(sections: Sequence[RewardConfig], registry: Registry) -> list[
     """
     named: list[NamedReward] = []
     for index, section in enumerate(sections):
-        name = section.name.rpartition(":")[2] if ":" in section.name else section.name
+        name = section.name.rpartition(":")[2]
         taken = {reward.name for reward in named}
         for candidate in (name, f"{name}[{section.channel}]", f"{name}[{index}]"):
             if candidate not in taken:
