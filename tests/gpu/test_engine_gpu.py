@@ -37,6 +37,7 @@ CONFIGURATIONS = [
     pytest.param({"dtype": "float32"}, 2e-4, id="float32"),
     pytest.param({"dtype": "bfloat16"}, 0.2, id="bfloat16"),
     pytest.param({"dtype": "float32", "lora": {"rank": 8}}, 2e-4, id="lora"),
+    pytest.param({"dtype": "bfloat16", "lora": {"rank": 8}}, 0.2, id="bfloat16-lora"),
     pytest.param({"dtype": "float32", "deterministic": True}, 2e-4, id="deterministic"),
 ]
 

@@ -11,7 +11,7 @@ from peft import LoraConfig
 from peft.tuners.lora import LoraLayer, LoraModel
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
 from transformers import PreTrainedModel
 
@@ -33,14 +33,18 @@ class SharedBase:
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         self._tuner: LoraModel | None = None
+        self._adapters: dict[str, str] = {}
+        """By policy. The names peft gets are made up: it looks for them among the parts of weights'
+        names, where a policy's own could be a layer's too."""
         self._active: str | None = None
 
-    def attach(self, adapter: str, options: LoraOptions, *, seed: int) -> None:
-        """Add an adapter that changes nothing yet.
+    def attach(self, policy: str, options: LoraOptions, *, seed: int) -> None:
+        """Add an adapter for `policy` that changes nothing yet; its weights are float32.
 
         Raises:
             ConfigError: the model has no layer named in `options.targets`, or it cannot be merged.
         """
+        adapter = self._adapters[policy] = f"policy_{len(self._adapters)}"
         config = LoraConfig(
             r=options.rank,
             lora_alpha=options.alpha,
@@ -56,18 +60,25 @@ class SharedBase:
                     f"engine.lora.targets {options.targets!r} fit no layer of the model ({error}): "
                     f"name endings such as 'q_proj', or 'all-linear'"
                 ) from error
-        self._check_tied(options)
+        self._check_embeddings(options)
+        for _, parameter in self.parameters(adapter):
+            # Of a bfloat16 model's type, it would lose most of what the optimizer adds.
+            parameter.data = parameter.data.float()
         self._active = adapter
         self.activate(None)
 
-    def _check_tied(self, options: LoraOptions) -> None:
-        """Refuse an adapter on one side of weights that input and output share."""
-        ends = (self.model.get_input_embeddings(), self.model.get_output_embeddings())
+    def _check_embeddings(self, options: LoraOptions) -> None:
+        """Refuse an adapter on an embedding, or on a head that is one."""
         tied = getattr(self.model.config, "tie_word_embeddings", False)
-        if tied and any(isinstance(end, LoraLayer) for end in ends):
+        if tied and isinstance(self.model.get_output_embeddings(), LoraLayer):
             raise ConfigError(
-                f"engine.lora.targets {options.targets!r} name the embedding, which this model's "
-                f"input and output share, so the adapter could not be merged: leave it out"
+                f"engine.lora.targets {options.targets!r} name the output head, which this model "
+                f"shares with its input, so the adapter could not be merged: leave it out"
+            )
+        if any(isinstance(layer.get_base_layer(), nn.Embedding) for layer in self.layers()):
+            raise ConfigError(
+                f"engine.lora.targets {options.targets!r} name an embedding, but only linear "
+                f"layers take an adapter: leave it out"
             )
 
     def _inject(self, adapter: str, config: LoraConfig) -> None:
@@ -86,6 +97,19 @@ class SharedBase:
             if adapter is not None:
                 layer.set_adapter(adapter)
         self._active = adapter
+
+    def adapter(self, policy: str) -> str:
+        """Name of the adapter that `policy` has been given."""
+        return self._adapters[policy]
+
+    def parameters(self, adapter: str) -> list[tuple[str, Parameter]]:
+        """An adapter's weights, by names that do not depend on its own."""
+        ending = f".{adapter}.weight"
+        return [
+            (name.removesuffix(ending) + ".weight", parameter)
+            for name, parameter in self.model.named_parameters()
+            if ".lora_" in name and name.endswith(ending)
+        ]
 
     def layers(self) -> Iterator[LoraLayer]:
         """The adapted layers."""
@@ -127,10 +151,10 @@ class FrozenWeights:
 class LoraWeights:
     """One policy's adapter over a shared base."""
 
-    def __init__(self, base: SharedBase, adapter: str) -> None:
-        """Train and serve `adapter`, which is attached to `base`."""
+    def __init__(self, base: SharedBase, policy: str) -> None:
+        """Train and serve the adapter of `policy`, which is attached to `base`."""
         self._base = base
-        self._adapter = adapter
+        self._adapter = adapter = base.adapter(policy)
         self.serving = CausalModel(base.model, activate=lambda: base.activate(adapter))
         self.training = self.serving
 
@@ -139,12 +163,7 @@ class LoraWeights:
         return self._base.model
 
     def parameters(self) -> list[tuple[str, Parameter]]:
-        infix = f".{self._adapter}."
-        return [
-            (name.replace(infix, "."), parameter)
-            for name, parameter in self._base.model.named_parameters()
-            if ".lora_" in name and infix in name
-        ]
+        return self._base.parameters(self._adapter)
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         yield from plain_tensors(self._base.model)
@@ -183,12 +202,16 @@ class LoraWeights:
 
     @torch.no_grad()
     def _merged(self) -> dict[str, Tensor]:
-        """Every weight, with the adapter's product added where it belongs."""
-        merged = {name: tensor.clone() for name, tensor in plain_tensors(self._base.model)}
+        """Every weight, with the adapter's product added where it belongs.
+
+        What has no adapter is the model's own; the sums wait in the CPU's memory to be written.
+        """
+        merged = dict(plain_tensors(self._base.model))
         for name, layer in self._base.model.named_modules():
             if isinstance(layer, LoraLayer):
                 weight = merged[f"{name}.weight"]
                 adapted: Any = layer
                 delta = adapted.get_delta_weight(self._adapter)
-                merged[f"{name}.weight"] = (weight.float() + delta.float()).to(weight.dtype)
+                total = (weight.float() + delta.float()).to(weight.dtype)
+                merged[f"{name}.weight"] = total.cpu()
         return merged

@@ -86,7 +86,8 @@ class FullWeights:
             self._trained.save_pretrained(directory)
 
     def load(self, directory: Path) -> None:
-        read = load_model(str(directory), dtype=self._trained.dtype, device=self._trained.device)
+        # On the CPU: a second copy might not fit beside the one in use.
+        read = load_model(str(directory), dtype=self._trained.dtype, device=torch.device("cpu"))
         self._trained.load_state_dict(read.state_dict())
         self.publish()
 

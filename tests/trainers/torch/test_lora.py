@@ -153,6 +153,46 @@ async def test_an_adapter_that_does_not_fit_is_refused(
             await engine.load("p", str(tmp_path), version=1)
 
 
+async def test_an_adapter_is_float32_on_a_bfloat16_model(
+    run_engine, policies, sampled, make_batch, tmp_path
+):
+    policies = [policies[0], policies[2]]
+    async with run_engine(policies, SETUP, lora=LORA, dtype="bfloat16") as engine:
+        frozen = await engine.fingerprint("f")
+        weights = engine._policies["p"].weights
+        assert {parameter.dtype for _, parameter in weights.parameters()} == {torch.float32}
+        await teach(engine, make_batch, sampled, steps=2)
+        assert {parameter.dtype for _, parameter in weights.parameters()} == {torch.float32}
+        assert await engine.fingerprint("f") == frozen
+        await engine.save("p", str(tmp_path))
+    model = load_file(tmp_path / "model.safetensors")
+    assert {tensor.dtype for tensor in model.values()} == {torch.bfloat16}
+    adapter = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    assert {tensor.dtype for tensor in adapter.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("name", ["mlp", "model", "lora_A", "0", "self_attn"])
+async def test_a_policy_may_be_named_like_a_layer(
+    run_engine, client, model_path, sampled, make_batch, recompute, tmp_path, name
+):
+    policies = [Policy(name=n, model=model_path, trainable=True) for n in ("p", name)]
+    async with run_engine(policies, SETUP, lora=LORA) as engine:
+        mine, other = (engine._policies[n].weights.parameters() for n in (name, "p"))
+        assert [n for n, _ in mine] == [n for n, _ in other]
+        assert not {id(p) for _, p in mine} & {id(p) for _, p in other}
+        await teach(engine, make_batch, sampled, policy=name)
+        for policy in ("p", name):
+            mark = await engine.fingerprint(policy)
+            reply = await client(engine, policy).ask(max_tokens=6)
+            await engine.save(policy, str(tmp_path / policy))
+            merged = recompute(str(tmp_path / policy), reply.prompt, reply.answers[0].tokens)
+            assert reply.answers[0].logprobs == pytest.approx(merged, abs=2e-5)
+            await teach(engine, make_batch, sampled, policy=policy, target=80)
+            assert await engine.fingerprint(policy) != mark
+            await engine.load(policy, str(tmp_path / policy), version=1)
+            assert await engine.fingerprint(policy) == mark
+
+
 async def test_targets_that_fit_no_layer_are_refused(run_engine, policies):
     with pytest.raises(ConfigError, match="made_up"):
         async with run_engine(policies[:1], SETUP, lora={"targets": ["made_up"]}):
@@ -162,4 +202,12 @@ async def test_targets_that_fit_no_layer_are_refused(run_engine, policies):
 async def test_shared_embeddings_take_no_adapter(run_engine, policies):
     with pytest.raises(ConfigError, match="share"), pytest.warns(UserWarning, match="tie_word"):
         async with run_engine(policies[:1], SETUP, lora={"targets": ["q_proj", "lm_head"]}):
+            pass
+
+
+async def test_an_embedding_takes_no_adapter(run_engine, build_model, tmp_path):
+    path = build_model(tmp_path, tie_word_embeddings=False)
+    policy = Policy(name="p", model=path, trainable=True)
+    with pytest.raises(ConfigError, match="name an embedding"):
+        async with run_engine([policy], SETUP, lora={"targets": ["q_proj", "embed_tokens"]}):
             pass
