@@ -85,9 +85,9 @@ def inherited_context() -> tuple[AttemptContext | None, Scope | None]:
             f"unchanged from child_environment() in the parent, or unset it"
         ) from error
     scope = None
-    if identity.agent is not None:
+    if identity.agent is not None or not identity.trainable:
         scope = Scope(
-            kind="agent",
+            kind="operation" if identity.agent is None else "agent",
             span_id="",
             agent=identity.agent,
             agent_run_id=identity.agent_run,

@@ -11,7 +11,14 @@ import httpx2
 import pytest
 
 from agl_core.errors import ConfigError
-from agl_core.tracing import agent_scope, attach, child_environment, enter
+from agl_core.tracing import (
+    agent_scope,
+    attach,
+    child_environment,
+    current_scope,
+    enter,
+    open_scope,
+)
 from agl_core.tracing.patch import Patch
 from agl_core.tracing.wire import Wire
 
@@ -192,6 +199,21 @@ def test_a_subprocess_inherits_the_identity_and_says_what_it_cannot_keep(
     assert server.identities("trainable")[0] == "0"
     assert server.log[0][0] == "/r/rollout_1/a/attempt_1/v1/chat/completions"
     assert (tmp_path / "log").read_text().count("is lost") == 1
+
+
+def test_a_subprocess_of_nobody_stays_untrainable(make_context, monkeypatch):
+    with enter(make_context()):
+        open_scope("operation", span_id="span_1", trainable=False)
+        env = child_environment()
+    monkeypatch.setenv("AGL_CONTEXT", env["AGL_CONTEXT"])
+    attachment = attach()
+    try:
+        scope = current_scope()
+        assert (scope.agent, scope.trainable) == (None, False)
+        with agent_scope("inner") as inner:
+            assert (inner.agent, inner.trainable) == ("inner", False)
+    finally:
+        attachment.detach()
 
 
 def test_a_named_agent_goes_into_the_url_for_programs_of_any_language(make_context):
