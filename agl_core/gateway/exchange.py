@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -26,6 +27,7 @@ _ERROR: Final = 400
 _SPARE_S: Final = 1.0
 """Added to the backend's time limit: the gateway ends the call at its deadline itself."""
 _EVENT_STREAM: Final = "text/event-stream"
+_LINE_BREAKS: Final = {ord("\r"): " ", ord("\n"): " "}
 
 
 @dataclass(slots=True)
@@ -102,8 +104,8 @@ class Exchange:
 
     def _head(self, headers: Mapping[str, str], kind: str) -> list[tuple[bytes, bytes]]:
         passed = {name: value for name, value in headers.items() if asgi.travels(name)}
-        passed |= {"content-type": kind, HEADER_CALL: self.call.id}
-        return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in passed.items()]
+        passed |= {"content-type": kind, HEADER_CALL: quote(self.call.id, safe="")}
+        return [(_header(name), _header(value)) for name, value in passed.items()]
 
     async def _plain(self, reply: BackendReply, head: asgi.RawHeaders, send: asgi.Send) -> None:
         body = b"".join([chunk async for chunk in reply.body()])
@@ -170,6 +172,11 @@ class Exchange:
             request = self.call.request
             data = chunk.stripped_chunk(request.wants, model=request.model)
         return render(data, name=event.name) if data else b""
+
+
+def _header(text: str) -> bytes:
+    """The bytes that HTTP clients read the text from; a line break would begin another header."""
+    return text.translate(_LINE_BREAKS).encode("utf-8", "surrogateescape")
 
 
 def _error_of(body: bytes) -> str:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import pytest
@@ -106,6 +106,46 @@ async def test_url_identity_alone_gets_a_call_id(world: Any) -> None:
     (call,) = await world.calls(attempt)
     assert call.agent == "schön"
     assert call.id == answer.headers["x-agl-call"]
+
+
+@pytest.mark.parametrize("call_id", ["€", "c\r\nset-cookie: a=b", "call_1"])
+async def test_any_call_id_comes_back_percent_encoded(world: Any, call_id: str) -> None:
+    attempt = await world.attempt()
+    async with world.post(world.headers(attempt, call=call_id)) as answer:
+        assert answer.status == 200
+        assert answer.headers["x-agl-call"] == quote(call_id, safe="")
+        assert "set-cookie" not in answer.headers
+    (call,) = await world.calls(attempt)
+    assert call.id == call_id
+
+
+class Reply:
+    """An answer of a backend in this process, whose headers no parser has seen."""
+
+    status = 200
+    headers: ClassVar[dict[str, str]] = {
+        "X-Sign": "€ \udcff",
+        "X-Lines": "a\r\nset-cookie: b\nx: c",
+    }
+
+    async def chat(self, body: bytes, **options: Any) -> Reply:
+        return self
+
+    async def body(self) -> Any:
+        yield b'{"choices": []}'
+
+    async def close(self) -> None: ...
+
+
+async def test_a_backends_headers_travel_as_the_bytes_they_were(world: Any) -> None:
+    world.gateway.route(Policy(name="frozen"), Reply())
+    attempt = await world.attempt()
+    async with world.post(world.headers(attempt, "judge")) as answer:
+        assert answer.status == 200
+        raw = dict(answer.raw_headers)
+    assert raw[b"x-sign"] == "€ ".encode() + b"\xff"
+    assert raw[b"x-lines"] == b"a  set-cookie: b x: c"
+    assert b"set-cookie" not in raw
 
 
 @pytest.mark.parametrize("key", ["", "Bearer wrong", "Bearer ", "Basic x"])
