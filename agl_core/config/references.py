@@ -26,9 +26,6 @@ _NOT_ROWS: tuple[type[Any], ...] = (str, bytes, dict)
 def load_object(reference: str, *, base: Path | None = None) -> Any:
     """The object that ``module:attribute`` or ``file.py:attribute`` names.
 
-    A file is imported once however often it is named, with its folder on ``sys.path`` as if it had
-    been run, so that it finds the modules beside it.
-
     Args:
         reference: Attributes may be dotted.
         base: Folder that relative files are looked up in; the working directory when None.
@@ -43,7 +40,8 @@ def load_object(reference: str, *, base: Path | None = None) -> Any:
             f"{reference!r} names no object: write 'module:attribute' or 'file.py:attribute'"
         )
     if location.endswith(".py"):
-        module = _import_file((base or Path()) / Path(location).expanduser(), reference)
+        file = (base or Path()) / Path(location).expanduser()
+        module = import_file(file, what=repr(reference))
     else:
         module = _import_module(location, reference)
     found: Any = module
@@ -56,6 +54,44 @@ def load_object(reference: str, *, base: Path | None = None) -> Any:
             )
         found = getattr(found, part)
     return found
+
+
+def import_file(path: Path, *, what: str) -> ModuleType:
+    """Import a Python file, once however often it is named.
+
+    Its folder comes first on ``sys.path``, as if it had been run, so that it finds the modules
+    beside it. A file that fails leaves no trace.
+
+    Args:
+        path: Relative ones count from the working directory.
+        what: Begins the message of an error.
+
+    Raises:
+        ConfigError: there is no such file, or it is no Python file.
+        BaseException: whatever running it raises.
+    """
+    file = path.resolve()
+    if not file.is_file():
+        raise ConfigError(f"{what}: there is no file {str(file)!r}")
+    digest = sha256(str(file).encode()).hexdigest()[:12]
+    name = f"_agl_file_{file.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{what}: {str(file)!r} is no Python file")
+    search_path = list(sys.path)
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        sys.path[:] = search_path
+        raise
+    return module
 
 
 def load_tasks(source: TaskSource, *, base: Path | None = None) -> list[Task]:
@@ -149,26 +185,3 @@ def _import_module(name: str, reference: str) -> ModuleType:
             f"{reference!r}: there is no module {error.name!r}; is it installed, or is its folder "
             f"the working directory?"
         ) from error
-
-
-def _import_file(path: Path, reference: str) -> ModuleType:
-    file = path.resolve()
-    if not file.is_file():
-        raise ConfigError(f"{reference!r}: there is no file {str(file)!r}")
-    digest = sha256(str(file).encode()).hexdigest()[:12]
-    name = f"_agl_file_{file.stem}_{digest}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{reference!r}: {str(file)!r} is no Python file")
-    if str(file.parent) not in sys.path:
-        sys.path.insert(0, str(file.parent))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module

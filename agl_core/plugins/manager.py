@@ -24,7 +24,7 @@ from agl_core.plugins.registry import (
     Registry,
     unmet_extra,
 )
-from agl_core.plugins.sources import Source, import_file, installed, load_entry_point, source_of
+from agl_core.plugins.sources import Source, installed, load_entry_point, source_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -112,11 +112,13 @@ class PluginManager:
         Raises:
             PluginError: the file does not exist or is broken; somebody asked for it by name.
         """
+        from agl_core.config.references import import_file  # noqa: PLC0415 - pydantic, if asked for
+
         file = Path(path).expanduser().resolve()
         source = Source(name=file.stem)
         self._claim(source)
         try:
-            plugin = import_file(file)
+            plugin = import_file(file, what="Local plugin")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the file may do anything
             self._record(source.name, error)
         else:
@@ -136,7 +138,7 @@ class PluginManager:
         try:
             self._pluggy.register(plugin, name=source.name)
             check_hooks(self._pluggy, source.name)
-        except Exception as error:  # noqa: BLE001 - isolation: the others load
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - isolation: the others load
             self._record(source.name, error)
             if self._pluggy.has_plugin(source.name):
                 self._pluggy.unregister(name=source.name)

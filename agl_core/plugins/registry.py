@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from agl_core.errors import ConfigError, MissingExtraError, PluginConflictError, PluginError
-from agl_core.plugins.requirements import requirements, unmet
+from agl_core.plugins.requirements import provides, requirements, told, unmet
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -31,6 +31,8 @@ Kind = Literal[
 """What can be offered: the last word of every ``agl_register_*`` hook."""
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+
+_SINGULAR: Final[Mapping[Kind, str]] = {"losses": "loss"}
 
 CORE: Final = "agl-core"
 """The distribution whose extras `Registration.extra` names."""
@@ -167,7 +169,7 @@ class Registry:
 
     @property
     def _noun(self) -> str:
-        return self.kind.removesuffix("s").capitalize()
+        return _SINGULAR.get(self.kind, self.kind.removesuffix("s")).capitalize()
 
     def _usable(self, name: str) -> list[Registration]:
         return [e for e in self._entries.get(name, []) if e.plugin not in self._problems]
@@ -188,7 +190,7 @@ def unmet_extra(registration: Registration) -> list[str]:
     """Requirements of the registration's extra that are not installed."""
     if registration.extra is None:
         return []
-    return [str(requirement) for requirement in unmet(CORE, registration.extra)]
+    return [told(requirement) for requirement in unmet(CORE, registration.extra)]
 
 
 def _conflict(kind: Kind, entries: list[Registration]) -> PluginConflictError:
@@ -223,15 +225,15 @@ def _import_failure(registration: Registration, error: ImportError) -> PluginErr
     distribution = CORE if registration.extra else registration.distribution
     if distribution is not None:
         lacking = unmet(distribution, registration.extra)
-        needs = [r for r in lacking if r.provides(module)] or lacking
+        needs = [r for r in lacking if provides(r, module)] or lacking
         if needs:
-            text = ", ".join(map(str, needs)) if registration.extra else str(needs[0])
+            text = ", ".join(map(told, needs)) if registration.extra else told(needs[0])
             return MissingExtraError(registration.name, needs=text, extra=registration.extra)
     own = registration.target.partition(":")[0].partition(".")[0]
     absent = isinstance(error, ModuleNotFoundError) and module not in ("", own)
     if absent and importlib.util.find_spec(module) is None:
         declared = requirements(distribution, registration.extra) if distribution else []
-        needs_text = next((str(r) for r in declared if r.provides(module)), module)
+        needs_text = next((told(r) for r in declared if provides(r, module)), module)
         return MissingExtraError(registration.name, needs=needs_text, extra=registration.extra)
     return PluginError(
         f"Plugin {registration.plugin!r}: {registration.target!r}, registered as "

@@ -1,20 +1,17 @@
-"""Where plugins come from: installed entry points and local files."""
+"""Where plugins come from: the entry points of installed distributions."""
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-from agl_core.errors import PluginConflictError, PluginError
+from packaging.utils import canonicalize_name
+
+from agl_core.errors import PluginConflictError
 from agl_core.plugins.registry import CORE
-from agl_core.plugins.requirements import normalize
 from agl_core.plugins.specs import PROJECT
 
 
@@ -36,7 +33,7 @@ def installed() -> dict[str, list[metadata.EntryPoint]]:
     for entry in sorted(metadata.entry_points(group=PROJECT), key=lambda entry: entry.name):
         by_name.setdefault(entry.name, []).append(entry)
     for name, entries in by_name.items():
-        own = [entry for entry in entries if normalize(_distribution(entry)) == CORE]
+        own = [entry for entry in entries if canonicalize_name(_distribution(entry)) == CORE]
         by_name[name] = own or entries
     return by_name
 
@@ -62,30 +59,6 @@ def load_entry_point(entries: Sequence[metadata.EntryPoint]) -> object:
         )
     plugin: Any = entries[0].load()
     return plugin() if inspect.isclass(plugin) else plugin
-
-
-def import_file(file: Path) -> object:
-    """Import a local plugin file under a name of its own.
-
-    Raises:
-        PluginError: there is no such Python file.
-        BaseException: whatever running it raises.
-    """
-    if not file.is_file():
-        raise PluginError(f"there is no file {str(file)!r}")
-    digest = sha256(str(file).encode()).hexdigest()[:12]
-    name = f"_agl_plugin_{file.stem}_{digest}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise PluginError(f"{str(file)!r} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
 
 
 def _distribution(entry: metadata.EntryPoint) -> str:

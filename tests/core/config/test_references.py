@@ -77,6 +77,19 @@ def test_what_a_users_module_raises_arrives_unchanged(tmp_path):
         load_object("other.py:run", base=tmp_path)
 
 
+def test_a_file_that_fails_leaves_no_trace(tmp_path):
+    file = write(tmp_path, "agent.py", "import fails_too")
+    write(tmp_path, "fails_too.py", "1 / 0")
+    modules, search_path = set(sys.modules), list(sys.path)
+
+    with pytest.raises(ZeroDivisionError):
+        load_object("agent.py:run", base=tmp_path)
+    assert (set(sys.modules), sys.path) == (modules, search_path)
+
+    file.write_text("def run(): ...", encoding="utf-8")
+    assert load_object("agent.py:run", base=tmp_path)() is None
+
+
 def test_jsonl_as_windows_writes_it(tmp_path):
     file = tmp_path / "my set" / "t.jsonl"
     file.parent.mkdir()

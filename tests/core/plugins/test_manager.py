@@ -98,6 +98,15 @@ def test_a_class_or_an_instance_may_be_the_plugin(shelf):
             """
             from agl_core.plugins import hookimpl
             @hookimpl
+            def agl_register_stores(register):
+                raise SystemExit(4)
+            """,
+            "SystemExit: 4",
+        ),
+        (
+            """
+            from agl_core.plugins import hookimpl
+            @hookimpl
             def agl_run_finishd(report): ...
             """,
             "did you mean 'agl_run_finished'",

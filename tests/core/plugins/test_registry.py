@@ -43,6 +43,12 @@ def test_an_unknown_name_lists_the_known_ones_and_the_nearest():
     assert "torch" in made
 
 
+@pytest.mark.parametrize(("kind", "noun"), [("losses", "loss"), ("stores", "store")])
+def test_every_kind_is_told_in_the_singular(kind, noun):
+    with pytest.raises(ConfigError, match=f"^Unknown {noun} 'x'"):
+        Registry(kind, problems={}).get("x")
+
+
 def test_a_built_in_name_cannot_be_claimed():
     with pytest.raises(PluginConflictError, match="AGL_DISABLE_PLUGINS=acme"):
         registry(offer("http", plugin="builtin"), offer("http"))
