@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Sequence
-from fnmatch import fnmatchcase
 
 from agl_core.errors import ConfigError
 from agl_core.types import Policy
-
-RESERVED_PREFIX = "@"
-"""Names of calls that a framework makes for itself, such as ``@selector``: never trained."""
+from agl_core.types.resources import RESERVED_PREFIX, agent_matches
 
 
 class AgentSelector:
@@ -52,13 +49,6 @@ class AgentSelector:
             raise ConfigError(f"Agent {pattern!r} was not seen; seen were {names}{hint}")
 
 
-def agent_matches(pattern: str, agent: str) -> bool:
-    return pattern == agent or fnmatchcase(agent, pattern)
-
-
 def serving_policy(agent: str, policies: Sequence[Policy]) -> Policy | None:
     """The first policy in config order with a pattern that matches the agent."""
-    for policy in policies:
-        if any(agent_matches(pattern, agent) for pattern in policy.agents):
-            return policy
-    return None
+    return next((policy for policy in policies if policy.serves(agent)), None)

@@ -64,9 +64,22 @@ def _check_trainable(config: RunConfig, policies: list[Policy]) -> None:
             "policies.<name>.trainable = true"
         )
     for agent in config.agents:
-        serving = next((policy for policy in policies if agent in policy.agents), None)
+        serving = _serving(agent, policies)
         if serving is not None and not serving.trainable:
             raise ConfigError(
                 f"Agent {agent!r} is to be trained, but policy {serving.name!r} that serves it is "
                 f"frozen: set policies.{serving.name}.trainable = true, or take it out of 'agents'"
             )
+
+
+def _serving(entry: str, policies: list[Policy]) -> Policy | None:
+    """The policy that the gateway chooses for an entry of ``agents``.
+
+    Who a glob means shows only during the run. So it is served by the first policy that lists the
+    very glob or everybody; one that matches the glob as if it were a name comes after these.
+    """
+    if any(mark in entry for mark in "*?["):
+        for policy in policies:
+            if entry in policy.agents or "*" in policy.agents:
+                return policy
+    return next((policy for policy in policies if policy.serves(entry)), None)

@@ -16,6 +16,7 @@ from agl_core.gateway.recording import Recording
 from agl_core.gateway.routing import Router
 from agl_core.gateway.stream import render
 from agl_core.types import Losses
+from agl_core.types.resources import RESERVED_PREFIX
 
 _ANSWERS: Final[dict[Abort, tuple[int, str, str]]] = {
     "sealed": (410, "attempt_sealed", "The attempt ended while this call was running"),
@@ -88,7 +89,9 @@ class Proxy:
         return Exchange(
             call,
             route,
-            capture=trainable and identity.trainable and not identity.agent.startswith("@"),
+            capture=trainable
+            and identity.trainable
+            and not identity.agent.startswith(RESERVED_PREFIX),
             seeded=trainable or self._deterministic,
         )
 

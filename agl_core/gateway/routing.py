@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Final
 from urllib.parse import unquote
@@ -157,9 +156,9 @@ class Router:
             Problem: 404; nothing serves it.
         """
         routes = self._routes.values()
-        named = (r for r in routes if agent and _serves(r.policy, agent))
+        named = (r for r in routes if agent and r.policy.serves(agent))
         asked = (r for r in routes if model in (r.policy.name, r.policy.model) and model)
-        rest = (r for r in routes if not agent and _serves(r.policy, agent))
+        rest = (r for r in routes if not agent and r.policy.serves(agent))
         for route in chain(named, asked, rest):
             return route
         message = (
@@ -167,7 +166,3 @@ class Router:
             f"one of {sorted(self._routes)}"
         )
         raise Problem(404, "model_not_found", message)
-
-
-def _serves(policy: Policy, agent: str) -> bool:
-    return agent in policy.agents or any(fnmatchcase(agent, glob) for glob in policy.agents)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import Any, Final
 
 import msgspec
 
 from agl_core.errors import ConfigError
+
+RESERVED_PREFIX: Final = "@"
+"""Names of calls that a framework makes for itself, such as ``@selector``: never trained."""
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -65,3 +69,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     trainable: bool = False
     model: str = ""
     version: int = 0
+
+    def serves(self, agent: str) -> bool:
+        """Whether the policy has a name or glob for the agent; an earlier policy may be first."""
+        return any(agent_matches(pattern, agent) for pattern in self.agents)
+
+
+def agent_matches(pattern: str, agent: str) -> bool:
+    """Whether an exact name or a glob (``*``, ``?``, ``[...]``) means the agent; case counts."""
+    return pattern == agent or fnmatchcase(agent, pattern)

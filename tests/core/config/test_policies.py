@@ -1,0 +1,61 @@
+import pytest
+
+from agl_core.config.loader import resolve
+from agl_core.config.policies import resolve_policies
+from agl_core.errors import ConfigError
+from agl_core.gateway.routing import Router
+
+
+def policies(agents, sections):
+    """Resolve; `sections` maps a policy's name to its patterns and whether it trains."""
+    config = resolve(
+        {
+            "model": "m",
+            "agents": agents,
+            "policies": {
+                name: {"agents": patterns, "trainable": trainable}
+                for name, (patterns, trainable) in sections.items()
+            },
+        }
+    )
+    return resolve_policies(config, training=True)
+
+
+REST, WRITER = (["*"], False), (["writer"], True)
+
+
+@pytest.mark.parametrize(
+    ("agents", "sections", "frozen"),
+    [
+        (["writer"], {"rest": REST, "w": WRITER}, "rest"),
+        (["writer"], {"a": (["w*"], False), "w": WRITER}, "a"),
+        (["writer*"], {"rest": REST, "w": (["writer*"], True)}, "rest"),
+        (["writer*"], {"a": (["writer*"], False), "w": (["*"], True)}, "a"),
+        (["writer_*"], {"a": (["writer*"], False)}, "a"),
+    ],
+)
+def test_an_agent_that_a_frozen_policy_would_serve_is_refused(agents, sections, frozen):
+    with pytest.raises(ConfigError, match=rf"policy '{frozen}' that serves it is frozen"):
+        policies(agents, {**sections, "other": (["other"], True)})
+
+
+@pytest.mark.parametrize(
+    ("agents", "sections"),
+    [
+        (["writer"], {"w": WRITER, "rest": REST}),
+        (["writer"], {"w": (["w*"], True), "rest": REST}),
+        (["writer*"], {"w": (["writer*"], True), "rest": REST}),
+        (["w*"], {"a": (["w?"], False), "w": (["w*"], True), "rest": REST}),
+        (["*"], {"judge": (["judge"], False), "w": (["*"], True)}),
+    ],
+)
+def test_an_agent_that_a_trainable_policy_serves_passes(agents, sections):
+    assert [policy.name for policy in policies(agents, sections)] == list(sections)
+
+
+def test_what_is_checked_is_what_the_gateway_does():
+    table = Router()
+    for policy in policies(["writer"], {"w": (["w*"], True), "rest": REST}):
+        table.set(policy, object())
+    assert table.find("writer", "").policy.trainable
+    assert not table.find("judge", "").policy.trainable
