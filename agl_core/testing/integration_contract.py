@@ -17,7 +17,6 @@ import importlib
 import os
 import subprocess
 import sys
-from abc import abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
@@ -55,20 +54,20 @@ _STABLE = FakeOptions(stable=True)
 
 
 class IntegrationContract(ContractSuite):
-    """Subclass it in a module of tests and supply what is abstract."""
+    """Subclass it in a module of tests and supply the names, `integration` and `program`."""
 
     package: ClassVar[str]
     """Import name of the integration."""
     frameworks: ClassVar[tuple[str, ...]]
     """Import names that the integration needs; they are hidden to see that it says so."""
 
-    @abstractmethod
     def integration(self) -> Integration:
         """A fresh, unattached integration."""
+        raise NotImplementedError("Supply integration(): a fresh, unattached integration")
 
-    @abstractmethod
     def program(self) -> ScenarioProgram:
         """The scenario in the framework."""
+        raise NotImplementedError("Supply program(): the scenario in the framework")
 
     def framework_state(self) -> Any:
         """Everything of the framework that `attach` touches, in a form that compares."""
