@@ -37,9 +37,9 @@ from agl_core.types import (
 )
 from agl_core.types.ids import new_id
 
-__all__ = ["POLICY", "Action", "Bench", "Played"]
+__all__ = ["Action", "Bench", "Played"]
 
-POLICY: Final = Policy(name="policy", agents=("*",), trainable=True, model="fake-model", version=1)
+_POLICY: Final = Policy(name="policy", agents=("*",), trainable=True, model="fake-model", version=1)
 Action = Callable[[Job], Any]
 """A program to run in a rollout: sync, in a thread of its own, or async, in a task of its own."""
 _ROUND_S: Final = 60.0
@@ -74,7 +74,7 @@ class Played:
         Raises:
             CaptureError: the two recorders do not agree.
         """
-        return TrajectoryAdapter(agents, policies=[POLICY]).adapt(self.record)
+        return TrajectoryAdapter(agents, policies=[_POLICY]).adapt(self.record)
 
 
 class Bench:
@@ -93,12 +93,12 @@ class Bench:
         store = MemoryStore()
         await store.open()
         async with FakeOpenAI(reply, options) as fake:
-            backend = HttpBackend(fake.base_url, model=POLICY.model)
+            backend = HttpBackend(fake.base_url, model=_POLICY.model)
             gateway = GatewayServer(store)
-            gateway.route(POLICY, backend)
+            gateway.route(_POLICY, backend)
             await gateway.start()
             try:
-                await gateway.probe(POLICY.name)
+                await gateway.probe(_POLICY.name)
                 fake.log.clear()
                 yield cls(fake, store, gateway)
             finally:
@@ -137,12 +137,12 @@ class Bench:
         """Run `action` in one rollout."""
         return (await self.play(action))[0]
 
-    def interleave(self, count: int, *, seed: int = 0) -> None:
+    def interleave(self, count: int) -> None:
         """Hold the model's answers until `count` requests wait, then give them in random order.
 
         With `count` rollouts of equally many calls, every round of answers mixes all of them.
         """
-        self.fake.pace = _Rounds(count, Random(seed)).pace  # noqa: S311
+        self.fake.pace = _Rounds(count, Random(0)).pace  # noqa: S311
 
     async def _attempt(
         self,
@@ -155,7 +155,7 @@ class Bench:
         self.gateway.open(rollout, attempt)
         recorder = make_recorder(claim)
         llm = LLM(
-            model=POLICY.name, base_url=f"{self.gateway.url}/v1", api_key=self.gateway.api_key
+            model=_POLICY.name, base_url=f"{self.gateway.url}/v1", api_key=self.gateway.api_key
         )
         job = Job(llm.base_url, llm.api_key, key=rollout.task.id)
         context = AttemptContext(

@@ -51,7 +51,6 @@ class FakeOptions:
     """One spelling per text, so that a conversation's prompts extend each other token by token."""
     max_model_len: int = 1_000_000
     """Longer prompts get vLLM's 400."""
-    seed: int = 0
     api_key: str | None = None
     """Bearer token that requests must carry."""
     models: tuple[str, ...] = ("fake-model",)
@@ -81,7 +80,7 @@ class FakeOpenAI:
         self.in_flight = 0
         self.base_url = ""
         self._failures: list[tuple[int, dict[str, Any]]] = []
-        self._random = Random(self.options.seed)  # noqa: S311
+        self._random = Random(0)  # noqa: S311
         self._changed = threading.Condition()
         self._runner: web.AppRunner | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import httpx
 
-__all__ = ["Agent", "Endpoint", "EventKind", "Listener", "Tool"]
+__all__ = ["Agent", "Endpoint", "EventKind", "Tool"]
 
 EventKind = Literal["agent", "model", "tool"]
 

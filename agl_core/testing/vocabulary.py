@@ -1,6 +1,6 @@
 """A vocabulary with many spellings of every text: ids decode to text, text does not name ids.
 
-An id stands for one or two bytes, and every byte string has `ALIASES` ids. Two encodings of equal
+An id stands for one or two bytes, and every such string has hundreds of ids. Two encodings of equal
 texts therefore never agree by accident, so a test that joins calls by content is caught.
 """
 
@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from random import Random
 from typing import Final
 
-__all__ = ["ALIASES", "EOS_ID", "decode", "encode", "token_bytes"]
+__all__ = ["EOS_ID", "decode", "encode", "token_bytes"]
 
 EOS_ID: Final = 2
 """Decodes to nothing."""
-ALIASES: Final = 500
+_ALIASES: Final = 500
 _SPECIAL: Final = 16
 _ONE_BYTE: Final = 256
 _CODES: Final = _ONE_BYTE + 256 * 256
@@ -28,7 +28,7 @@ def token_bytes(token_id: int) -> bytes:
     """
     if 0 <= token_id < _SPECIAL:
         return b""
-    if not _SPECIAL <= token_id < _SPECIAL + ALIASES * _CODES:
+    if not _SPECIAL <= token_id < _SPECIAL + _ALIASES * _CODES:
         raise ValueError(f"Token id {token_id} is not in the vocabulary")
     code = (token_id - _SPECIAL) % _CODES
     if code < _ONE_BYTE:
@@ -52,6 +52,6 @@ def encode(text: str, *, random: Random | None) -> list[int]:
         width = 2 if position + 1 < len(data) and random.random() < 0.5 else 1
         code = int.from_bytes(data[position : position + width], "big")
         code += _ONE_BYTE if width == 2 else 0
-        ids.append(_SPECIAL + random.randrange(ALIASES) * _CODES + code)
+        ids.append(_SPECIAL + random.randrange(_ALIASES) * _CODES + code)
         position += width
     return ids
