@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from agl_core.adapters.join import JoinedAttempt
 from agl_core.adapters.tree import Sample
 from agl_core.errors import RewardError
+from agl_core.tracing import reward_value
 from agl_core.types import AgentReturn, AttemptStatus, Reward, RewardTarget
 
 
@@ -88,6 +88,7 @@ class _Crediting:
             for sample in of_agent:
                 self._choices[sample.call_id].append(sample)
                 self._sampled_runs.add(sample.joined.agent_run_id)
+        self._names = {name: name for name in joined.seen}
         self._speakers = {call.call.id: call.agent for call in joined.calls}
         self._aimed: dict[tuple[str, int], float] = defaultdict(float)
         self._score = 0.0
@@ -95,11 +96,11 @@ class _Crediting:
         self._for_attempt = False
 
     def add(self, reward: Reward) -> None:
-        raw = _finite(reward.value, reward)
+        giver = repr(reward.source) if reward.source else "emit_reward"
+        raw = reward_value(reward.value, source=f"{giver} on channel {reward.channel!r}")
         value = raw * self._weights.get(reward.channel, 1.0)
         target = reward.target
-        named = [name for name in (target.call, target.agent_run, target.agent) if name is not None]
-        if len(named) > 1 or (target.choice is not None and target.call is None):
+        if target.ambiguous:
             raise RewardError(
                 f"Reward {raw} on channel {reward.channel!r} names {target}: name one call (with "
                 f"its choice), one agent run or one agent, or nothing for the attempt"
@@ -122,8 +123,7 @@ class _Crediting:
             self._sums[agent].runs[target.agent_run] += value
             return [agent]
         if target.agent is not None:
-            seen = {name: name for name in self._joined.seen}
-            agent = self._known(target.agent, seen, kind="agent")
+            agent = self._known(target.agent, self._names, kind="agent")
             if agent not in self._sums:
                 self._count("rewards_untrained")
                 return []
@@ -212,23 +212,3 @@ class _Crediting:
 
 def _matches(sample: Sample, choice: int | None) -> bool:
     return sample.continued if choice is None else sample.choice.index == choice
-
-
-def _finite(value: object, reward: Reward) -> float:
-    """The reward's value as a float; True is 1 and False is 0.
-
-    Raises:
-        RewardError: it is not a finite number.
-    """
-    source = f" from {reward.source!r}" if reward.source else ""
-    if not isinstance(value, (int, float)):
-        raise RewardError(
-            f"Reward {value!r}{source} on channel {reward.channel!r} is a "
-            f"{type(value).__name__}: give a finite number"
-        )
-    if not math.isfinite(value):
-        raise RewardError(
-            f"Reward {value}{source} on channel {reward.channel!r} is not finite: give a finite "
-            f"number, or let the attempt fail"
-        )
-    return float(value)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from typing import Any, SupportsFloat, cast
+from typing import Any, cast
 
 from agl_core.errors import RewardError
-from agl_core.types import Reward
+from agl_core.tracing.values import represent
+from agl_core.types import Reward, finite_number
 
 _EXPECTED = "return a finite number, True or False, or a mapping of channel to number"
 
@@ -49,35 +49,17 @@ def _channels(values: Mapping[Any, Any], source: str) -> Iterator[Reward]:
 
 
 def _number(value: Any, source: str, where: str) -> float:
-    if value is None:
-        raise RewardError(f"Reward {source!r} returned None{where}: {_EXPECTED}")
-    number = _as_float(value)
+    number = finite_number(value)
     if number is None:
-        raise RewardError(
-            f"Reward {source!r} returned {_short(value)} of type {type(value).__name__!r}{where}: "
-            f"{_EXPECTED}"
-        )
-    if not math.isfinite(number):
-        raise RewardError(f"Reward {source!r} returned {number}{where}: {_EXPECTED}")
+        obvious = value is None or isinstance(value, float)
+        kind = "" if obvious else f" of type {type(value).__name__!r}"
+        raise RewardError(f"Reward {source!r} returned {_short(value)}{kind}{where}: {_EXPECTED}")
     return number
-
-
-def _as_float(value: Any) -> float | None:
-    """Anything that counts as one real number, array scalars included; text does not."""
-    if not isinstance(value, SupportsFloat):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-    except (TypeError, ValueError, RuntimeError):
-        return None
 
 
 def _checked(reward: Reward, source: str) -> Reward:
     target = reward.target
-    named = [unit for unit in (target.call, target.agent_run, target.agent) if unit is not None]
-    if len(named) > 1 or (target.choice is not None and target.call is None):
+    if target.ambiguous:
         raise RewardError(
             f"Reward {source!r} aims at {target}: name one of call, agent_run and agent; a choice "
             f"needs its call"
@@ -89,5 +71,5 @@ def _checked(reward: Reward, source: str) -> Reward:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = represent(value)
     return text if len(text) <= 80 else f"{text[:77]}..."  # noqa: PLR2004

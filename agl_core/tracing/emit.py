@@ -6,7 +6,6 @@ production.
 
 from __future__ import annotations
 
-import math
 import time
 import traceback
 from collections.abc import Generator, Mapping
@@ -18,6 +17,7 @@ from agl_core.errors import RewardError
 from agl_core.tracing.context import AttemptContext, active, close_scope, enter, open_scope
 from agl_core.tracing.guard import guarded
 from agl_core.tracing.recorder import Recorder
+from agl_core.tracing.values import represent
 from agl_core.types import (
     LLM,
     Attempt,
@@ -27,6 +27,7 @@ from agl_core.types import (
     Rollout,
     SpanKind,
     Task,
+    finite_number,
 )
 from agl_core.types.ids import new_id
 
@@ -45,14 +46,9 @@ def reward_value(value: Any, *, source: str) -> float:
     Raises:
         RewardError: the value is None, text, an array, infinite or not a number.
     """
-    if not hasattr(value, "__float__"):
-        raise RewardError(f"{source} gave the reward {value!r}: {_FIX}")
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise RewardError(f"{source} gave the reward {value!r}: {_FIX}") from error
-    if not math.isfinite(number):
-        raise RewardError(f"{source} gave the reward {value!r}: {_FIX}")
+    number = finite_number(value)
+    if number is None:
+        raise RewardError(f"{source} gave the reward {represent(value)}: {_FIX}")
     return number
 
 
@@ -84,14 +80,13 @@ def emit_reward(
     context = active()
     if context is None:
         return
-    targets = {"call": call, "agent": agent, "agent_run": agent_run}
-    named = [name for name, target in targets.items() if target is not None]
-    if len(named) > 1:
+    target = RewardTarget(call=call, choice=choice, agent=agent, agent_run=agent_run)
+    if len(target.units) > 1:
         raise RewardError(
-            f"emit_reward got the targets {named}: name one of call, agent and agent_run, "
+            f"emit_reward got the targets {target.units}: name one of call, agent and agent_run, "
             f"or emit one reward for each"
         )
-    if choice is not None and call is None:
+    if target.ambiguous:
         raise RewardError(f"emit_reward got choice={choice!r} without a call: name the call too")
     if choice is not None and (isinstance(choice, bool) or choice < 0):
         raise RewardError(f"emit_reward got choice={choice!r}: give the index of a choice, from 0")
@@ -99,7 +94,7 @@ def emit_reward(
         Reward(
             value=reward_value(value, source="emit_reward"),
             channel=channel,
-            target=RewardTarget(call=call, choice=choice, agent=agent, agent_run=agent_run),
+            target=target,
         )
     )
 

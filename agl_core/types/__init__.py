@@ -2,7 +2,7 @@
 
 from agl_core.types.batch import Batch
 from agl_core.types.resources import LLM, Policy, PromptTemplate, Resources
-from agl_core.types.reward import ATTEMPT, Reward, RewardTarget
+from agl_core.types.reward import ATTEMPT, Reward, RewardTarget, finite_number
 from agl_core.types.rollout import (
     Attempt,
     AttemptStatus,
@@ -78,4 +78,5 @@ __all__ = [
     "Triplet",
     "Update",
     "as_task",
+    "finite_number",
 ]

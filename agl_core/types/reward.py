@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any, SupportsFloat
+
 import msgspec
 
 
@@ -18,6 +21,17 @@ class RewardTarget(msgspec.Struct, frozen=True, kw_only=True):
     agent_run: str | None = None
     agent: str | None = None
 
+    @property
+    def units(self) -> list[str]:
+        """Which of `call`, `agent` and `agent_run` are set."""
+        units = {"call": self.call, "agent": self.agent, "agent_run": self.agent_run}
+        return [name for name, unit in units.items() if unit is not None]
+
+    @property
+    def ambiguous(self) -> bool:
+        """It names several units, or a choice of no call."""
+        return len(self.units) > 1 or (self.choice is not None and self.call is None)
+
 
 ATTEMPT = RewardTarget()
 
@@ -33,3 +47,18 @@ class Reward(msgspec.Struct, frozen=True, kw_only=True):
     target: RewardTarget = ATTEMPT
     source: str = ""
     """Who gave it, for reports: a reward function's name, or empty for ``emit_reward``."""
+
+
+def finite_number(value: Any) -> float | None:
+    """The number behind a reward; None if there is not exactly one, or it is not finite.
+
+    True is 1.0 and False is 0.0. Anything that converts to one float counts, also from array
+    libraries; text does not.
+    """
+    if not isinstance(value, SupportsFloat):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
+    return number if math.isfinite(number) else None
