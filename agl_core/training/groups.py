@@ -6,7 +6,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -198,7 +198,7 @@ def failure_of(record: AttemptRecord) -> Failure | None:
 
 def _as_failed(record: AttemptRecord, failure: Failure) -> AttemptRecord:
     attempt = msgspec.structs.replace(record.attempt, status=AttemptStatus.FAILED, failure=failure)
-    return AttemptRecord(rollout=record.rollout, attempt=attempt, spans=record.spans)
+    return replace(record, attempt=attempt)
 
 
 def _penalised(adapted: AdaptedAttempt, penalty: float, kind: FailureKind) -> AdaptedAttempt:
@@ -208,19 +208,7 @@ def _penalised(adapted: AdaptedAttempt, penalty: float, kind: FailureKind) -> Ad
         )
         for agent, returned in adapted.returns.items()
     }
-    return AdaptedAttempt(
-        rollout_id=adapted.rollout_id,
-        attempt_id=adapted.attempt_id,
-        group_id=adapted.group_id,
-        task_id=adapted.task_id,
-        trajectories=adapted.trajectories,
-        returns=returns,
-        score=penalty,
-        channels={},
-        calls=adapted.calls,
-        seen=adapted.seen,
-        losses=adapted.losses,
-    )
+    return replace(adapted, returns=returns, score=penalty, channels={})
 
 
 def _check_left(step: _Step, *, attempts: int) -> None:
