@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import aiohttp
@@ -60,8 +59,7 @@ async def test_backend_is_closed_when_the_client_leaves(
     assert [call.complete for call in calls] == [False] * 3
     assert {call.status_code for call in calls} == {200 if at else 499}
     assert all("client closed" in call.error for call in calls)
-    lost = {"incomplete_calls": 3} if agent == "writer" else {}
-    assert world.gateway.losses.counts == lost
+    assert world.gateway.losses.counts == {}
     assert len(asyncio.all_tasks()) <= tasks + 2
 
 
@@ -105,7 +103,6 @@ async def test_retries_supersede_earlier_tries(world: Any) -> None:
     ]
     assert {call.id for call in calls} == {"call_1"}
     assert "out of order" in calls[0].error
-    assert world.gateway.losses.counts == {"superseded_calls": 2}
     seeds = [answered.body["seed"] for answered in [*world.server.refused, *world.server.log]]
     assert len(set(seeds)) == 1
 
@@ -129,10 +126,9 @@ async def test_a_try_still_running_is_superseded_by_the_next(world: Any) -> None
     calls = sorted(await world.calls(attempt), key=lambda call: call.tries)
     assert [(call.tries, call.superseded) for call in calls] == [(1, True), (2, False)]
     assert calls[1].response_id == world.server.log[1].id
-    assert world.gateway.losses.counts == {"superseded_calls": 1}
 
 
-async def test_a_try_already_written_is_counted_when_superseded(world: Any) -> None:
+async def test_a_try_already_written_stays_with_a_lower_number_of_tries(world: Any) -> None:
     attempt = await world.attempt()
     headers = world.headers(attempt, call="call_1")
     async with world.post(headers) as answer:
@@ -141,8 +137,9 @@ async def test_a_try_already_written_is_counted_when_superseded(world: Any) -> N
     async with world.post(headers) as answer:
         await answer.read()
     calls = await world.calls(attempt)
-    assert max(calls, key=lambda call: call.tries).response_id == world.server.log[1].id
-    assert world.gateway.losses.counts == {"superseded_calls": 1}
+    tries = sorted(calls, key=lambda call: call.tries)
+    assert [call.tries for call in tries] == [1, 2]
+    assert [call.response_id for call in tries] == [answered.id for answered in world.server.log]
 
 
 async def test_sealing_ends_calls_and_writes_once(world: Any, monkeypatch: Any) -> None:
@@ -195,7 +192,6 @@ async def test_a_good_record_waits_for_a_late_retry(make_world: Any) -> None:
     await world.stored(attempt)
     calls = await world.calls(attempt)
     assert [(call.tries, call.superseded) for call in calls] == [(1, True), (2, True), (3, False)]
-    assert world.gateway.losses.counts == {"superseded_calls": 2}
 
 
 async def test_paused_calls_wait_and_are_no_error(world: Any) -> None:
@@ -264,7 +260,6 @@ async def test_drain_breaks_streams_that_have_begun(world: Any) -> None:
     (call,) = await world.calls(attempt)
     assert not call.complete
     assert "policy was updated" in call.error
-    assert world.gateway.losses.counts == {"incomplete_calls": 1}
 
 
 @pytest.mark.parametrize("status", [400, 429, 500])
@@ -286,7 +281,6 @@ async def test_backend_errors_are_relayed_and_recorded(world: Any, status: int) 
     assert call.messages == messages
     (span,) = await world.store.spans([attempt.rollout_id])
     assert span.status == "error"
-    assert world.gateway.losses.counts == {"failed_calls": 1}
 
 
 async def test_too_long_prompts_are_relayed(make_world: Any) -> None:
@@ -410,9 +404,7 @@ async def test_stopping_ends_calls_and_writes_the_rest(world: Any) -> None:
 
     asking = asyncio.create_task(ask())
     await hold.reached.wait()
-    started = time.monotonic()
     await world.gateway.stop()
-    assert time.monotonic() - started < 30
     assert await asking == 503
     (span,) = await world.store.spans([attempt.rollout_id])
     assert "gateway stopped" in span.error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -182,8 +181,6 @@ async def test_breaking_off_a_stream_stops_the_backend(
     setup.server.pace = pace
     stream = await client.chat.completions.create(model="gpt-x", messages=MESSAGES, stream=True)
     await anext(aiter(stream))
-    started = time.monotonic()
     await stream.close()
     await setup.server.ended(1)
-    assert time.monotonic() - started < 5
     assert setup.server.log[0].closed_early
