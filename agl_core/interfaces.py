@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from agl_core.types import (
@@ -279,11 +279,9 @@ class AlgorithmSetup:
     """What an engine needs to know of the chosen algorithm to train."""
 
     name: str
-    loss: str
-    """Name of a registered loss of the engine."""
-    loss_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    loss_factory: Callable[[Mapping[str, Any]], Any] | None = None
-    """Makes the registered loss from `loss_options`; None: the engine looks `loss` up itself."""
+    loss_factory: Callable[[], Any]
+    """Makes the algorithm's loss. Raises ConfigError where the engine has none of that name, or it
+    does not take the options that the algorithm gives."""
     seed: int = 0
     """Of the run; everything random in an update derives from it."""
     lr: float = 1e-5

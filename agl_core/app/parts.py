@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +107,7 @@ def make_algorithm(config: RunConfig, plugins: PluginManager) -> tuple[Algorithm
     algorithm: Algorithm = registry.create(section.name, options)
     setup = AlgorithmSetup(
         name=section.name,
-        loss=algorithm.loss,
-        loss_options=algorithm.loss_options,
+        loss_factory=_loss_factory(config, algorithm, plugins),
         seed=config.seed,
         lr=section.lr,
         weight_decay=section.weight_decay,
@@ -128,29 +127,34 @@ def make_engine(config: RunConfig, plugins: PluginManager, setup: AlgorithmSetup
     """
     section, registry = config.engine, plugins.registry("engines")
     options = check_options(section, registry.options_model(section.name), where="engine")
-    if setup is not None:
-        setup = replace(setup, loss_factory=_loss_factory(setup, section.name, plugins))
     engine: Engine = registry.create(section.name, options, setup)
     return engine
 
 
 def _loss_factory(
-    setup: AlgorithmSetup, engine: str, plugins: PluginManager
-) -> Callable[[Mapping[str, Any]], Any]:
+    config: RunConfig, algorithm: Algorithm, plugins: PluginManager
+) -> Callable[[], Any]:
     """Makes the algorithm's loss for an engine that asks for it; one that cannot train never does."""
     losses = plugins.registry("losses")
-    name = f"{engine}.{setup.loss}"
+    engine, user = config.engine.name, config.algorithm.name
+    name = f"{engine}.{algorithm.loss}"
 
-    def make(options: Mapping[str, Any]) -> Any:
+    def make() -> Any:
         if name not in losses:
             raise ConfigError(
-                f"Engine {engine!r} has no loss {setup.loss!r}, which algorithm {setup.name!r} "
+                f"Engine {engine!r} has no loss {algorithm.loss!r}, which algorithm {user!r} "
                 f"needs; registered losses: {losses.names()}"
             )
+        options = dict(algorithm.loss_options)
         model = losses.options_model(name)
-        if model is None:
-            return losses.create(name)
-        return losses.create(name, validate(model, dict(options), where=f"loss {name}"))
+        if model is not None:
+            return losses.create(name, validate(model, options, where=f"loss {name}"))
+        if options:
+            raise ConfigError(
+                f"Loss {name!r} takes no options, but algorithm {user!r} gives it "
+                f"{sorted(options)}: register the loss with config=, or choose another algorithm"
+            )
+        return losses.create(name)
 
     return make
 

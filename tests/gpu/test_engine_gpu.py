@@ -19,6 +19,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from agl_torch.engine import TorchEngine  # noqa: E402
+from agl_torch.losses.policy_gradient import (  # noqa: E402
+    PolicyGradient,
+    PolicyGradientOptions,
+)
 from agl_torch.models import without_progress_bars  # noqa: E402
 from agl_torch.options import TorchOptions  # noqa: E402
 from tokenizers import pre_tokenizers  # noqa: E402
@@ -32,7 +36,9 @@ TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-SETUP = AlgorithmSetup(name="grpo", loss="policy_gradient", lr=1e-4)
+SETUP = AlgorithmSetup(
+    name="grpo", loss_factory=lambda: PolicyGradient(PolicyGradientOptions()), lr=1e-4
+)
 CONFIGURATIONS = [
     pytest.param({"dtype": "float32"}, 2e-4, id="float32"),
     pytest.param({"dtype": "bfloat16"}, 0.2, id="bfloat16"),

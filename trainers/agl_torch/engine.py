@@ -13,7 +13,6 @@ from agl_core.errors import ConfigError
 from agl_core.interfaces import AlgorithmSetup
 from agl_core.types import Batch, Policy, Update
 from agl_torch.backend import TorchBackend
-from agl_torch.losses import make_loss
 from agl_torch.options import TorchOptions
 from agl_torch.policy import LoadedPolicy, PolicyLoader
 from agl_torch.serving.decoder import Decoder
@@ -49,7 +48,7 @@ class TorchEngine:
         """
         self._options = options
         self._setup = setup
-        self._loss = None if setup is None else make_loss(setup)
+        self._loss = None if setup is None else setup.loss_factory()
         self._device = _device(options.device)
         self._dtype = _dtype(options.dtype, self._device)
         self._worker = Worker()

@@ -32,7 +32,6 @@ def agl_register_losses(register: Register) -> None:
         "torch.cross_entropy",
         "agl_torch.losses.cross_entropy:CrossEntropy",
         extra=_EXTRA,
-        config="agl_torch.losses.cross_entropy:CrossEntropyOptions",
         summary="Imitates the sampled tokens in proportion to their weights",
     )
 

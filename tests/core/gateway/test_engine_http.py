@@ -30,7 +30,7 @@ async def test_it_does_not_choose_among_several() -> None:
 async def test_it_refuses_what_needs_weights() -> None:
     options = HttpOptions(base_url="http://127.0.0.1:9/v1")
     with pytest.raises(ConfigError, match="'grpo'"):
-        HttpEngine(options, AlgorithmSetup(name="grpo", loss="policy_gradient"))
+        HttpEngine(options, AlgorithmSetup(name="grpo", loss_factory=object))
     engine = HttpEngine(options)
     for refused in (
         engine.save("p", "d"),

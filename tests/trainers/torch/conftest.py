@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from agl_torch.engine import TorchEngine  # noqa: E402
+from agl_torch.losses.cross_entropy import CrossEntropy  # noqa: E402
 from agl_torch.models import without_progress_bars  # noqa: E402
 from agl_torch.options import TorchOptions  # noqa: E402
 from tokenizers import pre_tokenizers  # noqa: E402
@@ -372,7 +373,7 @@ def tool_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     sample = Sampled(tokenizer(prompt)["input_ids"], answer, [0.0] * len(answer))
 
     async def train() -> None:
-        setup = AlgorithmSetup(name="sft", loss="cross_entropy", lr=3e-3)
+        setup = AlgorithmSetup(name="sft", loss_factory=CrossEntropy, lr=3e-3)
         async with running([Policy(name="p", model=base, trainable=True)], setup) as engine:
             for step in range(200):
                 update = await engine.update(batch_of([sample], step=step))

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from agl_torch.engine import TorchEngine
+from agl_torch.losses.cross_entropy import CrossEntropy
 from agl_torch.options import TorchOptions
 
 from agl_core.errors import ConfigError, EngineError
 from agl_core.interfaces import AlgorithmSetup
 from agl_core.types import Policy
 
-SETUP = AlgorithmSetup(name="sft", loss="cross_entropy", lr=1e-2)
+SETUP = AlgorithmSetup(name="sft", loss_factory=CrossEntropy, lr=1e-2)
 
 
 @pytest.mark.parametrize("path", ["", "./nowhere", "/nowhere/at/all", "~/nope"])

@@ -7,6 +7,7 @@ import json
 
 import pytest
 import torch
+from agl_torch.losses.cross_entropy import CrossEntropy
 from agl_torch.models import without_progress_bars
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
@@ -17,7 +18,7 @@ from agl_core.interfaces import AlgorithmSetup
 from agl_core.types import Policy
 
 LORA = {"rank": 4, "alpha": 16}
-SETUP = AlgorithmSetup(name="sft", loss="cross_entropy", lr=1e-2)
+SETUP = AlgorithmSetup(name="sft", loss_factory=CrossEntropy, lr=1e-2)
 
 
 PROMPT = [257, 84, 82, 68, 81, 198, 64, 258, 198, 257, 64, 82, 82, 72, 82, 83, 64, 77, 83, 198]
@@ -122,14 +123,14 @@ async def test_the_frozen_fingerprint_does_not_depend_on_adapters(run_engine, po
 async def test_the_same_seed_makes_the_same_adapter(run_engine, policies):
     marks = []
     for seed in (1, 1, 2):
-        chosen = AlgorithmSetup(name="sft", loss="cross_entropy", seed=seed)
+        chosen = AlgorithmSetup(name="sft", loss_factory=CrossEntropy, seed=seed)
         async with run_engine(policies[:1], chosen, lora=LORA) as engine:
             marks.append(await engine.fingerprint("p"))
     assert marks[0] == marks[1] != marks[2]
 
 
 async def test_the_divergence_is_to_the_base(run_engine, policies, sampled, make_batch):
-    chosen = AlgorithmSetup(name="sft", loss="cross_entropy", lr=1e-2, kl_weight=1e-6)
+    chosen = AlgorithmSetup(name="sft", loss_factory=CrossEntropy, lr=1e-2, kl_weight=1e-6)
     async with run_engine(policies[:1], chosen, lora=LORA) as engine:
         batch = make_batch([sampled([257, 64, 258], [70] * 4, [0.0] * 4)])
         kl = [(await engine.update(batch)).metrics["kl"] for _ in range(6)]

@@ -6,11 +6,10 @@ import math
 
 import pytest
 import torch
-from agl_torch.losses import Terms, make_loss
+from agl_torch.losses import Terms
+from agl_torch.losses.cross_entropy import CrossEntropy
 from agl_torch.losses.divergence import k3
-
-from agl_core.errors import ConfigError
-from agl_core.interfaces import AlgorithmSetup
+from agl_torch.losses.policy_gradient import PolicyGradient, PolicyGradientOptions
 
 
 def terms(logprobs, behaviour, advantages, *, weights=None, sequences=None):
@@ -25,7 +24,7 @@ def terms(logprobs, behaviour, advantages, *, weights=None, sequences=None):
 
 
 def loss(**options):
-    return make_loss(AlgorithmSetup(name="x", loss="policy_gradient", loss_options=options))
+    return PolicyGradient(PolicyGradientOptions(**options))
 
 
 def test_on_the_behaviour_policy_the_gradient_is_reinforce():
@@ -78,7 +77,7 @@ def test_an_extreme_ratio_stays_finite():
 
 def test_cross_entropy_imitates_whatever_the_advantage():
     given = terms([-1.0, -2.0], [0.0, 0.0], [5.0, -5.0])
-    output = make_loss(AlgorithmSetup(name="sft", loss="cross_entropy"))(given)
+    output = CrossEntropy()(given)
     assert output.losses.tolist() == [1.0, 2.0]
 
 
@@ -107,20 +106,3 @@ def test_k3_goes_on_smoothly_where_it_turns_linear():
     slopes = distance.grad
     assert values[1].item() == pytest.approx(math.exp(10) - 11)
     assert slopes[0].item() == pytest.approx(slopes[2].item(), rel=2e-3)
-
-
-def test_unknown_losses_and_options_are_named():
-    with pytest.raises(ConfigError, match=r"'nope'.*policy_gradient"):
-        make_loss(AlgorithmSetup(name="x", loss="nope"))
-    with pytest.raises(ConfigError, match="clip_lo"):
-        loss(clip_lo=0.1)
-    with pytest.raises(ConfigError, match="ratio"):
-        loss(ratio="word")
-
-
-def test_a_registered_loss_is_made_by_its_factory():
-    made = object()
-    setup = AlgorithmSetup(
-        name="x", loss="mine", loss_options={"a": 1}, loss_factory=lambda given: (made, given)
-    )
-    assert make_loss(setup) == (made, {"a": 1})

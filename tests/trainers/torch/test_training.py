@@ -8,6 +8,8 @@ import math
 
 import pytest
 import torch
+from agl_torch.losses.cross_entropy import CrossEntropy
+from agl_torch.losses.policy_gradient import PolicyGradient, PolicyGradientOptions
 
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.interfaces import AlgorithmSetup
@@ -16,8 +18,10 @@ from agl_core.types import Policy
 LETTERS = range(64, 90)  # the tokens of "a" and the letters after it
 
 
-def setup(**fields):
-    return AlgorithmSetup(**{"name": "grpo", "loss": "policy_gradient", "lr": 1e-2, **fields})
+def setup(loss=None, **fields):
+    """A policy gradient at a rate that shows, unless another loss's factory is given."""
+    factory = loss or (lambda: PolicyGradient(PolicyGradientOptions()))
+    return AlgorithmSetup(**{"name": "grpo", "loss_factory": factory, "lr": 1e-2, **fields})
 
 
 @pytest.fixture
@@ -49,7 +53,9 @@ def letters(answer):
 
 @pytest.mark.parametrize("ratio", ["token", "sequence"])
 async def test_a_bandit_is_learned(run_engine, client, policy, sampled, make_batch, ratio):
-    chosen = setup(lr=3e-3, loss_options={"ratio": ratio}, epochs=2, minibatches=2)
+    chosen = setup(
+        lambda: PolicyGradient(PolicyGradientOptions(ratio=ratio)), lr=3e-3, epochs=2, minibatches=2
+    )
     async with run_engine([policy], chosen) as engine:
         asker, rewards = client(engine, "p"), []
         for step in range(25):
@@ -98,7 +104,7 @@ async def test_masked_tokens_leave_numerator_and_denominator(
 ):
     whole = sampled([1], [5, 6, 7, 2], [0.0] * 4)
     cut = sampled([1], [9] * 12, [0.0] * 12, weight=0.0)
-    chosen = setup(loss="cross_entropy", lr=0)
+    chosen = setup(CrossEntropy, lr=0)
     async with run_engine([policy], chosen) as engine:
         alone = (await engine.update(make_batch([whole]))).metrics
         both = (await engine.update(make_batch([whole, cut]))).metrics
@@ -120,7 +126,7 @@ async def test_a_fully_masked_batch_changes_nothing_and_says_so(
 
 
 async def test_the_end_token_is_learned(run_engine, client, policy, sampled, make_batch):
-    chosen = setup(loss="cross_entropy", lr=3e-3)
+    chosen = setup(CrossEntropy, lr=3e-3)
     async with run_engine([policy], chosen) as engine:
         asker = client(engine, "p")
         prompt = (await asker.ask("go", max_tokens=1)).prompt
@@ -281,7 +287,7 @@ async def test_a_gradient_that_is_not_finite_takes_no_step(run_engine, policy, s
 
             return LossOutput(losses=terms.logprobs * torch.inf)
 
-    chosen = setup(loss="mine", loss_factory=lambda _: Broken())
+    chosen = setup(Broken)
     async with run_engine([policy], chosen) as engine:
         before = await engine.fingerprint("p")
         with pytest.raises(TrainingError, match="not finite"):
