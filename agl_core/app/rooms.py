@@ -138,16 +138,6 @@ def _ended_early(serving: asyncio.Task[None]) -> NoReturn:
     raise TrainingError("The runner stopped although the run had not ended")
 
 
-_COUNTED_BY_ADAPTER = (
-    "superseded_calls",
-    "failed_calls",
-    "incomplete_calls",
-    "missing_tokens",
-    "token_mismatch",
-)
-"""What the gateway counts as it happens, and the adapter again where it matters to training."""
-
-
 @dataclass(slots=True)
 class _Counted:
     """Hands out what several rooms lost since it was last asked."""
@@ -159,8 +149,6 @@ class _Counted:
         total = Losses()
         for source in self.sources:
             total.merge(source)
-        for cause in _COUNTED_BY_ADAPTER:
-            total.counts.pop(cause, None)
         fresh = Losses()
         for cause, count in total.counts.items():
             fresh.add(cause, count - self.taken.get(cause, 0))

@@ -57,8 +57,12 @@ class GatewayServer:
         self._bearer = f"Bearer {self._api_key}".encode()
         self._router = Router()
         self.losses = Losses()
-        """What did not become training data so far, by cause; calls are counted when written."""
-        self._attempts = Attempts(self.losses)
+        """What no record tells, by cause: late and restarted calls, late records, distorted sampling.
+
+        Calls whose records say that they failed, broke off or were tried again are counted by
+        whoever makes training data of them.
+        """
+        self._attempts = Attempts()
         self._recording = Recording(
             store,
             self._attempts,

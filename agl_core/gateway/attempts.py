@@ -15,7 +15,7 @@ from agl_core.errors import StaleAttemptError
 from agl_core.gateway.dialects.chat import ChatRequest, derive_seed
 from agl_core.gateway.problems import Problem
 from agl_core.gateway.routing import Identity
-from agl_core.types import Attempt, Losses, Rollout, Span
+from agl_core.types import Attempt, Rollout, Span
 
 _REMEMBERED: Final = 100_000
 """Sealed attempts that are told apart from unknown ones; both are refused."""
@@ -68,7 +68,6 @@ class OpenAttempt:
 
     rollout: Rollout
     attempt: Attempt
-    losses: Losses
     deadline: float
     """On the monotonic clock."""
     sealed: bool = False
@@ -102,13 +101,14 @@ class OpenAttempt:
         return call
 
     def next_try(self, call_id: str) -> int:
-        """Number of a try that begins now; the record of the try before is superseded."""
+        """Number of a try that begins now.
+
+        The record of the try before is superseded. One that is in the store already keeps its
+        place there: a join goes by the highest number of tries.
+        """
         self.tries[call_id] += 1
         if (earlier := self._latest.pop(call_id, None)) is not None:
             self._ready.append(_superseded(earlier))
-        elif self.tries[call_id] > 1 and all(call.id != call_id for call in self.calls):
-            # Its record is in the store already; a join goes by the highest number of tries.
-            self.losses.add("superseded_calls")
         return self.tries[call_id]
 
     def next_sequence(self) -> int:
@@ -180,8 +180,7 @@ def _superseded(span: Span) -> Span:
 class Attempts:
     """Attempts by id, and the memory of those that were sealed."""
 
-    def __init__(self, losses: Losses) -> None:
-        self._losses = losses
+    def __init__(self) -> None:
         self._open: dict[str, OpenAttempt] = {}
         self._sealed: OrderedDict[str, None] = OrderedDict()
 
@@ -202,7 +201,7 @@ class Attempts:
             if attempt.deadline_at:
                 left = attempt.deadline_at - time.time()
             deadline = time.monotonic() + left
-            self._open[attempt.id] = OpenAttempt(rollout, attempt, self._losses, deadline)
+            self._open[attempt.id] = OpenAttempt(rollout, attempt, deadline)
 
     def find(self, attempt_id: str) -> OpenAttempt | None:
         """An attempt whose records are not all written, open or just being sealed."""

@@ -112,21 +112,9 @@ def _span(record: ModelCall, *, sequence: int, attributes: dict[str, Any]) -> Sp
     )
 
 
-def count(losses: Losses, record: ModelCall, *, mode: Mode) -> None:
-    """Count what keeps a trained call from being plain training data."""
-    if not record.trainable:
-        return
-    if record.superseded:
-        losses.add("superseded_calls")
-        return
-    if not record.complete:
-        cancelled = record.error.startswith(_CANCELLED)
-        losses.add("incomplete_calls" if cancelled else "failed_calls")
-    elif record.error:
-        losses.add("token_mismatch")
-    elif not (record.prompt_token_ids and all(choice.token_ids for choice in record.choices)):
-        losses.add("missing_tokens")
-    if mode == "train" and record.complete:
+def count_distortions(losses: Losses, record: ModelCall, *, mode: Mode) -> None:
+    """Count why the tokens of an answer to be trained on do not follow the plain distribution."""
+    if mode == "train" and record.trainable and record.complete and not record.superseded:
         for cause in distortions(record.sampling):
             losses.add(cause)
 
@@ -252,4 +240,4 @@ class Recording:
         for attempt, batch in taken:
             for span in batch:
                 if span.call is not None:
-                    count(self._losses, span.call, mode=attempt.rollout.mode)
+                    count_distortions(self._losses, span.call, mode=attempt.rollout.mode)
