@@ -36,6 +36,8 @@ def command(
 ) -> None:
     """Score an agent program on its validation tasks, with a 95 % interval.
 
+    Without validation tasks the training tasks are scored. Records lie in the run's folder eval.
+
     CONFIG is a configuration (.toml, .yaml, .json); a run's own is config.json in its directory.
     """
     from agl_core.app import App, run_blocking  # noqa: PLC0415

@@ -80,7 +80,6 @@ class PlainProgress:
         self._view = RunView()
 
     def started(self, config: Any) -> None:
-        self._view.name = config.name
         self._say(f"run {config.name}: {config.train.steps} steps")
 
     def step(self, report: StepReport) -> None:
@@ -88,7 +87,6 @@ class PlainProgress:
         self._say(step_line(report, self._view.eta_s))
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        self._view.evaluations.append(evaluation)
         self._say(evaluation_line(evaluation))
 
     def finished(self, report: Report) -> None:

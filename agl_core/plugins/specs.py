@@ -81,7 +81,7 @@ class ObserveSpecs:
 
     @hookspec
     def agl_config_resolved(self, config: RunConfig) -> None:
-        """The configuration is final and validated; nothing has started."""
+        """The configuration is final, its agent and rewards are found; nothing has started."""
 
     @hookspec
     def agl_run_started(self, run_id: str, store: Store) -> None:
