@@ -16,11 +16,10 @@ from agl_core.gateway.probe import probe
 from agl_core.gateway.problems import Problem
 from agl_core.gateway.proxy import Proxy, answer
 from agl_core.gateway.recording import Recording, RecordingOptions
-from agl_core.gateway.routing import Identity, Router, Target, identify, parse_path
+from agl_core.gateway.routing import Identity, Route, Router, Target, identify, parse_path
 from agl_core.gateway.server import GuestServer, bind
 from agl_core.interfaces import Backend, Capabilities, Store
 from agl_core.types import Attempt, Losses, Policy, Rollout
-from agl_core.types.ids import new_id
 
 __all__ = ["GatewayOptions", "GatewayServer"]
 
@@ -242,7 +241,7 @@ class GatewayServer:
             body = await asgi.read_body(receive)
             # Reading takes time, in which the attempt may have been sealed.
             self._attempts.admit(identity)
-            request = self._accept(identity, attempt, body)
+            request, route = self._accept(identity, attempt, body)
         except asgi.ClientLeft:
             problem = Problem(499, "client_closed", "The client left before its request was whole")
             self._refused(identity, attempt, problem)
@@ -255,17 +254,17 @@ class GatewayServer:
             for raw, value in headers
             if asgi.travels(name := raw.decode("latin-1"))
         }
-        call_id = identity.call_id or new_id("call")
-        call = attempt.begin(call_id, identity, request, passed)
-        await self._proxy.serve(call, receive, send)
+        call = attempt.begin(identity, request, passed)
+        await self._proxy.serve(call, route, receive, send)
 
-    def _accept(self, identity: Identity, attempt: OpenAttempt, body: bytes) -> ChatRequest:
+    def _accept(
+        self, identity: Identity, attempt: OpenAttempt, body: bytes
+    ) -> tuple[ChatRequest, Route]:
         if attempt.seconds_left() <= 0:
             message = f"The deadline of attempt {identity.attempt_id!r} has passed"
             raise Problem(504, "deadline_exceeded", message)
         request = ChatRequest(body)
-        self._router.find(identity.agent, request.model)
-        return request
+        return request, self._router.find(identity.agent, request.model)
 
     def _refused(self, identity: Identity, attempt: OpenAttempt, problem: Problem) -> None:
         """Record it, so that the client's span of the call finds its counterpart."""

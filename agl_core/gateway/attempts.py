@@ -42,7 +42,8 @@ class Call:
     """Past the door: its exchange with the backend has begun."""
     abort: Abort = ""
     """Why its exchange was cancelled."""
-    work: asyncio.Task[None] | None = None
+    work: asyncio.Task[None] = field(init=False)
+    """The exchange with the backend, or the wait for it; there before anybody else can ask."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def stop(self, reason: Abort) -> None:
@@ -50,16 +51,11 @@ class Call:
 
         The first reason stays, but nothing that was merely to be run again outlives another one.
         """
-        if self.work is not None and self.work.done() and not self.work.cancelled():
+        if self.work.done() and not self.work.cancelled():
             return
         if self.abort in ("", "drained"):
             self.abort = reason
-        if self.work is not None:
-            self.work.cancel()
-
-    def seed(self) -> int:
-        """Seed of the logical call, the same for each of its tries."""
-        return self.attempt.seed(self)
+        self.work.cancel()
 
 
 @dataclass(eq=False, slots=True)
@@ -82,18 +78,15 @@ class OpenAttempt:
     _seeds: dict[str, int] = field(default_factory=dict[str, int])
     _sequence: int = 0
 
-    def begin(
-        self, call_id: str, identity: Identity, request: ChatRequest, headers: dict[str, str]
-    ) -> Call:
-        """Register a request as the next try of `call_id`; the try before is superseded."""
-        tries = self.next_try(call_id)
+    def begin(self, identity: Identity, request: ChatRequest, headers: dict[str, str]) -> Call:
+        """Register a request as the next try of its call; the try before is superseded."""
         call = Call(
-            id=call_id,
+            id=identity.call_id,
             identity=identity,
             attempt=self,
             request=request,
             headers=headers,
-            tries=tries,
+            tries=self.next_try(identity.call_id),
             sequence=self.next_sequence(),
             started_ns=time.time_ns(),
         )
@@ -150,7 +143,7 @@ class OpenAttempt:
         self._ready[:0] = spans
 
     def seed(self, call: Call) -> int:
-        """Derive a call's seed; see `derive_seed`."""
+        """Seed of a logical call, the same for each of its tries; see `derive_seed`."""
         if call.id not in self._seeds:
             digest = call.request.digest()
             key = (call.identity.agent, digest)
@@ -197,10 +190,7 @@ class Attempts:
                 f"claim the rollout again for a fresh attempt"
             )
         if known is None:
-            left = rollout.limits.timeout_s
-            if attempt.deadline_at:
-                left = attempt.deadline_at - time.time()
-            deadline = time.monotonic() + left
+            deadline = attempt.monotonic_deadline(rollout.limits)
             self._open[attempt.id] = OpenAttempt(rollout, attempt, deadline)
 
     def find(self, attempt_id: str) -> OpenAttempt | None:

@@ -93,7 +93,7 @@ class Exchange:
         plan = chat.Plan(
             model=self.route.upstream_model,
             capture=self.capture,
-            seed=self.call.seed() if self.seeded else None,
+            seed=self.call.attempt.seed(self.call) if self.seeded else None,
             temperature=overrides.get("temperature"),
             max_tokens=overrides.get("max_tokens"),
         )

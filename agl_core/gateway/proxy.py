@@ -13,7 +13,7 @@ from agl_core.gateway.attempts import Abort, Call
 from agl_core.gateway.exchange import Exchange
 from agl_core.gateway.problems import Problem
 from agl_core.gateway.recording import Recording
-from agl_core.gateway.routing import Router
+from agl_core.gateway.routing import Route, Router
 from agl_core.gateway.stream import render
 from agl_core.types import Losses
 from agl_core.types.resources import RESERVED_PREFIX
@@ -57,7 +57,7 @@ class Proxy:
 
         An aborted call of which its client has seen nothing starts anew once the door is open.
         """
-        inside = {call.work: call for call in self._calls if call.inside and call.work is not None}
+        inside = {call.work: call for call in self._calls if call.inside}
         if not inside:
             return 0
         _, late = await asyncio.wait(inside, timeout=timeout_s)
@@ -67,24 +67,23 @@ class Proxy:
             await asyncio.wait(late)
         return len(late)
 
-    async def serve(self, call: Call, receive: asgi.Receive, send: asgi.Send) -> None:
+    async def serve(self, call: Call, route: Route, receive: asgi.Receive, send: asgi.Send) -> None:
         """Answer a request whose body has been read, and record it."""
-        self._calls.add(call)
+        exchange = self._exchange(call, route)
         left = asyncio.create_task(asgi.client_leaves(receive))
-        exchange = self._exchange(call)
+        self._calls.add(call)
         try:
             while not await self._attend(call, exchange, left, send):
                 self._losses.add("restarted_calls")
-                call.abort, call.work, call.inside = "", None, False
-                exchange = self._exchange(call)
+                call.abort = ""
+                exchange = self._exchange(call, exchange.route)
         finally:
             left.cancel()
             self._calls.discard(call)
             self._recording.keep(call, exchange)
 
-    def _exchange(self, call: Call) -> Exchange:
+    def _exchange(self, call: Call, route: Route) -> Exchange:
         identity = call.identity
-        route = self._router.find(identity.agent, call.request.model)
         trainable = route.policy.trainable
         return Exchange(
             call,
@@ -113,10 +112,10 @@ class Proxy:
             deadline.cancel()
             left.remove_done_callback(leave)
         if not work.cancelled():
-            return await self._settle(work.exception(), send)
-        if call.abort == "drained" and not call.forwarded:
+            await self._settle(work.exception(), send)
+        elif call.abort == "drained" and not call.forwarded:
             return False
-        if call.abort != "client" and (exchange.streamed or not call.forwarded):
+        elif call.abort != "client" and (exchange.streamed or not call.forwarded):
             await self._excuse(call, send)
         return True
 
@@ -130,14 +129,13 @@ class Proxy:
         finally:
             call.inside = False
 
-    async def _settle(self, error: BaseException | None, send: asgi.Send) -> bool:
+    async def _settle(self, error: BaseException | None, send: asgi.Send) -> None:
         if isinstance(error, Problem):
             await answer(send, error)
         elif isinstance(error, EngineError):
             await _break_off(send, Problem(502, "engine_error", str(error), retry=True))
         elif error is not None:
             raise error
-        return True
 
     async def _excuse(self, call: Call, send: asgi.Send) -> None:
         problem = Problem(*_ANSWERS[call.abort])

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-
 from agl_core import semconv
 from agl_core.gateway.attempts import Abort, Attempts, Call, OpenAttempt
 from agl_core.gateway.dialects.chat import distortions
@@ -94,7 +92,7 @@ def span_of(exchange: Exchange, record: ModelCall) -> Span:
 
 def _span(record: ModelCall, *, sequence: int, attributes: dict[str, Any]) -> Span:
     return Span(
-        id=new_id("sp"),
+        id=new_id("span"),
         rollout_id=record.rollout_id,
         attempt_id=record.attempt_id,
         kind=SpanKind.LLM,
@@ -174,18 +172,18 @@ class Recording:
         """Record a request that never got as far as a backend."""
         now = time.time_ns()
         record = ModelCall(
-            id=identity.call_id or new_id("call"),
+            id=identity.call_id,
             rollout_id=identity.rollout_id,
             attempt_id=identity.attempt_id,
             agent=identity.agent,
             agent_run_id=identity.agent_run_id,
+            tries=attempt.next_try(identity.call_id),
             trainable=False,
             status_code=problem.status,
             error=f"{problem.code}: {problem.message}",
             started_ns=now,
             ended_ns=now,
         )
-        record = msgspec.structs.replace(record, tries=attempt.next_try(record.id))
         self._keep(attempt, _span(record, sequence=attempt.next_sequence(), attributes={}))
 
     def _keep(self, attempt: OpenAttempt, span: Span) -> None:
@@ -239,5 +237,5 @@ class Recording:
         self._losses.add("late_records", ingest.late)
         for attempt, batch in taken:
             for span in batch:
-                if span.call is not None:
-                    count_distortions(self._losses, span.call, mode=attempt.rollout.mode)
+                assert span.call is not None
+                count_distortions(self._losses, span.call, mode=attempt.rollout.mode)

@@ -14,6 +14,7 @@ from agl_core.errors import ConfigError
 from agl_core.gateway.problems import Problem
 from agl_core.interfaces import Backend
 from agl_core.types import LogprobsMode, Policy
+from agl_core.types.ids import new_id
 
 _PATH: Final = re.compile(
     rb"^(?:/r/(?P<rollout>[^/]+)/a/(?P<attempt>[^/]+)(?:/agent/(?P<agent>[^/]+))?)?/v1(?P<rest>/.*)$"
@@ -31,11 +32,11 @@ class Identity:
 
     rollout_id: str
     attempt_id: str
+    call_id: str
+    """Minted here when the caller minted none."""
     agent: str = ""
     """Empty when the caller named none."""
     agent_run_id: str = ""
-    call_id: str = ""
-    """Empty when the caller minted none."""
     trainable: bool = True
 
 
@@ -72,7 +73,7 @@ def identify(target: Target, headers: Iterable[tuple[bytes, bytes]]) -> Identity
         attempt_id=_agreed("attempt", given.get(semconv.HEADER_ATTEMPT, ""), target.attempt_id),
         agent=_agreed("agent", given.get(semconv.HEADER_AGENT, ""), target.agent),
         agent_run_id=given.get(semconv.HEADER_AGENT_RUN, ""),
-        call_id=given.get(semconv.HEADER_CALL, ""),
+        call_id=given.get(semconv.HEADER_CALL) or new_id("call"),
         trainable=given.get(semconv.HEADER_TRAINABLE, "1") != "0",
     )
     if not identity.rollout_id or not identity.attempt_id:

@@ -7,7 +7,6 @@ import logging
 import os
 import socket
 import threading
-import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -183,9 +182,6 @@ class Runner:
         if self._options.on_started is not None:
             self._options.on_started(rollout, attempt)
         resources = await self._resources_of(rollout)
-        left_s = rollout.limits.timeout_s
-        if attempt.deadline_at:
-            left_s = attempt.deadline_at - time.time()
         context = AttemptContext(
             rollout=rollout,
             attempt=attempt,
@@ -193,7 +189,7 @@ class Runner:
             resources=resources,
             recorder=flight.recorder,
             origins=origins_of(self._gateway.url),
-            deadline=time.monotonic() + left_s,
+            deadline=attempt.monotonic_deadline(rollout.limits),
         )
         limits = Limits(context, grace_s=self._options.grace_s, abandoned=self._abandon)
         ending = await AttemptRun(limits, self._agent, self._rewards).run()

@@ -30,7 +30,7 @@ class _Identity(msgspec.Struct, kw_only=True):
     agent_run: str | None = None
     trainable: bool = True
     model: str = ""
-    deadline_at: float | None = None
+    deadline_at: float = 0.0
     """Unix seconds."""
 
 
@@ -98,16 +98,18 @@ def inherited_context() -> tuple[AttemptContext | None, Scope | None]:
 
 def _inherit(identity: _Identity) -> AttemptContext:
     rollout = Rollout(id=identity.rollout, task=Task(id=""), run_id="")
-    left_s = rollout.limits.timeout_s
-    if identity.deadline_at is not None:
-        left_s = identity.deadline_at - time.time()
+    attempt = Attempt(
+        id=identity.attempt,
+        rollout_id=identity.rollout,
+        fence=1,
+        worker=f"pid-{os.getpid()}",
+        deadline_at=identity.deadline_at,
+    )
     recorder = Recorder(identity.rollout, identity.attempt, on_late=_refusal())
     recorder.drain()
     return AttemptContext(
         rollout=rollout,
-        attempt=Attempt(
-            id=identity.attempt, rollout_id=identity.rollout, fence=1, worker=f"pid-{os.getpid()}"
-        ),
+        attempt=attempt,
         llm=LLM(
             model=identity.model,
             base_url=os.environ.get("OPENAI_BASE_URL", ""),
@@ -116,7 +118,7 @@ def _inherit(identity: _Identity) -> AttemptContext:
         resources=Resources(),
         recorder=recorder,
         origins=frozenset(identity.origins),
-        deadline=time.monotonic() + left_s,
+        deadline=attempt.monotonic_deadline(rollout.limits),
     )
 
 

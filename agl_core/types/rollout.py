@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from enum import Enum
 from typing import Any, Literal
 
@@ -97,6 +98,11 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent returned, if it is a JSON value; its ``repr`` otherwise."""
     sealed: bool = False
     """The runner has finished and the gateway has flushed: no record can follow."""
+
+    def monotonic_deadline(self, limits: Limits) -> float:
+        """`deadline_at` on the clock of `time.monotonic`; without one, `limits` count from now."""
+        left_s = self.deadline_at - time.time() if self.deadline_at else limits.timeout_s
+        return time.monotonic() + left_s
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True):
