@@ -16,6 +16,8 @@ import msgspec
 from rich.console import Console
 
 from agl_core.app import App
+from agl_core.cli.options import debug_option, json_option, set_option
+from agl_core.cli.output import STDOUT, write_json
 from agl_core.cli.progress import progress
 from agl_core.config import RunConfig
 from agl_core.config.loader import load_config
@@ -26,20 +28,22 @@ from agl_demo.transcript import transcripts
 
 
 @click.command(short_help="Train the writer of a two-agent LangGraph program.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False), help="Write figures here.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting.")
-def command(json_file: str | None, overrides: tuple[str, ...]) -> None:
+@set_option
+@json_option
+@debug_option
+def command(*, overrides: tuple[str, ...], json_file: str | None) -> None:
     """Train the writer of a two-agent LangGraph program on this machine, and show it.
 
     Offline, on a CPU, in about three minutes. Held-out tasks are scored before and, in a fresh
     process that loads the saved weights, after. The planner's weights do not change.
     """
     started = time.perf_counter()
-    console = Console()
+    on_stderr = json_file == STDOUT
+    console = Console(stderr=on_stderr)
     config = demo_config(overrides)
     _check(config)
     console.print("Two agents: the planner looks a price up, the writer says it. Training: writer.")
-    with progress() as display:
+    with progress(stderr=on_stderr) as display:
         report = asyncio.run(App(config, observers=[display]).train())
     if report.best is None:
         raise TrainingError("The demo took no step: set train.steps to at least 1")
@@ -48,7 +52,7 @@ def command(json_file: str | None, overrides: tuple[str, ...]) -> None:
     figures = demo_figures(report, after, wall_s=time.perf_counter() - started)
     _show(console, config, report, figures)
     if json_file is not None:
-        Path(json_file).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        write_json(figures, json_file)
 
 
 def demo_config(overrides: tuple[str, ...] = ()) -> RunConfig:
