@@ -115,6 +115,9 @@ def enter(context: AttemptContext) -> Generator[AttemptContext, None, None]:
 
 def adopt(context: AttemptContext | None, scope: Scope | None = None) -> None:
     """Make every thread and task of this process that is in no attempt belong to `context`."""
+    if _PROCESS.scope is not None:
+        # Scopes that were opened inside have made it current where they ended.
+        _PROCESS.scope.closed = True
     _PROCESS.context, _PROCESS.scope = context, scope
 
 

@@ -214,6 +214,7 @@ def test_a_subprocess_of_nobody_stays_untrainable(make_context, monkeypatch):
             assert (inner.agent, inner.trainable) == ("inner", False)
     finally:
         attachment.detach()
+    assert current_scope() is None
 
 
 def test_a_named_agent_goes_into_the_url_for_programs_of_any_language(make_context):
