@@ -87,11 +87,6 @@ class TorchEngine:
         """
         return TorchBackend(self._policy(policy).endpoint, self._worker)
 
-    def active(self, policy: str) -> int:
-        """Answers under way and waiting, as the engine's thread last left them."""
-        lane = self._worker.lanes[self._policy(policy).policy.name]
-        return lane.active + lane.waiting
-
     async def update(self, batch: Batch) -> Update:
         """Train ``batch.policy``.
 
@@ -144,30 +139,27 @@ class TorchEngine:
         decoder = Decoder(
             loaded.weights.serving,
             loaded.weights.model.config,
+            kv_tokens=options.kv_tokens,
             prefix_tokens=options.prefix_tokens,
             deterministic=options.deterministic,
         )
         limits = LaneLimits(rows=options.max_batch_size, kv_tokens=options.kv_tokens)
-        lane = Lane(decoder, limits=limits, ends=loaded.ends)
-        lane.version = loaded.version
-        return lane
+        return Lane(decoder, limits=limits, ends=loaded.ends, version=loaded.policy.version)
 
     def _update(self, trainer: PolicyTrainer, batch: Batch) -> Update:
-        loaded = self._policies[batch.policy]
         metrics = trainer.train(batch)
-        staleness = max((loaded.version - version for version in batch.versions), default=0)
-        self._publish(loaded, loaded.version + 1)
+        version = self._worker.lanes[batch.policy].version
+        self._publish(self._policies[batch.policy], version + 1)
         return Update(
             policy=batch.policy,
             step=batch.step,
-            version=loaded.version,
+            version=version + 1,
             metrics=metrics,
-            staleness=staleness,
+            staleness=max((version - sampled for sampled in batch.versions), default=0),
         )
 
     def _publish(self, loaded: LoadedPolicy, version: int) -> None:
         loaded.weights.publish()
-        loaded.version = version
         self._worker.lanes[loaded.policy.name].renew(version)
 
     def _save(self, loaded: LoadedPolicy, directory: Path, *, resumable: bool) -> None:

@@ -46,7 +46,8 @@ class TorchOptions(BaseModel):
     """Longest prompt plus answer in tokens; the model's own limit when None."""
     kv_tokens: PositiveInt = 131_072
     """Bound on keys and values per policy, in tokens: answers under way times the longest that any
-    of them may become. Others wait."""
+    of them may become. Others wait. With `deterministic` there is room for 32 more answers, and
+    lengths are rounded up to the next power of two."""
     prefix_tokens: int = Field(default=65_536, ge=0)
     """Room per policy for keys and values of earlier prompts, which prompts with the same beginning
     reuse; 0 keeps none."""

@@ -24,7 +24,6 @@ class LoadedPolicy:
     """One policy, ready to serve."""
 
     policy: Policy
-    version: int
     weights: Weights
     reference: CausalModel | None
     """The weights as they were before training, when a divergence to them is asked for."""
@@ -89,7 +88,6 @@ class PolicyLoader:
         )
         return LoadedPolicy(
             policy=policy,
-            version=policy.version,
             weights=weights,
             reference=reference,
             tokenizer=tokenizer,

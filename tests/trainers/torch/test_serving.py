@@ -117,6 +117,25 @@ async def test_memory_bounds_the_batch_without_losing_answers(serve):
     }
 
 
+async def test_answers_outlive_a_neighbour_that_makes_the_room_tight(
+    run_engine, client, recompute, model_path, wait_until
+):
+    """Two long answers under way, and a short prompt that just fits beside them."""
+    async with run_engine([Policy(name="p", model=model_path)], kv_tokens=3 * 256) as engine:
+        asker = client(engine, "p")
+        long = asyncio.create_task(asker.ask("x" * 150, n=2, max_tokens=60, seed=1, stream=True))
+        lane = engine._worker.lanes["p"]
+        await wait_until(lambda: lane._rows and lane._rows[0].tokens)
+        short = await asker.ask("y", max_tokens=4, seed=2)
+        assert not long.done()
+        for reply in (short, await long):
+            for answer in reply.answers:
+                expected = recompute(model_path, reply.prompt, answer.tokens)
+                assert answer.logprobs == pytest.approx(expected, abs=2e-5)
+        cache = lane._decoder._cache
+        assert cache.slots * cache.length <= 3 * 256
+
+
 async def test_max_tokens_is_cut_to_the_context(serve):
     client = await serve(max_model_len=64)
     reply = await client.ask("x" * 30, max_tokens=500, logit_bias={})
@@ -201,25 +220,25 @@ async def test_closing_a_reply_frees_its_slot(model_path, run_engine):
         reply = await engine.backend("p").chat(body, headers={}, timeout_s=60)
         events = reply.body()
         await events.__anext__()
-        assert engine.active("p") > 0
+        assert engine._worker.lanes["p"].busy
         await reply.close()
         await events.aclose()
         await engine.fingerprint("p")  # one turn of the engine's thread
         await engine.fingerprint("p")
-        assert engine.active("p") == 0
+        assert not engine._worker.lanes["p"].busy
 
 
 async def test_cancelling_a_waiting_caller_frees_its_slot(model_path, run_engine, wait_until):
     async with run_engine([Policy(name="p", model=model_path)]) as engine:
         body = json.dumps({"messages": [{"role": "user", "content": "x"}], "n": 8}).encode()
         task = asyncio.create_task(engine.backend("p").chat(body, headers={}, timeout_s=60))
-        await wait_until(lambda: engine.active("p") > 0)
+        await wait_until(lambda: engine._worker.lanes["p"].busy)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         await engine.fingerprint("p")
         await engine.fingerprint("p")
-        assert engine.active("p") == 0
+        assert not engine._worker.lanes["p"].busy
 
 
 async def test_a_time_limit_ends_a_request(serve):
@@ -233,7 +252,7 @@ async def test_stopping_the_engine_ends_requests_with_an_error(model_path, run_e
     async with run_engine([Policy(name="p", model=model_path)]) as engine:
         body = json.dumps({"messages": [{"role": "user", "content": "x"}], "n": 8}).encode()
         task = asyncio.create_task(engine.backend("p").chat(body, headers={}, timeout_s=60))
-        await wait_until(lambda: engine.active("p") > 0)
+        await wait_until(lambda: engine._worker.lanes["p"].busy)
     with pytest.raises(EngineError, match="stopped"):
         await task
     with pytest.raises(EngineError, match="not running"):

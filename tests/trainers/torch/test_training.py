@@ -225,7 +225,7 @@ async def test_new_weights_answer_the_next_request_and_no_request_mixes(
         batch = make_batch([sampled([1], [2, 3], [-1.0, -1.0])])
         early = [asyncio.create_task(asker.ask("hello", n=6, max_tokens=60)) for _ in range(2)]
         # Waiting does not count: what has not begun may well be answered by the new weights.
-        await wait_until(lambda: engine._worker.lanes["p"].active > 0)
+        await wait_until(lambda: engine._worker.lanes["p"]._rows)
         updating = asyncio.create_task(engine.update(batch))
         await asyncio.sleep(0)
         late = [asyncio.create_task(asker.ask("hello", n=2, max_tokens=60)) for _ in range(2)]

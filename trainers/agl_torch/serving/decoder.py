@@ -32,16 +32,22 @@ class Decoder:
     """
 
     def __init__(
-        self, model: CausalModel, config: Any, *, prefix_tokens: int, deterministic: bool
+        self,
+        model: CausalModel,
+        config: Any,
+        *,
+        kv_tokens: int,
+        prefix_tokens: int,
+        deterministic: bool,
     ) -> None:
         self._model = model
         self._deterministic = deterministic
         dtype = next(model.module.parameters()).dtype
-        self._cache = SlotCache(config, dtype=dtype, device=model.device)
+        self._cache = SlotCache(config, limit=kv_tokens, dtype=dtype, device=model.device)
         self._prefixes = PrefixStore(prefix_tokens, partial=not deterministic)
 
     def reserve(self, slots: int, length: int, *, keep: int) -> None:
-        """Make room for sequences of `length` tokens; the first `keep` slots survive."""
+        """Make room for sequences of `length` tokens; the first `keep` slots survive, that far."""
         if self._deterministic:
             slots, length = slots + _FIXED_ROWS, _fixed_keys(length)
         self._cache.reserve(slots, length, keep=keep)

@@ -31,8 +31,16 @@ class SlotCache(Cache):
     It stands where transformers passes its own cache; masks and positions are the caller's.
     """
 
-    def __init__(self, config: Any, *, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, config: Any, *, limit: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """Create a cache without slots.
+
+        Args:
+            limit: Most tokens, slots times their length, that are held beyond what is asked for.
+        """
         super().__init__(layers=[])
+        self._limit = limit
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or (
             config.hidden_size // config.num_attention_heads
@@ -53,16 +61,30 @@ class SlotCache(Cache):
         return self._kv.shape[4]
 
     def reserve(self, slots: int, length: int, *, keep: int) -> None:
-        """Make room for `slots` sequences of `length` tokens; the first `keep` slots survive."""
+        """Make room for `slots` sequences of `length` tokens.
+
+        The first `keep` slots survive, as far as `length`.
+        """
         if slots <= self.slots and length <= self.length:
             return
         layers, heads, width = self._shape
-        length = max(self.length, -(-length // _LENGTH_STEP) * _LENGTH_STEP)
-        slots = self.slots if slots <= self.slots else max(slots, 2 * self.slots)
+        slots, length = self._room(slots, length)
+        kept = min(length, self.length)
         # Zeros: a masked key that is not finite would still poison the weighted sum.
         grown = self._kv.new_zeros((layers, 2, slots, heads, length, width))
-        grown[:, :, :keep, :, : self.length] = self._kv[:, :, :keep]
+        grown[:, :, :keep, :, :kept] = self._kv[:, :, :keep, :, :kept]
         self._kv = grown
+
+    def _room(self, slots: int, length: int) -> tuple[int, int]:
+        """Slots and length to grow to: with some to spare, or as the limit allows."""
+        stepped = -(-length // _LENGTH_STEP) * _LENGTH_STEP
+        many = self.slots if slots <= self.slots else max(slots, 2 * self.slots)
+        long = max(self.length, stepped)
+        if many * long <= self._limit:
+            return many, long
+        if slots == 1:
+            return 1, stepped
+        return slots, max(length, min(stepped, self._limit // slots))
 
     def release(self) -> None:
         """Give the room back."""

@@ -33,30 +33,24 @@ class Lane:
     prompt was read for them, for another answer, or for an earlier request. Used by one thread.
     """
 
-    def __init__(self, decoder: Decoder, *, limits: LaneLimits, ends: frozenset[int]) -> None:
+    def __init__(
+        self, decoder: Decoder, *, limits: LaneLimits, ends: frozenset[int], version: int
+    ) -> None:
         """Create an empty lane.
 
         Args:
             ends: Tokens that end an answer.
+            version: Of the weights.
         """
         self._decoder = decoder
         self._limits = limits
         self._ends = ends
         self._waiting: deque[Answer] = deque()
         self._rows: list[Answer] = []
-        self.version = 0
+        self.version = version
         """Version of the weights; requests are stamped with it when they start."""
         self.held = False
         """Start no request; those under way go on."""
-
-    @property
-    def active(self) -> int:
-        """Answers under way."""
-        return len(self._rows)
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
 
     @property
     def busy(self) -> bool:
@@ -157,8 +151,9 @@ class Lane:
             chosen[-1].generation.version = self.version
         if chosen:
             longest = max(len(answer.prompt) for answer in chosen)
+            cached = max((row.cached for row in self._rows), default=0)
             slots = len(self._rows) + len(chosen)
-            self._decoder.reserve(slots, longest, keep=len(self._rows))
+            self._decoder.reserve(slots, max(longest, cached + 1), keep=len(self._rows))
             self._place(chosen)
 
     def _place(self, chosen: Sequence[Answer]) -> None:

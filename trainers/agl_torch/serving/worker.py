@@ -159,4 +159,5 @@ class Worker:
             lane.fail(error, self._outbox)
         self._outbox.flush()
         for job in self._jobs:
-            job.future.set_exception(error)
+            if job.future.set_running_or_notify_cancel():
+                job.future.set_exception(error)
