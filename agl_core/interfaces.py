@@ -186,7 +186,6 @@ class Capabilities:
     token_ids: bool
     stream_token_ids: bool
     logprobs: LogprobsMode
-    max_model_len: int | None = None
 
 
 class Gateway(Protocol):

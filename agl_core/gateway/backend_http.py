@@ -21,7 +21,6 @@ it."""
 
 class _Model(msgspec.Struct):
     id: str
-    max_model_len: int | None = None
 
 
 class _ModelList(msgspec.Struct):
@@ -114,16 +113,8 @@ class HttpBackend:
             ) from error
         return HttpReply(response, self.base_url)
 
-    async def max_model_len(self) -> int | None:
-        """Longest prompt plus answer in tokens, where the endpoint's ``/models`` tells."""
-        rows = await self._models()
-        return next((row.max_model_len for row in rows if row.id == self.model), None)
-
     async def models(self) -> list[str]:
         """Names of the models that the endpoint's ``/models`` lists; empty where it does not."""
-        return [row.id for row in await self._models()]
-
-    async def _models(self) -> list[_Model]:
         from aiohttp import ClientError, ClientTimeout  # noqa: PLC0415
 
         url = self.base_url + "/models"
@@ -134,7 +125,7 @@ class HttpBackend:
         except (ClientError, asyncio.TimeoutError, OSError, ValueError):
             return []
         try:
-            return msgspec.convert(listed, _ModelList).data
+            return [row.id for row in msgspec.convert(listed, _ModelList).data]
         except msgspec.ValidationError:
             return []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
 import msgspec
 
@@ -26,13 +26,6 @@ _ALTERNATIVES: Final = 5
 _MASKED: Final = -1000.0
 """Servers write a probability of zero as some large negative number."""
 _UNSUPPORTED: Final = (400, 422)
-
-
-@runtime_checkable
-class KnowsItsContext(Protocol):
-    """A backend that can tell how long a prompt and its answer may be together."""
-
-    async def max_model_len(self) -> int | None: ...
 
 
 async def probe(route: Route) -> Capabilities:
@@ -69,14 +62,8 @@ async def probe(route: Route) -> Capabilities:
             "temperature; they count as raw. Sample at temperature 1 to make it irrelevant",
             route.policy.name,
         )
-    backend = route.backend
     return Capabilities(
-        token_ids=token_ids,
-        stream_token_ids=stream_token_ids,
-        logprobs=mode or "raw",
-        max_model_len=await backend.max_model_len()
-        if isinstance(backend, KnowsItsContext)
-        else None,
+        token_ids=token_ids, stream_token_ids=stream_token_ids, logprobs=mode or "raw"
     )
 
 

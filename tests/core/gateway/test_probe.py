@@ -12,14 +12,11 @@ from agl_core.testing.fake_openai import FakeOptions
 
 @pytest.mark.parametrize("mode", ["processed", "raw"])
 async def test_probe_tells_how_logprobs_are_taken(make_world: Any, mode: str) -> None:
-    world = await make_world(
-        FakeOptions(logprobs_mode=mode, max_model_len=4096, models=("weights-1",))
-    )
+    world = await make_world(FakeOptions(logprobs_mode=mode))
     found = await world.gateway.probe("trained")
     assert found.token_ids
     assert found.stream_token_ids
     assert found.logprobs == mode
-    assert found.max_model_len == 4096
     attempt = await world.attempt()
     await world.ask(attempt)
     (call,) = await world.calls(attempt)
