@@ -63,6 +63,12 @@ def test_every_test_is_run_by_some_environment():
     assert {path for path in left if not path.startswith("tests/gpu/")} == set()
 
 
+def test_every_benchmark_is_run():
+    commands = tox()["testenv:bench"]["commands"].split()
+    names = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/benchmarks/bench_*.py")}
+    assert names == set(commands) - {"python"}
+
+
 def test_hooks_pin_the_versions_of_the_lint_group():
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
     used = {
