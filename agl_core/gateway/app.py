@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from agl_core.gateway import asgi
 from agl_core.gateway.attempts import Attempts, OpenAttempt
 from agl_core.gateway.dialects.chat import ChatRequest
 from agl_core.gateway.probe import probe
@@ -17,8 +16,9 @@ from agl_core.gateway.problems import Problem
 from agl_core.gateway.proxy import Proxy, answer
 from agl_core.gateway.recording import Recording, RecordingOptions
 from agl_core.gateway.routing import Identity, Route, Router, Target, identify, parse_path
-from agl_core.gateway.server import GuestServer, bind
 from agl_core.interfaces import Backend, Capabilities, Store
+from agl_core.serving import asgi
+from agl_core.serving.server import GuestServer, address_of, bind
 from agl_core.types import Attempt, Losses, Policy, Rollout
 
 __all__ = ["GatewayOptions", "GatewayServer"]
@@ -102,8 +102,7 @@ class GatewayServer:
         self._server = GuestServer(self._app)
         self._recording.start()
         await self._server.start(listener)
-        host, port = listener.getsockname()[:2]
-        self._url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        self._url = address_of(listener)
 
     async def stop(self) -> None:
         """Break off calls under way, close the socket, write what is left; idempotent.

@@ -11,7 +11,6 @@ from urllib.parse import quote
 import msgspec
 
 from agl_core.errors import EngineError
-from agl_core.gateway import asgi
 from agl_core.gateway.attempts import Call
 from agl_core.gateway.capture import Answer, error_text
 from agl_core.gateway.dialects import chat
@@ -21,6 +20,7 @@ from agl_core.gateway.routing import Route
 from agl_core.gateway.stream import DONE, Event, EventParser, render
 from agl_core.interfaces import BackendReply
 from agl_core.semconv import HEADER_CALL
+from agl_core.serving import asgi
 from agl_core.types import Sampling
 
 _ERROR: Final = 400

@@ -47,7 +47,7 @@ class GuestServer(uvicorn.Server):
 
     async def start(self, listener: socket.socket) -> None:
         """Serve in the background; returns once connections are accepted."""
-        self._serving = asyncio.create_task(self.serve(sockets=[listener]), name="agl-gateway")
+        self._serving = asyncio.create_task(self.serve(sockets=[listener]), name="agl-server")
         listening = asyncio.create_task(self._listening.wait())
         await asyncio.wait({self._serving, listening}, return_when=asyncio.FIRST_COMPLETED)
         listening.cancel()
@@ -73,16 +73,20 @@ def bind(host: str, port: int) -> socket.socket:
         )[0]
         listener = socket.socket(family, kind, proto)
     except OSError as error:
-        raise ConfigError(
-            f"Gateway host {host!r} is no address of this machine: {error}"
-        ) from error
+        raise ConfigError(f"Host {host!r} is no address of this machine: {error}") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as error:
         listener.close()
         raise ConfigError(
-            f"Gateway cannot listen on {host}:{port}: {error}. Choose another gateway.host or "
-            f"gateway.port; port 0 takes a free one"
+            f"Cannot listen on {host}:{port}: {error}. Choose another host or port; port 0 takes a "
+            f"free one"
         ) from error
     return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """``http://host:port`` of a bound socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

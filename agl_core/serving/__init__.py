@@ -1,0 +1,5 @@
+"""HTTP between the rooms of one run: a server on the loop, calls with results, and their client.
+
+Reading order: `asgi` (the few pieces of it), `server` (uvicorn as a guest), `rpc` (methods behind
+one key), `peer` (who calls them, across restarts), `keys`.
+"""

@@ -1,0 +1,181 @@
+"""Calls methods of another process of the run, and goes on across its restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import msgspec
+
+from agl_core import errors
+from agl_core.errors import AglError, ConfigError
+from agl_core.serving.rpc import (
+    HEADER_INSTANCE,
+    HEADER_PROTOCOL,
+    HEADER_RETRY,
+    PREFIX,
+    PROTOCOL,
+    PULSE_S,
+    Refusal,
+)
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_SILENCE_S: Final = 4 * PULSE_S
+"""A server that shows no sign of life for this long is taken for gone."""
+_CONNECT_S: Final = 5.0
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 1.0
+_OK: Final = 200
+_DOORS: Final = (401, 404, 426)
+
+
+class _Answer(msgspec.Struct, Generic[T]):
+    ok: T | msgspec.UnsetType = msgspec.UNSET
+    error: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a peer may be away."""
+
+    seconds: float = 60.0
+    """From the first failure of a call; then it is an error."""
+
+
+class _Away(Exception):  # noqa: N818  an event that is waited out
+    """No answer was had."""
+
+
+class Peer:
+    """One server of the run, as its callers see it.
+
+    A call whose connection breaks is sent again until the server is back, so every method must
+    bear to be called twice; `Request.retry` tells it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        *,
+        what: str,
+        error: type[AglError],
+        patience: Patience | None = None,
+    ) -> None:
+        """Describe the server; nothing is sent yet.
+
+        Args:
+            url: ``http://host:port``.
+            key: Bearer token.
+            what: ``store`` or ``gateway``, for messages.
+            error: Raised when the server stays away.
+            patience: How long it may be away.
+        """
+        self.url = url.rstrip("/")
+        self.instance = ""
+        """Life of the server that answered last; empty before the first answer."""
+        self._what = what
+        self._error = error
+        self._patience = patience or Patience()
+        self._headers = {
+            "Authorization": f"Bearer {key}",
+            "Content-Type": "application/json",
+            HEADER_PROTOCOL: str(PROTOCOL),
+        }
+        self._opened: ClientSession | None = None
+
+    async def call(self, method: str, payload: Any, answer: Any) -> Any:
+        """Call a method and decode its result as the type `answer`.
+
+        Raises:
+            ConfigError: wrong key, or the server is of another version.
+            AglError: what the method raised.
+        """
+        body = payload if isinstance(payload, bytes) else msgspec.json.encode(payload)
+        decoder = _decoder(answer)
+        since: float | None = None
+        retry, pause = 0, _FIRST_PAUSE_S
+        while True:
+            try:
+                raw = await self._send(method, body, retry)
+                break
+            except _Away as away:
+                since = time.monotonic() if since is None else since
+                self._still_hopeful(since, away)
+                if retry == 0:
+                    _log.warning("The %s at %s is away (%s)", self._what, self.url, away)
+            await asyncio.sleep(pause)
+            retry, pause = retry + 1, min(2 * pause, _LONGEST_PAUSE_S)
+        return self._value(decoder, raw)
+
+    async def close(self) -> None:
+        """Close all connections; idempotent."""
+        session, self._opened = self._opened, None
+        if session is not None:
+            await session.close()
+
+    def _still_hopeful(self, since: float, away: _Away) -> None:
+        gone_s = time.monotonic() - since
+        if gone_s >= self._patience.seconds:
+            raise self._error(
+                f"The {self._what} at {self.url} has been away for {gone_s:.0f} s ({away}): check "
+                f"that it runs and that the address is right"
+            ) from away
+
+    def _value(self, decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:
+        found = decoder.decode(raw)
+        if found.error is not None:
+            known = found.error.type in errors.__all__
+            kind = getattr(errors, found.error.type) if known else self._error
+            raise kind(found.error.message)
+        return found.ok
+
+    async def _send(self, method: str, body: bytes, retry: int) -> bytes:
+        from aiohttp import ClientError, ClientTimeout  # noqa: PLC0415
+
+        timeout = ClientTimeout(sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
+        headers = {**self._headers, HEADER_RETRY: str(retry)}
+        url = f"{self.url}{PREFIX}{method}"
+        try:
+            async with self._session().post(
+                url, data=body, headers=headers, timeout=timeout, allow_redirects=False
+            ) as response:
+                raw = await response.read()
+        except (ClientError, asyncio.TimeoutError, OSError) as error:
+            raise _Away(str(error) or type(error).__name__) from error
+        if response.status in _DOORS:
+            raise ConfigError(f"The {self._what} at {self.url} refuses: {_door_message(raw)}")
+        if response.status != _OK:
+            raise _Away(f"HTTP {response.status}")
+        self.instance = response.headers.get(HEADER_INSTANCE, "")
+        return raw
+
+    def _session(self) -> ClientSession:
+        if self._opened is None:
+            from aiohttp import ClientSession, TCPConnector  # noqa: PLC0415
+
+            self._opened = ClientSession(connector=TCPConnector(limit=0, limit_per_host=0))
+        return self._opened
+
+
+@functools.cache
+def _decoder(answer: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(_Answer[answer])
+
+
+def _door_message(raw: bytes) -> str:
+    try:
+        refusal = msgspec.json.decode(raw, type=_Answer[None]).error
+    except msgspec.MsgspecError:
+        refusal = None
+    return refusal.message if refusal is not None else "it is no server of agl-core"

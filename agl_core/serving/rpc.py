@@ -1,0 +1,157 @@
+"""Methods behind one bearer key: ``POST /agl/v1/<method>``, JSON in and out.
+
+An answer is ``{"ok": value}`` or ``{"error": {"type", "message"}}``, with spaces before it for as
+long as the method takes: a result is pushed over the connection that asked for it, and whoever
+asked hears within seconds that the server has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from agl_core.errors import AglError
+from agl_core.serving import asgi
+
+_log = logging.getLogger(__name__)
+
+PREFIX: Final = "/agl/v1/"
+PROTOCOL: Final = 1
+"""Counted up whenever a method's meaning or form changes."""
+HEADER_PROTOCOL: Final = "x-agl-protocol"
+HEADER_INSTANCE: Final = "x-agl-instance"
+HEADER_RETRY: Final = "x-agl-retry"
+
+PULSE_S: Final = 5.0
+"""Seconds between signs of life of a method that takes long."""
+
+_HEALTH: Final = b"/health"
+_SPACE: Final = b" "
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call of a method."""
+
+    body: bytes
+    retry: int
+    """How often the same call was sent before, its answer unseen."""
+
+
+Method = Callable[[Request], Awaitable[Any]]
+"""Gives what is encoded as JSON; an `AglError` reaches the caller as what it is."""
+
+
+class Refusal(msgspec.Struct):
+    """An error as it travels."""
+
+    type: str
+    message: str
+
+
+class RpcApp:
+    """An ASGI application of methods."""
+
+    def __init__(self, methods: Mapping[str, Method], *, key: str, instance: str) -> None:
+        """Build it.
+
+        Args:
+            methods: By name.
+            key: Bearer token that callers must send.
+            instance: Names this life of the server; a restart is known by another one.
+        """
+        self._methods = {f"{PREFIX}{name}".encode(): method for name, method in methods.items()}
+        self._bearer = f"Bearer {key}".encode()
+        self._headers = [*asgi.JSON, (HEADER_INSTANCE.encode(), instance.encode())]
+
+    async def __call__(
+        self, scope: Mapping[str, Any], receive: asgi.Receive, send: asgi.Send
+    ) -> None:
+        path: bytes = scope["raw_path"]
+        if path == _HEALTH:
+            await asgi.respond(send, 200, b'{"status":"ok"}')
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        door = self._door(path, headers)
+        if door is not None:
+            await asgi.respond(
+                send, door[0], _failed("ConfigError", door[1]), headers=self._headers
+            )
+            return
+        try:
+            body = await asgi.read_body(receive)
+        except asgi.ClientLeft:
+            return
+        retry = headers.get(HEADER_RETRY.encode(), b"0")
+        request = Request(body, int(retry) if retry.isdigit() else 0)
+        await self._answer(self._methods[path], request, receive, send)
+
+    def _door(self, path: bytes, headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:
+        """Status and message for who may not come in."""
+        if not hmac.compare_digest(headers.get(b"authorization", b""), self._bearer):
+            return 401, "wrong key: give every process of the run the same AGL_API_KEY"
+        spoken = headers.get(HEADER_PROTOCOL.encode(), b"").decode("ascii", "replace")
+        if spoken != str(PROTOCOL):
+            return 426, (
+                f"the caller speaks protocol {spoken or 'unknown'}, this server {PROTOCOL}: install "
+                f"the same version of agl-core on both sides"
+            )
+        if path not in self._methods:
+            return 404, f"there is no method {path.decode('ascii', 'replace')}"
+        return None
+
+    async def _answer(
+        self, method: Method, request: Request, receive: asgi.Receive, send: asgi.Send
+    ) -> None:
+        work = asyncio.create_task(_outcome(method, request))
+        left = asyncio.create_task(asgi.client_leaves(receive))
+        started = False
+        try:
+            while not work.done():
+                await asyncio.wait(
+                    {work, left}, timeout=PULSE_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                if left.done() and not work.done():
+                    return
+                if not work.done():
+                    started = await self._pulse(send, started=started)
+            if started:
+                message = {"type": "http.response.body", "body": work.result(), "more_body": False}
+                await send(message)
+            else:
+                await asgi.respond(send, 200, work.result(), headers=self._headers)
+        finally:
+            for task in (work, left):
+                task.cancel()
+            with suppress(asyncio.CancelledError):
+                await work
+
+    async def _pulse(self, send: asgi.Send, *, started: bool) -> bool:
+        if not started:
+            await asgi.start(send, 200, self._headers)
+        await send({"type": "http.response.body", "body": _SPACE, "more_body": True})
+        return True
+
+
+async def _outcome(method: Method, request: Request) -> bytes:
+    try:
+        value = await method(request)
+        return b'{"ok":' + msgspec.json.encode(value) + b"}"
+    except AglError as error:
+        return _failed(type(error).__name__, str(error))
+    except msgspec.MsgspecError as error:
+        return _failed("ConfigError", f"the request or its answer is malformed: {error}")
+    except Exception as error:  # noqa: BLE001 - a caller must hear of it, other calls go on
+        _log.exception("A call failed inside the server")
+        return _failed("", f"{type(error).__name__} inside the server; its log has the traceback")
+
+
+def _failed(kind: str, message: str) -> bytes:
+    return msgspec.json.encode({"error": Refusal(type=kind, message=message)})

@@ -1,0 +1,182 @@
+"""Methods over HTTP: errors as what they are, restarts, keys, versions, long waits."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from agl_core.errors import ConfigError, StaleAttemptError, StoreError
+from agl_core.serving import rpc
+from agl_core.serving.keys import agent_key, shared_key
+from agl_core.serving.peer import Patience, Peer
+from agl_core.serving.rpc import RpcApp
+from agl_core.serving.server import GuestServer, address_of, bind
+
+
+class Server:
+    """A server that can be stopped and started again at its address."""
+
+    def __init__(self, methods, key="k"):
+        self.methods, self.key = methods, key
+        self.lives = 0
+        self.port = 0
+        self.url = ""
+
+    async def start(self):
+        self.lives += 1
+        app = RpcApp(self.methods, key=self.key, instance=f"life-{self.lives}")
+        listener = bind("127.0.0.1", self.port)
+        self.url, self.port = address_of(listener), listener.getsockname()[1]
+        self.server = GuestServer(app)
+        await self.server.start(listener)
+
+    async def stop(self):
+        await self.server.stop()
+
+
+@pytest.fixture
+async def serve():
+    started = []
+
+    async def make(methods, key="k"):
+        server = Server(methods, key)
+        await server.start()
+        started.append(server)
+        return server
+
+    yield make
+    for server in started:
+        await server.stop()
+
+
+@pytest.fixture
+async def peer():
+    made = []
+
+    def make(url, key="k", patience_s=20.0):
+        one = Peer(url, key, what="store", error=StoreError, patience=Patience(seconds=patience_s))
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        await one.close()
+
+
+async def echo(request):
+    return {"body": request.body.decode(), "retry": request.retry}
+
+
+async def test_a_value_comes_back_as_its_type(serve, peer):
+    server = await serve({"echo": echo})
+    caller = peer(server.url)
+    assert await caller.call("echo", b"hi", dict[str, str | int]) == {"body": "hi", "retry": 0}
+    assert caller.instance == "life-1"
+
+
+async def test_errors_arrive_as_what_they_are(serve, peer, caplog):
+    async def stale(_):
+        raise StaleAttemptError("attempt 'a' ended")
+
+    async def broken(_):
+        raise ZeroDivisionError
+
+    server = await serve({"stale": stale, "broken": broken})
+    caller = peer(server.url)
+    with pytest.raises(StaleAttemptError, match="'a' ended"):
+        await caller.call("stale", {}, None)
+    with pytest.raises(StoreError, match="ZeroDivisionError"):
+        await caller.call("broken", {}, None)
+    assert "A call failed inside the server" in caplog.text
+
+
+async def test_wrong_key_other_version_and_unknown_method_are_not_retried(serve, peer, monkeypatch):
+    server = await serve({"echo": echo})
+    with pytest.raises(ConfigError, match="AGL_API_KEY"):
+        await peer(server.url, key="other").call("echo", b"", None)
+    with pytest.raises(ConfigError, match="no method"):
+        await peer(server.url).call("nothing", b"", None)
+    monkeypatch.setattr("agl_core.serving.peer.PROTOCOL", rpc.PROTOCOL + 1)
+    with pytest.raises(ConfigError, match=r"speaks protocol 2, this server 1.*same version"):
+        await peer(server.url).call("echo", b"", None)
+
+
+async def test_a_call_survives_a_restart(serve, peer, caplog):
+    reached, lives = asyncio.Event(), []
+
+    async def once(request):
+        lives.append(request.retry)
+        if len(lives) == 1:
+            reached.set()
+            await asyncio.Event().wait()
+        return "done"
+
+    server = await serve({"once": once})
+    caller = peer(server.url)
+    call = asyncio.create_task(caller.call("once", {}, str))
+    await reached.wait()
+    await server.stop()
+    await server.start()
+    assert await call == "done"
+    assert lives[0] == 0
+    assert lives[-1] > 0
+    assert caller.instance == "life-2"
+    assert "is away" in caplog.text
+
+
+async def test_a_server_that_stays_away_is_an_error(peer):
+    listener = bind("127.0.0.1", 0)
+    url = address_of(listener)
+    listener.close()
+    with pytest.raises(StoreError, match="has been away"):
+        await peer(url, patience_s=0.1).call("echo", b"", None)
+
+
+async def test_a_long_call_shows_signs_of_life_and_is_pushed(serve, monkeypatch):
+    monkeypatch.setattr(rpc, "PULSE_S", 0.01)
+    finish = asyncio.Event()
+
+    async def long(_):
+        await finish.wait()
+        return 7
+
+    server = await serve({"long": long})
+    headers = {"Authorization": "Bearer k", rpc.HEADER_PROTOCOL: str(rpc.PROTOCOL)}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{server.url}{rpc.PREFIX}long", data=b"", headers=headers) as response,
+    ):
+        assert (await response.content.readany()).strip() == b""
+        finish.set()
+        assert (await response.read()).strip() == b'{"ok":7}'
+
+
+async def test_a_caller_that_leaves_ends_the_call(serve, peer):
+    reached, ended = asyncio.Event(), asyncio.Event()
+
+    async def long(_):
+        reached.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    server = await serve({"long": long})
+    call = asyncio.create_task(peer(server.url).call("long", {}, None))
+    await reached.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await asyncio.wait_for(ended.wait(), 20)
+
+
+def test_agents_do_not_get_the_shared_key(monkeypatch):
+    assert agent_key("secret") == agent_key("secret") != agent_key("other")
+    assert "secret" not in agent_key("secret")
+    monkeypatch.delenv("AGL_API_KEY", raising=False)
+    with pytest.raises(ConfigError, match="AGL_API_KEY"):
+        shared_key()
+    monkeypatch.setenv("AGL_API_KEY", "s")
+    assert shared_key() == "s"
