@@ -1,6 +1,7 @@
 """The records that move through the house, in the order they appear."""
 
 from agl_core.types.batch import Batch
+from agl_core.types.finding import Diagnosis, Finding, Severity
 from agl_core.types.resources import LLM, Policy, PromptTemplate, Resources
 from agl_core.types.reward import ATTEMPT, Reward, RewardTarget, finite_number
 from agl_core.types.rollout import (
@@ -46,10 +47,12 @@ __all__ = [
     "CallCredit",
     "Choice",
     "Claim",
+    "Diagnosis",
     "Estimate",
     "Evaluation",
     "Failure",
     "FailureKind",
+    "Finding",
     "Ingest",
     "Limits",
     "LogprobsMode",
@@ -68,6 +71,7 @@ __all__ = [
     "Sampling",
     "Scope",
     "ScopeKind",
+    "Severity",
     "Span",
     "SpanKind",
     "SpanStatus",
