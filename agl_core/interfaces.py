@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -15,6 +15,7 @@ from agl_core.types import (
     Claim,
     Evaluation,
     Failure,
+    Finding,
     Ingest,
     LogprobsMode,
     Losses,
@@ -177,6 +178,22 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class LegibleBackend(Protocol):
+    """What a `Backend` may offer besides, so that ``agl doctor`` can check what it gives."""
+
+    async def text_of(self, token_ids: Sequence[int]) -> str | None:
+        """Text that the ids stand for; None where that cannot be told.
+
+        Tokens that control the model may have no text, or be spelled out like ``<|im_end|>``.
+        """
+        ...
+
+    async def context_length(self) -> int | None:
+        """Tokens that a prompt and its answer may have together; None where that is not known."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,6 +408,22 @@ class RewardFunction(Protocol):
     """Scores an attempt in the runner; may be async. A mapping gives one reward per channel."""
 
     def __call__(self, task: Task, output: Any, attempt: AttemptRecord) -> Any: ...
+
+
+class Check(Protocol):
+    """Looks for pitfalls of one framework in what a trial of a few tasks recorded."""
+
+    def __call__(self, records: Sequence[AttemptRecord], config: Any) -> Iterable[Finding]:
+        """Say what was found; nothing where the framework took no part.
+
+        Called once by ``agl doctor``, after the attempts have ended, in the process that ran them
+        and while agl is attached to it. What it raises is reported under its plugin's name.
+
+        Args:
+            records: The ended attempts of the trial, two or more per task; not to be changed.
+            config: The run's `RunConfig`, which lies above this module.
+        """
+        ...
 
 
 class Observer(Protocol):

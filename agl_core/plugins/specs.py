@@ -65,7 +65,7 @@ class RegisterSpecs:
 
     @hookspec(historic=True)
     def agl_register_checks(self, register: Register) -> None:
-        """Offer checks of a framework's pitfalls."""
+        """Offer what ``agl doctor`` asks: ``check(records, config) -> Iterable[Finding]``."""
 
     @hookspec(historic=True)
     def agl_register_panels(self, register: Register) -> None:
