@@ -8,7 +8,8 @@
     │   ├── MissingExtraError       its framework is not installed (also an ImportError)
     │   └── PluginConflictError     two plugins claim one name
     ├── StoreError                  the store refused or could not keep a record
-    │   └── StaleAttemptError       a write by an attempt that lost its fence
+    │   ├── StaleAttemptError       a write by an attempt that lost its fence
+    │   └── LeadHeldError           another trainer leads the store
     ├── CaptureError                recorded data is not exactly true
     │   ├── MissingTokensError      a trained call without token ids
     │   └── TokenMismatchError      token ids that contradict each other or the text
@@ -25,6 +26,8 @@ A message states what failed, the value, and the fix.
 
 from __future__ import annotations
 
+import time
+
 __all__ = [
     "AgentError",
     "AglError",
@@ -33,6 +36,7 @@ __all__ = [
     "ContextOverflowError",
     "DeadlineError",
     "EngineError",
+    "LeadHeldError",
     "MissingExtraError",
     "MissingTokensError",
     "PluginConflictError",
@@ -44,6 +48,10 @@ __all__ = [
     "TokenMismatchError",
     "TrainingError",
 ]
+
+
+_LAST_MOMENT = 253_402_300_799
+"""The end of the year 9999: no later time has a date."""
 
 
 class AglError(Exception):
@@ -86,6 +94,25 @@ class StoreError(AglError):
 
 class StaleAttemptError(StoreError):
     """An attempt wrote after it had ended or had been replaced."""
+
+
+class LeadHeldError(StoreError):
+    """Another trainer leads the store."""
+
+    def __init__(self, holder: str, until: float) -> None:
+        """Build the one message that names who leads.
+
+        Args:
+            holder: The instance that leads.
+            until: Unix seconds; it may go on renewing.
+        """
+        lapses = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(min(until, _LAST_MOMENT)))
+        super().__init__(
+            f"Trainer {holder!r} leads this store until {lapses}: a store has one trainer at a "
+            f"time, so end that one, wait for it, or give this run a name or store.path of its own"
+        )
+        self.holder = holder
+        self.until = until
 
 
 class CaptureError(AglError):

@@ -120,7 +120,11 @@ class Store(Protocol):
         ...
 
     async def publish(self, resources: Resources) -> Resources:
-        """Store a new immutable version and return it numbered."""
+        """Store a new immutable version and return it numbered.
+
+        Content equal to the latest version's, number and time apart, is that version: a repeated
+        request is answered with it.
+        """
         ...
 
     async def resources(self, version: int | None = None) -> Resources | None:
@@ -141,6 +145,17 @@ class StoreLifecycle(Store, Protocol):
 
     async def close(self) -> None:
         """Flush and stop; idempotent."""
+        ...
+
+    async def lead(self, instance: str, *, lease_s: float) -> None:
+        """Become the one trainer of this store, or stay it, for `lease_s` from now; 0 gives it back.
+
+        The lead outlives a restart of the store. Giving back what another instance holds does
+        nothing.
+
+        Raises:
+            LeadHeldError: a StoreError naming the instance that holds it and until when.
+        """
         ...
 
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.msgpack import Ext
 
 from agl_core.errors import StoreError
+from agl_core.store._records import Lead
 from agl_core.types import Attempt, Resources, Rollout, Span
 
 T = TypeVar("T")
@@ -144,6 +145,7 @@ SPANS = Codec(Span)
 ROLLOUTS = Codec(Rollout)
 ATTEMPTS = Codec(Attempt)
 RESOURCES = Codec(Resources)
+LEADS = Codec(Lead)
 
 
 def detached(value: T, codec: Codec[T], what: str) -> T:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from agl_core.errors import StoreError
 from agl_core.store import _transitions as life
 from agl_core.store._codec import ATTEMPTS, RESOURCES, SPANS, detached, encode_span
-from agl_core.store._records import Records
+from agl_core.store._records import Lead, Records
 from agl_core.types import (
     Attempt,
     AttemptStatus,
@@ -228,8 +228,24 @@ class Operations:
             created_at=resources.created_at or self._now,
         )
         numbered = detached(numbered, RESOURCES, f"Resources of run {resources.run_id!r}")
+        latest = self._records.resources(numbered.version - 1)
+        if latest is not None and _same_content(latest, numbered):
+            return latest
         self._records.add_resources(numbered)
         return numbered
+
+    def lead(self, instance: str, lease_s: float) -> Lead | None:
+        """Take, renew or give back the lead; returns who has it now."""
+        held = self._records.lead()
+        if held is not None and held.instance != instance:
+            bounded = replace(held, until=min(held.until, self._now + held.lease_s))
+            if lease_s == 0 or bounded.until > self._now:
+                if bounded != held:
+                    self._records.save_lead(bounded)
+                return bounded
+        lead = Lead(instance=instance, until=self._now + lease_s, lease_s=lease_s)
+        self._records.save_lead(lead if lease_s > 0 else None)
+        return lead if lease_s > 0 else None
 
     def _rollout_of(self, attempt_id: str) -> Rollout | None:
         owner = self._records.owner(attempt_id)
@@ -250,6 +266,10 @@ class Operations:
             self.changes.final.append(rollout.id)
         else:
             self.changes.queued += 1
+
+
+def _same_content(one: Resources, other: Resources) -> bool:
+    return one == replace(other, version=one.version, created_at=one.created_at)
 
 
 def existing(records: Records, rollout_ids: Sequence[str]) -> dict[str, Rollout]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from agl_core.types import Attempt, Resources, Rollout, RolloutQuery
 
 
@@ -15,6 +17,15 @@ class Owner:
 
     rollout_id: str
     running: bool
+
+
+class Lead(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is the store's one trainer."""
+
+    instance: str
+    until: float
+    lease_s: float
+    """For how long it was last asked; a clock that was set back does not make it longer."""
 
 
 class Records(Protocol):
@@ -77,3 +88,7 @@ class Records(Protocol):
     def latest_version(self) -> int:
         """0 when nothing was published."""
         ...
+
+    def lead(self) -> Lead | None: ...
+
+    def save_lead(self, lead: Lead | None) -> None: ...

@@ -11,7 +11,7 @@ from typing import Literal
 
 from agl_core.errors import StoreError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 
 # Rows are numbered in order of insertion and found through unique indices: with time-ordered ids
@@ -50,7 +50,10 @@ CREATE TABLE spans (
 );
 CREATE UNIQUE INDEX spans_id ON spans (attempt, id);
 CREATE TABLE resources (version INTEGER PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE lead (body BLOB NOT NULL);
 """
+_MIGRATIONS = {1: "CREATE TABLE lead (body BLOB NOT NULL)"}
+"""What turns a schema into the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,12 +125,24 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute("COMMIT")
     if "schema" not in _tables(connection):
         raise StoreError(f"{path} belongs to another program: choose another store.path")
-    (version,) = connection.execute("SELECT version FROM schema").fetchone()
+    version = _version(connection)
+    if version < SCHEMA_VERSION:
+        connection.execute("BEGIN IMMEDIATE")
+        for old in range(_version(connection), SCHEMA_VERSION):
+            connection.execute(_MIGRATIONS[old])
+        connection.execute("UPDATE schema SET version = max(version, ?)", (SCHEMA_VERSION,))
+        connection.execute("COMMIT")
+        version = _version(connection)
     if version > SCHEMA_VERSION:
         raise StoreError(
             f"{path} was written by a newer agl-core (schema {version}, this one reads up to "
             f"{SCHEMA_VERSION}): upgrade agl-core or choose another store.path"
         )
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("SELECT version FROM schema").fetchone()
+    return version
 
 
 def _tables(connection: sqlite3.Connection) -> set[str]:

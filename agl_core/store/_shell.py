@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
-from agl_core.errors import StoreError
+from agl_core.errors import LeadHeldError, StoreError
 from agl_core.store import _operations
 from agl_core.store._codec import json_value
 from agl_core.store._operations import Changes, Ending, Operations
@@ -211,6 +211,16 @@ class StoreShell(ABC):
     async def resources(self, version: int | None = None) -> Resources | None:
         self._check_open()
         return await self._read(functools.partial(_operations.resources_of, version=version))
+
+    async def lead(self, instance: str, *, lease_s: float) -> None:
+        if not instance or not (math.isfinite(lease_s) and lease_s >= 0):
+            raise StoreError(
+                f"Instance {instance!r} asked to lead for lease_s={lease_s!r}: give a name, and a "
+                f"finite time of 0 or more"
+            )
+        held = await self._write(lambda store: store.lead(instance, lease_s))
+        if lease_s > 0 and held is not None and held.instance != instance:
+            raise LeadHeldError(held.instance, held.until)
 
     async def _write(self, operation: Callable[[Operations], T]) -> T:
         """Run a transaction; a caller who is cancelled meanwhile does not stop it."""

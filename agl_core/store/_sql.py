@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from agl_core.store._codec import ATTEMPTS, RESOURCES, ROLLOUTS, encode
-from agl_core.store._records import Owner
+from agl_core.store._codec import ATTEMPTS, LEADS, RESOURCES, ROLLOUTS, encode
+from agl_core.store._records import Lead, Owner
 from agl_core.types import Attempt, Resources, Rollout, RolloutQuery, RolloutStatus
 
 _MOST_VALUES = 500
@@ -253,3 +253,12 @@ class SqlRecords:
     def latest_version(self) -> int:
         (version,) = self._sql.execute("SELECT max(version) FROM resources").fetchone()
         return version or 0
+
+    def lead(self) -> Lead | None:
+        row = self._sql.execute("SELECT body FROM lead").fetchone()
+        return None if row is None else LEADS.decode(row[0])
+
+    def save_lead(self, lead: Lead | None) -> None:
+        self._sql.execute("DELETE FROM lead")
+        if lead is not None:
+            self._sql.execute("INSERT INTO lead VALUES (?)", (encode(lead),))

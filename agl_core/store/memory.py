@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from agl_core.errors import AglError
 from agl_core.store._codec import ATTEMPTS, RESOURCES, ROLLOUTS, encode
 from agl_core.store._operations import Operations
-from agl_core.store._records import Owner, Records
+from agl_core.store._records import Lead, Owner, Records
 from agl_core.store._shell import Retention, StoreShell
 from agl_core.store.lease import Clock
 from agl_core.types import Attempt, Mode, Resources, Rollout, RolloutQuery, RolloutStatus
@@ -99,6 +99,7 @@ class MemoryRecords:
         self._attempts: dict[str, _AttemptRow] = {}
         self._due: dict[str, float] = {}
         self._resources: dict[int, bytes] = {}
+        self._lead: Lead | None = None
 
     def rollouts(self, ids: Sequence[str]) -> Mapping[str, Rollout]:
         return {one: self._rollout(one) for one in ids if one in self._rows}
@@ -205,3 +206,9 @@ class MemoryRecords:
 
     def latest_version(self) -> int:
         return max(self._resources, default=0)
+
+    def lead(self) -> Lead | None:
+        return self._lead
+
+    def save_lead(self, lead: Lead | None) -> None:
+        self._lead = lead

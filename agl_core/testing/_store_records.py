@@ -168,6 +168,17 @@ class RecordRules(ContractSuite):
         with pytest.raises(StoreError, match="3"):
             await store.resources(3)
 
+    async def test_publishing_the_latest_content_again_makes_no_version(
+        self, store: StoreLifecycle
+    ) -> None:
+        prompt = PromptTemplate(template="Write {what}")
+        made = Resources(run_id="run", step=1, items={"prompt": prompt}, created_at=1.0)
+        first = await store.publish(made)
+        again = Resources(run_id="run", step=1, items={"prompt": prompt}, version=7)
+        assert await store.publish(again) == first
+        other = await store.publish(Resources(run_id="run", step=2, items={"prompt": prompt}))
+        assert (await store.publish(made)).version == other.version + 1 == 3
+
     async def test_restart_keeps_what_the_store_says_it_keeps(
         self, store: StoreLifecycle, reopen: Reopen
     ) -> None:

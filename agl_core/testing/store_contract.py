@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from agl_core.testing._store_attempts import AttemptRules
+from agl_core.testing._store_lead import LeadRules
 from agl_core.testing._store_queue import QueueRules
 from agl_core.testing._store_records import RecordRules
 
 
-class StoreContract(QueueRules, AttemptRules, RecordRules):
+class StoreContract(QueueRules, AttemptRules, RecordRules, LeadRules):
     """Tests of a `StoreLifecycle`; they need pytest-asyncio in auto mode.
 
     A subclass declares `durable` and supplies three fixtures: ``store`` and ``dropping_store``,

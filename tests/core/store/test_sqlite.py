@@ -11,7 +11,7 @@ import textwrap
 
 import pytest
 
-from agl_core.errors import ConfigError, StoreError
+from agl_core.errors import ConfigError, LeadHeldError, StoreError
 from agl_core.store._commit import GroupCommit, Job
 from agl_core.store._schema import SCHEMA_VERSION, FileSettings, connect, prepare
 from agl_core.store._writer import Writer
@@ -246,6 +246,39 @@ async def test_file_of_a_newer_release_names_the_upgrade(store, path):
     connection.close()
     with pytest.raises(StoreError, match=f"schema {SCHEMA_VERSION + 1}.*upgrade"):
         await SqliteStore(path).open()
+
+
+async def test_file_of_an_older_release_is_brought_up_to_date(store, path):
+    (queued,) = await store.enqueue([rollout()])
+    await store.close()
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("DROP TABLE lead")
+        connection.execute("UPDATE schema SET version = 1")
+    connection.close()
+    await store.open()
+    await store.lead("trainer", lease_s=60)
+    assert [one.id for one in await store.rollouts(RolloutQuery())] == [queued.id]
+    await store.close()
+    await store.open()
+    with pytest.raises(LeadHeldError, match="trainer"):
+        await store.lead("other", lease_s=60)
+
+
+async def test_a_clock_that_was_set_back_does_not_keep_a_lead_longer(path):
+    ahead = SqliteStore(path, clock=ManualClock(1_000_000.0))
+    await ahead.open()
+    await ahead.lead("dead", lease_s=30)
+    await ahead.close()
+    clock = ManualClock(900_000.0)
+    store = SqliteStore(path, clock=clock)
+    await store.open()
+    with pytest.raises(LeadHeldError) as refused:
+        await store.lead("next", lease_s=30)
+    assert refused.value.until == 900_030.0
+    await clock.advance(31)
+    await store.lead("next", lease_s=30)
+    await store.close()
 
 
 async def test_unusable_paths_name_the_fix(tmp_path):
