@@ -100,3 +100,9 @@ def test_every_plugin_package_is_in_the_wheel_with_entry_point_and_extra():
         assert folder.relative_to(ROOT).as_posix() in packages
         assert PROJECT["project"]["entry-points"]["agl_core"][name] == f"{folder.name}.plugin"
         assert name.replace("_", "-") in PROJECT["project"]["optional-dependencies"]
+
+
+def test_every_plugin_is_held_to_its_contract():
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    for module in PROJECT["project"]["entry-points"]["agl_core"].values():
+        assert f'(PluginContract):\n    plugin = "{module}"' in tests, module

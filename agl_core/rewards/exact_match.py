@@ -15,6 +15,7 @@ class ExactMatchOptions(AnswerOptions):
     """Options of the reward ``exact_match``."""
 
     ignore_case: bool = False
+    """Compare without regard to upper and lower case."""
     ignore_space: bool = True
     """Strip both sides and count any run of white space as one blank."""
 

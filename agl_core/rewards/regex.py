@@ -20,6 +20,7 @@ class RegexOptions(AnswerOptions):
     full: bool = False
     """The whole answer must match, not a part of it."""
     ignore_case: bool = False
+    """Upper and lower case match each other."""
     multiline: bool = False
     """``^`` and ``$`` match at every line."""
     dot_all: bool = False

@@ -3,6 +3,7 @@
 from agl_template._integration import TemplateIntegration
 
 from agl_core.testing.integration_contract import IntegrationContract
+from agl_core.testing.plugin_contract import PluginContract
 from agl_core.testing.toy_framework import Agent
 from agl_core.testing.toy_program import ToyProgram
 
@@ -19,3 +20,8 @@ class TestTemplate(IntegrationContract):
 
     def framework_state(self) -> list[object]:
         return list(Agent.listeners)
+
+
+class TestPlugin(PluginContract):
+    plugin = "agl_template.plugin"
+    frameworks = ("httpx",)

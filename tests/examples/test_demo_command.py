@@ -10,7 +10,13 @@ from click.testing import CliRunner
 from agl_core.config import RunConfig
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Observer
+from agl_core.testing.plugin_contract import PluginContract
 from agl_core.types import Estimate, Evaluation, Report
+
+
+class TestPlugin(PluginContract):
+    plugin = "agl_demo.plugin"
+    frameworks = ("langgraph", "langchain_core", "openai", "torch", "transformers")
 
 
 def test_the_demo_needs_held_out_tasks() -> None:

@@ -13,6 +13,7 @@ class LoraOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     rank: PositiveInt = 16
+    """Of both matrices; each layer of ``m`` by ``n`` weights learns ``rank * (m + n)``."""
     alpha: PositiveInt = 32
     """The adapter's product is scaled by ``alpha / rank``."""
     targets: list[str] | Literal["all-linear"] = "all-linear"

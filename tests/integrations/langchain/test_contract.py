@@ -13,6 +13,7 @@ from openai import DefaultAsyncHttpxClient, DefaultHttpxClient
 from pydantic import BaseModel
 
 from agl_core.testing.integration_contract import IntegrationContract
+from agl_core.testing.plugin_contract import PluginContract
 from agl_core.testing.scenario import JUDGE, PLANNER, SYSTEM, TOOL_RESULT, WRITER, ScenarioProgram
 
 
@@ -173,3 +174,8 @@ class TestLangChain(IntegrationContract):
 
     def framework_state(self):
         return list(tracers._configure_hooks)
+
+
+class TestPlugin(PluginContract):
+    plugin = "agl_langchain.plugin"
+    frameworks = ("langchain_core", "langchain", "langgraph", "openai")

@@ -8,6 +8,7 @@ import openai
 from agl_openai._integration import OpenAIIntegration
 
 from agl_core.testing.integration_contract import IntegrationContract
+from agl_core.testing.plugin_contract import PluginContract
 from agl_core.testing.scenario import PLANNER, SYSTEM, TOOL, TOOL_RESULT, WRITER, ScenarioProgram
 from agl_core.tracing import agent_scope, emit_tool_call
 
@@ -195,3 +196,8 @@ class TestOpenAI(IntegrationContract):
 
     def program(self):
         return OpenAIProgram()
+
+
+class TestPlugin(PluginContract):
+    plugin = "agl_openai.plugin"
+    frameworks = ("openai",)

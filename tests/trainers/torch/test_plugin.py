@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 from agl_torch import plugin
-from pydantic import BaseModel
 
 from agl_core.app.parts import make_algorithm, make_engine
 from agl_core.config import RunConfig
 from agl_core.errors import ConfigError
 from agl_core.plugins import PluginManager
+from agl_core.testing.plugin_contract import PluginContract
 from agl_core.types import Policy
 
 
-def registered(hook):
-    found = {}
-
-    def register(name, target, *, extra=None, config=None, summary=""):
-        found[name] = (target, extra, config, summary)
-
-    hook(register)
-    return found
-
-
-def load(target):
-    module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
-def test_everything_registered_exists():
-    engines = registered(plugin.agl_register_engines)
-    losses = registered(plugin.agl_register_losses)
-    assert set(engines) == {"torch"}
-    assert set(losses) == {"torch.policy_gradient", "torch.cross_entropy"}
-    assert engines["torch"][2]
-    assert losses["torch.policy_gradient"][2]
-    for target, extra, config, summary in [*engines.values(), *losses.values()]:
-        assert callable(load(target))
-        assert config is None or issubclass(load(config), BaseModel)
-        assert extra == "torch"
-        assert summary
+class TestPlugin(PluginContract):
+    plugin = "agl_torch.plugin"
+    frameworks = ("torch", "transformers", "peft", "safetensors", "numpy", "aiohttp")
 
 
 @pytest.fixture

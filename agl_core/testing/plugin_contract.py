@@ -1,0 +1,153 @@
+"""What every plugin keeps, whatever it offers.
+
+::
+
+    class TestMine(PluginContract):
+        plugin = "agl_mine.plugin"
+        frameworks = ("mine",)
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, ClassVar, Final, get_args, get_origin
+
+import click
+from pydantic import BaseModel
+
+from agl_core.errors import MissingExtraError, PluginError
+from agl_core.plugins import KINDS, PluginManager, Registration, Registry
+from agl_core.plugins.hooks import hook_names
+from agl_core.plugins.sources import Source, installed, source_of
+from agl_core.plugins.specs import PROJECT
+from agl_core.testing._guard import ContractSuite
+
+__all__ = ["PluginContract"]
+
+_LOAD: Final = """\
+import importlib, sys
+from agl_core.plugins import PluginManager
+from agl_core.plugins.sources import Source
+plugin = importlib.import_module(sys.argv[1])
+PluginManager(environ={}).register(plugin, Source(name="plugin"))
+print(" ".join(sorted(set(sys.argv[2:]) & set(sys.modules))))
+"""
+
+
+class PluginContract(ContractSuite):
+    """Subclass it and supply `plugin`, and `frameworks` where there are any."""
+
+    plugin: ClassVar[str]
+    """Import name of the module that the entry point names."""
+    frameworks: ClassVar[tuple[str, ...]] = ()
+    """Import names that only what is chosen may import: loading the plugin must not."""
+
+    def test_it_loads_and_offers_or_observes_something(self) -> None:
+        manager = self._loaded()
+        (info,) = manager.plugins()
+        assert info.state != "broken", info.detail
+        assert info.registers or info.observes, f"{self.plugin} implements no hook"
+
+    def test_every_function_named_like_a_hook_is_one(self) -> None:
+        for name, function in vars(self._module()).items():
+            if name.startswith("agl_") and inspect.isfunction(function):
+                assert hasattr(function, f"{PROJECT}_impl"), f"{name} lacks @agl_core.hookimpl"
+                assert name in hook_names(), f"there is no hook {name!r}"
+
+    def test_loading_it_imports_no_framework(self) -> None:
+        done = subprocess.run(  # noqa: S603  our own interpreter and code
+            [sys.executable, "-c", _LOAD, self.plugin, *self.frameworks],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert not done.stdout.split(), f"loading {self.plugin} imports {done.stdout.strip()}"
+
+    def test_every_target_can_be_had_or_names_its_pip_line(self) -> None:
+        for registry, entry in self._offers():
+            target = _had(registry.resolve, entry.name)
+            if registry.kind == "commands" and target is not None:
+                assert isinstance(target, click.Command), f"{entry.target} is no click command"
+            assert target is None or callable(target), f"{entry.target} cannot be called"
+
+    def test_every_offer_has_a_summary_of_one_line(self) -> None:
+        for _, entry in self._offers():
+            summary = entry.summary.strip()
+            assert summary, f"{entry.name} has no summary for `agl plugins`"
+            assert "\n" not in summary, f"the summary of {entry.name} has several lines"
+
+    def test_every_option_is_documented(self) -> None:
+        for entry, model in self._options():
+            bare = [name for name, field in model.model_fields.items() if not field.description]
+            assert not bare, f"options of {entry.name}: {model.__name__} says nothing of {bare}"
+
+    def test_unknown_options_are_refused(self) -> None:
+        for entry, model in self._options():
+            assert model.model_config.get("extra") == "forbid", (
+                f"options of {entry.name}: {model.__name__} takes keys that nobody reads; set "
+                f'extra="forbid"'
+            )
+
+    def _module(self) -> ModuleType:
+        return importlib.import_module(self.plugin)
+
+    def _loaded(self) -> PluginManager:
+        manager = PluginManager(environ={})
+        manager.register(self._module(), self._source())
+        return manager
+
+    def _source(self) -> Source:
+        """The distribution that ships the plugin, when it is installed."""
+        for entries in installed().values():
+            for entry in entries:
+                if entry.module == self.plugin:
+                    return source_of(entry)
+        return Source(name=self.plugin)
+
+    def _offers(self) -> Iterator[tuple[Registry, Registration]]:
+        manager = self._loaded()
+        for kind in KINDS:
+            registry = manager.registry(kind)
+            for entry in registry.registrations():
+                yield registry, entry
+
+    def _options(self) -> Iterator[tuple[Registration, type[BaseModel]]]:
+        """Every model of options, those inside of others included, that can be had here."""
+        for registry, entry in self._offers():
+            model = _had(registry.options_model, entry.name)
+            if model is not None:
+                yield from ((entry, each) for each in _with_nested(model))
+
+
+def _had(ask: Callable[[str], Any], name: str) -> Any:
+    """What `ask` gives, or None where a framework is missing and the error says how to get it."""
+    try:
+        return ask(name)
+    except MissingExtraError as error:
+        lacking = str(error)
+    except PluginError as error:
+        raise AssertionError(str(error)) from error
+    assert "pip install '" in lacking, f"no pip line: {lacking}"
+    return None
+
+
+def _with_nested(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    yield model
+    for field in model.model_fields.values():
+        for part in _parts(field.annotation):
+            if isinstance(part, type) and get_origin(part) is None and issubclass(part, BaseModel):
+                yield from _with_nested(part)
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for part in get_args(annotation):
+        yield from _parts(part)

@@ -1,0 +1,6 @@
+from agl_core.testing.plugin_contract import PluginContract
+
+
+class TestBuiltin(PluginContract):
+    plugin = "agl_core.builtin"
+    frameworks = ("aiohttp", "uvicorn", "httpx", "sqlite3")
