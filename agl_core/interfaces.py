@@ -235,7 +235,7 @@ class Gateway(Protocol):
 
     async def stop(self) -> None: ...
 
-    def route(self, policy: Policy, backend: Backend) -> None:
+    async def route(self, policy: Policy, backend: Backend) -> None:
         """Serve `policy` from `backend`; calling again replaces the version or the backend."""
         ...
 
@@ -247,7 +247,7 @@ class Gateway(Protocol):
         """
         ...
 
-    def open(self, rollout: Rollout, attempt: Attempt) -> None:
+    async def open(self, rollout: Rollout, attempt: Attempt) -> None:
         """Accept calls of this attempt from now on; seeds and deadlines come from it."""
         ...
 
@@ -263,7 +263,7 @@ class Gateway(Protocol):
         """Wait for calls in flight; those that outlive `timeout_s` are aborted and retried."""
         ...
 
-    def resume(self) -> None: ...
+    async def resume(self) -> None: ...
 
 
 class Engine(Protocol):

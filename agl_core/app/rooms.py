@@ -11,6 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
+from agl_core.app.lead import leading
 from agl_core.app.parts import (
     Agent,
     make_algorithm,
@@ -61,6 +62,8 @@ class Rooms:
     policies: list[Policy]
     algorithm: Algorithm | None = None
     """None when the rooms only evaluate."""
+    lead: asyncio.Task[None] | None = None
+    """Ends when the store's lead is lost; None when the rooms only evaluate."""
 
 
 @asynccontextmanager
@@ -89,11 +92,13 @@ async def open_rooms(plan: Blueprint, *, training: bool) -> AsyncGenerator[Rooms
         store = make_store(config, plan.plugins, plan.directory)
         await store.open()
         stack.push_async_callback(store.close)
+        leads = leading(store, lease_s=config.rollout.lease_s)
+        lead = await stack.enter_async_context(leads) if training else None
         stack.push_async_callback(engine.stop)
         await engine.start(policies)
         gateway = await _gateway(stack, config, store, engine)
         for policy in policies:
-            gateway.route(policy, engine.backend(policy.name))
+            await gateway.route(policy, engine.backend(policy.name))
             if policy.trainable:
                 await gateway.probe(policy.name)
         runner = _runner(plan, store, gateway)
@@ -109,18 +114,22 @@ async def open_rooms(plan: Blueprint, *, training: bool) -> AsyncGenerator[Rooms
             events=Events(plan.plugins.observe, plan.observers, take_losses=counted.take),
             policies=policies,
             algorithm=algorithm,
+            lead=lead,
         )
 
 
-async def beside(runner: Runner, work: Coroutine[Any, Any, T]) -> T:
-    """Do `work` while the runner serves; whichever fails first ends both."""
+async def beside(
+    runner: Runner, work: Coroutine[Any, Any, T], lead: asyncio.Task[None] | None = None
+) -> T:
+    """Do `work` while the runner serves and the lead is kept; whichever fails first ends all."""
     stop = asyncio.Event()
     serving = asyncio.create_task(runner.run(stop), name="agl-runner")
     working = asyncio.create_task(work, name="agl-work")
+    watched = {serving} if lead is None else {serving, lead}
     try:
-        await asyncio.wait({serving, working}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({*watched, working}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            _ended_early(serving)
+            _ended_early(watched)
         outcome = await working
     except BaseException:
         # What still runs is of no use any more: the runner stores it as cancelled.
@@ -133,8 +142,10 @@ async def beside(runner: Runner, work: Coroutine[Any, Any, T]) -> T:
     return outcome
 
 
-def _ended_early(serving: asyncio.Task[None]) -> NoReturn:
-    serving.result()
+def _ended_early(watched: set[asyncio.Task[None]]) -> NoReturn:
+    for task in watched:
+        if task.done():
+            task.result()
     raise TrainingError("The runner stopped although the run had not ended")
 
 

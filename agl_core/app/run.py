@@ -82,7 +82,7 @@ class App:
             self._plugins.observe("agl_run_started", run_id=config.name, store=rooms.store)
             loop = self._loop(rooms, tasks, val_tasks)
             progress = await loop.prepare(start)
-            report = await beside(rooms.runner, loop.run(progress))
+            report = await beside(rooms.runner, loop.run(progress), rooms.lead)
         text = msgspec.json.format(msgspec.json.encode(report))
         (self._plan.directory / REPORT).write_bytes(text)
         self._plugins.observe("agl_run_finished", report=report)
@@ -187,7 +187,7 @@ async def _load(rooms: Rooms, checkpoint: Path) -> int:
             version = state.versions[policy.name]
             await rooms.engine.load(policy.name, str(weights), version=version)
             served = msgspec.structs.replace(policy, version=version)
-            rooms.gateway.route(served, rooms.engine.backend(policy.name))
+            await rooms.gateway.route(served, rooms.engine.backend(policy.name))
             loaded += 1
     if not loaded:
         raise ConfigError(

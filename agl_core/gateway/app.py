@@ -121,7 +121,7 @@ class GatewayServer:
         self._server = None
         await self._recording.stop()
 
-    def route(self, policy: Policy, backend: Backend) -> None:
+    async def route(self, policy: Policy, backend: Backend) -> None:
         """Serve `policy` from `backend`; calling again replaces the version or the backend.
 
         A backend with a non-empty ``model`` attribute is asked for that model, any other for
@@ -140,7 +140,7 @@ class GatewayServer:
         self._router.probed(policy, found.logprobs)
         return found
 
-    def open(self, rollout: Rollout, attempt: Attempt) -> None:
+    async def open(self, rollout: Rollout, attempt: Attempt) -> None:
         """Accept calls of this attempt from now on.
 
         Raises:
@@ -182,7 +182,7 @@ class GatewayServer:
         """
         return await self._proxy.drain(timeout_s=timeout_s)
 
-    def resume(self) -> None:
+    async def resume(self) -> None:
         """Let calls in again."""
         self._proxy.resume()
 

@@ -178,7 +178,7 @@ class Runner:
 
     async def _attempt(self, flight: Flight) -> Ending:
         rollout, attempt = flight.claim.rollout, flight.claim.attempt
-        self._gateway.open(rollout, attempt)
+        await self._gateway.open(rollout, attempt)
         if self._options.on_started is not None:
             self._options.on_started(rollout, attempt)
         resources = await self._resources_of(rollout)

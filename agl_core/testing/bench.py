@@ -95,7 +95,7 @@ class Bench:
         async with FakeOpenAI(reply, options) as fake:
             backend = HttpBackend(fake.base_url, model=_POLICY.model)
             gateway = GatewayServer(store)
-            gateway.route(_POLICY, backend)
+            await gateway.route(_POLICY, backend)
             await gateway.start()
             try:
                 await gateway.probe(_POLICY.name)
@@ -152,7 +152,7 @@ class Bench:
         make_recorder: Callable[[Claim], Recorder],
     ) -> Played:
         rollout, attempt = claim.rollout, claim.attempt
-        self.gateway.open(rollout, attempt)
+        await self.gateway.open(rollout, attempt)
         recorder = make_recorder(claim)
         llm = LLM(
             model=_POLICY.name, base_url=f"{self.gateway.url}/v1", api_key=self.gateway.api_key

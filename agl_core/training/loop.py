@@ -135,7 +135,7 @@ class TrainingLoop:
         for name in self._trained:
             version = state.versions[name]
             await self._rooms.engine.load(name, str(path / POLICIES / name), version=version)
-            self._serve(progress, name, version)
+            await self._serve(progress, name, version)
         progress.step = state.step
         progress.sha256_before = state.sha256_before
         progress.steps, progress.evaluations = list(state.steps), list(state.evaluations)
@@ -184,11 +184,11 @@ class TrainingLoop:
             for batch in batches:
                 rooms.events.notify("agl_batch_built", batch=batch, step=progress.step)
                 update = await rooms.engine.update(batch)
-                self._serve(progress, update.policy, update.version)
+                await self._serve(progress, update.policy, update.version)
                 metrics.update(self._metrics(batch, update, one=len(batches) == 1))
                 rooms.events.notify("agl_update_applied", update=update, step=progress.step)
         finally:
-            rooms.gateway.resume()
+            await rooms.gateway.resume()
         progress.resources = await self._publish(progress.policies, step=progress.step + 1)
         return metrics
 
@@ -199,10 +199,10 @@ class TrainingLoop:
             found.update(metric(batch))
         return found if one else {f"{update.policy}/{key}": value for key, value in found.items()}
 
-    def _serve(self, progress: Progress, name: str, version: int) -> None:
+    async def _serve(self, progress: Progress, name: str, version: int) -> None:
         policy = msgspec.structs.replace(progress.policies[name], version=version)
         progress.policies[name] = policy
-        self._rooms.gateway.route(policy, self._rooms.engine.backend(name))
+        await self._rooms.gateway.route(policy, self._rooms.engine.backend(name))
 
     async def _publish(self, policies: Mapping[str, Policy], *, step: int) -> Resources:
         made = make_resources(self._config, self._rooms.gateway, policies.values(), step=step)

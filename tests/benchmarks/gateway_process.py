@@ -23,7 +23,7 @@ async def serve(backend_url: str, attempts: int) -> None:
     await store.open()
     gateway = GatewayServer(store)
     backend = HttpBackend(backend_url, model="weights")
-    gateway.route(Policy(name="policy", agents=("writer",), trainable=True), backend)
+    await gateway.route(Policy(name="policy", agents=("writer",), trainable=True), backend)
     await gateway.start()
     await gateway.probe("policy")
     rollouts = [
@@ -32,7 +32,7 @@ async def serve(backend_url: str, attempts: int) -> None:
     await store.enqueue(rollouts)
     identities: list[dict[str, str]] = []
     for claim in await store.claim("bench", limit=attempts):
-        gateway.open(claim.rollout, claim.attempt)
+        await gateway.open(claim.rollout, claim.attempt)
         identities.append(
             {
                 "x-agl-rollout": claim.rollout.id,

@@ -42,14 +42,14 @@ class World:
         self.backend = HttpBackend(self.server.base_url, model="weights-1")
         self.stack.push_async_callback(self.backend.close)
         self.gateway = GatewayServer(self.store, gateway or GatewayOptions(recording=QUICK))
-        self.route("trained", ("writer", "planner", "@*"), trainable=True)
-        self.route("frozen", ("*",), trainable=False)
+        await self.route("trained", ("writer", "planner", "@*"), trainable=True)
+        await self.route("frozen", ("*",), trainable=False)
         await self.gateway.start()
         self.stack.push_async_callback(self.gateway.stop)
 
-    def route(self, name: str, agents: tuple[str, ...], *, trainable: bool, **more: Any) -> None:
+    async def route(self, name: str, agents: tuple[str, ...], *, trainable: bool, **more: Any) -> None:
         policy = Policy(name=name, agents=agents, trainable=trainable, **more)
-        self.gateway.route(policy, self.backend)
+        await self.gateway.route(policy, self.backend)
 
     async def attempt(self, **rollout: Any) -> Attempt:
         row = Rollout(
@@ -61,7 +61,7 @@ class World:
         await self.store.enqueue([row])
         (claim,) = await self.store.claim("w", limit=1, timeout_s=1.0)
         assert claim.rollout.id == row.id
-        self.gateway.open(claim.rollout, claim.attempt)
+        await self.gateway.open(claim.rollout, claim.attempt)
         return claim.attempt
 
     def headers(self, attempt: Attempt, agent: str = "writer", **more: str) -> dict[str, str]:

@@ -202,8 +202,8 @@ async def test_paused_calls_wait_and_are_no_error(world: Any) -> None:
     await world.until(lambda: world.gateway.in_flight)
     assert not asking.done()
     assert world.server.log == []
-    world.route("trained", ("writer",), trainable=True, version=3)
-    world.gateway.resume()
+    await world.route("trained", ("writer",), trainable=True, version=3)
+    await world.gateway.resume()
     await asking
     (call,) = await world.calls(attempt)
     assert call.policy_version == 3
@@ -222,7 +222,7 @@ async def test_drain_waits_for_calls_inside(world: Any) -> None:
     hold.go.set()
     assert await draining == 0
     await asking
-    world.gateway.resume()
+    await world.gateway.resume()
 
 
 async def test_drain_restarts_calls_nobody_has_seen(world: Any) -> None:
@@ -236,8 +236,8 @@ async def test_drain_restarts_calls_nobody_has_seen(world: Any) -> None:
     await world.server.ended(2)
     assert all(answered.closed_early for answered in world.server.log)
     world.server.pace = None
-    world.route("trained", ("writer",), trainable=True, version=2)
-    world.gateway.resume()
+    await world.route("trained", ("writer",), trainable=True, version=2)
+    await world.gateway.resume()
     await asyncio.gather(*asking)
     calls = await world.calls(attempt)
     assert [call.policy_version for call in calls] == [2, 2]
@@ -256,7 +256,7 @@ async def test_drain_breaks_streams_that_have_begun(world: Any) -> None:
         assert await world.gateway.drain(timeout_s=0) == 1
         with pytest.raises(aiohttp.ClientPayloadError):
             await answer.read()
-    world.gateway.resume()
+    await world.gateway.resume()
     (call,) = await world.calls(attempt)
     assert not call.complete
     assert "policy was updated" in call.error
@@ -299,7 +299,7 @@ async def test_unreachable_backend_is_502(world: Any) -> None:
 
     backend = HttpBackend("http://127.0.0.1:1/v1")
     policy = Policy(name="trained", agents=("writer",), trainable=True)
-    world.gateway.route(policy, backend)
+    await world.gateway.route(policy, backend)
     attempt = await world.attempt()
     async with world.post(world.headers(attempt)) as answer:
         error = (await answer.json())["error"]

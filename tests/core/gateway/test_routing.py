@@ -138,7 +138,7 @@ class Reply:
 
 
 async def test_a_backends_headers_travel_as_the_bytes_they_were(world: Any) -> None:
-    world.gateway.route(Policy(name="frozen"), Reply())
+    await world.gateway.route(Policy(name="frozen"), Reply())
     attempt = await world.attempt()
     async with world.post(world.headers(attempt, "judge")) as answer:
         assert answer.status == 200
@@ -168,7 +168,7 @@ async def test_unknown_and_sealed_attempts_are_refused_and_counted(world: Any) -
         assert (await answer.json())["error"]["code"] == "attempt_unknown"
     assert world.gateway.losses.counts["late_calls"] == 2
     with pytest.raises(StaleAttemptError, match="sealed"):
-        world.gateway.open(Rollout(id=attempt.rollout_id, task=Task(id="t"), run_id="run"), attempt)
+        await world.gateway.open(Rollout(id=attempt.rollout_id, task=Task(id="t"), run_id="run"), attempt)
 
 
 async def test_health_models_and_unknown_paths(world: Any) -> None:

@@ -23,7 +23,7 @@ class BookkeepingGateway:
         self.sealed: list[str] = []
         self.refuse = False
 
-    def open(self, rollout, attempt):
+    async def open(self, rollout, attempt):
         if self.refuse:
             raise StaleAttemptError("sealed already")
         self.opened.append(attempt.id)

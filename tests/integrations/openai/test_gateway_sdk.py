@@ -46,11 +46,11 @@ async def setup() -> AsyncIterator[Setup]:
     gateway = GatewayServer(store)
     async with FakeOpenAI() as server:
         backend = HttpBackend(server.base_url, model="weights")
-        gateway.route(Policy(name="trained", agents=("writer",), trainable=True), backend)
+        await gateway.route(Policy(name="trained", agents=("writer",), trainable=True), backend)
         await gateway.start()
         await store.enqueue([Rollout(id="ro_1", task=Task(id="t"), run_id="run")])
         (claim,) = await store.claim("w", timeout_s=1.0)
-        gateway.open(claim.rollout, claim.attempt)
+        await gateway.open(claim.rollout, claim.attempt)
         yield Setup(server, gateway, store, claim.attempt)
         await gateway.stop()
         await backend.close()
