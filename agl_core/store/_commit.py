@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,17 +47,19 @@ class GroupCommit:
         has the whole group rolled back and run again, each job on its own.
         """
         try:
+            self._roll_back()  # what could not be undone when it failed
             self._sql.execute("BEGIN IMMEDIATE")
             self._forget_what_others_changed()
             if all(self._attempt(job) for job in jobs):
                 self._sql.execute("COMMIT")
                 return
-        except sqlite3.Error as error:
+            self._roll_back()
+        except (sqlite3.Error, MemoryError) as error:
             for job in jobs:
                 self._fail(job, error)
-            self._roll_back()
+            with suppress(sqlite3.Error, MemoryError):
+                self._roll_back()
             return
-        self._roll_back()
         if len(jobs) > 1:
             for job in jobs:
                 self.run([job])
@@ -69,13 +72,15 @@ class GroupCommit:
             job.value = job.operation(operations)
         except Exception as error:  # noqa: BLE001  raised again where the caller awaits it
             self._fail(job, error)
-            return self._sql.total_changes == written and not isinstance(error, sqlite3.Error)
+            return self._sql.total_changes == written and not isinstance(
+                error, sqlite3.Error | MemoryError
+            )
         job.error = None
         job.changes = operations.changes
         return True
 
     def _fail(self, job: Job, error: Exception) -> None:
-        foreign = isinstance(error, sqlite3.Error)
+        foreign = isinstance(error, sqlite3.Error | MemoryError)
         job.error = as_store_error(error, self._settings) if foreign else error
         job.changes = None
 

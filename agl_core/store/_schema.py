@@ -76,17 +76,28 @@ def store_errors(settings: FileSettings) -> Generator[None, None, None]:
 
 def as_store_error(error: Exception, settings: FileSettings) -> StoreError:
     """Word an error of SQLite for the user."""
-    text = str(error)
-    if "locked" in text or "busy" in text:
+    path, text = settings.path, str(error) or type(error).__name__
+    known = text if isinstance(error, sqlite3.Error) else ""
+    if "is locked" in known or "busy" in known:
         return StoreError(
-            f"Store busy: another process kept {settings.path} locked for more than "
+            f"Store busy: another process kept {path} locked for more than "
             f"{settings.busy_timeout_s:g} s; end it or raise store.busy_timeout_s"
         )
-    if "not a database" in text:
-        return StoreError(f"{settings.path} is not a store ({text}): choose another store.path")
+    if "not a database" in known:
+        return StoreError(f"{path} is not a store ({text}): choose another store.path")
+    if "malformed" in known:
+        return StoreError(
+            f"The store in {path} is damaged ({text}): put a copy of it in its place, save what "
+            f"can be read with `sqlite3 {path} .recover`, or choose another store.path"
+        )
+    if "is full" in known:
+        return StoreError(
+            f"There is no space for the store in {path} ({text}): free some on its disk, or "
+            f"choose another store.path; the store goes on once there is space"
+        )
     return StoreError(
-        f"The store in {settings.path} failed ({text}): check that its directory is writable "
-        f"and its disk has space"
+        f"The store in {path} failed ({text}): check that its directory is writable and its disk "
+        f"has space"
     )
 
 

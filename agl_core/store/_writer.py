@@ -95,8 +95,10 @@ class Writer:
         try:
             self._serve(connection)
         finally:
-            self._medium.close(connection)
-            self._tell(self._ended.set_result, None)
+            try:
+                self._medium.close(connection)
+            finally:
+                self._tell(self._ended.set_result, None)
 
     def _serve(self, connection: sqlite3.Connection) -> None:
         transaction = GroupCommit(connection, self._settings, self._now)
@@ -131,7 +133,7 @@ class Writer:
             # The pragma frees a page per row that is fetched of it.
             connection.execute(f"PRAGMA incremental_vacuum({_PAGES_PER_PIECE})").fetchall()
             (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-        except sqlite3.OperationalError:
+        except sqlite3.Error:
             return False
         return 0 < free < before
 

@@ -107,7 +107,9 @@ class SqliteStore(StoreShell):
             try:
                 return query(SqlRecords(self._reading))
             finally:
-                self._reading.execute("ROLLBACK")
+                # Some failures end the transaction themselves.
+                if self._reading.in_transaction:
+                    self._reading.execute("ROLLBACK")
 
     async def _in_reader(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._reader, call)
