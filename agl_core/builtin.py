@@ -95,6 +95,7 @@ def agl_register_commands(register: Register) -> None:
         ("train", "train the named agents of an agent program"),
         ("eval", "score an agent program on its validation tasks"),
         ("trace", "show what happened inside a run's rollouts"),
+        ("store", "look at a run's records, thin them out, take them elsewhere"),
         ("plugins", "list plugins with version and state"),
     ):
         register(name, f"agl_core.cli.{name}:command", summary=summary)

@@ -216,11 +216,22 @@ def commands() -> str:
     registry = own_plugins().registry("commands")
     parts = [_prose(AglGroup.__doc__).rpartition("\n\n")[2], _options(cli)]
     for name in registry.names():
-        command: click.Command = registry.resolve(name)
-        parts += [f"## `{_usage(name, command)}`", _prose(command.help)]
-        if any(isinstance(each, click.Option) for each in command.params):
-            parts.append(_options(command))
+        parts += _command(name, registry.resolve(name), level=2)
     return "\n\n".join(parts)
+
+
+def _command(name: str, command: click.Command, *, level: int) -> Iterator[str]:
+    """A command with its options, then its subcommands."""
+    yield f"{'#' * level} `{_usage(name, command)}`"
+    yield _prose(command.help)
+    if any(isinstance(each, click.Option) for each in command.params):
+        yield _options(command)
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for each in command.list_commands(context):
+            inner = command.get_command(context, each)
+            assert inner is not None
+            yield from _command(f"{name} {each}", inner, level=level + 1)
 
 
 def _usage(name: str, command: click.Command) -> str:

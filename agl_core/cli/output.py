@@ -10,7 +10,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 import msgspec
@@ -85,3 +85,44 @@ def write_json(value: Any, target: str) -> None:
         path.write_text(f"{text}\n", encoding="utf-8", newline="\n")
     except OSError as error:
         raise ConfigError(f"--json {target!r} cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def writing(target: str, *, option: str = "--output") -> Generator[BinaryIO, None, None]:
+    """A file to write, or standard output for ``-``; a failure leaves no half-written file.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    if target == STDOUT:
+        yield sys.stdout.buffer
+        return
+    path = Path(target)
+    part = path.with_name(f"{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = part.open("wb")
+    except OSError as error:
+        raise ConfigError(f"{option} {target!r} cannot be written: {error.strerror}") from error
+    try:
+        with stream:
+            yield stream
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_records(value: Any, target: str) -> None:
+    """Write recorded data as indented JSON, whatever text and numbers users put into it.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    from agl_core.store.jsonl import json_text  # noqa: PLC0415
+
+    text = json_text(value, indent=2)
+    if target == STDOUT:
+        click.echo(text)
+        return
+    with writing(target, option="--json") as stream:
+        stream.write(f"{text}\n".encode())

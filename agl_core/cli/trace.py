@@ -3,34 +3,66 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from agl_core.cli.group import CliState
-from agl_core.cli.options import debug_option
-from agl_core.cli.output import console
+from agl_core.cli.options import debug_option, json_option, plugin_option
+from agl_core.cli.output import console, write_records
+from agl_core.cli.store.selection import reading, store_argument
 from agl_core.cli.tree import add_spans, agent_totals, excerpt, merge_calls, token_counts
 from agl_core.errors import ConfigError
+from agl_core.interfaces import Store
+from agl_core.store.locate import locate_store
+from agl_core.store.paging import rollout_pages
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span
+from agl_core.types.resources import agent_matches
 
 if TYPE_CHECKING:
     from rich.text import Text
     from rich.tree import Tree
 
-    from agl_core.config import RunConfig
-    from agl_core.interfaces import Store
-    from agl_core.plugins import PluginManager
+_BATCH = 20
 
-_PAGE = 1000
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to show."""
+
+    rollout: str | None
+    agents: tuple[str, ...]
+    failed: bool
+    limit: int
+
+    def shows(self, rollout: Rollout) -> bool:
+        asked = self.rollout is not None or not self.failed
+        return asked or any(attempt.failure for attempt in rollout.attempts)
+
+    def spans(self, spans: Sequence[Span]) -> list[Span]:
+        """Those of the agents asked for; all without any."""
+        if not self.agents:
+            return list(spans)
+        return [
+            span
+            for span in spans
+            if any(agent_matches(pattern, span.agent or "") for pattern in self.agents)
+        ]
 
 
 @click.command()
-@click.argument("run_dir", type=click.Path(path_type=Path))
+@store_argument
 @click.option("--rollout", metavar="ID", help="Show this rollout only.")
+@click.option(
+    "--agent",
+    "agents",
+    multiple=True,
+    metavar="NAME",
+    help="Show only what this agent did, a name or glob; may be repeated.",
+)
+@click.option("--failed", is_flag=True, help="Show only rollouts with an attempt that failed.")
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
@@ -38,74 +70,78 @@ _PAGE = 1000
     show_default=True,
     help="Show the newest rollouts, so many; 0 shows all.",
 )
+@plugin_option
+@json_option
 @debug_option
 @click.pass_obj
-def command(state: CliState, *, run_dir: Path, rollout: str | None, limit: int) -> None:
-    """Show what happened inside a run's rollouts: spans by agent, rewards, tokens."""
-    config = _run_config(run_dir)
-    plugins = state.plugins(config.plugins)
-    found, total = asyncio.run(_read(plugins, config, run_dir, rollout=rollout, limit=limit))
-    target = console()
+def command(  # noqa: PLR0913 - one per option
+    state: CliState,
+    *,
+    target: str,
+    rollout: str | None,
+    agents: tuple[str, ...],
+    failed: bool,
+    limit: int,
+    json_file: str | None,
+) -> None:
+    """Show what happened inside a run's rollouts: spans by agent, rewards, tokens.
+
+    STORE is a run's directory, a configuration, a database file or an http:// address. The run
+    may be going on: looking changes nothing.
+    """
+    wanted = Wanted(rollout=rollout, agents=agents, failed=failed, limit=limit)
+    address = locate_store(target)
+
+    async def read() -> tuple[list[tuple[Rollout, list[Span]]], int]:
+        async with reading(state, address) as store:
+            return await find(store, wanted)
+
+    found, total = asyncio.run(read())
+    if json_file is not None:
+        write_records([{"rollout": entry, "spans": spans} for entry, spans in found], json_file)
+        return
+    output = console()
     for entry, spans in found:
-        target.print(rollout_tree(entry, spans))
+        output.print(rollout_tree(entry, spans))
     if len(found) < total:
-        target.print(f"{len(found)} of {total} rollouts; --limit 0 shows all")
+        output.print(f"{len(found)} of {total} rollouts; --limit 0 shows all")
+    elif not found:
+        output.print("no rollouts to show")
 
 
-def _run_config(run_dir: Path) -> RunConfig:
-    """The run's own configuration.
+async def find(store: Store, wanted: Wanted) -> tuple[list[tuple[Rollout, list[Span]]], int]:
+    """The newest rollouts that are wanted, oldest first, and how many were candidates.
 
     Raises:
-        ConfigError: the directory holds no run, or one whose store is gone.
+        ConfigError: the one rollout asked for does not exist, or no rollout has the agents.
     """
-    from agl_core.config.loader import RESOLVED, load_config  # noqa: PLC0415
+    query = RolloutQuery(ids=(wanted.rollout,)) if wanted.rollout is not None else None
+    ids = [r.id async for page in rollout_pages(store, query) for r in page if wanted.shows(r)]
+    if wanted.rollout is not None and not ids:
+        raise ConfigError(f"There is no rollout {wanted.rollout!r} in this run")
+    found: list[tuple[Rollout, list[Span]]] = []
+    seen: set[str] = set()
+    batch = min(_BATCH, wanted.limit or _BATCH)
+    for end in range(len(ids), 0, -batch):
+        for rollout, spans in reversed(await _load(store, ids[max(0, end - batch) : end])):
+            seen |= {span.agent for span in spans if span.agent}
+            own = wanted.spans(spans)
+            if own or not wanted.agents:
+                found.append((rollout, own))
+        if wanted.limit and len(found) >= wanted.limit:
+            break
+    if wanted.agents and ids and not found:
+        raise ConfigError(f"No rollout has agent {list(wanted.agents)}; seen were {sorted(seen)}")
+    newest = found[: wanted.limit or None]
+    return newest[::-1], len(ids) if not wanted.agents else len(newest)
 
-    if not (run_dir / RESOLVED).is_file():
-        raise ConfigError(
-            f"{str(run_dir)!r} is no run's directory: it has no {RESOLVED}. Runs lie in "
-            f"<directory>/<name> of their configuration, by default agl_runs/run"
-        )
-    config = load_config(run_dir / RESOLVED)
-    if config.store.name == "memory":
-        raise ConfigError(f"Run {str(run_dir)!r} kept its records in memory: they are gone")
-    file = Path(config.store.path or run_dir / "store.db")
-    if config.store.name == "sqlite" and not file.is_file():
-        raise ConfigError(f"Run {str(run_dir)!r} has no store: there is no file {str(file)!r}")
-    return config
 
-
-async def _read(
-    plugins: PluginManager, config: RunConfig, run_dir: Path, *, rollout: str | None, limit: int
-) -> tuple[list[tuple[Rollout, list[Span]]], int]:
-    """The chosen rollouts with their spans, and how many there are in all."""
-    store = plugins.registry("stores").create(config.store.name, config.store, run_dir)
-    await store.open()
-    try:
-        chosen, total = await _choose(store, rollout, limit)
-        spans = await store.spans([entry.id for entry in chosen])
-    finally:
-        await store.close()
+async def _load(store: Store, ids: Sequence[str]) -> list[tuple[Rollout, list[Span]]]:
     by_rollout: dict[str, list[Span]] = {}
-    for span in spans:
+    for span in await store.spans(ids):
         by_rollout.setdefault(span.rollout_id, []).append(span)
-    return [(entry, by_rollout.get(entry.id, [])) for entry in chosen], total
-
-
-async def _choose(store: Store, rollout: str | None, limit: int) -> tuple[list[Rollout], int]:
-    if rollout is not None:
-        found = await store.rollouts(RolloutQuery(ids=(rollout,)))
-        if not found:
-            raise ConfigError(f"There is no rollout {rollout!r} in this run")
-        return found, len(found)
-    newest: deque[Rollout] = deque(maxlen=limit or None)
-    total, cursor = 0, None
-    while True:
-        page = await store.rollouts(RolloutQuery(after_id=cursor, limit=_PAGE))
-        newest.extend(page)
-        total += len(page)
-        if len(page) < _PAGE:
-            return list(newest), total
-        cursor = page[-1].id
+    rollouts = await store.rollouts(RolloutQuery(ids=tuple(ids), limit=len(ids)))
+    return [(rollout, by_rollout.get(rollout.id, [])) for rollout in rollouts]
 
 
 def rollout_tree(rollout: Rollout, spans: Sequence[Span]) -> Tree:
@@ -122,7 +158,9 @@ def rollout_tree(rollout: Rollout, spans: Sequence[Span]) -> Tree:
         own = merge_calls(span for span in spans if span.attempt_id == attempt.id)
         branch = tree.add(_attempt_label(attempt, own))
         if rollout.consumed and not own:
-            branch.add(Text("spans dropped after training (store.retention)", style="dim"))
+            branch.add(
+                Text("spans dropped after training (store.retention, or agl store gc)", style="dim")
+            )
         add_spans(branch, own)
         for name, totals in agent_totals(own).items():
             line = f"agent {name}: {totals.calls} calls"

@@ -137,7 +137,7 @@ def label(span: Span, colours: dict[str, str]) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"{span.kind.value} ", style="dim")
     if span.reward is not None:
-        return text.append(_reward(span.reward), style="bold")
+        return text.append(reward_text(span.reward), style="bold")
     if span.agent and span.kind is SpanKind.LLM:
         text.append(f"{span.agent} ", style=f"bold {colours.get(span.agent, '')}")
     if span.kind is not SpanKind.LLM or not span.agent:
@@ -183,7 +183,8 @@ def _answer(call: ModelCall) -> str:
     return f'"{excerpt(first.text)}"'
 
 
-def _reward(reward: Reward) -> str:
+def reward_text(reward: Reward) -> str:
+    """One line for a reward."""
     target = reward.target
     aim = "attempt"
     if target.call is not None:

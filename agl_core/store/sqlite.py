@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -19,6 +19,8 @@ from agl_core.store._shell import Retention, StoreShell
 from agl_core.store._sql import SqlRecords
 from agl_core.store._writer import Writer
 from agl_core.store.lease import Clock
+from agl_core.store.prune import Pruned, prune_file
+from agl_core.store.reader import SqliteReader
 
 T = TypeVar("T")
 
@@ -69,6 +71,15 @@ class SqliteStore(StoreShell):
         self._settings = FileSettings(
             path=Path(path), synchronous=synchronous, busy_timeout_s=busy_timeout_s
         )
+
+    def reader(self) -> SqliteReader:
+        """The file to be looked at only; see `agl_core.store.reader.Readable`."""
+        return SqliteReader(self._settings)
+
+    async def prune(self, rollout_ids: Sequence[str], *, dry_run: bool = False) -> Pruned:
+        """Delete spans of final rollouts for good; see `agl_core.store.prune.Prunable`."""
+        ids = list(rollout_ids)
+        return await asyncio.to_thread(prune_file, self._settings, ids, dry_run=dry_run)
 
     async def _start(self) -> None:
         self._writer = Writer(

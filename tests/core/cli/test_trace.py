@@ -1,4 +1,5 @@
 import asyncio
+import json
 
 import msgspec
 import pytest
@@ -36,7 +37,9 @@ def scripted():
     return script
 
 
-async def store_run(directory, script, *, count=1, consumed=False, failure=None, config=None):
+async def store_run(
+    directory, script, *, count=1, first=0, consumed=False, failure=None, config=None
+):
     """Write the attempt into a run's store as a run would; returns the rollout ids."""
     config = config or RunConfig()
     directory.mkdir(parents=True, exist_ok=True)
@@ -46,7 +49,7 @@ async def store_run(directory, script, *, count=1, consumed=False, failure=None,
     )
     await store.open()
     ids = []
-    for number in range(count):
+    for number in range(first, first + count):
         rollout = Rollout(id=f"ro_{number}", task=Task(id=f"task-{number}"), run_id="run", step=4)
         await store.enqueue([rollout])
         (claim,) = await store.claim("worker")
@@ -133,6 +136,65 @@ async def test_a_failed_attempt_says_why(agl, run_dir):
     assert (
         "attempt 1 failed, agent: it broke [red]" in (await in_thread(agl, "trace", run_dir)).stdout
     )
+
+
+async def test_only_rollouts_with_a_failure_are_shown(agl, run_dir):
+    await store_run(run_dir, ScriptedAttempt(), count=2)
+    failure = Failure(kind=FailureKind.AGENT, message="broke")
+    await store_run(run_dir, ScriptedAttempt(), failure=failure, first=2)
+
+    failed = (await in_thread(agl, "trace", run_dir, "--failed")).stdout
+    one = (await in_thread(agl, "trace", run_dir, "--failed", "--rollout", "ro_0")).stdout
+
+    assert [n for n in range(3) if f"rollout ro_{n} " in failed] == [2]
+    assert "rollout ro_0 " in one
+
+
+async def test_only_what_an_agent_did_is_shown(agl, run_dir):
+    await store_run(run_dir, scripted(), count=3)
+    other = ScriptedAttempt()
+    other.call("judge", [1], [2])
+    await store_run(run_dir, other, first=3)
+
+    planner = (await in_thread(agl, "trace", run_dir, "--agent", "plan*", "--limit", "2")).stdout
+    nobody = await in_thread(agl, "trace", run_dir, "--agent", "critic")
+
+    assert [n for n in range(4) if f"rollout ro_{n} " in planner] == [1, 2]
+    assert "llm planner" in planner
+    assert "llm writer" not in planner
+    assert nobody.exit_code == 2
+    assert "['judge', 'planner', 'writer']" in nobody.stderr
+
+
+async def test_a_running_run_is_shown_and_goes_on(agl, run_dir):
+    run_dir.mkdir(parents=True)
+    save_config(RunConfig(), run_dir)
+    store = SqliteStore(run_dir / "store.db")
+    await store.open()
+    await store.enqueue([Rollout(id="ro_live", task=Task(id="t"), run_id="run")])
+    (claim,) = await store.claim("worker")
+
+    text = (await in_thread(agl, "trace", run_dir)).stdout
+
+    assert "rollout ro_live task t, train, step 0, running" in text
+    assert "attempt 1 running" in text
+    await store.finish(claim.attempt.id, status=AttemptStatus.SUCCEEDED)
+    await store.close()
+
+
+async def test_what_is_shown_is_also_data(agl, run_dir):
+    await store_run(run_dir, scripted())
+
+    found = json.loads((await in_thread(agl, "trace", run_dir, "--json", "-")).stdout)
+
+    assert [entry["rollout"]["id"] for entry in found] == ["ro_0"]
+    assert {span["kind"] for span in found[0]["spans"]} == {"agent", "llm", "tool", "reward"}
+
+
+async def test_a_run_without_rollouts_says_so(agl, run_dir):
+    await store_run(run_dir, scripted(), count=0)
+
+    assert "no rollouts" in (await in_thread(agl, "trace", run_dir)).stdout
 
 
 async def test_dropped_spans_are_said_to_be_dropped(agl, run_dir):

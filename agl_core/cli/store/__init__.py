@@ -1,0 +1,25 @@
+"""``agl store``: look at a store, thin it out, take it elsewhere. One file per subcommand."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from agl_core.cli.lazy import LazyGroup
+
+SUBCOMMANDS: Final = {
+    "export": "write a whole store as lines of JSON",
+    "gc": "delete spans that are not needed any more",
+    "ls": "list rollouts, and count them by status",
+    "show": "show one rollout with its attempts",
+}
+
+
+@click.command(cls=LazyGroup, package=__name__, subcommands=SUBCOMMANDS)
+def command() -> None:
+    """Look at a run's records, thin them out, take them elsewhere.
+
+    STORE is a run's directory, a configuration, a database file or an http:// address. Looking
+    changes nothing, also while the run goes on.
+    """

@@ -1,0 +1,135 @@
+"""``agl store ls``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+
+from agl_core.cli.group import CliState
+from agl_core.cli.options import debug_option, json_option, plugin_option
+from agl_core.cli.output import console, write_records
+from agl_core.cli.store.selection import (
+    Filters,
+    filter_options,
+    filters_of,
+    reading,
+    store_argument,
+)
+from agl_core.cli.tree import excerpt
+from agl_core.interfaces import Store
+from agl_core.store.locate import locate_store
+from agl_core.store.paging import rollout_pages
+from agl_core.types import Rollout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """One page of rollouts, and how many there are in all."""
+
+    rollouts: list[Rollout]
+    counts: dict[str, int]
+    """By status, of all that the other filters let through."""
+    matching: int
+    """Rollouts that all filters let through, on every page."""
+
+
+@click.command()
+@store_argument
+@filter_options
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="Show the newest rollouts, so many; 0 shows all.",
+)
+@click.option("--before", metavar="ID", help="Show those before this rollout: the next page.")
+@plugin_option
+@json_option
+@debug_option
+@click.pass_obj
+def command(
+    state: CliState,
+    *,
+    target: str,
+    limit: int,
+    before: str | None,
+    json_file: str | None,
+    **options: Any,
+) -> None:
+    """List rollouts, newest last, and count them by status."""
+    filters, address = filters_of(options), locate_store(target)
+
+    async def read() -> Listing:
+        async with reading(state, address) as store:
+            return await listing(store, filters, limit=limit, before=before)
+
+    found = asyncio.run(read())
+    if json_file is not None:
+        page = {"rollouts": found.rollouts, "counts": found.counts, "matching": found.matching}
+        write_records(page, json_file)
+        return
+    _show(found)
+
+
+async def listing(store: Store, filters: Filters, *, limit: int, before: str | None) -> Listing:
+    """The newest page before a rollout, and counts over all pages."""
+    newest: deque[Rollout] = deque(maxlen=limit or None)
+    counts: Counter[str] = Counter()
+    matching = 0
+    async for page in rollout_pages(store, replace(filters, statuses=()).query):
+        for rollout in page:
+            counts[rollout.status.value] += 1
+            if filters.statuses and rollout.status not in filters.statuses:
+                continue
+            matching += 1
+            if before is None or rollout.id < before:
+                newest.append(rollout)
+    return Listing(rollouts=list(newest), counts=dict(counts), matching=matching)
+
+
+def _show(found: Listing) -> None:
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("rollout", "task", "mode", "step", "status", "attempts", "took", "failure"):
+        table.add_column(name, no_wrap=name == "rollout")
+    for rollout in found.rollouts:
+        table.add_row(*(Text(cell) for cell in _cells(rollout)))
+    target = console()
+    if found.rollouts:
+        target.print(table)
+    counted = ", ".join(f"{count} {status}" for status, count in sorted(found.counts.items()))
+    target.print(f"{sum(found.counts.values())} rollouts: {counted}" if counted else "no rollouts")
+    if found.rollouts and len(found.rollouts) < found.matching:
+        target.print(
+            f"{len(found.rollouts)} of {found.matching} shown; before them: "
+            f"--before {found.rollouts[0].id}"
+        )
+
+
+def _cells(rollout: Rollout) -> Sequence[str]:
+    attempt = rollout.attempt
+    failure = attempt.failure if attempt else None
+    return (
+        rollout.id,
+        excerpt(rollout.task.id),
+        rollout.mode,
+        str(rollout.step),
+        rollout.status.value,
+        str(len(rollout.attempts)),
+        f"{_took(rollout):.1f}s" if attempt else "",
+        f"{failure.kind.value}: {excerpt(failure.message)}" if failure else "",
+    )
+
+
+def _took(rollout: Rollout) -> float:
+    attempt = rollout.attempts[-1]
+    return (attempt.ended_at or time.time()) - attempt.started_at

@@ -1,0 +1,96 @@
+"""Which store and which of its rollouts: arguments and options that the subcommands share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import click
+
+from agl_core.cli.group import CliState
+from agl_core.errors import ConfigError
+from agl_core.interfaces import StoreLifecycle
+from agl_core.store.locate import StoreAddress, make_store_at, open_for_reading
+from agl_core.types import Mode, RolloutQuery, RolloutStatus
+
+store_argument: Any = click.argument("target", metavar="STORE")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """Which rollouts; None and () do not filter."""
+
+    statuses: tuple[RolloutStatus, ...] = ()
+    mode: Mode | None = None
+    run_id: str | None = None
+    group_id: str | None = None
+
+    @property
+    def query(self) -> RolloutQuery:
+        return RolloutQuery(
+            statuses=self.statuses, mode=self.mode, run_id=self.run_id, group_id=self.group_id
+        )
+
+
+def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--status``, ``--mode``, ``--run`` and ``--group``; see `filters_of`."""
+    options = (
+        click.option(
+            "--status",
+            "statuses",
+            multiple=True,
+            type=click.Choice([status.value for status in RolloutStatus]),
+            metavar="STATUS",
+            help="Only queued, running, succeeded, failed or cancelled ones; may be repeated.",
+        ),
+        click.option(
+            "--mode",
+            type=click.Choice(["train", "val", "test"]),
+            metavar="MODE",
+            help="Only those of train, val or test.",
+        ),
+        click.option("--run", "run_id", metavar="NAME", help="Only those of this run."),
+        click.option("--group", "group_id", metavar="ID", help="Only those of this group."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def filters_of(options: dict[str, Any]) -> Filters:
+    """What the options of `filter_options` mean; they are taken out of `options`."""
+    statuses = cast("tuple[str, ...]", options.pop("statuses"))
+    return Filters(
+        statuses=tuple(RolloutStatus(status) for status in statuses),
+        mode=options.pop("mode"),
+        run_id=options.pop("run_id"),
+        group_id=options.pop("group_id"),
+    )
+
+
+@asynccontextmanager
+async def reading(state: CliState, address: StoreAddress) -> AsyncGenerator[StoreLifecycle, None]:
+    """The store, open for reading, with the run's plugins."""
+    async with open_for_reading(address, state.plugins(address.plugins)) as store:
+        yield store
+
+
+def store_of(state: CliState, address: StoreAddress) -> StoreLifecycle:
+    """The store, not open."""
+    return make_store_at(address, state.plugins(address.plugins))
+
+
+def seconds(text: str) -> float:
+    """Seconds of an age such as ``90s``, ``15m``, ``12h``, ``7d`` or ``2w``.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip())
+    if match is None:
+        raise ConfigError(f"Age {text!r} is none: write a number and s, m, h, d or w, such as 7d")
+    return float(match[1]) * _SECONDS[match[2]]

@@ -1,0 +1,114 @@
+"""From what a user types to the store it means."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agl_core.config import RunConfig, StoreConfig
+from agl_core.config.loader import RESOLVED, load_config, validate
+from agl_core.errors import ConfigError
+from agl_core.interfaces import StoreLifecycle
+from agl_core.plugins import PluginManager
+from agl_core.store.reader import Readable
+
+STORE_FILE: Final = "store.db"
+"""Name of the database in a run's directory, unless ``store.path`` says otherwise."""
+_CONFIGURATIONS: Final = (".toml", ".yaml", ".yml", ".json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreAddress:
+    """Where records lie."""
+
+    config: StoreConfig
+    directory: Path
+    """Of the run."""
+    run: RunConfig | None = None
+    """The run's configuration; None where the target is but a store."""
+
+    @property
+    def plugins(self) -> list[str]:
+        """Plugin files that the run loads."""
+        return list(self.run.plugins) if self.run is not None else []
+
+
+def locate_store(target: str | Path) -> StoreAddress:
+    """Find the store of a run's directory, a configuration, a database file or a URL.
+
+    Raises:
+        ConfigError: the target is none of these, or its records are gone.
+    """
+    text = str(target)
+    if text.startswith(("http://", "https://")):
+        config = validate(StoreConfig, {"name": "http", "url": text}, where="store")
+        return StoreAddress(config=config, directory=Path())
+    path = Path(text).expanduser()
+    if path.is_dir():
+        address = _of_directory(path)
+    elif path.suffix.lower() in _CONFIGURATIONS:
+        run = load_config(path)
+        place = path.parent if path.name == RESOLVED else Path(run.directory) / run.name
+        address = StoreAddress(config=run.store, directory=place, run=run)
+    elif path.is_file():
+        config = StoreConfig(name="sqlite", path=str(path))
+        address = StoreAddress(config=config, directory=path.parent)
+    else:
+        raise ConfigError(
+            f"{text!r} is no run's directory, configuration, store file or http:// address: "
+            f"there is nothing there"
+        )
+    _check_kept(address)
+    return address
+
+
+def _of_directory(path: Path) -> StoreAddress:
+    if (path / RESOLVED).is_file():
+        run = load_config(path / RESOLVED)
+        return StoreAddress(config=run.store, directory=path, run=run)
+    if (path / STORE_FILE).is_file():
+        config = StoreConfig(name="sqlite", path=str(path / STORE_FILE))
+        return StoreAddress(config=config, directory=path)
+    raise ConfigError(
+        f"{str(path)!r} is no run's directory: it has no {RESOLVED}. Runs lie in "
+        f"<directory>/<name> of their configuration, by default agl_runs/run"
+    )
+
+
+def _check_kept(address: StoreAddress) -> None:
+    if address.config.name == "memory":
+        raise ConfigError(
+            f"Run {str(address.directory)!r} kept its records in memory: they are gone"
+        )
+    file = Path(address.config.path or address.directory / STORE_FILE)
+    if address.config.name == "sqlite" and not file.is_file():
+        raise ConfigError(
+            f"Run {str(address.directory)!r} has no store: there is no file {str(file)!r}"
+        )
+
+
+def make_store_at(address: StoreAddress, plugins: PluginManager) -> StoreLifecycle:
+    """The store at an address, not yet open."""
+    name = address.config.name
+    return plugins.registry("stores").create(name, address.config, address.directory)
+
+
+@asynccontextmanager
+async def open_for_reading(
+    address: StoreAddress, plugins: PluginManager
+) -> AsyncGenerator[StoreLifecycle, None]:
+    """Open a store to look at it, whether or not its run goes on.
+
+    A store of a kind that has no way of its own to be read (`Readable`) is opened plainly.
+    """
+    store = make_store_at(address, plugins)
+    if isinstance(store, Readable):
+        store = store.reader()
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()

@@ -1,0 +1,125 @@
+"""Give back the space of spans that nobody needs any more."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import msgspec
+from msgspec.structs import replace
+
+from agl_core.store._schema import FileSettings, store_errors
+from agl_core.store._sql import SqlRecords, key
+from agl_core.store.reader import connect_existing
+
+_ROLLOUTS_PER_WRITE = 100
+"""Few enough that a run which writes to the file meanwhile hardly waits."""
+_PAGES_PER_PIECE = 256
+_CHECKPOINT_WAIT_MS = 1000
+
+
+class Pruned(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pruning deleted, or would delete."""
+
+    rollouts: int = 0
+    """Rollouts that had spans."""
+    spans: int = 0
+    size: int = 0
+    """Bytes of the spans' records."""
+    kept: int = 0
+    """Rollouts that were asked for and left alone, because they are not final."""
+
+    def __add__(self, other: Pruned) -> Pruned:
+        return Pruned(
+            rollouts=self.rollouts + other.rollouts,
+            spans=self.spans + other.spans,
+            size=self.size + other.size,
+            kept=self.kept + other.kept,
+        )
+
+
+@runtime_checkable
+class Prunable(Protocol):
+    """A store that can delete spans for good, open or not."""
+
+    async def prune(self, rollout_ids: Sequence[str], *, dry_run: bool = False) -> Pruned:
+        """Delete the spans of those rollouts that are final, and mark them as consumed.
+
+        Rollouts, attempts, failures and outputs stay.
+
+        Args:
+            rollout_ids: Which; unknown ids and rollouts that are not final are left alone.
+            dry_run: Count only.
+        """
+        ...
+
+
+def prune_file(settings: FileSettings, rollout_ids: Sequence[str], *, dry_run: bool) -> Pruned:
+    """`Prunable.prune` on a file, through a connection of its own; others may be using it."""
+    total = Pruned()
+    with store_errors(settings):
+        connection = connect_existing(settings, mode="ro" if dry_run else "rw")
+        try:
+            for start in range(0, len(rollout_ids), _ROLLOUTS_PER_WRITE):
+                piece = rollout_ids[start : start + _ROLLOUTS_PER_WRITE]
+                total += _prune(connection, piece, dry_run=dry_run)
+            if not dry_run:
+                _reclaim(connection)
+        finally:
+            connection.close()
+    return total
+
+
+def _prune(connection: sqlite3.Connection, ids: Sequence[str], *, dry_run: bool) -> Pruned:
+    connection.execute("BEGIN" if dry_run else "BEGIN IMMEDIATE")
+    try:
+        records = SqlRecords(connection)
+        found = records.rollouts(ids)
+        final = [rollout for rollout in found.values() if rollout.status.final]
+        sizes = [_size(connection, rollout.id) for rollout in final]
+        pruned = Pruned(
+            rollouts=sum(1 for spans, _ in sizes if spans),
+            spans=sum(spans for spans, _ in sizes),
+            size=sum(size for _, size in sizes),
+            kept=len(found) - len(final),
+        )
+        if not dry_run:
+            records.drop_spans([rollout.id for rollout in final])
+            for rollout in final:
+                records.save_rollout(replace(rollout, consumed=True))
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    return pruned
+
+
+def _size(connection: sqlite3.Connection, rollout_id: str) -> tuple[int, int]:
+    """Number and bytes of a rollout's spans."""
+    return connection.execute(
+        "SELECT count(*), coalesce(sum(length(spans.body)), 0) FROM spans "
+        "JOIN attempts ON attempts.number = spans.attempt "
+        "WHERE attempts.rollout = (SELECT number FROM rollouts WHERE id = ?)",
+        (key(rollout_id),),
+    ).fetchone()
+
+
+def _reclaim(connection: sqlite3.Connection) -> None:
+    """Shorten the file by its free pages, in pieces, and empty the write-ahead log if nobody reads.
+
+    A file that was not set up for it keeps its pages and fills them again.
+    """
+    free = _free_pages(connection)
+    while free:
+        connection.execute(f"PRAGMA incremental_vacuum({_PAGES_PER_PIECE})").fetchall()
+        before, free = free, _free_pages(connection)
+        if free >= before:
+            break
+    connection.execute(f"PRAGMA busy_timeout = {_CHECKPOINT_WAIT_MS}")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _free_pages(connection: sqlite3.Connection) -> int:
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    return free

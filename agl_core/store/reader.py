@@ -1,0 +1,128 @@
+"""A store's file opened by somebody who only looks."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal, NoReturn, Protocol, TypeVar, runtime_checkable
+
+from agl_core.errors import StoreError
+from agl_core.interfaces import StoreLifecycle
+from agl_core.store._operations import Operations
+from agl_core.store._records import Records
+from agl_core.store._schema import SCHEMA_VERSION, FileSettings, store_errors
+from agl_core.store._shell import StoreShell
+from agl_core.store._sql import SqlRecords
+
+T = TypeVar("T")
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """A store that can be looked at without taking part in it."""
+
+    def reader(self) -> StoreLifecycle:
+        """The same records, not yet open, to be read only.
+
+        Opening it queues nothing again and ends nothing, whether or not others hold the store.
+        """
+        ...
+
+
+class SqliteReader(StoreShell):
+    """Reads a file and changes nothing in it; a method that would write raises StoreError.
+
+    It takes no share in the file's ownership, so whoever opens the store beside it may still find
+    itself alone, and it ends no attempt that is overdue.
+    """
+
+    _look_again_s = 1.0
+
+    def __init__(self, settings: FileSettings) -> None:
+        super().__init__(retention="keep", clock=None)
+        self._settings = settings
+
+    async def open(self) -> None:
+        """Open the file.
+
+        Raises:
+            StoreError: it is open already, there is none, or it is no store.
+        """
+        if self._open:
+            raise StoreError("The store is open already: open() it once, close() it after use")
+        await self._start()
+        self._open = True
+
+    async def _start(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="agl-store-reader")
+        try:
+            self._reading = await self._in_thread(self._connect)
+        except StoreError:
+            self._thread.shutdown()
+            raise
+
+    def _connect(self) -> sqlite3.Connection:
+        with store_errors(self._settings):
+            return connect_existing(self._settings, mode="ro")
+
+    async def _stop(self) -> None:
+        await self._in_thread(self._reading.close)
+        self._thread.shutdown()
+
+    def _submit(self, operation: Callable[[Operations], T]) -> NoReturn:
+        del operation
+        raise StoreError(
+            f"The store in {self._settings.path} was opened for reading: open it with open() to "
+            f"change it"
+        )
+
+    async def _read(self, query: Callable[[Records], T]) -> T:
+        return await self._in_thread(lambda: self._query(query))
+
+    def _query(self, query: Callable[[Records], T]) -> T:
+        with store_errors(self._settings):
+            self._reading.execute("BEGIN")
+            try:
+                return query(SqlRecords(self._reading))
+            finally:
+                self._reading.execute("ROLLBACK")
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+
+def connect_existing(settings: FileSettings, *, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
+    """Connect to a file that is a store already; none is made.
+
+    Raises:
+        StoreError: there is no file, or it is no store that this version reads.
+    """
+    path = settings.path
+    if not path.is_file():
+        raise StoreError(f"There is no store in {path}: the file does not exist")
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=settings.busy_timeout_s,
+        isolation_level=None,
+    )
+    try:
+        _check_schema(connection, settings)
+    except (sqlite3.Error, StoreError):
+        connection.close()
+        raise
+    return connection
+
+
+def _check_schema(connection: sqlite3.Connection, settings: FileSettings) -> None:
+    rows = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema'")
+    if rows.fetchone() is None:
+        raise StoreError(f"{settings.path} is no store: it has no table of agl-core's")
+    (version,) = connection.execute("SELECT version FROM schema").fetchone()
+    if version > SCHEMA_VERSION:
+        raise StoreError(
+            f"{settings.path} was written by a newer agl-core (schema {version}, this one reads "
+            f"up to {SCHEMA_VERSION}): upgrade agl-core"
+        )
