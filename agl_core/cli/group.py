@@ -7,7 +7,6 @@ import traceback
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from agl_core.builtin import load_plugins
 from agl_core.cli.output import tolerate_any_console, warnings_shown
 from agl_core.errors import AglError, ConfigError, PluginError
 from agl_core.plugins import PluginManager
+from agl_core.plugins.requirements import own_version
 
 INTERRUPTED = 130
 """Exit status after Ctrl+C, as shells expect it."""
@@ -128,16 +128,9 @@ def _paragraph(error: AglError) -> str:
     return f"Error: {text}{hint}"
 
 
-def _version() -> str:
-    try:
-        return metadata.version("agl-core")
-    except metadata.PackageNotFoundError:
-        return "unknown"
-
-
 def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
-        click.echo(f"agl-core {_version()}")
+        click.echo(f"agl-core {own_version()}")
         ctx.exit()
 
 

@@ -9,6 +9,14 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
 
+def own_version() -> str:
+    """Of agl-core itself; ``unknown`` where it runs without being installed."""
+    try:
+        return metadata.version("agl-core")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
 def requirements(distribution: str, extra: str | None) -> list[Requirement]:
     """What `extra` of `distribution` brings to this machine, its own nested extras followed.
 

@@ -18,6 +18,11 @@ class RunnerOptions:
     """Between heartbeats; a third of the shortest lease in flight when None."""
     grace_s: float = 1.0
     """How long cancelled user code may take to end before it is abandoned."""
+    outside: bool = False
+    """It serves a run of another process: what it loses travels there with the attempts that it
+    ends, and attempts that it gives up are LOST, for another runner to take, not CANCELLED."""
+    max_abandoned: int | None = None
+    """With more pieces of user code that could not be stopped, it claims nothing more and ends."""
     on_started: Callable[[Rollout, Attempt], None] | None = None
     """Called before the agent; what it raises stops the runner."""
     on_finished: Callable[[Rollout, Attempt, Sequence[Span]], None] | None = None

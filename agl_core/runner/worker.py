@@ -15,8 +15,10 @@ from msgspec.structs import replace
 
 from agl_core.errors import StaleAttemptError, StoreError
 from agl_core.interfaces import Gateway, Store
+from agl_core.plugins.requirements import own_version
 from agl_core.runner.attempt import Agent, AttemptRun, Ending, Score
 from agl_core.runner.heartbeat import Flight, Heartbeats
+from agl_core.runner.ledger import Ledger, span_of
 from agl_core.runner.limits import Limits
 from agl_core.runner.options import RunnerOptions
 from agl_core.runner.process import gateway_environment
@@ -72,17 +74,20 @@ class Runner:
         self._agent = agent
         self._rewards = rewards
         self._options = options or RunnerOptions()
-        self._worker = f"{socket.gethostname()}-{os.getpid()}"
+        self._worker = f"{socket.gethostname()}-{os.getpid()}/{own_version()}"
         self._flights: dict[str, Flight] = {}
+        self._ledger = Ledger()
         self._heartbeats = Heartbeats(
-            store, self._flights, interval_s=self._options.heartbeat_s, count=self._count
+            store, self._flights, interval_s=self._options.heartbeat_s, count=self._ledger.count
         )
         self._resources: Resources | None = None
         self._abandoned: list[threading.Thread | asyncio.Task[Any]] = []
         self._seen_failures: set[tuple[FailureKind, str]] = set()
-        self._lock = threading.Lock()
-        self.losses = Losses()
+
+    @property
+    def losses(self) -> Losses:
         """Counts by cause, for as long as the runner lives."""
+        return self._ledger.losses
 
     @property
     def abandoned(self) -> int:
@@ -93,12 +98,18 @@ class Runner:
         self._abandoned = [each for each in self._abandoned if _runs(each)]
         return len(self._abandoned)
 
+    @property
+    def worn(self) -> bool:
+        """Whether it has abandoned more than its options allow, and so claims nothing more."""
+        most = self._options.max_abandoned
+        return most is not None and self.abandoned > most
+
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set, then let the attempts in flight end.
+        """Serve until `stop` is set or it is `worn`, then let the attempts in flight end.
 
         Meanwhile agl is attached to the process, and ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``
         name the gateway. When cancelled, the attempts in flight are stopped and stored as
-        CANCELLED first; a second cancellation stops at once.
+        CANCELLED (or LOST, see the options) first; a second cancellation stops at once.
 
         Raises:
             StoreError: the store failed; an attempt that lost its fence is counted instead.
@@ -125,7 +136,7 @@ class Runner:
     async def _claim_until(self, stopping: asyncio.Task[Any], beating: asyncio.Task[None]) -> None:
         claiming: asyncio.Task[list[Claim]] | None = None
         try:
-            while not stopping.done():
+            while not stopping.done() and not self.worn:
                 free = self._options.concurrency - len(self._flights)
                 if claiming is None and free > 0:
                     claiming = asyncio.create_task(self._store.claim(self._worker, limit=free))
@@ -168,10 +179,10 @@ class Runner:
             if flight.revoked:
                 await self._give_up(flight, "revoked_attempt")
                 return
-            await self._end(flight, _cancelled("The runner was stopped"))
+            await self._end(flight, self._given_up("The runner was stopped"))
             raise
         except BaseException as error:
-            await self._end(flight, _cancelled(f"The runner failed: {type(error).__name__}"))
+            await self._end(flight, self._given_up(f"The runner failed: {type(error).__name__}"))
             raise
         else:
             await self._end(flight, ending)
@@ -218,9 +229,13 @@ class Runner:
         attempt_id = flight.claim.attempt.id
         await self._gateway.seal(attempt_id)
         spans = flight.recorder.drain()
-        self._count("dropped_span", flight.recorder.dropped)
+        self._ledger.count("dropped_span", flight.recorder.dropped)
         output, cut = bounded(ending.output, MAX_OUTPUT_CHARS)
-        self._count("truncated_value", flight.recorder.truncated + cut)
+        self._ledger.count("truncated_value", flight.recorder.truncated + cut)
+        carried = self._ledger.take() if self._options.outside else Losses()
+        if carried.counts:
+            after = spans[-1].sequence if spans else 0
+            spans.append(span_of(carried, flight.claim.attempt, after=after))
         try:
             attempt = await self._store.finish(
                 attempt_id,
@@ -230,7 +245,8 @@ class Runner:
                 output=output,
             )
         except StaleAttemptError:
-            self._count("late_attempt")
+            self._ledger.put_back(carried)
+            self._ledger.count("late_attempt")
             return
         if self._options.on_finished is not None:
             self._options.on_finished(flight.claim.rollout, attempt, spans)
@@ -238,7 +254,7 @@ class Runner:
     async def _give_up(self, flight: Flight, cause: str) -> None:
         """The store has ended this attempt itself: nothing of it can be stored any more."""
         flight.ending = True
-        self._count(cause)
+        self._ledger.count(cause)
         await self._gateway.seal(flight.claim.attempt.id)
         flight.recorder.drain()
 
@@ -254,12 +270,12 @@ class Runner:
                 _log.error("An attempt could not be ended", exc_info=ended)
         for flight in flights:
             if not flight.ending:  # cancelled before its first step
-                await self._end(flight, _cancelled("The runner was stopped"))
+                await self._end(flight, self._given_up("The runner was stopped"))
 
     def _abandon(self, runs: threading.Thread | asyncio.Task[Any]) -> None:
         self._abandoned.append(runs)
         kind = "thread" if isinstance(runs, threading.Thread) else "task"
-        self._count(f"abandoned_{kind}")
+        self._ledger.count(f"abandoned_{kind}")
         _log.warning("A %s of user code could not be stopped and is left to itself", kind)
 
     def _report(self, attempt: Attempt, failure: Failure) -> None:
@@ -281,7 +297,7 @@ class Runner:
         if graced and not loop.is_closed():
             asyncio.run_coroutine_threadsafe(self._deliver(span), loop)
         else:
-            self._count(f"late_{span.kind.value}")
+            self._ledger.count(f"late_{span.kind.value}")
 
     async def _deliver(self, span: Span) -> None:
         """The store decides whether a late reward still counts."""
@@ -290,16 +306,14 @@ class Runner:
         except StoreError:
             _log.warning("The store did not take a late reward", exc_info=True)
             late = 1
-        self._count(f"late_{span.kind.value}", late)
+        self._ledger.count(f"late_{span.kind.value}", late)
 
-    def _count(self, cause: str, n: int = 1) -> None:
-        with self._lock:  # agents' threads count too
-            self.losses.add(cause, n)
-
-
-def _cancelled(message: str) -> Ending:
-    failure = Failure(kind=FailureKind.CANCELLED, message=message)
-    return Ending(status=AttemptStatus.CANCELLED, failure=failure)
+    def _given_up(self, reason: str) -> Ending:
+        """Of an attempt that the runner stopped: nobody else would run it in its own process."""
+        status, kind = AttemptStatus.CANCELLED, FailureKind.CANCELLED
+        if self._options.outside:
+            status, kind = AttemptStatus.LOST, FailureKind.LOST
+        return Ending(status=status, failure=Failure(kind=kind, message=reason))
 
 
 def _runs(each: threading.Thread | asyncio.Task[Any]) -> bool:
