@@ -1,0 +1,1 @@
+"""Parley for agl-core."""

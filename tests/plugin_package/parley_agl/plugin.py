@@ -1,0 +1,44 @@
+"""What agl-core is told; importing this loads neither the framework nor what is offered."""
+
+from __future__ import annotations
+
+from agl_core import hookimpl
+from agl_core.interfaces import Register
+
+
+@hookimpl
+def agl_register_integrations(register: Register) -> None:
+    register(
+        "parley",
+        "parley_agl.integration:ParleyIntegration",
+        summary="Parley: agents by the names of their speakers",
+    )
+
+
+@hookimpl
+def agl_register_rewards(register: Register) -> None:
+    register(
+        "concise",
+        "parley_agl.concise:Concise",
+        config="parley_agl.concise:ConciseOptions",
+        summary="The expected text is there, in few words",
+    )
+
+
+@hookimpl
+def agl_register_algorithms(register: Register) -> None:
+    register(
+        "rank",
+        "parley_agl.rank:Rank",
+        config="parley_agl.rank:RankOptions",
+        summary="Each attempt by the share of its siblings that it beats",
+    )
+
+
+@hookimpl
+def agl_register_commands(register: Register) -> None:
+    register(
+        "parley",
+        "parley_agl.command:command",
+        summary="show the advantages that rank gives to a group of returns",
+    )

@@ -1,0 +1,136 @@
+"""A distribution of somebody else's, installed: found, listed, run, and trained with."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from importlib import import_module, metadata
+from pathlib import Path
+
+import pytest
+from parley import Speaker
+
+import agl_core
+
+HERE = Path(__file__).parent
+
+AGENT = """
+import agl_core as agl
+from parley import Speaker
+
+def run_agent(task):
+    llm = agl.current().llm
+    speakers = (Speaker(name, llm.model, llm.base_url, llm.api_key) for name in ("planner", "writer"))
+    text = task.input
+    for speaker in speakers:
+        text = speaker.say(text)
+    return text
+"""
+RUN = {
+    "name": "run",
+    "agent": "agent.py:run_agent",
+    "agents": ["writer"],
+    "model": "bandit",
+    "plugins": [str(HERE / "bandit.py")],
+    "tasks": {"train": "tasks.jsonl"},
+    "rewards": [{"name": "concise", "words": 1}],
+    "store": {"name": "memory"},
+    "engine": {"name": "bandit"},
+    "algorithm": {"name": "rank", "lr": 1.0, "group_size": 8, "weighting": "attempt"},
+    "train": {"steps": 15, "tasks_per_step": 2},
+}
+
+
+@pytest.fixture
+def agl(tmp_path):
+    """Run ``agl`` in a folder and an interpreter of its own."""
+
+    def run(*arguments, code=0):
+        done = subprocess.run(
+            [sys.executable, "-m", "agl_core.cli", *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+def row(listing, name):
+    return next(line for line in listing.splitlines() if line.split()[:1] == [name])
+
+
+def test_it_is_listed_with_version_and_state(agl):
+    listing = agl("plugins")
+    version = metadata.version("parley-agents")
+    assert f"parley-agents {version}" in row(listing, "parley")
+    assert " ok " in row(listing, "parley")
+    for offer in (
+        "integrations: parley",
+        "rewards: concise",
+        "algorithms: rank",
+        "commands: parley",
+    ):
+        assert offer in listing
+
+
+def test_its_command_runs(agl):
+    assert "parley" in agl("--help")
+    assert agl("parley", "0", "2", "-1").splitlines() == ["0  +0.000", "2  +1.000", "-1  -1.000"]
+
+
+def test_a_run_trains_with_its_reward_and_algorithm_while_its_integration_names_the_agents(
+    agl, tmp_path
+):
+    (tmp_path / "agent.py").write_text(AGENT, encoding="utf-8")
+    rows = [json.dumps({"input": f"question {n}", "expected": "yes"}) for n in range(4)]
+    (tmp_path / "tasks.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    (tmp_path / "run.json").write_text(json.dumps(RUN), encoding="utf-8")
+    agl("train", "run.json", "--json", "report.json")
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    rewards = [step["reward"] for step in report["steps"]]
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.2
+    trained, frozen = report["policies"]["trained"], report["policies"]["frozen"]
+    assert trained["sha256_before"] != trained["sha256_after"]
+    assert frozen["sha256_before"] == frozen["sha256_after"]
+    assert report["calls"] == 15 * 2 * 8 * 2
+    assert not report["lost"].keys() - {"groups_without_signal"}
+
+
+def test_a_run_without_the_plugin_says_what_is_missing(agl, tmp_path, monkeypatch):
+    (tmp_path / "agent.py").write_text(AGENT, encoding="utf-8")
+    (tmp_path / "run.json").write_text(json.dumps(RUN), encoding="utf-8")
+    monkeypatch.setenv("AGL_DISABLE_PLUGINS", "parley")
+    assert "disabled" in row(agl("plugins"), "parley")
+    assert "Unknown reward 'concise'" in agl("train", "run.json", code=2)
+
+
+def test_the_integration_attaches_with_all_others():
+    before = list(Speaker.around)
+    attachment = agl_core.attach()
+    assert len(Speaker.around) == len(before) + 1
+    attachment.detach()
+    assert Speaker.around == before
+
+
+def test_it_uses_public_names_only():
+    used = 0
+    for path in sorted((HERE / "parley_agl").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                assert not any(each.name.startswith("agl_core") for each in node.names)
+            if not isinstance(node, ast.ImportFrom) or not node.module.startswith("agl_core"):
+                continue
+            assert not any(part.startswith("_") for part in node.module.split("."))
+            public = getattr(import_module(node.module), "__all__", None)
+            for each in node.names:
+                used += 1
+                assert not each.name.startswith("_")
+                assert public is None or each.name in public or each.name == "semconv"
+    assert used

@@ -1,0 +1,139 @@
+"""The plugin through the contracts that agl-core ships."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import ClassVar
+
+import httpx
+import msgspec
+import pytest
+from parley import Speaker, Tool
+from parley_agl.concise import Concise
+from parley_agl.integration import ParleyIntegration
+from parley_agl.rank import Rank, RankOptions, rank_advantages
+
+from agl_core import AttemptRecord, Task
+from agl_core.testing.algorithm_contract import AlgorithmContract
+from agl_core.testing.attempts import ScriptedAttempt
+from agl_core.testing.integration_contract import IntegrationContract
+from agl_core.testing.plugin_contract import PluginContract
+from agl_core.testing.reward_contract import RewardContract
+from agl_core.testing.scenario import (
+    JUDGE,
+    PLANNER,
+    SYSTEM,
+    TOOL,
+    TOOL_RESULT,
+    WRITER,
+    Job,
+    ScenarioProgram,
+)
+
+
+def _speaker(job: Job, name: str, *tools: Tool) -> Speaker:
+    return Speaker(name, job.model(name), job.base_url, job.api_key, SYSTEM, tools)
+
+
+def _planner(job: Job) -> Speaker:
+    return _speaker(job, PLANNER, Tool(TOOL, lambda _: TOOL_RESULT))
+
+
+class ParleyProgram(ScenarioProgram):
+    """The scenario in Parley."""
+
+    lacks: ClassVar = {
+        "stream": "Parley does not stream",
+        "astream": "Parley does not stream",
+        "structured": "Parley's answers are plain text",
+    }
+
+    def run(self, job: Job) -> str:
+        return _speaker(job, WRITER).say(_planner(job).say(job.question))
+
+    async def arun(self, job: Job) -> str:
+        return await _speaker(job, WRITER).asay(await _planner(job).asay(job.question))
+
+    async def parallel(self, job: Job) -> list[str]:
+        speakers = (_speaker(job, PLANNER), _speaker(job, WRITER))
+        return list(await asyncio.gather(*(each.asay(job.question) for each in speakers)))
+
+    def delegate(self, job: Job) -> str:
+        writer = Tool(TOOL, lambda item: _speaker(job, WRITER).say(item))
+        return _speaker(job, PLANNER, writer).say(job.question)
+
+    def judge(self, job: Job) -> str:
+        def review(item: str) -> str:
+            body = {"model": job.model(JUDGE), "messages": [{"role": "user", "content": item}]}
+            headers = {"authorization": f"Bearer {job.api_key}"}
+            answer = httpx.post(f"{job.base_url}/chat/completions", json=body, headers=headers)
+            return answer.json()["choices"][0]["message"]["content"]
+
+        return _speaker(job, PLANNER, Tool(TOOL, review)).say(job.question)
+
+    def fail(self, job: Job, error: Exception) -> str:
+        def broken(_item: str) -> str:
+            raise error
+
+        return _speaker(job, PLANNER, Tool(TOOL, broken)).say(job.question)
+
+
+class TestPlugin(PluginContract):
+    plugin = "parley_agl.plugin"
+    frameworks = ("parley", "httpx")
+
+
+class TestIntegration(IntegrationContract):
+    package = "parley_agl"
+    frameworks = ("parley",)
+
+    def integration(self) -> ParleyIntegration:
+        return ParleyIntegration()
+
+    def program(self) -> ParleyProgram:
+        return ParleyProgram()
+
+    def framework_state(self) -> list[object]:
+        return list(Speaker.around)
+
+
+class TestReward(RewardContract):
+    @pytest.fixture
+    def reward(self) -> Concise:
+        return Concise(words=2)
+
+    @pytest.fixture
+    def records(self) -> list[AttemptRecord]:
+        return [_record("1", "seven"), _record("2", "it is eight"), _record("3", "it is seven now")]
+
+
+class TestAlgorithm(AlgorithmContract):
+    @pytest.fixture
+    def build_algorithm(self):
+        return lambda: Rank(RankOptions())
+
+
+def _record(name: str, output: str) -> AttemptRecord:
+    script = ScriptedAttempt(name)
+    script.call("writer", [1, 2], [3])
+    record = script.record()
+    return AttemptRecord(
+        rollout=msgspec.structs.replace(record.rollout, task=Task(id=name, expected="seven")),
+        attempt=msgspec.structs.replace(record.attempt, output=output),
+        spans=record.spans,
+    )
+
+
+def test_length_costs_and_never_more_than_there_is() -> None:
+    record = _record("1", "")
+    reward = Concise(words=2, cost=0.25)
+    task = record.rollout.task
+    assert reward(task, "seven", record) == 1.0
+    assert reward(task, "it is seven then", record) == 0.5
+    assert reward(task, "seven" + " or so" * 20, record) == 0.0
+    assert reward(task, "eight", record) == 0.0
+
+
+def test_ranks_do_not_depend_on_the_scale() -> None:
+    assert rank_advantages([0.0, 100.0, 0.5]) == [-1.0, 1.0, 0.0]
+    assert rank_advantages([1.0, 1.0, 2.0]) == [-0.5, -0.5, 1.0]
