@@ -67,8 +67,15 @@ class Rooms:
 
 
 @asynccontextmanager
-async def open_rooms(plan: Blueprint, *, training: bool) -> AsyncGenerator[Rooms]:
+async def open_rooms(
+    plan: Blueprint, *, training: bool, probe: bool = True
+) -> AsyncGenerator[Rooms]:
     """Open store, engine, gateway and runner and attach to the process.
+
+    Args:
+        plan: What they are built from.
+        training: False to evaluate only: nothing needs to be trainable then.
+        probe: Refuse a trained policy whose backend gives no token ids.
 
     Raises:
         ConfigError: a name, path or option is wrong.
@@ -99,18 +106,19 @@ async def open_rooms(plan: Blueprint, *, training: bool) -> AsyncGenerator[Rooms
         gateway = await _gateway(stack, config, store, engine)
         for policy in policies:
             await gateway.route(policy, engine.backend(policy.name))
-            if policy.trainable:
+            if policy.trainable and probe:
                 await gateway.probe(policy.name)
         runner = _runner(plan, store, gateway)
         stack.callback(attach(integrations=make_integrations(plan.plugins)).detach)
-        counted = _Counted([gateway.losses, runner.losses])
+        source = RolloutSource(store, config)
+        counted = _Counted([gateway.losses, runner.losses, source.losses])
         yield Rooms(
             store=store,
             gateway=gateway,
             engine=engine,
             runner=runner,
             adapter=adapter,
-            source=RolloutSource(store, config),
+            source=source,
             events=Events(plan.plugins.observe, plan.observers, take_losses=counted.take),
             policies=policies,
             algorithm=algorithm,

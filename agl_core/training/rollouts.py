@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agl_core import semconv
 from agl_core.config import RunConfig
 from agl_core.interfaces import AttemptRecord, Store
 from agl_core.training.sampler import derive_seed
 from agl_core.types import (
     FailureKind,
     Limits,
+    Losses,
     Mode,
     Resources,
     Rollout,
@@ -42,6 +44,9 @@ class RolloutSource:
     def __init__(self, store: Store, config: RunConfig) -> None:
         self._store = store
         self._config = config
+        self.losses = Losses()
+        """What the attempts do not show that are used: those before them, as
+        ``attempts_retried_<kind>``, and what runners in other processes counted."""
 
     def make(self, plan: RolloutPlan) -> list[Rollout]:
         """One rollout per task and sample; those of one task share a group."""
@@ -58,6 +63,7 @@ class RolloutSource:
         final = await self._store.wait(ids)
         await self._grace(final)
         spans = await self._store.spans(ids)
+        self._count(final, spans)
         by_attempt: dict[str, list[Span]] = {}
         for span in spans:
             by_attempt.setdefault(span.attempt_id, []).append(span)
@@ -91,13 +97,21 @@ class RolloutSource:
             )
         return len(left)
 
+    def _count(self, final: Sequence[Rollout], spans: Sequence[Span]) -> None:
+        for rollout in final:
+            for attempt in rollout.attempts[:-1]:
+                kind = attempt.failure.kind if attempt.failure is not None else FailureKind.LOST
+                self.losses.add(f"attempts_retried_{kind.value}")
+        for span in spans:
+            self.losses.merge(Losses(counts=span.attributes.get(semconv.AGL_LOST, {})))
+
     async def _grace(self, final: Sequence[Rollout]) -> None:
         """Late rewards are taken for `reward_grace_s` after an attempt's end."""
         grace_s = self._config.capture.reward_grace_s
         ended = max((rollout.attempts[-1].ended_at or 0.0 for rollout in final), default=0.0)
         left_s = ended + grace_s - time.time()
         if grace_s and left_s > 0:
-            await asyncio.sleep(left_s)
+            await asyncio.sleep(min(left_s, grace_s))  # the clock may have been set back
 
     def _rollout(self, plan: RolloutPlan, task: Task, sample: int) -> Rollout:
         config = self._config

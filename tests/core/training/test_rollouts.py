@@ -1,0 +1,63 @@
+"""Rollouts of a step: what is collected, and what is counted beside it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agl_core import semconv
+from agl_core.config.loader import resolve
+from agl_core.store.memory import MemoryStore
+from agl_core.training.rollouts import RolloutPlan, RolloutSource
+from agl_core.types import AttemptStatus, Failure, FailureKind, Span, SpanKind, Task
+
+PLAN = RolloutPlan(
+    tasks=[Task(id="t", input=0)], samples=2, mode="train", step=0, resources_version=0
+)
+
+
+@pytest.fixture
+async def store():
+    memory = MemoryStore()
+    await memory.open()
+    yield memory
+    await memory.close()
+
+
+def losing(claim, number, **lost):
+    return Span(
+        id=f"span-{claim.attempt.id}-{number}",
+        rollout_id=claim.rollout.id,
+        attempt_id=claim.attempt.id,
+        kind=SpanKind.MESSAGE,
+        name=semconv.AGL_LOST,
+        attributes={semconv.AGL_LOST: lost},
+    )
+
+
+async def test_retries_and_what_runners_lost_are_counted(store):
+    source = RolloutSource(store, resolve({"name": "r", "rollout": {"max_attempts": 3}}))
+    running = asyncio.create_task(source.run(PLAN))
+    (first,) = await store.claim("a")
+    await store.finish(
+        first.attempt.id,
+        status=AttemptStatus.FAILED,
+        failure=Failure(kind=FailureKind.ENGINE, message="away"),
+        spans=[losing(first, 0, late_span=2)],
+    )
+    (second,) = await store.claim("a")
+    await store.finish(second.attempt.id, status=AttemptStatus.LOST)
+    for claim in await store.claim("b", limit=2):
+        await store.finish(
+            claim.attempt.id,
+            status=AttemptStatus.SUCCEEDED,
+            spans=[losing(claim, 0, late_span=1, dropped_span=4)],
+        )
+    await running
+    assert source.losses.counts == {
+        "attempts_retried_engine": 1,
+        "attempts_retried_lost": 1,
+        "late_span": 4,
+        "dropped_span": 8,
+    }
