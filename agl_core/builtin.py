@@ -94,6 +94,7 @@ def agl_register_commands(register: Register) -> None:
     for name, summary in (
         ("train", "train the named agents of an agent program"),
         ("eval", "score an agent program on its validation tasks"),
+        ("doctor", "try a run on a few tasks and say what is wrong with it"),
         ("trace", "show what happened inside a run's rollouts"),
         ("store", "look at a run's records, thin them out, take them elsewhere"),
         ("plugins", "list plugins with version and state"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from agl_core.adapters import forest
+from agl_core.app.doctor import TrialPlan, diagnose
 from agl_core.app.parts import Inputs, config_digest, make_agent, make_scorer, make_tasks
 from agl_core.app.rooms import Blueprint, Rooms, beside, open_rooms
 from agl_core.builtin import load_plugins
@@ -22,11 +23,14 @@ from agl_core.training.evaluator import Evaluator
 from agl_core.training.groups import GroupBuilder
 from agl_core.training.loop import LoopRooms, TrainingLoop
 from agl_core.training.resources import make_resources
-from agl_core.types import Evaluation, Report, Task
+from agl_core.training.sampler import TaskSampler
+from agl_core.types import Diagnosis, Evaluation, Report, Task
 
 REPORT = "report.json"
 EVALUATIONS = "eval"
 """Folder of a run that holds the records of evaluations apart from training."""
+DOCTOR = "doctor"
+"""The same for trials."""
 
 
 class App:
@@ -101,7 +105,7 @@ class App:
         tasks = self._val_tasks() or make_tasks(
             self._inputs.tasks, self._config.tasks.train, "train"
         )
-        async with open_rooms(_apart(self._plan), training=False) as rooms:
+        async with open_rooms(_apart(self._plan, EVALUATIONS), training=False) as rooms:
             await rooms.source.abandon(self._config.name)
             step = await _load(rooms, Path(checkpoint)) if checkpoint is not None else 0
             evaluator = Evaluator(rooms.source, rooms.adapter, self._config)
@@ -114,6 +118,21 @@ class App:
         for observer in self._observers:
             observer.evaluation(evaluation)
         return evaluation
+
+    async def diagnose(self, *, tasks: int = 2, samples: int | None = None) -> Diagnosis:
+        """Try the first tasks that training would take, without training, and say what is wrong.
+
+        Records lie in ``<run>/doctor``, apart from those of the run.
+
+        Args:
+            tasks: How many to try.
+            samples: Attempts per task, at least two; the group's size, at most four, when None.
+        """
+        known = make_tasks(self._inputs.tasks, self._config.tasks.train, "train")
+        chosen = TaskSampler(known, seed=self._config.seed).step(0, size=min(tasks, len(known)))
+        each = min(self._config.algorithm.group_size, 4) if samples is None else samples
+        plan = TrialPlan(tasks=chosen, samples=max(each, 2))
+        return await diagnose(_apart(self._plan, DOCTOR), plan)
 
     def _val_tasks(self) -> list[Task]:
         given, configured = self._inputs.val_tasks, self._config.tasks.val
@@ -151,11 +170,11 @@ class App:
         )
 
 
-def _apart(plan: Blueprint) -> Blueprint:
+def _apart(plan: Blueprint, folder: str) -> Blueprint:
     """The same rooms with records of their own: runners would take each other's rollouts."""
     store = plan.config.store.model_copy(update={"path": None})
     config = plan.config.model_copy(update={"store": store})
-    return replace(plan, config=config, directory=plan.directory / EVALUATIONS)
+    return replace(plan, config=config, directory=plan.directory / folder)
 
 
 def run_config_of(checkpoint: Path) -> Path:

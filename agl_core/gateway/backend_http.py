@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -21,6 +21,8 @@ it."""
 
 class _Model(msgspec.Struct):
     id: str
+    max_model_len: int | None = None
+    """Servers of vLLM's kind state it."""
 
 
 class _ModelList(msgspec.Struct):
@@ -69,6 +71,7 @@ class HttpBackend:
             model: The endpoint's name for the weights, which the gateway puts into requests.
         """
         self.base_url = base_url.rstrip("/")
+        self.api_key = api_key
         self.model = model
         self._headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
         if api_key:
@@ -115,19 +118,41 @@ class HttpBackend:
 
     async def models(self) -> list[str]:
         """Names of the models that the endpoint's ``/models`` lists; empty where it does not."""
-        from aiohttp import ClientError, ClientTimeout  # noqa: PLC0415
+        return [row.id for row in await self._listed()]
 
-        url = self.base_url + "/models"
-        timeout = ClientTimeout(total=_CONNECT_S)
+    async def context_length(self) -> int | None:
+        """What ``/models`` says of the model; None where it says nothing of it."""
+        rows = await self._listed()
+        mine = [row for row in rows if row.id == self.model]
+        found = mine or (rows if len(rows) == 1 and not self.model else [])
+        return found[0].max_model_len if found else None
+
+    async def text_of(self, token_ids: Sequence[int]) -> str | None:
+        """What vLLM's ``/detokenize`` says, which lies beside ``/v1``; None where there is none."""
+        url = self.base_url.removesuffix("/v1") + "/detokenize"
+        answer = await self._json("POST", url, {"model": self.model, "tokens": list(token_ids)})
+        text: Any = answer.get("prompt") if isinstance(answer, dict) else None  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+        return text if isinstance(text, str) else None
+
+    async def _listed(self) -> list[_Model]:
+        listed = await self._json("GET", self.base_url + "/models", None)
         try:
-            async with self._session().get(url, headers=self._headers, timeout=timeout) as answer:
-                listed: Any = await answer.json(content_type=None)
-        except (ClientError, asyncio.TimeoutError, OSError, ValueError):
-            return []
-        try:
-            return [row.id for row in msgspec.convert(listed, _ModelList).data]
+            return msgspec.convert(listed, _ModelList).data
         except msgspec.ValidationError:
             return []
+
+    async def _json(self, method: str, url: str, body: Any) -> Any:
+        """The answer's JSON; None where there is none."""
+        from aiohttp import ClientError, ClientTimeout  # noqa: PLC0415
+
+        data = None if body is None else msgspec.json.encode(body)
+        timeout = ClientTimeout(total=_CONNECT_S)
+        request: dict[str, Any] = {"data": data, "headers": self._headers, "timeout": timeout}
+        try:
+            async with self._session().request(method, url, **request) as answer:
+                return await answer.json(content_type=None)
+        except (ClientError, asyncio.TimeoutError, OSError, ValueError):
+            return None
 
     async def close(self) -> None:
         """Close all connections; idempotent."""

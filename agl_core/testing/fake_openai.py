@@ -23,6 +23,7 @@ from aiohttp import web
 
 from agl_core.testing import _fake_answers as answers
 from agl_core.testing._fake_answers import Answered, AnsweredChoice, FakeReply, Script
+from agl_core.testing.vocabulary import decode
 
 __all__ = ["Answered", "AnsweredChoice", "FakeOpenAI", "FakeOptions", "FakeReply"]
 
@@ -54,6 +55,8 @@ class FakeOptions:
     api_key: str | None = None
     """Bearer token that requests must carry."""
     models: tuple[str, ...] = ("fake-model",)
+    detokenize: bool = False
+    """Say at vLLM's ``/detokenize`` what token ids stand for."""
 
 
 @final
@@ -114,6 +117,8 @@ class FakeOpenAI:
         app = web.Application(client_max_size=2**30)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_get("/v1/models", self._models)
+        if self.options.detokenize:
+            app.router.add_post("/detokenize", self._detokenize)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -148,6 +153,10 @@ class FakeOpenAI:
             for name in self.options.models
         ]
         return web.json_response({"object": "list", "data": rows})
+
+    async def _detokenize(self, request: web.Request) -> web.Response:
+        body: dict[str, Any] = await request.json()
+        return web.json_response({"prompt": decode(body["tokens"])})
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body: dict[str, Any] = await request.json()

@@ -112,7 +112,7 @@ class GroupBuilder:
         self._check_capture(step, attempts=len(records))
         _check_left(step, attempts=len(records))
         self._adapter.check(self._seen)
-        groups = _group([adapted for _, adapted in step.adapted], step.losses)
+        groups = group_attempts([adapted for _, adapted in step.adapted], step.losses)
         if not groups:
             raise TrainingError(
                 f"None of {len(step.adapted)} attempts has a call to train on: the agents that ran "
@@ -185,6 +185,31 @@ class GroupBuilder:
         ) from errors[0]
 
 
+def group_attempts(attempts: Sequence[AdaptedAttempt], losses: Losses) -> list[TrajectoryGroup]:
+    """Group by task and agent; attempts come ordered by rollout id."""
+    agents = sorted({agent for attempt in attempts for agent in attempt.returns})
+    members: dict[tuple[str, str, str], list[AdaptedAttempt]] = defaultdict(list)
+    for attempt in attempts:
+        for agent in agents:
+            if agent not in attempt.returns:
+                losses.add("agents_absent")
+                continue
+            policy = attempt.trajectories[agent][0].policy
+            members[attempt.group_id, agent, policy].append(attempt)
+    losses.add("groups_of_one", sum(1 for group in members.values() if len(group) == 1))
+    return [
+        TrajectoryGroup(
+            group_id=group_id,
+            task_id=group[0].task_id,
+            agent=agent,
+            policy=policy,
+            returns=[attempt.returns[agent] for attempt in group],
+            trajectories=[list(attempt.trajectories[agent]) for attempt in group],
+        )
+        for (group_id, agent, policy), group in members.items()
+    ]
+
+
 def failure_of(record: AttemptRecord) -> Failure | None:
     """Why an ended attempt failed; None when it succeeded."""
     attempt = record.attempt
@@ -226,31 +251,6 @@ def _check_left(step: _Step, *, attempts: int) -> None:
     raise TrainingError(
         f"No attempt of the step is usable ({counts}): give it tasks whose attempts end"
     )
-
-
-def _group(attempts: Sequence[AdaptedAttempt], losses: Losses) -> list[TrajectoryGroup]:
-    """Group by task and agent; attempts come ordered by rollout id."""
-    agents = sorted({agent for attempt in attempts for agent in attempt.returns})
-    members: dict[tuple[str, str, str], list[AdaptedAttempt]] = defaultdict(list)
-    for attempt in attempts:
-        for agent in agents:
-            if agent not in attempt.returns:
-                losses.add("agents_absent")
-                continue
-            policy = attempt.trajectories[agent][0].policy
-            members[attempt.group_id, agent, policy].append(attempt)
-    losses.add("groups_of_one", sum(1 for group in members.values() if len(group) == 1))
-    return [
-        TrajectoryGroup(
-            group_id=group_id,
-            task_id=group[0].task_id,
-            agent=agent,
-            policy=policy,
-            returns=[attempt.returns[agent] for attempt in group],
-            trajectories=[list(attempt.trajectories[agent]) for attempt in group],
-        )
-        for (group_id, agent, policy), group in members.items()
-    ]
 
 
 def _mean(values: Sequence[float]) -> float:

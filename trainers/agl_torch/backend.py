@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,6 +127,14 @@ class TorchBackend:
 
     async def close(self) -> None:
         """The engine owns everything."""
+
+    async def text_of(self, token_ids: Sequence[int]) -> str:
+        """Text of the ids; control tokens have none."""
+        return self._endpoint.vocabulary.decode(token_ids)
+
+    async def context_length(self) -> int:
+        """Tokens that a prompt and its answer may have together."""
+        return self._endpoint.max_model_len
 
     def _prompt(self, request: ChatRequest) -> tuple[int, ...]:
         tools = request.tools if request.uses_tools else ()

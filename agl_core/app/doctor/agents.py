@@ -1,0 +1,151 @@
+"""Who spoke, and whether those are the agents that the configuration names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from difflib import get_close_matches
+
+from agl_core.adapters import serving_policy
+from agl_core.app.doctor.trial import Trial
+from agl_core.types import Finding
+from agl_core.types.resources import RESERVED_PREFIX, agent_matches
+
+
+def agents(trial: Trial) -> list[Finding]:
+    """Everything about names."""
+    return [_speakers(trial), *_matches(trial), *_idle_policies(trial), *_unowned(trial)]
+
+
+def _speakers(trial: Trial) -> Finding:
+    counts = Counter(owned.agent for owned in trial.calls)
+    if not counts:
+        return Finding(
+            check="agents.speak",
+            severity="error",
+            measured=f"No model call passed the gateway in {len(trial.records)} attempts.",
+            fix="Let the agent's client use OPENAI_BASE_URL and OPENAI_API_KEY as they are inside "
+            "the attempt, or agl.current().llm. A client made at import keeps an older address, "
+            "and one of another dialect than OpenAI chat completions is not served.",
+        )
+    rows: dict[str, dict[str, object]] = {}
+    parts: list[str] = []
+    for agent, calls in sorted(counts.items()):
+        policy = serving_policy(agent, trial.policies)
+        trained = trial.trains(agent)
+        served = f"policy {policy.name!r}" if policy is not None else "no policy"
+        role = "trained" if trained else "not trained"
+        parts.append(f"{agent or 'nobody'}: {calls} calls, {role} ({served})")
+        rows[agent] = {
+            "calls": calls,
+            "trained": trained,
+            "policy": policy.name if policy is not None else None,
+        }
+    return Finding(
+        check="agents.speak",
+        severity="ok",
+        measured="; ".join(parts) + ".",
+        figures={"agents": rows},
+    )
+
+
+def _matches(trial: Trial) -> list[Finding]:
+    """One finding per name or glob of the agents to train."""
+    names = [name for name in trial.agents if not name.startswith(RESERVED_PREFIX)]
+    speakers = {owned.agent for owned in trial.calls}
+    found: list[Finding] = []
+    for pattern in trial.patterns:
+        matched = [name for name in names if agent_matches(pattern, name)]
+        figures = {"pattern": pattern, "matched": matched, "seen": names}
+        if not matched:
+            found.append(
+                Finding(
+                    check="agents.match",
+                    severity="error",
+                    measured=f"{pattern!r} matches nobody; seen were {names or 'no agents'}.",
+                    fix=_nearest(pattern, names),
+                    figures=figures,
+                )
+            )
+            continue
+        silent = sorted(set(matched) - speakers)
+        mute = len(silent) == len(matched)
+        says = f"{pattern!r} matches {', '.join(matched)}"
+        found.append(
+            Finding(
+                check="agents.match",
+                severity="error" if mute else "ok",
+                measured=f"{says}, which ran but made no model call." if mute else f"{says}.",
+                fix="Let its calls go through the gateway in the task that runs the agent, or give "
+                "more tasks (--tasks) if it is rarely asked."
+                if mute
+                else "",
+                figures=figures,
+            )
+        )
+    return found
+
+
+def _nearest(pattern: str, names: list[str]) -> str:
+    near = get_close_matches(pattern, names, n=1)
+    hint = f"Did you mean {near[0]!r}? " if near else ""
+    return (
+        f"{hint}Name agents in 'agents' as they were seen, or name the agent in the program: by "
+        f"its framework, or with agl.agent_scope({pattern!r}). One that is rarely asked may need "
+        f"more tasks: --tasks."
+    )
+
+
+def _idle_policies(trial: Trial) -> list[Finding]:
+    """Names in frozen policies that nobody bears: such an agent is served by somebody else."""
+    trained = set(trial.patterns)
+    idle = {
+        pattern: policy.name
+        for policy in trial.policies
+        for pattern in policy.agents
+        if pattern not in trained and pattern != "*"
+        if not any(agent_matches(pattern, name) for name in trial.agents)
+    }
+    if not idle:
+        return []
+    told = ", ".join(f"{pattern!r} (policy {name!r})" for pattern, name in idle.items())
+    return [
+        Finding(
+            check="agents.policies",
+            severity="warning",
+            measured=f"Policies name agents that nobody was seen to be: {told}.",
+            fix=f"Use the names that were seen ({', '.join(trial.agents) or 'none'}), or drop them.",
+            figures={"unmatched": idle},
+        )
+    ]
+
+
+def _unowned(trial: Trial) -> list[Finding]:
+    """Calls of nobody, and calls that a framework makes for itself."""
+    found: list[Finding] = []
+    nobody = [owned for owned in trial.calls if not owned.agent]
+    if nobody:
+        in_tools = sum(owned.in_tool for owned in nobody)
+        where = f", {in_tools} of them while a tool ran" if in_tools else ""
+        found.append(
+            Finding(
+                check="agents.unowned",
+                severity="warning",
+                measured=f"{len(nobody)} of {len(trial.calls)} calls belong to nobody{where}.",
+                fix="Name who speaks with agl.agent_scope(name), with trainable=False for a judge "
+                "or a tool; hand the framework's callbacks and context on to nested agents, and "
+                "run threads of your own with contextvars.copy_context().run.",
+                figures={"calls": len(nobody), "in_tools": in_tools},
+            )
+        )
+    own = Counter(o.agent for o in trial.calls if o.agent.startswith(RESERVED_PREFIX))
+    if own:
+        told = ", ".join(f"{name}: {count}" for name, count in sorted(own.items()))
+        found.append(
+            Finding(
+                check="agents.reserved",
+                severity="ok",
+                measured=f"Calls that a framework makes for itself, never trained: {told}.",
+                figures={"calls": dict(own)},
+            )
+        )
+    return found

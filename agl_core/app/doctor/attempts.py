@@ -1,0 +1,165 @@
+"""How attempts ended, how long they took, and what of them could not be used."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from agl_core.app.doctor.trial import Trial
+from agl_core.interfaces import AttemptRecord
+from agl_core.training.groups import failure_of
+from agl_core.types import AttemptStatus, Failure, Finding, Losses
+
+_SLOW: Final = 0.5
+"""Share of the deadline from which on an attempt is slow: training runs more at a time."""
+_HARMLESS: Final = frozenset({"calls_untrainable", "superseded_tries"})
+"""Losses that the program asked for, or that a retry made good."""
+_SAMPLING: Final = "sampling_"
+
+
+def attempts(trial: Trial) -> list[Finding]:
+    """Everything about attempts as a whole."""
+    return [_fail(trial), *_retried(trial), _time(trial), _exact(trial), *_losses(trial.losses)]
+
+
+def _fail(trial: Trial) -> Finding:
+    failures = [f for f in map(failure_of, trial.records) if f is not None]
+    total = len(trial.records)
+    if not failures:
+        return Finding(
+            check="attempts.fail",
+            severity="ok",
+            measured=f"{total} of {total} attempts succeeded.",
+            figures={"attempts": total, "failed": {}},
+        )
+    return Finding(
+        check="attempts.fail",
+        severity="error" if len(failures) == total else "warning",
+        measured=f"{len(failures)} of {total} attempts failed: {_told(failures)}.",
+        fix="Correct what raised; --debug shows the traceback. rollout.failures says what becomes "
+        "of each kind in training.",
+        figures={
+            "attempts": total,
+            "failed": dict(Counter(failure.kind.value for failure in failures)),
+            "traceback": failures[0].traceback,
+        },
+    )
+
+
+def _told(failures: list[Failure]) -> str:
+    """Each kind with its number and its first message."""
+    first: dict[str, str] = {}
+    for failure in failures:
+        kind = f"{failure.type}: " if failure.type else ""
+        first.setdefault(failure.kind.value, f"{kind}{failure.message}")
+    counts = Counter(failure.kind.value for failure in failures)
+    return "; ".join(f"{kind} {count} ({first[kind]})" for kind, count in counts.items())
+
+
+def _retried(trial: Trial) -> list[Finding]:
+    earlier = [
+        attempt.failure
+        for record in trial.records
+        for attempt in record.rollout.attempts[:-1]
+        if attempt.failure is not None
+    ]
+    if not earlier:
+        return []
+    return [
+        Finding(
+            check="attempts.retry",
+            severity="warning",
+            measured=f"{len(earlier)} attempts failed and were tried again: {_told(earlier)}.",
+            fix="Retries cost time and hide an unsteady backend or worker: see its log.",
+            figures={"retried": len(earlier)},
+        )
+    ]
+
+
+def _time(trial: Trial) -> Finding:
+    limit_s = trial.config.rollout.timeout_s
+    took = [seconds for seconds in map(_seconds, trial.records) if seconds is not None]
+    late = sum(r.attempt.status is AttemptStatus.TIMED_OUT for r in trial.records)
+    longest = max(took, default=0.0)
+    figures = {"longest_s": longest, "timeout_s": limit_s, "timed_out": late}
+    if not took:
+        return Finding(
+            check="attempts.time",
+            severity="not checked",
+            measured="No attempt tells how long it took.",
+            figures=figures,
+        )
+    slow = longest >= _SLOW * limit_s
+    says = f"The longest attempt took {longest:.1f} s of the {limit_s:g} s that it may"
+    return Finding(
+        check="attempts.time",
+        severity="error" if late else "warning" if slow else "ok",
+        measured=f"{says}; {late} of {len(trial.records)} ran out of time." if late else f"{says}.",
+        fix="Raise rollout.timeout_s or make the agent faster: training runs "
+        f"{trial.config.rollout.concurrency} attempts at a time (rollout.concurrency), which are "
+        "slower than these."
+        if late or slow
+        else "",
+        figures=figures,
+    )
+
+
+def _seconds(record: AttemptRecord) -> float | None:
+    attempt = record.attempt
+    if attempt.ended_at is None or not attempt.started_at:
+        return None
+    return max(attempt.ended_at - attempt.started_at, 0.0)
+
+
+def _exact(trial: Trial) -> Finding:
+    errors, total = trial.capture_errors, len(trial.succeeded)
+    if errors:
+        return Finding(
+            check="capture.exact",
+            severity="error",
+            measured=f"{len(errors)} of {total} attempts were not captured exactly. "
+            f"The first: {errors[0]}",
+            fix="Do what the message asks for: such an attempt is never trained on, and more than "
+            f"capture.max_error_share = {trial.config.capture.max_error_share:g} stop the run.",
+            figures={"attempts": total, "inexact": len(errors)},
+        )
+    return Finding(
+        check="capture.exact",
+        severity="ok" if total else "not checked",
+        measured=f"{total} of {total} attempts were joined exactly, call by call."
+        if total
+        else "No attempt succeeded.",
+        fix="" if total else "See attempts.fail.",
+        figures={"attempts": total, "inexact": 0},
+    )
+
+
+def _losses(losses: Losses) -> list[Finding]:
+    sampling = {c: n for c, n in losses.counts.items() if c.startswith(_SAMPLING)}
+    others = {c: n for c, n in losses.counts.items() if c not in sampling}
+    found: list[Finding] = []
+    if sampling:
+        told = ", ".join(f"{cause.removeprefix(_SAMPLING)} {n}" for cause, n in sampling.items())
+        found.append(
+            Finding(
+                check="sampling.plain",
+                severity="warning",
+                measured=f"Answers to be trained on do not follow the model's plain distribution, "
+                f"by what their request asked for: {told} calls.",
+                fix="Ask with top_p 1 and without top_k, penalties and logit_bias in training; set "
+                "rollout.temperature above 0.",
+                figures={"calls": sampling},
+            )
+        )
+    harmless = others.keys() <= _HARMLESS
+    told = ", ".join(f"{cause} {count}" for cause, count in sorted(others.items()))
+    found.append(
+        Finding(
+            check="losses",
+            severity="ok" if harmless else "warning",
+            measured=f"Not used for training: {told}." if others else "Nothing was lost.",
+            fix="" if harmless else "docs/capture.md says what each cause means.",
+            figures={"counts": others},
+        )
+    )
+    return found

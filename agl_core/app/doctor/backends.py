@@ -1,0 +1,201 @@
+"""What the engine's backends give: token ids, whether they decode to the text, fresh answers."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from agl_core.app.doctor.trial import Trial
+from agl_core.app.rooms import Rooms
+from agl_core.errors import CaptureError, EngineError
+from agl_core.interfaces import Backend, Capabilities, LegibleBackend
+from agl_core.types import Choice, Finding, Policy
+
+_CONTROL: Final = re.compile(r"(?:\s|\ufffd|<[^<>]{1,60}>|\[/?[A-Z_]{1,30}\])*")
+"""What may stand beside an answer's text: control tokens that are spelled out, white space."""
+_EXCERPT: Final = 80
+
+
+async def probe(rooms: Rooms) -> list[Finding]:
+    """Ask the backend of every policy to train for a few tokens."""
+    return [await _probe(rooms, policy) for policy in rooms.policies if policy.trainable]
+
+
+def answering(findings: list[Finding]) -> bool:
+    """Whether a trial makes sense: every backend that was asked gave some answer."""
+    return all(finding.figures.get("answers", True) for finding in findings)
+
+
+async def _probe(rooms: Rooms, policy: Policy) -> Finding:
+    try:
+        found = await rooms.gateway.probe(policy.name)
+    except EngineError as error:
+        return Finding(
+            check="backend.tokens",
+            severity="error",
+            measured=str(error),
+            fix="Start the server and check its address, key and model name in the section engine.",
+            figures={"policy": policy.name, "answers": False},
+        )
+    except CaptureError as error:
+        return Finding(
+            check="backend.tokens",
+            severity="error",
+            measured=str(error),
+            fix="Train with an engine whose backend returns token ids and log-probabilities.",
+            figures={"policy": policy.name, "answers": True, "token_ids": False},
+        )
+    return _capable(policy, found)
+
+
+def _capable(policy: Policy, found: Capabilities) -> Finding:
+    where = {
+        "processed": "log-probabilities are those after temperature",
+        "raw": "log-probabilities count as those before temperature, so only temperature 1 is exact",
+        "none": "no log-probabilities",
+    }[found.logprobs]
+    streams = "also in streams" if found.stream_token_ids else "but not in streams"
+    return Finding(
+        check="backend.tokens",
+        severity="ok" if found.stream_token_ids else "warning",
+        measured=f"Policy {policy.name!r}: token ids are given, {streams}; {where}.",
+        fix=""
+        if found.stream_token_ids
+        else "Agents that stream cannot be trained with this backend: let them ask without stream.",
+        figures={
+            "policy": policy.name,
+            "token_ids": found.token_ids,
+            "stream_token_ids": found.stream_token_ids,
+            "logprobs": found.logprobs,
+        },
+    )
+
+
+@dataclass(slots=True)
+class _Decoded:
+    checked: int = 0
+    untold: set[str] = field(default_factory=set[str])
+    """Policies whose backend cannot say what its ids mean."""
+    wrong: list[str] = field(default_factory=list[str])
+
+
+async def decode(trial: Trial, backends: Mapping[str, Backend]) -> Finding:
+    """Compare each answer's text with what its token ids stand for."""
+    found = _Decoded()
+    for owned in trial.calls:
+        call = owned.call
+        for choice in call.choices if owned.answered else ():
+            if not choice.token_ids:
+                continue
+            backend = backends.get(call.policy)
+            text = (
+                await backend.text_of(choice.token_ids)
+                if isinstance(backend, LegibleBackend)
+                else None
+            )
+            if text is None:
+                found.untold.add(call.policy)
+                continue
+            found.checked += 1
+            reason = contradiction(choice, text, stopped=bool(call.sampling.stop))
+            if reason:
+                found.wrong.append(f"Call {call.id!r} of {owned.agent or 'nobody'!r}: {reason}")
+    return _decoding(found)
+
+
+def _decoding(found: _Decoded) -> Finding:
+    figures = {"checked": found.checked, "wrong": len(found.wrong)}
+    if found.wrong:
+        return Finding(
+            check="tokens.decode",
+            severity="error",
+            measured=f"{len(found.wrong)} of {found.checked} answers do not read as their token ids "
+            f"do. The first: {found.wrong[0]}.",
+            fix="Training would reward tokens that were never sampled. Switch off what rewrites "
+            "answers between the model and the agent: a tool or reasoning parser, a proxy.",
+            figures=figures,
+        )
+    if found.untold:
+        names = ", ".join(repr(name) for name in sorted(found.untold))
+        return Finding(
+            check="tokens.decode",
+            severity="not checked",
+            measured=f"The backend of policy {names} cannot say what its token ids stand for.",
+            fix="Compare one answer's ids with its text by hand, or use a backend that offers "
+            "agl_core.interfaces.LegibleBackend.",
+            figures=figures,
+        )
+    if not found.checked:
+        return Finding(
+            check="tokens.decode",
+            severity="not checked",
+            measured="No answer carried token ids.",
+            fix="See backend.tokens and agents.match: ids are asked for where an agent is trained.",
+            figures=figures,
+        )
+    return Finding(
+        check="tokens.decode",
+        severity="ok",
+        measured=f"The token ids of {found.checked} answers decode to their text.",
+        figures=figures,
+    )
+
+
+def contradiction(choice: Choice, decoded: str, *, stopped: bool) -> str:
+    """Why an answer cannot be what its token ids stand for; empty when it can.
+
+    Reasoning, text and the names of tool calls must occur in what was decoded. Nothing else may,
+    but control tokens, where the answer is plain text that no stop string could have cut.
+    """
+    rest = decoded.rstrip("\ufffd")
+    for piece in (choice.reasoning, choice.text):
+        wanted = piece.strip().rstrip("\ufffd")
+        if wanted not in rest:
+            return f"its ids decode to {_excerpt(decoded)}, its text is {_excerpt(piece)}"
+        rest = rest.replace(wanted, "", 1)
+    for call in choice.tool_calls:
+        name = str(call.get("function", {}).get("name", ""))
+        if name not in rest:
+            return f"its ids decode to {_excerpt(decoded)}, which holds no tool call {name!r}"
+    parsed = choice.tool_calls or choice.reasoning or stopped
+    if not parsed and not _CONTROL.fullmatch(rest):
+        return (
+            f"its ids also stand for {_excerpt(rest)}, which its text {_excerpt(choice.text)} lacks"
+        )
+    return ""
+
+
+def _excerpt(text: str) -> str:
+    return repr(text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}...")
+
+
+def fresh(trial: Trial) -> Finding:
+    """Whether every answer was sampled for its request, not taken from a cache."""
+    ids = Counter(owned.call.response_id for owned in trial.calls if owned.call.response_id)
+    repeated = sum(count - 1 for count in ids.values())
+    figures = {"answers": sum(ids.values()), "repeated": repeated}
+    if not ids:
+        return Finding(
+            check="backend.fresh",
+            severity="not checked",
+            measured="No answer carried a response id.",
+            figures=figures,
+        )
+    if repeated:
+        return Finding(
+            check="backend.fresh",
+            severity="error",
+            measured=f"{repeated} of {sum(ids.values())} answers repeat an earlier answer's "
+            f"response id: they come from a cache.",
+            fix="Switch off the response cache before or in the backend; prefix caches are fine.",
+            figures=figures,
+        )
+    return Finding(
+        check="backend.fresh",
+        severity="ok",
+        measured=f"{sum(ids.values())} answers have response ids of their own.",
+        figures=figures,
+    )

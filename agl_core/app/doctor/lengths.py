@@ -1,0 +1,114 @@
+"""Whether prompts and answers fit the context, and how many answers are cut."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from agl_core.app.doctor.calls import OwnedCall
+from agl_core.app.doctor.trial import Trial
+from agl_core.interfaces import Backend, LegibleBackend
+from agl_core.training.groups import failure_of
+from agl_core.types import FailureKind, Finding
+
+_TIGHT: Final = 0.9
+"""Share of the context from which on the longest call is called tight."""
+
+
+async def lengths(trial: Trial, backends: Mapping[str, Backend]) -> list[Finding]:
+    """Everything about lengths."""
+    found: list[Finding] = []
+    by_policy: dict[str, list[OwnedCall]] = defaultdict(list)
+    for owned in trial.calls:
+        by_policy[owned.call.policy].append(owned)
+    for policy, calls in sorted(by_policy.items()):
+        backend = backends.get(policy)
+        limit = await backend.context_length() if isinstance(backend, LegibleBackend) else None
+        found.append(context(policy, calls, limit))
+    return [*found, *_overflows(trial), *_cut(trial)]
+
+
+def context(policy: str, calls: Sequence[OwnedCall], limit: int | None) -> Finding:
+    """Compare the longest prompt with its answer to the context of the policy."""
+    check = "lengths.context"
+    known = [o for o in calls if o.prompt_tokens is not None]
+    longest = max(((o.prompt_tokens or 0) + (o.answer_tokens or 0) for o in known), default=0)
+    unknown = len(calls) - len(known)
+    says = f"Policy {policy!r}: the longest prompt with its answer has {longest} tokens"
+    if unknown:
+        says += f", {unknown} of {len(calls)} calls do not tell their length"
+    figures = {"policy": policy, "longest": longest, "context": limit, "unknown": unknown}
+    if limit is None or not known:
+        return Finding(
+            check=check,
+            severity="not checked",
+            measured=f"{says}; its context is not known."
+            if limit is None
+            else f"Policy {policy!r}: no call tells its length.",
+            fix="Compare it with the model's context yourself."
+            if limit is None
+            else "Let streamed calls ask for usage: stream_options = {'include_usage': true}.",
+            figures=figures,
+        )
+    cramped = sum((o.prompt_tokens or 0) + (o.call.sampling.max_tokens or 0) > limit for o in known)
+    tight = longest >= _TIGHT * limit
+    says += f", the context holds {limit}"
+    if cramped:
+        says += f"; {cramped} of {len(known)} prompts leave less room than the call's max_tokens"
+    return Finding(
+        check=check,
+        severity="warning" if tight or cramped else "ok",
+        measured=f"{says}.",
+        fix="Shorten the history or raise the engine's context (max_model_len): a prompt that does "
+        "not fit fails its attempt as context_overflow."
+        if tight or cramped
+        else "",
+        figures={**figures, "cramped": cramped},
+    )
+
+
+def _overflows(trial: Trial) -> list[Finding]:
+    failures = [failure_of(record) for record in trial.records]
+    overflown = [f for f in failures if f is not None and f.kind is FailureKind.CONTEXT_OVERFLOW]
+    if not overflown:
+        return []
+    return [
+        Finding(
+            check="lengths.overflow",
+            severity="error",
+            measured=f"{len(overflown)} of {len(trial.records)} attempts sent a prompt that does "
+            f"not fit. The first: {overflown[0].message}",
+            fix="Shorten the history or the tools' results, or raise the engine's context "
+            "(max_model_len).",
+            figures={"attempts": len(overflown)},
+        )
+    ]
+
+
+def _cut(trial: Trial) -> list[Finding]:
+    """One finding on the answers of each agent to train."""
+    answers: dict[str, list[OwnedCall]] = defaultdict(list)
+    for owned in trial.calls:
+        if owned.answered and trial.trains(owned.agent):
+            answers[owned.agent].append(owned)
+    return [_cut_of(agent, calls) for agent, calls in sorted(answers.items())]
+
+
+def _cut_of(agent: str, calls: Sequence[OwnedCall]) -> Finding:
+    choices = [(owned, choice) for owned in calls for choice in owned.call.choices]
+    cut = [owned for owned, choice in choices if choice.finish_reason == "length"]
+    share = len(cut) / max(len(choices), 1)
+    limits = sorted({owned.call.sampling.max_tokens or 0 for owned in cut})
+    told = ", ".join(str(limit) if limit else "the engine's default" for limit in limits)
+    says = f"{agent}: {len(cut)} of {len(choices)} answers are cut ({share:.0%})"
+    return Finding(
+        check="lengths.cut",
+        severity="warning" if cut else "ok",
+        measured=f"{says}, at max_tokens {told}." if cut else f"{says}.",
+        fix="A cut answer is trained without its end. Raise the agent's max_tokens and "
+        "rollout.max_tokens, or ask for shorter answers."
+        if cut
+        else "",
+        figures={"agent": agent, "answers": len(choices), "cut": len(cut), "share": share},
+    )
