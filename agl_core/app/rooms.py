@@ -42,9 +42,11 @@ class Blueprint:
 
     config: RunConfig
     plugins: PluginManager
-    agent: Agent
-    scorer: Scorer
     directory: Path
+    agent: Agent | None
+    """None where runners in other processes run it."""
+    scorer: Scorer | None
+    """The same."""
     observers: Sequence[Observer] = ()
 
 
@@ -55,7 +57,8 @@ class Rooms:
     store: StoreLifecycle
     gateway: GatewayServer
     engine: Engine
-    runner: Runner
+    runner: Runner | None
+    """None where other processes run the attempts."""
     adapter: Adapter
     source: RolloutSource
     events: Events
@@ -108,10 +111,13 @@ async def open_rooms(
             await gateway.route(policy, engine.backend(policy.name))
             if policy.trainable and probe:
                 await gateway.probe(policy.name)
-        runner = _runner(plan, store, gateway)
-        stack.callback(attach(integrations=make_integrations(plan.plugins)).detach)
         source = RolloutSource(store, config)
-        counted = _Counted([gateway.losses, runner.losses, source.losses])
+        lossy = [gateway.losses, source.losses]
+        runner = None
+        if plan.agent is not None:
+            runner = _runner(plan, plan.agent, store, gateway)
+            lossy.append(runner.losses)
+            stack.callback(attach(integrations=make_integrations(plan.plugins)).detach)
         yield Rooms(
             store=store,
             gateway=gateway,
@@ -119,7 +125,7 @@ async def open_rooms(
             runner=runner,
             adapter=adapter,
             source=source,
-            events=Events(plan.plugins.observe, plan.observers, take_losses=counted.take),
+            events=Events(plan.plugins.observe, plan.observers, take_losses=_Counted(lossy).take),
             policies=policies,
             algorithm=algorithm,
             lead=lead,
@@ -127,13 +133,15 @@ async def open_rooms(
 
 
 async def beside(
-    runner: Runner, work: Coroutine[Any, Any, T], lead: asyncio.Task[None] | None = None
+    runner: Runner | None, work: Coroutine[Any, Any, T], lead: asyncio.Task[None] | None = None
 ) -> T:
     """Do `work` while the runner serves and the lead is kept; whichever fails first ends all."""
     stop = asyncio.Event()
-    serving = asyncio.create_task(runner.run(stop), name="agl-runner")
+    serving: set[asyncio.Task[None]] = set()
+    if runner is not None:
+        serving.add(asyncio.create_task(runner.run(stop), name="agl-runner"))
     working = asyncio.create_task(work, name="agl-work")
-    watched = {serving} if lead is None else {serving, lead}
+    watched = serving if lead is None else {*serving, lead}
     try:
         await asyncio.wait({*watched, working}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -141,12 +149,12 @@ async def beside(
         outcome = await working
     except BaseException:
         # What still runs is of no use any more: the runner stores it as cancelled.
-        working.cancel()
-        serving.cancel()
-        await asyncio.gather(working, serving, return_exceptions=True)
+        for task in (working, *serving):
+            task.cancel()
+        await asyncio.gather(working, *serving, return_exceptions=True)
         raise
     stop.set()
-    await serving
+    await asyncio.gather(*serving)
     return outcome
 
 
@@ -187,7 +195,7 @@ async def _gateway(
     return gateway
 
 
-def _runner(plan: Blueprint, store: StoreLifecycle, gateway: GatewayServer) -> Runner:
+def _runner(plan: Blueprint, agent: Agent, store: StoreLifecycle, gateway: GatewayServer) -> Runner:
     observe = plan.plugins.observe
 
     def started(rollout: Rollout, attempt: Attempt) -> None:
@@ -199,4 +207,4 @@ def _runner(plan: Blueprint, store: StoreLifecycle, gateway: GatewayServer) -> R
     options = RunnerOptions(
         concurrency=plan.config.rollout.concurrency, on_started=started, on_finished=finished
     )
-    return Runner(store, gateway, plan.agent, plan.scorer, options)
+    return Runner(store, gateway, agent, plan.scorer, options)
