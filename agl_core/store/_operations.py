@@ -154,6 +154,14 @@ class Operations:
                     self.changes.final.append(cancelled.id)
         return [known[rollout_id] for rollout_id in rollout_ids]
 
+    def begin_anew(self) -> None:
+        """Count leases and deadlines from now: the clock was set."""
+        for rollout in self._records.running(due_by=math.inf):
+            self._save_attempt(life.begin_anew(rollout, now=self._now))
+        lead = self._records.lead()
+        if lead is not None:
+            self._records.save_lead(replace(lead, until=self._now + lead.lease_s))
+
     def expire(self) -> float:
         """End attempts that are due; returns when the next will be."""
         for rollout in self._records.running(due_by=self._now):

@@ -236,7 +236,15 @@ class StoreShell(ABC):
             self._watchdog.notice(changes.due_at)
 
     def _fresh_watchdog(self) -> Watchdog:
-        return Watchdog(self._clock, self._sweep, longest_s=self._sweep_again_s)
+        return Watchdog(
+            self._clock,
+            self._sweep,
+            begin_anew=self._begin_anew,
+            longest_s=self._sweep_again_s,
+        )
+
+    async def _begin_anew(self) -> None:
+        await self._write(Operations.begin_anew)
 
     async def _sweep(self) -> float:
         return await self._write(Operations.expire)

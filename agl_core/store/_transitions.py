@@ -100,6 +100,14 @@ def renew(rollout: Rollout, *, now: float) -> Rollout:
     return _with_latest(rollout, lease_until=now + rollout.limits.lease_s)
 
 
+def begin_anew(rollout: Rollout, *, now: float) -> Rollout:
+    """Give the running attempt all its time again; its worker keeps to the deadline it was given."""
+    limits = rollout.limits
+    return _with_latest(
+        rollout, lease_until=now + limits.lease_s, deadline_at=now + limits.timeout_s
+    )
+
+
 def due_at(rollout: Rollout) -> float:
     """When the watchdog has to end the running attempt.
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from agl_core.errors import StoreError
 
 LATE_S = 1.0
-"""A watchdog that wakes later than this was itself held up."""
+"""A watchdog that wakes later than this was itself held up; a clock that moved by more was set."""
 RETRY_S = 1.0
 
 _logger = logging.getLogger(__name__)
@@ -25,6 +25,10 @@ class Clock(Protocol):
         """Unix seconds."""
         ...
 
+    def elapsed(self) -> float:
+        """Seconds since some moment, on a clock that nobody sets."""
+        ...
+
     async def wait(self, event: asyncio.Event, *, until: float) -> None:
         """Return once `event` is set or `until` has come; infinity never comes."""
         ...
@@ -35,6 +39,9 @@ class SystemClock:
 
     def now(self) -> float:
         return time.time()
+
+    def elapsed(self) -> float:
+        return time.monotonic()
 
     async def wait(self, event: asyncio.Event, *, until: float) -> None:
         timeout_s = None if math.isinf(until) else max(0.0, until - time.time())
@@ -49,20 +56,33 @@ class Watchdog:
 
     A watchdog that was held up, by a blocked loop or a suspended machine, cannot tell a dead
     worker from one that was held up with it: it leaves `LATE_S` for heartbeats before it sweeps.
+
+    When the clock was set, or the machine slept, every lease and deadline is wrong by as much:
+    all of them begin anew.
     """
 
     def __init__(
-        self, clock: Clock, sweep: Callable[[], Awaitable[float]], *, longest_s: float = math.inf
+        self,
+        clock: Clock,
+        sweep: Callable[[], Awaitable[float]],
+        *,
+        begin_anew: Callable[[], Awaitable[None]],
+        longest_s: float = math.inf,
     ) -> None:
         """Build a watchdog.
 
         Args:
             clock: Time to go by.
             sweep: Ends what is due and returns when the next attempt will be.
+            begin_anew: Counts all leases and deadlines from now.
             longest_s: Longest sleep, where attempts can begin that nobody gives notice of.
         """
         self._clock = clock
         self._sweep = sweep
+        self._begin_anew = begin_anew
+        self._offset = self._clock_offset()
+        self._was_set = False
+        self._failure = ""
         self._longest_s = longest_s
         self._earlier = asyncio.Event()
         self._target = math.inf
@@ -86,14 +106,36 @@ class Watchdog:
 
     async def _swept(self) -> float:
         try:
-            return await self._sweep()
-        except StoreError:
-            _logger.exception("The watchdog could not end overdue attempts; trying again")
+            if self._was_set:
+                await self._begin_anew()
+                self._was_set = False
+            due_at = await self._sweep()
+        except StoreError as error:
+            if self._failure != str(error):
+                self._failure = str(error)
+                _logger.exception("The watchdog cannot end overdue attempts; it goes on trying")
             return self._clock.now() + RETRY_S
+        self._failure = ""
+        return due_at
 
     async def _sleep(self) -> None:
         while self._clock.now() < self._target:
             self._earlier.clear()
             await self._clock.wait(self._earlier, until=self._target)
+            if self._look_at_clock():
+                return
         if self._clock.now() - self._target > LATE_S:
             await self._clock.wait(asyncio.Event(), until=self._clock.now() + LATE_S)
+
+    def _look_at_clock(self) -> bool:
+        """Whether the clock was set since it was last looked at."""
+        before, self._offset = self._offset, self._clock_offset()
+        moved_s = self._offset - before
+        if abs(moved_s) <= LATE_S:
+            return False
+        _logger.warning("The clock moved by %+.1f s: leases and deadlines begin anew", moved_s)
+        self._was_set = True
+        return True
+
+    def _clock_offset(self) -> float:
+        return self._clock.now() - self._clock.elapsed()

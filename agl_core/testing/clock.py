@@ -12,17 +12,21 @@ class ManualClock:
     """The `Clock` of a store: stands still until it is advanced, then stops at every alarm."""
 
     def __init__(self, now: float = 1_000_000.0) -> None:
-        self._now = now
+        self._elapsed = now
+        self._set_by = 0.0
         self._alarms: list[tuple[float, asyncio.Event]] = []
 
     def now(self) -> float:
-        return self._now
+        return self._elapsed + self._set_by
+
+    def elapsed(self) -> float:
+        return self._elapsed
 
     async def wait(self, event: asyncio.Event, *, until: float) -> None:
-        """Return once `event` is set or the clock was moved to `until`."""
-        if self._now >= until:
+        """Return once `event` is set or as much time has passed as lies before `until` now."""
+        if self.now() >= until:
             return
-        alarm = (until, asyncio.Event())
+        alarm = (until - self._set_by, asyncio.Event())
         self._alarms.append(alarm)
         tasks = [asyncio.ensure_future(one.wait()) for one in (event, alarm[1])]
         try:
@@ -34,16 +38,20 @@ class ManualClock:
 
     async def advance(self, seconds: float) -> None:
         """Move on, stopping at each alarm on the way for as long as its sleeper needs to start."""
-        end = self._now + seconds
+        end = self._elapsed + seconds
         await self._settle()
         while due := [until for until, _ in self._alarms if until <= end]:
-            self._now = max(self._now, min(due))
+            self._elapsed = max(self._elapsed, min(due))
             for until, rung in self._alarms:
-                if until <= self._now:
+                if until <= self._elapsed:
                     rung.set()
             await self._settle()
-        self._now = end
+        self._elapsed = end
         await self._settle()
+
+    def set_by(self, seconds: float) -> None:
+        """Set the clock forward, or back, as a person does; nobody's sleep gets shorter."""
+        self._set_by += seconds
 
     async def _settle(self) -> None:
         for _ in range(_TURNS):

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from agl_core.errors import StoreError
+from agl_core.errors import LeadHeldError, StoreError
 from agl_core.store.lease import LATE_S, SystemClock, Watchdog
 from agl_core.store.memory import MemoryStore
-from agl_core.testing._store_samples import begin, rollout, succeed
+from agl_core.testing._store_samples import begin, begin_all, rollout, succeed
 from agl_core.testing.clock import ManualClock
 from agl_core.types import AttemptStatus, Limits, RolloutQuery, RolloutStatus
 
@@ -21,6 +21,7 @@ class Sweeper:
         self.clock = clock
         self.due = math.inf
         self.times = []
+        self.anew = []
         self.fail = False
 
     async def __call__(self):
@@ -32,6 +33,12 @@ class Sweeper:
             self.due = math.inf
         return self.due
 
+    async def begin_anew(self):
+        self.anew.append(self.clock.now())
+        if self.fail:
+            self.fail = False
+            raise StoreError("busy")
+
 
 @pytest.fixture
 def clock():
@@ -41,7 +48,7 @@ def clock():
 @pytest.fixture
 async def watched(clock):
     sweeper = Sweeper(clock)
-    watchdog = Watchdog(clock, sweeper)
+    watchdog = Watchdog(clock, sweeper, begin_anew=sweeper.begin_anew)
     task = asyncio.ensure_future(watchdog.run())
     await clock.advance(0)
     yield sweeper, watchdog
@@ -82,7 +89,7 @@ async def test_attempt_noticed_during_a_sweep_is_not_missed(clock):
         await go_on.wait()
         return math.inf
 
-    watchdog = Watchdog(clock, sweep)
+    watchdog = Watchdog(clock, sweep, begin_anew=sweep)
     task = asyncio.ensure_future(watchdog.run())
     await sweeping.wait()
     watchdog.notice(3)
@@ -95,7 +102,9 @@ async def test_attempt_noticed_during_a_sweep_is_not_missed(clock):
 
 async def test_watchdog_looks_again_where_it_may_not_be_told(clock):
     sweeper = Sweeper(clock)
-    task = asyncio.ensure_future(Watchdog(clock, sweeper, longest_s=10).run())
+    task = asyncio.ensure_future(
+        Watchdog(clock, sweeper, begin_anew=sweeper.begin_anew, longest_s=10).run()
+    )
     await clock.advance(25)
     assert sweeper.times == [0, 10, 20]
     task.cancel()
@@ -109,16 +118,47 @@ async def test_store_error_does_not_end_the_watch(watched, clock, caplog):
     watchdog.notice(10)
     await clock.advance(20)
     assert sweeper.times == [0, 10, 11]
-    assert "could not end overdue attempts" in caplog.text
+    assert "cannot end overdue attempts" in caplog.text
+
+
+async def test_watchdog_tells_of_a_trouble_once(watched, clock, caplog):
+    sweeper, watchdog = watched
+    watchdog.notice(10)
+    await clock.advance(9.5)
+    for _ in range(20):
+        sweeper.fail = True
+        await clock.advance(1)
+    assert len(sweeper.times) == 21
+    assert caplog.text.count("cannot end overdue attempts") == 1
+
+
+@pytest.mark.parametrize("hours", [3, -3])
+async def test_a_clock_that_was_set_makes_everything_begin_anew(watched, clock, hours, caplog):
+    sweeper, watchdog = watched
+    sweeper.due = 30
+    watchdog.notice(30)
+    await clock.advance(10)
+    clock.set_by(hours * 3600)
+    sweeper.fail = True
+    await clock.advance(20.5)
+    after = hours * 3600 + 30
+    assert sweeper.anew == [after]
+    assert sweeper.times == [0]
+    await clock.advance(1)
+    assert sweeper.anew == [after, after + 1]
+    assert sweeper.times == [0, after + 1]
+    assert f"{hours * 3600:+.1f} s" in caplog.text
+    await clock.advance(20)
+    assert len(sweeper.anew) == 2
 
 
 async def test_watchdog_that_was_held_up_leaves_time_for_heartbeats(clock):
     sweeper = Sweeper(clock)
-    watchdog = Watchdog(clock, sweeper)
+    watchdog = Watchdog(clock, sweeper, begin_anew=sweeper.begin_anew)
     task = asyncio.ensure_future(watchdog.run())
     await clock.advance(0)
     watchdog.notice(10)
-    clock._now = 500.0
+    clock._elapsed = 500.0
     await clock.advance(LATE_S / 2)
     assert sweeper.times == [0]
     await clock.advance(LATE_S)
@@ -196,3 +236,24 @@ async def test_finished_attempts_do_not_wake_the_watchdog(clock):
     (ended,) = await store.rollouts(RolloutQuery())
     assert ended.status is RolloutStatus.SUCCEEDED
     await store.close()
+
+
+@pytest.mark.parametrize("hours", [5, -5])
+async def test_attempts_outlive_a_clock_that_is_set(store, clock, hours):
+    """Those that send heartbeats go on; those that do not end, a lease later and not hours."""
+    limits = Limits(timeout_s=100, lease_s=30, max_attempts=1)
+    alive, _ = await begin_all(store, 2, limits=limits)
+    await store.lead("trainer", lease_s=30)
+    await clock.advance(5)
+    clock.set_by(hours * 3600)
+    for _ in range(2):
+        await clock.advance(20)
+        assert await store.heartbeat([alive.attempt.id]) == []
+    with pytest.raises(LeadHeldError):
+        await store.lead("other", lease_s=30)
+    await clock.advance(25)
+    kept, ended = await store.rollouts(RolloutQuery())
+    assert (kept.status, ended.status) == (RolloutStatus.RUNNING, RolloutStatus.FAILED)
+    assert ended.attempts[-1].status is AttemptStatus.LOST
+    await store.lead("other", lease_s=30)
+    await succeed(store, alive)
