@@ -12,6 +12,7 @@ import msgspec
 from agl_core.errors import EngineError, MissingTokensError
 from agl_core.gateway.capture import Answer
 from agl_core.gateway.dialects.chat_answer import Payload
+from agl_core.gateway.dialects.surrogates import mended
 from agl_core.gateway.routing import Route
 from agl_core.gateway.stream import DONE, EventParser
 from agl_core.interfaces import Backend, Capabilities
@@ -137,7 +138,7 @@ def _read(payloads: list[bytes]) -> tuple[Answer, dict[str, float]]:
         found.add(payload)
         if found.error:
             raise EngineError(f"Backend answered a probe with an error: {found.error}")
-        candidates = candidates or _candidates(msgspec.json.decode(data))
+        candidates = candidates or _candidates(msgspec.json.decode(mended(data)))
     return found, candidates
 
 

@@ -68,7 +68,7 @@ def model_call(exchange: Exchange) -> ModelCall:
         error=error,
         started_ns=call.started_ns,
         first_token_ns=exchange.first_token_ns,
-        ended_ns=time.time_ns(),
+        ended_ns=max(time.time_ns(), call.started_ns),  # the clock may have been set back
     )
 
 
@@ -203,14 +203,18 @@ class Recording:
             await self._write([attempt], ended_before_ns=None)
 
     async def _run(self) -> None:
+        failing = False
         while True:
             await self._due.wait()
             await asyncio.sleep(self._options.interval_s)
             try:
                 await self._write_settled()
+                failing = False
             except Exception:  # noqa: BLE001  telemetry never takes the gateway down
                 # Sealing writes the same records again and reports to its caller.
-                _log.exception("Could not write call records; they stay in memory")
+                if not failing:
+                    _log.exception("Could not write call records; they stay in memory")
+                failing = True
             if not self._pending:
                 self._due.clear()
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from agl_core.gateway.dialects.surrogates import mended
 from agl_core.gateway.problems import Problem
 from agl_core.types import Sampling
 
@@ -97,7 +98,7 @@ class Plan:
 class ChatRequest:
     """A chat request: `fields` as raw JSON, the typed values beside it."""
 
-    __slots__ = ("_typed", "fields", "wants")
+    __slots__ = ("_extra", "_typed", "fields", "wants")
 
     def __init__(self, body: bytes) -> None:
         """Parse a body.
@@ -106,8 +107,10 @@ class ChatRequest:
             Problem: 400, the body is no chat request; it names the field.
         """
         try:
-            self.fields = _fields.decode(body)
-            self._typed = _typed.decode(body)
+            try:
+                self._read(body)
+            except msgspec.DecodeError:
+                self._read(mended(body))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Problem(
                 400, "invalid_body", f"Request body is no chat request: {error}"
@@ -118,6 +121,12 @@ class ChatRequest:
             logprobs=bool(typed.logprobs),
             usage=bool((typed.stream_options or {}).get("include_usage")),
         )
+
+    def _read(self, body: bytes) -> None:
+        self.fields = _fields.decode(body)
+        self._typed = _typed.decode(body)
+        names = self.fields.keys() - _TRANSPORT - _SAMPLING
+        self._extra = {name: msgspec.json.decode(self.fields[name]) for name in sorted(names)}
 
     @property
     def model(self) -> str:
@@ -176,7 +185,6 @@ class ChatRequest:
     def _sampling(self, changes: Mapping[str, Any]) -> Sampling:
         typed = self._typed
         stop = [typed.stop] if isinstance(typed.stop, str) else typed.stop or []
-        names = self.fields.keys() - _TRANSPORT - _SAMPLING
         return Sampling(
             temperature=_first(changes.get("temperature"), typed.temperature, 1.0),
             top_p=_first(changes.get("top_p"), typed.top_p, 1.0),
@@ -189,7 +197,7 @@ class ChatRequest:
             n=self.choices,
             seed=_first(changes.get("seed"), typed.seed),
             stop=tuple(stop),
-            extra={name: msgspec.json.decode(self.fields[name]) for name in sorted(names)},
+            extra=self._extra,
         )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from agl_core.gateway.dialects.chat import Wants
+from agl_core.gateway.dialects.surrogates import mended
 
 __all__ = ["Message", "Payload", "Row"]
 
@@ -74,15 +75,21 @@ class Payload:
             msgspec.DecodeError: it is no JSON object, or a field has another type than it should.
         """
         try:
-            self._fields = _FIELDS.decode(data)
-            self.id = self._read("id", _TEXT)
-            self.model = self._read("model", _TEXT)
-            self.choices = self._read("choices", _ROWS)
-            self.prompt_token_ids = self._read("prompt_token_ids", _IDS)
-            self.usage = self._read("usage", _USAGE)
-            self.error: Any = self._read("error", _ANY)
+            try:
+                self._read_all(data)
+            except msgspec.DecodeError:
+                self._read_all(mended(data))
         except UnicodeDecodeError as error:
             raise msgspec.DecodeError(str(error)) from error
+
+    def _read_all(self, data: bytes) -> None:
+        self._fields = _FIELDS.decode(data)
+        self.id = self._read("id", _TEXT)
+        self.model = self._read("model", _TEXT)
+        self.choices = self._read("choices", _ROWS)
+        self.prompt_token_ids = self._read("prompt_token_ids", _IDS)
+        self.usage = self._read("usage", _USAGE)
+        self.error: Any = self._read("error", _ANY)
 
     def _read(self, name: str, decoder: msgspec.json.Decoder[T]) -> T | None:
         raw = self._fields.get(name)

@@ -375,18 +375,21 @@ async def test_a_full_buffer_holds_new_calls_until_the_store_writes(
 
 
 async def test_a_failing_store_never_reaches_the_agent_and_loses_nothing(
-    world: Any, monkeypatch: Any
+    world: Any, monkeypatch: Any, caplog: Any
 ) -> None:
     attempt = await world.attempt()
-    add_spans, failed = world.store.add_spans, asyncio.Event()
+    add_spans, failed, tries = world.store.add_spans, asyncio.Event(), []
 
     async def broken(spans: Any) -> Any:
-        failed.set()
+        tries.append(spans)
+        if len(tries) == 3:
+            failed.set()
         raise StoreError("disk is full")
 
     monkeypatch.setattr(world.store, "add_spans", broken)
     await world.ask(attempt)
     await failed.wait()
+    assert caplog.text.count("Could not write call records") == 1
     with pytest.raises(StoreError, match="full"):
         await world.gateway.seal(attempt.id)
     monkeypatch.setattr(world.store, "add_spans", add_spans)
