@@ -10,6 +10,7 @@ from agl_core import semconv
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
 JSON: Final = ((b"content-type", b"application/json"),)

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -17,6 +18,7 @@ from agl_core.serving.rpc import (
     HEADER_INSTANCE,
     HEADER_PROTOCOL,
     HEADER_RETRY,
+    HEADER_WAITED,
     PREFIX,
     PROTOCOL,
     PULSE_S,
@@ -49,11 +51,21 @@ class Patience:
     """How long a peer may be away."""
 
     seconds: float = 60.0
-    """From the first failure of a call; then it is an error."""
+    """From the first failure since a call last reached it; then it is an error."""
 
 
 class _Away(Exception):  # noqa: N818  an event that is waited out
     """No answer was had."""
+
+    def __init__(self, reason: str, *, reached: bool = False) -> None:
+        """Say why.
+
+        Args:
+            reason: For messages.
+            reached: The server had begun to answer.
+        """
+        super().__init__(reason)
+        self.reached = reached
 
 
 class Peer:
@@ -89,7 +101,6 @@ class Peer:
         self._patience = patience or Patience()
         self._headers = {
             "Authorization": f"Bearer {key}",
-            "Content-Type": "application/json",
             HEADER_PROTOCOL: str(PROTOCOL),
         }
         self._opened: ClientSession | None = None
@@ -103,17 +114,19 @@ class Peer:
         """
         body = payload if isinstance(payload, bytes) else msgspec.json.encode(payload)
         decoder = _decoder(answer)
+        begun = time.monotonic()
         since: float | None = None
         retry, pause = 0, _FIRST_PAUSE_S
         while True:
             try:
-                raw = await self._send(method, body, retry)
+                tried = {HEADER_RETRY: str(retry), HEADER_WAITED: str(time.monotonic() - begun)}
+                raw = await self._send(method, body, tried)
                 break
             except _Away as away:
-                since = time.monotonic() if since is None else since
-                self._still_hopeful(since, away)
-                if retry == 0:
+                if since is None or away.reached:
+                    since, pause = time.monotonic(), _FIRST_PAUSE_S
                     _log.warning("The %s at %s is away (%s)", self._what, self.url, away)
+                self._still_hopeful(since, away)
             await asyncio.sleep(pause)
             retry, pause = retry + 1, min(2 * pause, _LONGEST_PAUSE_S)
         return self._value(decoder, raw)
@@ -135,28 +148,38 @@ class Peer:
     def _value(self, decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:
         found = decoder.decode(raw)
         if found.error is not None:
-            known = found.error.type in errors.__all__
-            kind = getattr(errors, found.error.type) if known else self._error
-            raise kind(found.error.message)
+            raise self._raised(found.error)
         return found.ok
 
-    async def _send(self, method: str, body: bytes, retry: int) -> bytes:
+    def _raised(self, refusal: Refusal) -> AglError:
+        known = refusal.type in errors.__all__
+        kind: type[AglError] = getattr(errors, refusal.type) if known else self._error
+        # Not `kind(...)`: some make their message of other arguments.
+        error = kind.__new__(kind, refusal.message)
+        vars(error).update(refusal.fields)
+        return error
+
+    async def _send(self, method: str, body: bytes, tried: Mapping[str, str]) -> bytes:
         from aiohttp import ClientError, ClientTimeout  # noqa: PLC0415
 
         timeout = ClientTimeout(sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
-        headers = {**self._headers, HEADER_RETRY: str(retry)}
+        headers = {**self._headers, **tried}
         url = f"{self.url}{PREFIX}{method}"
+        reached = False
         try:
             async with self._session().post(
                 url, data=body, headers=headers, timeout=timeout, allow_redirects=False
             ) as response:
+                reached = response.status == _OK
                 raw = await response.read()
         except (ClientError, asyncio.TimeoutError, OSError) as error:
-            raise _Away(str(error) or type(error).__name__) from error
+            raise _Away(str(error) or type(error).__name__, reached=reached) from error
         if response.status in _DOORS:
             raise ConfigError(f"The {self._what} at {self.url} refuses: {_door_message(raw)}")
         if response.status != _OK:
             raise _Away(f"HTTP {response.status}")
+        if not raw.rstrip():
+            raise _Away("it ended", reached=True)
         self.instance = response.headers.get(HEADER_INSTANCE, "")
         return raw
 

@@ -1,8 +1,9 @@
 """Methods behind one bearer key: ``POST /agl/v1/<method>``, JSON in and out.
 
-An answer is ``{"ok": value}`` or ``{"error": {"type", "message"}}``, with spaces before it for as
-long as the method takes: a result is pushed over the connection that asked for it, and whoever
-asked hears within seconds that the server has gone.
+An answer is ``{"ok": value}`` or ``{"error": {"type", "message", ...}}``, with spaces before it for
+as long as the method takes: a result is pushed over the connection that asked for it, and whoever
+asked hears within seconds that the server has gone. No answer at all, or status 503, means that the
+server ends and the call has to be sent again.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ PROTOCOL: Final = 1
 HEADER_PROTOCOL: Final = "x-agl-protocol"
 HEADER_INSTANCE: Final = "x-agl-instance"
 HEADER_RETRY: Final = "x-agl-retry"
+HEADER_WAITED: Final = "x-agl-waited"
 
 PULSE_S: Final = 5.0
 """Seconds between signs of life of a method that takes long."""
@@ -43,6 +45,8 @@ class Request:
     body: bytes
     retry: int
     """How often the same call was sent before, its answer unseen."""
+    waited_s: float = 0.0
+    """Since it was first sent: a timeout of the caller's counts from there."""
 
 
 Method = Callable[[Request], Awaitable[Any]]
@@ -54,6 +58,8 @@ class Refusal(msgspec.Struct):
 
     type: str
     message: str
+    fields: dict[str, Any] = {}
+    """What else the error holds, as far as it is plain."""
 
 
 class RpcApp:
@@ -70,6 +76,14 @@ class RpcApp:
         self._methods = {f"{PREFIX}{name}".encode(): method for name, method in methods.items()}
         self._bearer = f"Bearer {key}".encode()
         self._headers = [*asgi.JSON, (HEADER_INSTANCE.encode(), instance.encode())]
+        self._works: set[asyncio.Task[bytes]] = set()
+        self._closed = False
+
+    def close(self) -> None:
+        """Cancel every call and take no more; callers send theirs again until a server answers."""
+        self._closed = True
+        for work in self._works:
+            work.cancel()
 
     async def __call__(
         self, scope: Mapping[str, Any], receive: asgi.Receive, send: asgi.Send
@@ -89,8 +103,14 @@ class RpcApp:
             body = await asgi.read_body(receive)
         except asgi.ClientLeft:
             return
-        retry = headers.get(HEADER_RETRY.encode(), b"0")
-        request = Request(body, int(retry) if retry.isdigit() else 0)
+        if self._closed:
+            await self._send_away(send, started=False)
+            return
+        request = Request(
+            body,
+            retry=int(_number(headers, HEADER_RETRY)),
+            waited_s=_number(headers, HEADER_WAITED),
+        )
         await self._answer(self._methods[path], request, receive, send)
 
     def _door(self, path: bytes, headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:
@@ -111,6 +131,7 @@ class RpcApp:
         self, method: Method, request: Request, receive: asgi.Receive, send: asgi.Send
     ) -> None:
         work = asyncio.create_task(_outcome(method, request))
+        self._works.add(work)
         left = asyncio.create_task(asgi.client_leaves(receive))
         started = False
         try:
@@ -122,12 +143,15 @@ class RpcApp:
                     return
                 if not work.done():
                     started = await self._pulse(send, started=started)
-            if started:
+            if work.cancelled():
+                await self._send_away(send, started=started)
+            elif started:
                 message = {"type": "http.response.body", "body": work.result(), "more_body": False}
                 await send(message)
             else:
                 await asgi.respond(send, 200, work.result(), headers=self._headers)
         finally:
+            self._works.discard(work)
             for task in (work, left):
                 task.cancel()
             with suppress(asyncio.CancelledError):
@@ -139,13 +163,19 @@ class RpcApp:
         await send({"type": "http.response.body", "body": _SPACE, "more_body": True})
         return True
 
+    async def _send_away(self, send: asgi.Send, *, started: bool) -> None:
+        if started:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        else:
+            await asgi.respond(send, 503, b"", headers=self._headers)
+
 
 async def _outcome(method: Method, request: Request) -> bytes:
     try:
         value = await method(request)
         return b'{"ok":' + msgspec.json.encode(value) + b"}"
     except AglError as error:
-        return _failed(type(error).__name__, str(error))
+        return _failed(type(error).__name__, str(error), vars(error))
     except msgspec.MsgspecError as error:
         return _failed("ConfigError", f"the request or its answer is malformed: {error}")
     except Exception as error:  # noqa: BLE001 - a caller must hear of it, other calls go on
@@ -153,5 +183,23 @@ async def _outcome(method: Method, request: Request) -> bytes:
         return _failed("", f"{type(error).__name__} inside the server; its log has the traceback")
 
 
-def _failed(kind: str, message: str) -> bytes:
-    return msgspec.json.encode({"error": Refusal(type=kind, message=message)})
+def _failed(kind: str, message: str, fields: Mapping[str, Any] | None = None) -> bytes:
+    plain = {
+        name: value
+        for name, value in (fields or {}).items()
+        if value is None or isinstance(value, str | int | float)
+    }
+    refusal = Refusal(type=kind, message=message, fields=plain)
+    try:
+        return msgspec.json.encode({"error": refusal})
+    except UnicodeEncodeError:
+        # UTF-8 has no form for a lone surrogate.
+        readable = message.encode(errors="backslashreplace").decode()
+        return msgspec.json.encode({"error": Refusal(type=kind, message=readable)})
+
+
+def _number(headers: Mapping[bytes, bytes], name: str) -> float:
+    try:
+        return max(0.0, float(headers.get(name.encode(), b"0")))
+    except ValueError:
+        return 0.0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
 
-from agl_core.errors import ConfigError, StaleAttemptError, StoreError
+from agl_core.errors import ConfigError, LeadHeldError, StaleAttemptError, StoreError
 from agl_core.serving import rpc
 from agl_core.serving.keys import agent_key, shared_key
 from agl_core.serving.peer import Patience, Peer
@@ -27,6 +28,7 @@ class Server:
     async def start(self):
         self.lives += 1
         app = RpcApp(self.methods, key=self.key, instance=f"life-{self.lives}")
+        self.app = app
         listener = bind("127.0.0.1", self.port)
         self.url, self.port = address_of(listener), listener.getsockname()[1]
         self.server = GuestServer(app)
@@ -83,8 +85,20 @@ async def test_errors_arrive_as_what_they_are(serve, peer, caplog):
     async def broken(_):
         raise ZeroDivisionError
 
-    server = await serve({"stale": stale, "broken": broken})
+    async def held(_):
+        raise LeadHeldError("first", 1e9)
+
+    async def odd(_):
+        raise StoreError("lone \ud83d")
+
+    server = await serve({"stale": stale, "broken": broken, "held": held, "odd": odd})
     caller = peer(server.url)
+    with pytest.raises(LeadHeldError) as refused:
+        await caller.call("held", {}, None)
+    assert (refused.value.holder, refused.value.until) == ("first", 1e9)
+    assert str(refused.value) == str(LeadHeldError("first", 1e9))
+    with pytest.raises(StoreError, match=r"lone \\ud83d"):
+        await caller.call("odd", {}, None)
     with pytest.raises(StaleAttemptError, match="'a' ended"):
         await caller.call("stale", {}, None)
     with pytest.raises(StoreError, match="ZeroDivisionError"):
@@ -124,6 +138,49 @@ async def test_a_call_survives_a_restart(serve, peer, caplog):
     assert lives[-1] > 0
     assert caller.instance == "life-2"
     assert "is away" in caplog.text
+
+
+@pytest.mark.parametrize("pulse_s", [20.0, 0.01])
+async def test_a_server_that_ends_has_its_calls_sent_again(serve, peer, monkeypatch, pulse_s):
+    monkeypatch.setattr(rpc, "PULSE_S", pulse_s)
+    reached, seen = asyncio.Event(), []
+
+    async def once(request):
+        seen.append(request)
+        if request.retry == 0:
+            reached.set()
+            await asyncio.Event().wait()
+        return "done"
+
+    server = await serve({"once": once})
+    call = asyncio.create_task(peer(server.url).call("once", {}, str))
+    await reached.wait()
+    await asyncio.wait({call}, timeout=0.05)
+    server.app.close()
+    await server.stop()
+    await server.start()
+    assert await call == "done"
+    assert seen[0].waited_s < seen[-1].waited_s
+
+
+async def test_patience_begins_anew_whenever_the_server_was_there(serve, peer, monkeypatch):
+    monkeypatch.setattr(rpc, "PULSE_S", 0.01)
+    now = iter(range(0, 10**9, 1000))
+    clock = SimpleNamespace(monotonic=lambda: float(next(now)))
+    monkeypatch.setattr("agl_core.serving.peer.time", clock)
+
+    async def held(request):
+        if request.retry >= 3:
+            return "done"
+        asyncio.get_running_loop().call_later(0.1, server.app.close)
+        return await asyncio.Event().wait()
+
+    server = await serve({"held": held})
+    call = asyncio.create_task(peer(server.url, patience_s=2500.0).call("held", {}, str))
+    while not call.done():
+        server.app._closed = False
+        await asyncio.wait({call}, timeout=0.01)
+    assert await call == "done"
 
 
 async def test_a_server_that_stays_away_is_an_error(peer):
