@@ -265,6 +265,10 @@ class Gateway(Protocol):
 
     async def resume(self) -> None: ...
 
+    async def lost(self) -> Losses:
+        """What no record tells, by cause, since `start`; repeated requests tell the same."""
+        ...
+
 
 class Engine(Protocol):
     """Serves policies and, if it can, trains them. Tensor work runs off the event loop."""

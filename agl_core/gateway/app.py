@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +19,14 @@ from agl_core.gateway.recording import Recording, RecordingOptions
 from agl_core.gateway.routing import Identity, Route, Router, Target, identify, parse_path
 from agl_core.interfaces import Backend, Capabilities, Store
 from agl_core.serving import asgi
+from agl_core.serving.rpc import PREFIX
 from agl_core.serving.server import GuestServer, address_of, bind
 from agl_core.types import Attempt, Losses, Policy, Rollout
 
 __all__ = ["GatewayOptions", "GatewayServer"]
 
 _CHAT = "/chat/completions"
+_CONTROL = PREFIX.encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,11 @@ class GatewayOptions:
     deterministic: bool = False
     """Seed the calls of frozen policies too."""
     recording: RecordingOptions = field(default_factory=RecordingOptions)
+    api_key: str = ""
+    """Bearer token of the agents; one that nobody else has when empty."""
+    restartable: bool = False
+    """Attempts may have begun in an earlier life of this gateway: calls of an attempt that it does
+    not know fail as the engine's fault, so that the attempt is tried again."""
 
 
 class GatewayServer:
@@ -52,7 +60,7 @@ class GatewayServer:
             options: Address and behaviour.
         """
         self._options = options or GatewayOptions()
-        self._api_key = f"agl-{secrets.token_urlsafe(24)}"
+        self._api_key = self._options.api_key or f"agl-{secrets.token_urlsafe(24)}"
         self._bearer = f"Bearer {self._api_key}".encode()
         self._router = Router()
         self.losses = Losses()
@@ -61,7 +69,7 @@ class GatewayServer:
         Calls whose records say that they failed, broke off or were tried again are counted by
         whoever makes training data of them.
         """
-        self._attempts = Attempts()
+        self._attempts = Attempts(restartable=self._options.restartable)
         self._recording = Recording(
             store,
             self._attempts,
@@ -72,6 +80,7 @@ class GatewayServer:
         self._proxy = Proxy(
             self._router, self._recording, losses=self.losses, deterministic=deterministic
         )
+        self._control: asgi.App | None = None
         self._server: GuestServer | None = None
         self._url = ""
 
@@ -112,14 +121,22 @@ class GatewayServer:
         """
         if self._server is None:
             return
+        await self.break_off()
+        await self._server.stop()
+        self._server = None
+        await self._recording.stop()
+
+    async def break_off(self) -> None:
+        """End all calls under way; clients that have seen nothing yet are told with 503."""
         calls = list(self._proxy.calls)
         for call in calls:
             call.stop("stopped")
         for call in calls:
             await call.ended.wait()
-        await self._server.stop()
-        self._server = None
-        await self._recording.stop()
+
+    def mount(self, control: asgi.App) -> None:
+        """Serve methods below `agl_core.serving.rpc.PREFIX`, behind a key of their own."""
+        self._control = control
 
     async def route(self, policy: Policy, backend: Backend) -> None:
         """Serve `policy` from `backend`; calling again replaces the version or the backend.
@@ -128,6 +145,16 @@ class GatewayServer:
         ``policy.model``, or the policy's name where that is empty.
         """
         self._router.set(policy, backend)
+
+    def replace_routes(self, routes: Sequence[Route], *, deterministic: bool) -> None:
+        """Serve exactly these policies.
+
+        Args:
+            routes: In the order of the configuration.
+            deterministic: Seed the calls of frozen policies too.
+        """
+        self._router.replace(routes)
+        self._proxy.deterministic = deterministic
 
     async def probe(self, policy: str) -> Capabilities:
         """Ask the policy's backend for a few tokens; see `agl_core.gateway.probe.probe`.
@@ -146,12 +173,14 @@ class GatewayServer:
         Raises:
             StaleAttemptError: it has been sealed.
         """
+        for left in self._attempts.left_behind(rollout, attempt.fence):
+            await self.seal(left.attempt.id)
         self._attempts.open(rollout, attempt)
 
     async def seal(self, attempt_id: str) -> int:
         """Refuse further calls of an attempt, end those under way, write its records.
 
-        Returns the number of recorded requests, every try counted; 0 for an attempt that is not
+        Returns the number of recorded requests, every try counted; 0 for an attempt that was never
         open.
 
         Raises:
@@ -159,7 +188,7 @@ class GatewayServer:
         """
         attempt = self._attempts.find(attempt_id)
         if attempt is None:
-            return 0
+            return self._attempts.recorded(attempt_id)
         attempt.sealed = True
         calls = list(attempt.calls)
         for call in calls:
@@ -167,8 +196,13 @@ class GatewayServer:
         for call in calls:
             await call.ended.wait()
         await self._recording.write(attempt)
-        self._attempts.forget(attempt_id)
+        if self._attempts.find(attempt_id) is not None:
+            self._attempts.forget(attempt_id)
         return attempt.recorded
+
+    async def lost(self) -> Losses:
+        """`losses`, as they stand."""
+        return Losses(counts=dict(self.losses.counts))
 
     async def pause(self) -> None:
         """Hold new calls at the door."""
@@ -201,6 +235,9 @@ class GatewayServer:
         raw_path: bytes = scope["raw_path"]
         if raw_path == b"/health":
             await asgi.respond(send, 200, b'{"status":"ok"}')
+            return
+        if self._control is not None and raw_path.startswith(_CONTROL):
+            await self._control(scope, receive, send)
             return
         self._authorise(headers)
         target = parse_path(raw_path)

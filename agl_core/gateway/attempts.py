@@ -20,6 +20,9 @@ from agl_core.types import Attempt, Rollout, Span
 _REMEMBERED: Final = 100_000
 """Sealed attempts that are told apart from unknown ones; both are refused."""
 
+_OVERDUE_S: Final = 120.0
+"""An attempt still open so long after its deadline has lost its runner."""
+
 Abort = Literal["", "client", "sealed", "drained", "deadline", "stopped"]
 
 
@@ -173,9 +176,15 @@ def _superseded(span: Span) -> Span:
 class Attempts:
     """Attempts by id, and the memory of those that were sealed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, restartable: bool = False) -> None:
+        """Know none.
+
+        Args:
+            restartable: Unknown ones may have begun in an earlier life of the gateway.
+        """
+        self._restartable = restartable
         self._open: dict[str, OpenAttempt] = {}
-        self._sealed: OrderedDict[str, None] = OrderedDict()
+        self._sealed: OrderedDict[str, int] = OrderedDict()
 
     def open(self, rollout: Rollout, attempt: Attempt) -> None:
         """Accept calls of an attempt; opening it again changes nothing.
@@ -199,8 +208,7 @@ class Attempts:
 
     def forget(self, attempt_id: str) -> None:
         """Drop a sealed attempt whose records are written."""
-        del self._open[attempt_id]
-        self._sealed[attempt_id] = None
+        self._sealed[attempt_id] = self._open.pop(attempt_id).recorded
         while len(self._sealed) > _REMEMBERED:
             self._sealed.popitem(last=False)
 
@@ -208,19 +216,36 @@ class Attempts:
         """The open attempt of a caller.
 
         Raises:
-            Problem: 409 unknown attempt or another rollout's, 410 sealed.
+            Problem: 409 unknown attempt or another rollout's, 410 sealed, 503 perhaps forgotten.
         """
         attempt = self._open.get(identity.attempt_id)
         if identity.attempt_id in self._sealed or (attempt is not None and attempt.sealed):
             message = f"Attempt {identity.attempt_id!r} has ended: its calls are closed"
             raise Problem(410, "attempt_sealed", message)
         if attempt is None or attempt.rollout.id != identity.rollout_id:
-            message = (
-                f"No attempt {identity.attempt_id!r} of rollout {identity.rollout_id!r} is running "
-                f"here: take both ids from the current rollout"
-            )
-            raise Problem(409, "attempt_unknown", message)
+            raise self._unknown(identity)
         return attempt
+
+    def _unknown(self, identity: Identity) -> Problem:
+        what = f"No attempt {identity.attempt_id!r} of rollout {identity.rollout_id!r} is running"
+        if self._restartable:
+            message = f"{what} here: if it is a current one, the gateway has been restarted since"
+            return Problem(503, "attempt_unknown", message)
+        message = f"{what} here: take both ids from the current rollout"
+        return Problem(409, "attempt_unknown", message)
+
+    def recorded(self, attempt_id: str) -> int:
+        """Number of records of a sealed attempt; 0 of one that is not known."""
+        return self._sealed.get(attempt_id, 0)
+
+    def left_behind(self, rollout: Rollout, fence: int) -> list[OpenAttempt]:
+        """Attempts that nobody will seal: of the same rollout with a lower fence, or overdue."""
+        return [
+            each
+            for each in self._open.values()
+            if (each.rollout.id == rollout.id and each.attempt.fence < fence)
+            or each.seconds_left() < -_OVERDUE_S
+        ]
 
     def __iter__(self) -> Iterator[OpenAttempt]:
         return iter(list(self._open.values()))

@@ -36,7 +36,8 @@ class Proxy:
         self._router = router
         self._recording = recording
         self._losses = losses
-        self._deterministic = deterministic
+        self.deterministic = deterministic
+        """Seed the calls of frozen policies too."""
         self._door = asyncio.Event()
         self._door.set()
         self._calls: set[Call] = set()
@@ -91,7 +92,7 @@ class Proxy:
             capture=trainable
             and identity.trainable
             and not identity.agent.startswith(RESERVED_PREFIX),
-            seeded=trainable or self._deterministic,
+            seeded=trainable or self.deterministic,
         )
 
     async def _attend(

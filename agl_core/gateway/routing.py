@@ -129,6 +129,10 @@ class Router:
         mode = old.logprobs_mode if old else "raw"
         self._routes[policy.name] = Route(policy, backend, mode)
 
+    def replace(self, routes: Iterable[Route]) -> None:
+        """Serve exactly these, in this order."""
+        self._routes = {route.policy.name: route for route in routes}
+
     def probed(self, name: str, mode: LogprobsMode) -> None:
         """Keep what the probe found."""
         self._routes[name] = replace(self[name], logprobs_mode=mode)

@@ -22,6 +22,7 @@ from agl_core.runner.ledger import Ledger, span_of
 from agl_core.runner.limits import Limits
 from agl_core.runner.options import RunnerOptions
 from agl_core.runner.process import gateway_environment
+from agl_core.runner.sealing import opened, sealed
 from agl_core.tracing import AttemptContext, Recorder, attach, bounded, origins_of
 from agl_core.types import (
     LLM,
@@ -189,7 +190,9 @@ class Runner:
 
     async def _attempt(self, flight: Flight) -> Ending:
         rollout, attempt = flight.claim.rollout, flight.claim.attempt
-        await self._gateway.open(rollout, attempt)
+        unopened = await opened(self._gateway, flight.claim)
+        if unopened is not None:
+            return unopened
         if self._options.on_started is not None:
             self._options.on_started(rollout, attempt)
         resources = await self._resources_of(rollout)
@@ -227,7 +230,7 @@ class Runner:
     async def _end(self, flight: Flight, ending: Ending) -> None:
         flight.ending = True
         attempt_id = flight.claim.attempt.id
-        await self._gateway.seal(attempt_id)
+        ending = await sealed(self._gateway, attempt_id, ending)
         spans = flight.recorder.drain()
         self._ledger.count("dropped_span", flight.recorder.dropped)
         output, cut = bounded(ending.output, MAX_OUTPUT_CHARS)
@@ -255,7 +258,7 @@ class Runner:
         """The store has ended this attempt itself: nothing of it can be stored any more."""
         flight.ending = True
         self._ledger.count(cause)
-        await self._gateway.seal(flight.claim.attempt.id)
+        await sealed(self._gateway, flight.claim.attempt.id, self._given_up(cause))
         flight.recorder.drain()
 
     async def _release(self) -> None:

@@ -47,7 +47,9 @@ class World:
         await self.gateway.start()
         self.stack.push_async_callback(self.gateway.stop)
 
-    async def route(self, name: str, agents: tuple[str, ...], *, trainable: bool, **more: Any) -> None:
+    async def route(
+        self, name: str, agents: tuple[str, ...], *, trainable: bool, **more: Any
+    ) -> None:
         policy = Policy(name=name, agents=agents, trainable=trainable, **more)
         await self.gateway.route(policy, self.backend)
 

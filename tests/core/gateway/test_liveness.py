@@ -160,7 +160,7 @@ async def test_sealing_ends_calls_and_writes_once(world: Any, monkeypatch: Any) 
     assert world.server.log[1].closed_early
     spans = await world.store.spans([attempt.rollout_id])
     assert [span.status for span in spans] == ["ok", "error"]
-    assert await world.gateway.seal(attempt.id) == 0
+    assert await world.gateway.seal(attempt.id) == 2
     await world.idle()
 
 

@@ -168,7 +168,9 @@ async def test_unknown_and_sealed_attempts_are_refused_and_counted(world: Any) -
         assert (await answer.json())["error"]["code"] == "attempt_unknown"
     assert world.gateway.losses.counts["late_calls"] == 2
     with pytest.raises(StaleAttemptError, match="sealed"):
-        await world.gateway.open(Rollout(id=attempt.rollout_id, task=Task(id="t"), run_id="run"), attempt)
+        await world.gateway.open(
+            Rollout(id=attempt.rollout_id, task=Task(id="t"), run_id="run"), attempt
+        )
 
 
 async def test_health_models_and_unknown_paths(world: Any) -> None:

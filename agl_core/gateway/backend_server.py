@@ -1,0 +1,127 @@
+"""Backends of this process behind HTTP, for a gateway that is another process."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from agl_core.errors import EngineError
+from agl_core.gateway.problems import Problem
+from agl_core.interfaces import Backend
+from agl_core.serving import asgi
+from agl_core.serving.keys import fresh_key
+from agl_core.serving.server import GuestServer, address_of, bind
+
+_CHAT: Final = "/v1/chat/completions"
+_NO_LIMIT_S: Final = 86_400.0
+"""The gateway keeps the deadline of a call: it leaves, and the answer is closed."""
+
+
+class BackendServer:
+    """OpenAI chat completions of any `Backend`, one base URL per policy, behind a key of its own.
+
+    Backends belong to whoever made them: the server never closes one.
+    """
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        """Set up without listening.
+
+        Args:
+            host: An address of this machine that the gateway reaches; the system chooses the port.
+        """
+        self.key = fresh_key()
+        """Bearer token that the gateway must send."""
+        self._host = host
+        self._bearer = f"Bearer {self.key}".encode()
+        self._backends: dict[bytes, Backend] = {}
+        self._server: GuestServer | None = None
+        self._url = ""
+
+    async def start(self) -> None:
+        """Listen; a server that listens already goes on.
+
+        Raises:
+            ConfigError: the host is no address of this machine.
+        """
+        if self._server is not None:
+            return
+        listener = bind(self._host, 0)
+        self._server = GuestServer(self._app)
+        await self._server.start(listener)
+        self._url = address_of(listener)
+
+    async def stop(self) -> None:
+        """Break off answers under way and close the socket; idempotent."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop()
+
+    def serve(self, policy: str, backend: Backend) -> str:
+        """Answer for a policy from `backend`, in place of an earlier one; returns the base URL."""
+        path = f"/{quote(policy, safe='')}"
+        self._backends[f"{path}{_CHAT}".encode()] = backend
+        return f"{self._url}{path}/v1"
+
+    async def _app(self, scope: Mapping[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
+        try:
+            backend = self._find(scope)
+            body = await asgi.read_body(receive)
+        except asgi.ClientLeft:
+            return
+        except Problem as problem:
+            await asgi.respond(send, problem.status, problem.body())
+            return
+        headers = {
+            name: value.decode("latin-1")
+            for raw, value in scope["headers"]
+            if asgi.travels(name := raw.decode("latin-1"))
+        }
+        answering = asyncio.create_task(_answer(backend, body, headers, send))
+        leaving = asyncio.create_task(asgi.client_leaves(receive))
+        try:
+            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            answering.cancel()
+            await asyncio.wait({answering})
+        if not answering.cancelled():
+            answering.result()
+
+    def _find(self, scope: Mapping[str, Any]) -> Backend:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        if not hmac.compare_digest(headers.get(b"authorization", b""), self._bearer):
+            raise Problem(401, "invalid_api_key", "This backend answers its run's gateway only")
+        path: bytes = scope["raw_path"]
+        backend = self._backends.get(path)
+        if backend is None or scope["method"] != "POST":
+            shown = path.decode("ascii", "replace")
+            raise Problem(404, "not_found", f"No policy is served at {scope['method']} {shown}")
+        return backend
+
+
+async def _answer(
+    backend: Backend, body: bytes, headers: Mapping[str, str], send: asgi.Send
+) -> None:
+    """Forward an answer; when it breaks off, so does the connection, and the gateway hears of it."""
+    try:
+        reply = await backend.chat(body, headers=headers, timeout_s=_NO_LIMIT_S)
+    except EngineError as error:
+        problem = Problem(503, "engine_error", str(error), retry=True)
+        await asgi.respond(send, problem.status, problem.body())
+        return
+    try:
+        passed = {name.lower(): value for name, value in reply.headers.items()}
+        kind = passed.get("content-type", "application/json")
+        head = {name: value for name, value in passed.items() if asgi.travels(name)}
+        lines = [(name.encode(), value.encode()) for name, value in head.items()]
+        await asgi.start(send, reply.status, [(b"content-type", kind.encode()), *lines])
+        async for chunk in reply.body():
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    except EngineError:
+        return
+    finally:
+        await reply.close()

@@ -1,0 +1,262 @@
+"""What trainer and runners ask of a gateway that is another process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+import msgspec
+
+from agl_core.errors import ConfigError, EngineError
+from agl_core.gateway.app import GatewayServer
+from agl_core.gateway.backend_http import HttpBackend
+from agl_core.gateway.routing import Route
+from agl_core.interfaces import Capabilities
+from agl_core.serving.rpc import Request, RpcApp
+from agl_core.types import Attempt, LogprobsMode, Policy, Rollout
+from agl_core.types.ids import new_id
+
+_ABSENT_S: Final = 1.0
+"""A trainer that is not connected for this long has gone: it asks again at once after each answer."""
+_PATIENCE_S: Final = 3.0
+"""How long a trainer waits for one that may just have been killed."""
+_LOOK_S: Final = 0.5
+"""Between looks for fresh losses: what a killed gateway had not told is lost."""
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a policy is served, as the gateway reaches it."""
+
+    base_url: str
+    api_key: str
+    model: str
+
+
+class Service(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy and what serves it."""
+
+    policy: Policy
+    endpoint: Endpoint
+    logprobs: LogprobsMode = "raw"
+
+
+class Orders(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a trainer wants of its gateway: a gateway that restarted needs nothing else."""
+
+    trainer: str
+    """Names this life of the trainer."""
+    number: int
+    """Counted up by the trainer: what was overtaken on its way is ignored."""
+    services: list[Service]
+    paused: bool
+    deterministic: bool
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=True):
+    rollout: Rollout
+    attempt: Attempt
+
+
+class Sealing(msgspec.Struct, frozen=True, kw_only=True):
+    attempt_id: str
+    life: str
+    """Of the gateway that opened it; empty when that is not known."""
+
+
+class Watching(msgspec.Struct, frozen=True, kw_only=True):
+    trainer: str
+    life: str
+    lost: dict[str, int]
+    """What the trainer has heard of."""
+
+
+class Probing(msgspec.Struct, frozen=True, kw_only=True):
+    policy: str
+
+
+class Draining(msgspec.Struct, frozen=True, kw_only=True):
+    timeout_s: float
+
+
+class News(msgspec.Struct, frozen=True, kw_only=True):
+    """What a trainer has to know of its gateway."""
+
+    life: str
+    lost: dict[str, int]
+    """Losses by cause, since this life began."""
+
+
+class GatewayControl:
+    """Methods over one `GatewayServer`, which serves them beside the agents' calls.
+
+    Attempts are taken while a trainer that has given orders is connected: until then, and while it
+    is away, `open` waits.
+    """
+
+    def __init__(self, gateway: GatewayServer, key: str) -> None:
+        """Set up without listening.
+
+        Args:
+            gateway: Not yet listening.
+            key: Bearer token of trainer and runners; agents must not have it.
+        """
+        self._gateway = gateway
+        self.life = new_id("gw")
+        self._orders: Orders | None = None
+        self._watches = 0
+        self._absence: asyncio.TimerHandle | None = None
+        self._alone = asyncio.Event()
+        self._alone.set()
+        self._serving = asyncio.Event()
+        self._backends: dict[Endpoint, HttpBackend] = {}
+        methods = {
+            "instance": self._tell,
+            "losses": self._tell,
+            "serve": self._serve,
+            "watch": self._watch,
+            "probe": self._probe,
+            "drain": self._drain,
+            "open": self._open,
+            "seal": self._seal,
+        }
+        self._rpc = RpcApp(methods, key=key, instance=self.life)
+        gateway.mount(self._rpc)
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            ConfigError: the address is taken or not ours.
+        """
+        await self._gateway.start()
+
+    async def stop(self) -> None:
+        """End the gateway; methods under way are sent again, by their callers, to the next life.
+
+        Raises:
+            StoreError: records could not be written.
+        """
+        self._rpc.close()
+        await self._gateway.stop()
+        for backend in self._backends.values():
+            await backend.close()
+        self._backends.clear()
+
+    async def _tell(self, request: Request) -> News:
+        del request
+        return self._news()
+
+    def _news(self) -> News:
+        return News(life=self.life, lost=dict(self._gateway.losses.counts))
+
+    async def _serve(self, request: Request) -> News:
+        orders = msgspec.json.decode(request.body, type=Orders)
+        known = self._orders
+        if known is not None and known.trainer == orders.trainer:
+            if orders.number <= known.number:
+                return self._news()
+        elif known is not None:
+            await self._succeed(known.trainer)
+        self._orders = orders
+        if orders.paused:
+            await self._gateway.pause()
+        routes = [self._route(service) for service in orders.services]
+        self._gateway.replace_routes(routes, deterministic=orders.deterministic)
+        if not orders.paused:
+            await self._gateway.resume()
+        self._decide()
+        return self._news()
+
+    async def _succeed(self, trainer: str) -> None:
+        """Let go of what an earlier trainer left."""
+        try:
+            await asyncio.wait_for(self._alone.wait(), _PATIENCE_S)
+        except asyncio.TimeoutError as error:
+            raise ConfigError(
+                f"The gateway at {self._gateway.url} serves {trainer}, which is connected: end "
+                f"that one, or give this run a gateway of its own"
+            ) from error
+        await self._gateway.break_off()
+
+    def _route(self, service: Service) -> Route:
+        endpoint = service.endpoint
+        backend = self._backends.get(endpoint)
+        if backend is None:
+            backend = self._backends[endpoint] = HttpBackend(
+                endpoint.base_url, api_key=endpoint.api_key, model=endpoint.model
+            )
+        return Route(service.policy, backend, service.logprobs)
+
+    def _decide(self) -> None:
+        """Take attempts, or hold them."""
+        if self._orders is not None and self._orders.services and not self._alone.is_set():
+            self._serving.set()
+        else:
+            self._serving.clear()
+
+    async def _watch(self, request: Request) -> News:
+        watching = msgspec.json.decode(request.body, type=Watching)
+        mine = self._orders is not None and self._orders.trainer == watching.trainer
+        if not mine or watching.life != self.life:
+            return self._news()
+        self._arrive()
+        try:
+            while self._gateway.losses.counts == watching.lost:  # noqa: ASYNC110  many count
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            self._leave()
+        return self._news()
+
+    def _arrive(self) -> None:
+        self._watches += 1
+        self._alone.clear()
+        if self._absence is not None:
+            self._absence.cancel()
+        self._decide()
+
+    def _leave(self) -> None:
+        self._watches -= 1
+        if not self._watches:
+            self._absence = asyncio.get_running_loop().call_later(_ABSENT_S, self._left)
+
+    def _left(self) -> None:
+        self._alone.set()
+        self._decide()
+
+    async def _probe(self, request: Request) -> Capabilities:
+        probing = msgspec.json.decode(request.body, type=Probing)
+        await self._serving.wait()
+        return await self._gateway.probe(probing.policy)
+
+    async def _drain(self, request: Request) -> int:
+        draining = msgspec.json.decode(request.body, type=Draining)
+        return await self._gateway.drain(timeout_s=draining.timeout_s)
+
+    async def _open(self, request: Request) -> str:
+        opening = msgspec.json.decode(request.body, type=Opening)
+        await self._served(opening)
+        await self._gateway.open(opening.rollout, opening.attempt)
+        return self.life
+
+    async def _served(self, opening: Opening) -> None:
+        if self._serving.is_set():
+            return
+        deadline = opening.attempt.monotonic_deadline(opening.rollout.limits)
+        try:
+            await asyncio.wait_for(self._serving.wait(), max(deadline - time.monotonic(), 0.0))
+        except asyncio.TimeoutError as error:
+            raise EngineError(
+                f"The gateway at {self._gateway.url} has no policy for attempt "
+                f"{opening.attempt.id!r}: see whether the trainer runs, with this gateway.url"
+            ) from error
+
+    async def _seal(self, request: Request) -> int:
+        sealing = msgspec.json.decode(request.body, type=Sealing)
+        count = await self._gateway.seal(sealing.attempt_id)
+        if sealing.life not in ("", self.life):
+            raise EngineError(
+                f"The gateway at {self._gateway.url} was restarted while attempt "
+                f"{sealing.attempt_id!r} ran: calls that it had answered may not be on record"
+            )
+        return count

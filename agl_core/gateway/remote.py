@@ -1,0 +1,275 @@
+"""A gateway that is another process, as trainer and runners see it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from agl_core.errors import AglError, EngineError
+from agl_core.gateway.backend_http import HttpBackend
+from agl_core.gateway.backend_server import BackendServer
+from agl_core.gateway.control import (
+    Draining,
+    Endpoint,
+    News,
+    Opening,
+    Orders,
+    Probing,
+    Sealing,
+    Service,
+    Watching,
+)
+from agl_core.gateway.routing import Route
+from agl_core.interfaces import Backend, Capabilities
+from agl_core.serving.keys import agent_key
+from agl_core.serving.peer import Patience, Peer
+from agl_core.types import Attempt, Losses, Policy, Rollout
+from agl_core.types.ids import new_id
+
+_log = logging.getLogger(__name__)
+
+_AGAIN_S: Final = 1.0
+_FAREWELL_S: Final = 3.0
+
+RESTARTS: Final = "gateway_restarts"
+"""Loss: a gateway began a new life; what the old one had lost in its last moments is not known."""
+UNHEARD: Final = "gateway_unheard"
+"""Loss: the gateway was away when it was asked what it had lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteOptions:
+    """What a trainer tells its gateway, and how long a gateway may be away."""
+
+    deterministic: bool = False
+    """Seed the calls of frozen policies too."""
+    backend_host: str = "127.0.0.1"
+    """Address of this machine at which the gateway reaches engines of this process."""
+    patience: Patience = field(default_factory=Patience)
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """Losses of a gateway, summed over its lives."""
+
+    life: str
+    base: dict[str, int]
+    """What it had lost before anybody here used it."""
+    ended: Losses = field(default_factory=Losses)
+    """In the lives before."""
+    now: dict[str, int] = field(default_factory=dict[str, int])
+
+    def hear(self, news: News) -> None:
+        if news.life != self.life:
+            self.ended.merge(Losses(counts=self.now))
+            self.ended.add(RESTARTS)
+            self.life, self.now = news.life, {}
+        # Counts only grow: an answer that was overtaken on its way tells less.
+        self.now = {
+            cause: max(self.now.get(cause, 0), news.lost.get(cause, 0))
+            for cause in self.now.keys() | news.lost.keys()
+        }
+
+    def total(self) -> Losses:
+        total = Losses(counts=dict(self.ended.counts))
+        total.merge(Losses(counts=self.now))
+        for cause, count in self.base.items():
+            total.add(cause, -count)
+        return Losses(counts={cause: count for cause, count in total.counts.items() if count})
+
+
+class RemoteGateway:
+    """A `GatewayServer` in another process; fulfils `agl_core.interfaces.Gateway`.
+
+    Calls wait out a gateway that restarts. A trainer, which routes, is told of a new life over a
+    connection that the gateway holds, and gives it all its orders again; runners only open and
+    seal, and an attempt that outlived the gateway it was opened at cannot be sealed well.
+    """
+
+    def __init__(self, url: str, key: str, options: RemoteOptions | None = None) -> None:
+        """Describe it; `start` connects.
+
+        Args:
+            url: ``http://host:port``, as the agents reach it too.
+            key: Bearer token that the processes of the run share.
+            options: For trainers.
+        """
+        self._options = options or RemoteOptions()
+        self._peer = Peer(
+            url, key, what="gateway", error=EngineError, patience=self._options.patience
+        )
+        self._api_key = agent_key(key)
+        self._lives: dict[str, str] = {}
+        self._trainer = new_id("trainer")
+        self._number = 0
+        self._services: dict[str, Service] = {}
+        self._backends = BackendServer(self._options.backend_host)
+        self._paused = False
+        self._told = ""
+        """The life that has all orders."""
+        self._ledger = _Ledger("", {})
+        self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """``http://host:port`` without a path."""
+        return self._peer.url
+
+    @property
+    def api_key(self) -> str:
+        """Bearer token of the agents; it opens nothing else."""
+        return self._api_key
+
+    async def start(self) -> None:
+        """Connect.
+
+        Raises:
+            ConfigError: the key is wrong, or the gateway is of another version.
+            EngineError: there is none at the address.
+        """
+        news: News = await self._peer.call("instance", {}, News)
+        self._ledger = _Ledger(news.life, news.lost, now=dict(news.lost))
+
+    async def stop(self) -> None:
+        """Take leave and close all connections; idempotent. The gateway goes on."""
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            watching.cancel()
+            await asyncio.wait({watching})
+            self._services.clear()
+            try:
+                await asyncio.wait_for(self._tell(), _FAREWELL_S)
+            except (AglError, asyncio.TimeoutError) as error:
+                _log.warning("The gateway at %s was not told of the end: %s", self.url, error)
+        await self._backends.stop()
+        await self._peer.close()
+
+    async def route(self, policy: Policy, backend: Backend) -> None:
+        """Serve `policy` from `backend`; calling again replaces the version or the backend.
+
+        An `HttpBackend` is called by the gateway itself. Any other is served to it from here.
+        """
+        known = self._services.get(policy.name)
+        self._services[policy.name] = Service(
+            policy=policy,
+            endpoint=await self._endpoint(policy, backend),
+            logprobs=known.logprobs if known is not None else "raw",
+        )
+        await self._tell()
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch(), name="agl-gateway-watch")
+
+    async def probe(self, policy: str) -> Capabilities:
+        """Ask the policy's backend for a few tokens and report what came back.
+
+        Raises:
+            MissingTokensError: the policy is trainable and the backend gives no token ids.
+            EngineError: the backend does not answer.
+        """
+        try:
+            found: Capabilities = await self._call("probe", Probing(policy=policy), Capabilities)
+        except EngineError as error:
+            if self._services[policy].endpoint.api_key != self._backends.key:
+                raise
+            raise EngineError(
+                f"{error} The gateway at {self.url} has to reach this process there: set "
+                f"gateway.backend_host to an address of this machine"
+            ) from error
+        service = self._services[policy]
+        self._services[policy] = msgspec.structs.replace(service, logprobs=found.logprobs)
+        return found
+
+    async def open(self, rollout: Rollout, attempt: Attempt) -> None:
+        """Accept calls of this attempt from now on; waits for a trainer that serves policies.
+
+        Raises:
+            StaleAttemptError: it has been sealed.
+            EngineError: there is no gateway, or none that serves a policy in time.
+        """
+        opening = Opening(rollout=rollout, attempt=attempt)
+        self._lives[attempt.id] = await self._call("open", opening, str)
+
+    async def seal(self, attempt_id: str) -> int:
+        """Refuse further calls of an attempt, write its records; returns their number.
+
+        Raises:
+            EngineError: the gateway was restarted since the attempt was opened: records may be
+                missing.
+            StoreError: the records could not be written; sealing again tries again.
+        """
+        sealing = Sealing(attempt_id=attempt_id, life=self._lives.get(attempt_id, ""))
+        try:
+            count: int = await self._call("seal", sealing, int)
+        except EngineError:
+            self._lives.pop(attempt_id, None)
+            raise
+        self._lives.pop(attempt_id, None)
+        return count
+
+    async def pause(self) -> None:
+        """Hold new calls at the door."""
+        self._paused = True
+        await self._tell()
+
+    async def drain(self, *, timeout_s: float) -> int:
+        """Wait for calls in flight; those that outlive `timeout_s` are aborted and retried."""
+        count: int = await self._call("drain", Draining(timeout_s=timeout_s), int)
+        return count
+
+    async def resume(self) -> None:
+        """Let calls in again."""
+        self._paused = False
+        await self._tell()
+
+    async def lost(self) -> Losses:
+        """What the gateway lost since `start`, its former lives included."""
+        try:
+            self._ledger.hear(await self._call("losses", {}, News))
+        except EngineError:
+            _log.warning("The gateway could not be asked what it lost", exc_info=True)
+            self._ledger.ended.add(UNHEARD)
+        return self._ledger.total()
+
+    async def _call(self, method: str, payload: Any, answer: Any) -> Any:
+        return await self._peer.call(method, payload, answer)
+
+    async def _endpoint(self, policy: Policy, backend: Backend) -> Endpoint:
+        model = Route(policy, backend).upstream_model
+        if isinstance(backend, HttpBackend):
+            return Endpoint(base_url=backend.base_url, api_key=backend.api_key, model=model)
+        await self._backends.start()
+        url = self._backends.serve(policy.name, backend)
+        return Endpoint(base_url=url, api_key=self._backends.key, model=model)
+
+    async def _tell(self) -> None:
+        """Give the gateway all orders."""
+        self._number += 1
+        orders = Orders(
+            trainer=self._trainer,
+            number=self._number,
+            services=list(self._services.values()),
+            paused=self._paused,
+            deterministic=self._options.deterministic,
+        )
+        news: News = await self._call("serve", orders, News)
+        self._ledger.hear(news)
+        self._told = news.life
+
+    async def _watch(self) -> None:
+        """Hear of losses and of new lives, for as long as this gateway is used."""
+        while True:
+            watching = Watching(trainer=self._trainer, life=self._told, lost=self._ledger.now)
+            try:
+                news: News = await self._call("watch", watching, News)
+                self._ledger.hear(news)
+                if news.life != self._told:
+                    _log.warning("The gateway at %s was restarted: giving orders again", self.url)
+                    await self._tell()
+            except AglError:
+                # Whatever the run asks next of the gateway will say so if it is gone.
+                _log.warning("The gateway at %s cannot be watched", self.url, exc_info=True)
+                await asyncio.sleep(_AGAIN_S)

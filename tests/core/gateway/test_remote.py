@@ -1,0 +1,417 @@
+"""A gateway as a server: orders, restarts, attempts that outlive it, losses over its lives."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+
+import aiohttp
+import httpx
+import pytest
+
+from agl_core.errors import ConfigError, EngineError, MissingTokensError, StaleAttemptError
+from agl_core.gateway.app import GatewayOptions, GatewayServer
+from agl_core.gateway.backend_http import HttpBackend
+from agl_core.gateway.control import GatewayControl
+from agl_core.gateway.recording import RecordingOptions
+from agl_core.gateway.remote import RemoteGateway, RemoteOptions
+from agl_core.interfaces import Capabilities
+from agl_core.serving.keys import agent_key
+from agl_core.serving.peer import Patience
+from agl_core.store.memory import MemoryStore
+from agl_core.testing.fake_openai import FakeOpenAI, FakeOptions
+from agl_core.types import Limits, Policy, Rollout, Task
+from agl_core.types.ids import new_id
+
+KEY = "shared"
+QUICK = RecordingOptions(interval_s=0.01, settle_s=0.0)
+ASK = {"model": "trained", "messages": [{"role": "user", "content": "hi"}]}
+TRAINED = Policy(name="trained", agents=("writer",), trainable=True, version=1)
+
+
+class Site:
+    """One address at which gateways live one after the other, over one store."""
+
+    def __init__(self):
+        self.stack = AsyncExitStack()
+        self.store = MemoryStore()
+        self.port = 0
+        self.control = None
+
+    async def start(self, options=None):
+        await self.store.open()
+        self.stack.push_async_callback(self.store.close)
+        self.model = await self.stack.enter_async_context(FakeOpenAI(options=options))
+        self.backend = HttpBackend(self.model.base_url, model="weights")
+        self.stack.push_async_callback(self.backend.close)
+        self.session = await self.stack.enter_async_context(aiohttp.ClientSession())
+        await self.live()
+        self.stack.push_async_callback(self.die)
+
+    async def live(self):
+        options = GatewayOptions(
+            port=self.port, recording=QUICK, api_key=agent_key(KEY), restartable=True
+        )
+        self.gateway = GatewayServer(self.store, options)
+        self.control = GatewayControl(self.gateway, KEY)
+        await self.control.start()
+        self.url = self.gateway.url
+        self.port = int(self.url.rpartition(":")[2])
+
+    async def die(self):
+        control, self.control = self.control, None
+        if control is not None:
+            await control.stop()
+
+    async def remote(self, *, key=KEY, **options):
+        options = {"patience": Patience(seconds=20.0), **options}
+        remote = RemoteGateway(self.url, key, RemoteOptions(**options))
+        self.stack.push_async_callback(remote.stop)
+        await remote.start()
+        return remote
+
+    async def trainer(self, **options):
+        remote = await self.remote(**options)
+        await remote.route(TRAINED, self.backend)
+        return remote
+
+    async def claim(self, **rollout):
+        row = Rollout(
+            id=new_id("ro"),
+            task=Task(id="t"),
+            run_id="run",
+            **{"limits": Limits(timeout_s=60.0), **rollout},
+        )
+        await self.store.enqueue([row])
+        (claim,) = await self.store.claim("w", timeout_s=1.0)
+        return claim
+
+    def call(self, claim, *, key=None, **body):
+        headers = {
+            "Authorization": f"Bearer {key or agent_key(KEY)}",
+            "x-agl-rollout": claim.rollout.id,
+            "x-agl-attempt": claim.attempt.id,
+            "x-agl-agent": "writer",
+        }
+        url = f"{self.url}/v1/chat/completions"
+        return self.session.post(url, json={**ASK, **body}, headers=headers)
+
+    async def ask(self, claim, **body):
+        async with self.call(claim, **body) as answer:
+            return answer.status, await answer.json()
+
+    async def calls(self, claim):
+        spans = await self.store.spans([claim.rollout.id], attempt_id=claim.attempt.id)
+        return [span.call for span in spans if span.call is not None]
+
+
+async def until(condition):
+    """Give the loop turns until something without an event of its own has happened."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+async def make_site():
+    async with AsyncExitStack() as stack:
+
+        async def make(options=None):
+            site = Site()
+            await stack.enter_async_context(site.stack)
+            await site.start(options)
+            return site
+
+        yield make
+
+
+@pytest.fixture
+async def site(make_site):
+    return await make_site()
+
+
+async def test_a_run_over_a_gateway_that_is_another_process(site):
+    trainer, runner = await site.trainer(), await site.remote()
+    assert await trainer.probe("trained") == Capabilities(
+        token_ids=True, stream_token_ids=True, logprobs="processed"
+    )
+    claim = await site.claim()
+    await runner.open(claim.rollout, claim.attempt)
+    await runner.open(claim.rollout, claim.attempt)
+    status, _ = await site.ask(claim)
+    assert status == 200
+    assert await runner.seal(claim.attempt.id) == 1
+    assert await runner.seal(claim.attempt.id) == 1
+    with pytest.raises(StaleAttemptError):
+        await runner.open(claim.rollout, claim.attempt)
+    (call,) = await site.calls(claim)
+    assert call.complete
+    assert call.choices[0].token_ids == site.model.log[-1].choices[0].token_ids
+    assert (call.policy, call.policy_version, call.logprobs_mode) == ("trained", 1, "processed")
+
+
+async def test_agents_cannot_give_orders_and_nobody_else_is_let_in(site):
+    await site.trainer()
+    claim = await site.claim()
+    with pytest.raises(ConfigError, match="AGL_API_KEY"):
+        await site.remote(key="wrong")
+    with pytest.raises(ConfigError, match="AGL_API_KEY"):
+        await site.remote(key=agent_key(KEY))
+    for key in (KEY, "wrong"):
+        async with site.call(claim, key=key) as answer:
+            assert answer.status == 401
+
+
+async def test_an_attempt_waits_until_a_trainer_serves(site):
+    runner = await site.remote()
+    claim = await site.claim()
+    opening = asyncio.create_task(runner.open(claim.rollout, claim.attempt))
+    trainer = await site.trainer()
+    await opening
+    assert (await site.ask(claim))[0] == 200
+    await trainer.stop()
+    late = await site.claim(limits=Limits(timeout_s=0.05))
+    with pytest.raises(EngineError, match="see whether the trainer runs"):
+        await runner.open(late.rollout, late.attempt)
+
+
+async def test_a_restarted_gateway_is_given_all_orders_again(site, caplog):
+    trainer, runner = await site.trainer(deterministic=True), await site.remote()
+    await trainer.route(Policy(name="frozen", agents=("*",)), site.backend)
+    await trainer.probe("trained")
+    await trainer.pause()
+    await site.die()
+    await site.live()
+    claim = await site.claim()
+    await runner.open(claim.rollout, claim.attempt)
+    held = asyncio.create_task(site.ask(claim))
+    await until(lambda: site.gateway.in_flight)
+    assert await trainer.drain(timeout_s=1.0) == 0
+    await trainer.route(Policy(**{**_fields(TRAINED), "version": 2}), site.backend)
+    assert not held.done()
+    await trainer.resume()
+    assert (await held)[0] == 200
+    await runner.seal(claim.attempt.id)
+    (call,) = await site.calls(claim)
+    assert (call.policy_version, call.logprobs_mode) == (2, "processed")
+    assert "giving orders again" in caplog.text
+    assert (await trainer.lost()).counts == {"gateway_restarts": 1}
+
+
+def _fields(policy):
+    return {name: getattr(policy, name) for name in policy.__struct_fields__}
+
+
+async def test_an_attempt_that_outlived_its_gateway_never_succeeds(site):
+    await site.trainer()
+    runner = await site.remote()
+    claim = await site.claim()
+    await runner.open(claim.rollout, claim.attempt)
+    assert (await site.ask(claim))[0] == 200
+    await site.die()
+    await site.live()
+    status, body = await site.ask(claim)
+    assert status == 503
+    assert body["error"]["code"] == "attempt_unknown"
+    assert "restarted" in body["error"]["message"]
+    with pytest.raises(EngineError, match=r"was restarted while attempt .* ran"):
+        await runner.seal(claim.attempt.id)
+    # One that was opened since is not concerned.
+    fresh = await site.claim()
+    await runner.open(fresh.rollout, fresh.attempt)
+    assert (await site.ask(fresh))[0] == 200
+    assert await runner.seal(fresh.attempt.id) == 1
+
+
+async def test_losses_are_summed_over_the_lives_of_a_gateway(site):
+    site.gateway.losses.add("late_calls", 7)
+    trainer = await site.trainer()
+    assert (await trainer.lost()).counts == {}
+    site.gateway.losses.add("late_calls", 2)
+    assert (await trainer.lost()).counts == {"late_calls": 2}
+    assert (await trainer.lost()).counts == {"late_calls": 2}
+    await site.die()
+    await site.live()
+    site.gateway.losses.add("late_records")
+    expected = {"late_calls": 2, "late_records": 1, "gateway_restarts": 1}
+    assert (await trainer.lost()).counts == expected
+    await site.die()
+    impatient = await _unheard(site)
+    assert impatient == {"gateway_unheard": 1}
+
+
+async def _unheard(site):
+    await site.live()
+    remote = await site.remote(patience=Patience(seconds=0.0))
+    await site.die()
+    counts = (await remote.lost()).counts
+    await site.live()
+    return counts
+
+
+async def test_losses_arrive_without_being_asked_for(site, monkeypatch):
+    monkeypatch.setattr("agl_core.gateway.control._LOOK_S", 0.001)
+    trainer = await site.trainer()
+    site.gateway.losses.add("late_calls", 3)
+    await until(lambda: trainer._ledger.total().counts == {"late_calls": 3})
+
+
+async def test_one_trainer_at_a_time(site, monkeypatch):
+    monkeypatch.setattr("agl_core.gateway.control._PATIENCE_S", 0.05)
+    monkeypatch.setattr("agl_core.gateway.control._ABSENT_S", 0.02)
+    first, runner = await site.trainer(), await site.remote()
+    claim = await site.claim()
+    await runner.open(claim.rollout, claim.attempt)
+    second = await site.remote()
+    with pytest.raises(ConfigError, match=r"serves trainer_\w+, which is connected"):
+        await second.route(TRAINED, site.backend)
+    await first.pause()
+    held = asyncio.create_task(site.ask(claim))
+    await until(lambda: site.gateway.in_flight)
+    first._watching.cancel()  # killed: its connection breaks, no farewell
+    monkeypatch.setattr("agl_core.gateway.control._PATIENCE_S", 20.0)
+    await second.route(TRAINED, site.backend)
+    status, body = await held
+    assert (status, body["error"]["code"]) == (503, "gateway_stopped")
+    assert (await site.ask(claim))[0] == 200
+
+
+async def test_a_backend_without_token_ids_is_refused_over_the_connection(make_site):
+    site = await make_site(FakeOptions(token_ids=False))
+    trainer = await site.trainer()
+    with pytest.raises(MissingTokensError, match="'trained' is trainable"):
+        await trainer.probe("trained")
+
+
+class Engine:
+    """A backend of this process; counts what it is asked and told."""
+
+    def __init__(self):
+        self.closed = asyncio.Event()
+        self.endless = False
+        self.broken = ""
+        self.bodies = []
+
+    async def chat(self, body, *, headers, timeout_s):
+        if self.broken == "at once":
+            raise EngineError("no memory left")
+        self.bodies.append(json.loads(body))
+        return Reply(self)
+
+    async def close(self):
+        raise AssertionError("belongs to whoever made it")
+
+
+class Reply:
+    status = 200
+
+    def __init__(self, engine):
+        self.engine = engine
+        self.headers = {"content-type": "text/event-stream"}
+
+    async def body(self):
+        for text in ("a", "b"):
+            choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
+            yield b"data: " + json.dumps({"id": "x", "choices": [choice]}).encode() + b"\n\n"
+        if self.engine.broken:
+            raise EngineError("broke off")
+        if self.engine.endless:
+            await asyncio.Event().wait()
+        choice = {"index": 0, "delta": {}, "finish_reason": "stop"}
+        yield b"data: " + json.dumps({"id": "x", "choices": [choice]}).encode() + b"\n\n"
+        yield b"data: [DONE]\n\n"
+
+    async def close(self):
+        self.engine.closed.set()
+
+
+@pytest.fixture
+async def served(site):
+    """An engine of this process behind the gateway, and an attempt."""
+    trainer, runner, engine = await site.remote(), await site.remote(), Engine()
+    await trainer.route(Policy(name="own/policy", agents=("*",)), engine)
+    claim = await site.claim()
+    await runner.open(claim.rollout, claim.attempt)
+    return engine, claim
+
+
+async def test_an_engine_of_this_process_is_served_to_the_gateway(site, served):
+    engine, claim = served
+    async with site.call(claim, stream=True) as answer:
+        data = await answer.read()
+    assert data.count(b"data: ") == 4
+    assert engine.bodies[0]["model"] == "own/policy"
+    await site.gateway.seal(claim.attempt.id)
+    (call,) = await site.calls(claim)
+    assert call.complete
+    assert call.choices[0].text == "ab"
+
+
+async def test_an_agent_that_leaves_ends_the_generation_in_the_trainer(site, served):
+    engine, claim = served
+    engine.endless = True
+    async with site.call(claim, stream=True) as answer:
+        await answer.content.readline()
+        answer.close()
+    await asyncio.wait_for(engine.closed.wait(), 20)
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+async def test_an_engine_that_breaks_off_breaks_the_agents_answer(site, served, when):
+    engine, claim = served
+    engine.broken = when
+    async with site.call(claim, stream=True) as answer:
+        if when == "at once":
+            assert answer.status == 503
+            assert "no memory left" in await answer.text()
+        else:
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await answer.read()
+    await site.gateway.seal(claim.attempt.id)
+    (call,) = await site.calls(claim)
+    assert not call.complete
+    assert call.error
+
+
+async def test_only_the_gateway_may_ask_an_engine(site, served):
+    url = next(iter(site.control._backends)).base_url
+    async with httpx.AsyncClient() as client:
+        answer = await client.post(f"{url}/chat/completions", json=ASK)
+        assert answer.status_code == 401
+        answer = await client.get(url)
+        assert answer.status_code == 401
+    assert "own%2Fpolicy" in url
+
+
+async def test_what_a_dead_runner_left_is_sealed_by_the_next_attempt(site):
+    await site.trainer()
+    runner = await site.remote()
+    claim = await site.claim(limits=Limits(timeout_s=60.0, max_attempts=2))
+    await runner.open(claim.rollout, claim.attempt)
+    reached = asyncio.Event()
+
+    async def pace(answer, position):
+        reached.set()
+        await asyncio.Event().wait()
+
+    site.model.pace = pace
+    held = asyncio.create_task(site.ask(claim))
+    await reached.wait()
+    again = claim.attempt.__class__(
+        **{**_fields(claim.attempt), "id": new_id("at"), "fence": claim.attempt.fence + 1}
+    )
+    await runner.open(claim.rollout, again)
+    status, body = await held
+    assert (status, body["error"]["code"]) == (410, "attempt_sealed")
+    (call,) = await site.calls(claim)
+    assert "the attempt ended" in call.error
+
+
+async def test_a_call_after_the_deadline_is_told_so(site):
+    await site.trainer()
+    runner = await site.remote()
+    claim = await site.claim(limits=Limits(timeout_s=30.0))
+    past = claim.attempt.__class__(**{**_fields(claim.attempt), "deadline_at": 1.0})
+    await runner.open(claim.rollout, past)
+    status, body = await site.ask(claim)
+    assert (status, body["error"]["code"]) == (504, "deadline_exceeded")

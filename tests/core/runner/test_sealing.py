@@ -1,0 +1,84 @@
+"""A gateway that is away or was restarted: attempts end as the engine's failures, runners go on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agl_core.errors import EngineError
+from agl_core.runner import Runner
+from agl_core.types import AttemptStatus, FailureKind, RolloutQuery
+
+
+def agent(task):
+    if task.input == 1:
+        raise ValueError("swallowed nothing")
+    return "done"
+
+
+@pytest.fixture
+def refusing(gateway, monkeypatch):
+    """Make a method of the gateway fail as a remote one does."""
+
+    def refusing(method, times):
+        real = getattr(gateway, method)
+        left = [times]
+
+        async def refused(*arguments):
+            if left[0] > 0:
+                left[0] -= 1
+                raise EngineError("it was restarted")
+            return await real(*arguments)
+
+        monkeypatch.setattr(gateway, method, refused)
+
+    return refusing
+
+
+@pytest.mark.parametrize("method", ["open", "seal"])
+async def test_an_attempt_whose_calls_may_be_missing_is_tried_again(
+    store, enqueue, run_all, refusing, method
+):
+    refusing(method, 2)
+    await run_all(await enqueue(2, max_attempts=3), agent)
+    for rollout in await store.rollouts(RolloutQuery()):
+        kinds = [each.failure.kind for each in rollout.attempts if each.failure is not None]
+        assert FailureKind.ENGINE in kinds
+        assert "it was restarted" in rollout.attempts[0].failure.message
+    succeeded, failed = await store.rollouts(RolloutQuery())
+    assert succeeded.attempts[-1].output == "done"
+    assert failed.attempts[-1].failure.kind is FailureKind.AGENT
+
+
+async def test_what_failed_by_itself_is_not_trusted_either(store, enqueue, run_all, refusing):
+    refusing("seal", 2)
+    await run_all(await enqueue(2), agent)
+    succeeded, failed = (r.attempts[0] for r in await store.rollouts(RolloutQuery()))
+    assert succeeded.status is failed.status is AttemptStatus.FAILED
+    assert succeeded.failure.kind is failed.failure.kind is FailureKind.ENGINE
+    assert "ValueError" in failed.failure.message or "swallowed" in failed.failure.message
+
+
+async def test_a_runner_that_stops_does_not_wait_for_a_gateway_that_is_away(
+    store, enqueue, gateway, monkeypatch
+):
+    monkeypatch.setattr("agl_core.runner.sealing._HURRY_S", 0.01)
+    started = asyncio.Event()
+
+    async def endless(task):
+        started.set()
+        await asyncio.Event().wait()
+
+    async def away(attempt_id):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(gateway, "seal", away)
+    await enqueue(1)
+    running = asyncio.create_task(Runner(store, gateway, endless, None).run(asyncio.Event()))
+    await started.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    (rollout,) = await store.rollouts(RolloutQuery())
+    assert rollout.attempts[0].failure.kind is FailureKind.CANCELLED
