@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agl_core.app import attach, evaluate, train
+    from agl_core.app.export import export_rollouts
     from agl_core.config import RunConfig
     from agl_core.errors import (
         AglError,
@@ -85,6 +86,7 @@ __all__ = [
     "emit_reward",
     "emit_tool_call",
     "evaluate",
+    "export_rollouts",
     "hookimpl",
     "operation",
     "resource",
@@ -94,6 +96,7 @@ __all__ = [
 
 _ROOMS = {
     "agl_core.app": ("attach", "evaluate", "train"),
+    "agl_core.app.export": ("export_rollouts",),
     "agl_core.config": ("RunConfig",),
     "agl_core.interfaces": ("AttemptRecord",),
     "agl_core.plugins": ("hookimpl",),

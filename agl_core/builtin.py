@@ -96,6 +96,7 @@ def agl_register_commands(register: Register) -> None:
         ("eval", "score an agent program on its validation tasks"),
         ("doctor", "try a run on a few tasks and say what is wrong with it"),
         ("trace", "show what happened inside a run's rollouts"),
+        ("rollouts", "use a run's rollouts elsewhere: export training data"),
         ("store", "look at a run's records, thin them out, take them elsewhere"),
         ("plugins", "list plugins with version and state"),
     ):

@@ -97,19 +97,10 @@ def writing(target: str, *, option: str = "--output") -> Generator[BinaryIO, Non
     if target == STDOUT:
         yield sys.stdout.buffer
         return
-    path = Path(target)
-    part = path.with_name(f"{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        stream = part.open("wb")
-    except OSError as error:
-        raise ConfigError(f"{option} {target!r} cannot be written: {error.strerror}") from error
-    try:
-        with stream:
-            yield stream
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    from agl_core.store.whole_file import whole_file  # noqa: PLC0415
+
+    with whole_file(target, told=option) as stream:
+        yield stream
 
 
 def write_records(value: Any, target: str) -> None:

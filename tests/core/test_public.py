@@ -39,6 +39,7 @@ NAMES = [
     "emit_reward",
     "emit_tool_call",
     "evaluate",
+    "export_rollouts",
     "hookimpl",
     "operation",
     "resource",

@@ -1,0 +1,131 @@
+"""Token paths as conversations: the messages that an agent's calls consisted of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgspec
+
+from agl_core.types import Choice, ModelCall, Trajectory
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """Messages in wire form, the last of them sampled."""
+
+    messages: list[Message]
+    sampled: frozenset[int]
+    """Indices of the messages that calls of this path sampled; every other one is context."""
+    tools: list[dict[str, Any]]
+
+    def weighted(self) -> dict[str, Any]:
+        """One example of chat fine-tuning: an assistant message has weight 1 if it was sampled."""
+        messages = [
+            {**message, "weight": int(index in self.sampled)}
+            if message.get("role") == "assistant"
+            else message
+            for index, message in enumerate(self.messages)
+        ]
+        return {"messages": messages, **({"tools": self.tools} if self.tools else {})}
+
+
+def conversations(
+    trajectory: Trajectory, calls: Mapping[str, ModelCall], *, unused: bool = False
+) -> list[Conversation]:
+    """A path as conversations in which every sampled answer is sampled exactly once.
+
+    Usually one. Where a call's messages do not go on from those of the call before, although its
+    tokens do (a client that folds or rewrites messages, other tools), another one begins.
+
+    Args:
+        trajectory: The path.
+        calls: The recorded calls by id.
+        unused: Also take a choice of an ``n > 1`` call that nothing went on from and no reward
+            named.
+    """
+    found: list[Conversation] = []
+    for triplet in trajectory.calls:
+        if not (triplet.continued or unused or triplet.reward is not None):
+            continue
+        call = calls[triplet.call_id]
+        choice = next(one for one in call.choices if one.index == triplet.choice)
+        sampled = frozenset({len(call.messages)})
+        if found and _goes_on(found[-1], call):
+            sampled |= found.pop().sampled
+        messages = [*call.messages, answer_message(choice)]
+        found.append(Conversation(messages=messages, sampled=sampled, tools=call.tools))
+    return found
+
+
+def answer_message(choice: Choice) -> Message:
+    """What was sampled, as the assistant's message."""
+    message: Message = {"role": "assistant", "content": choice.text or None}
+    if choice.reasoning:
+        message["reasoning_content"] = choice.reasoning
+    if choice.tool_calls:
+        message["tool_calls"] = choice.tool_calls
+    elif not choice.text:
+        message["content"] = ""
+    return message
+
+
+def calls_by_id(records: Iterable[ModelCall]) -> dict[str, ModelCall]:
+    """Calls by id, each with the record of its last try."""
+    found: dict[str, ModelCall] = {}
+    for call in records:
+        known = found.get(call.id)
+        if not call.superseded and (known is None or known.tries <= call.tries):
+            found[call.id] = call
+    return found
+
+
+def _goes_on(before: Conversation, call: ModelCall) -> bool:
+    known = before.messages
+    return (
+        before.tools == call.tools
+        and len(known) <= len(call.messages)
+        and all(map(_same, known, call.messages))
+    )
+
+
+def _same(one: Message, other: Message) -> bool:
+    """Whether two forms of a message say the same; clients add and leave out empty fields."""
+    return _essence(one) == _essence(other)
+
+
+def _essence(message: Message) -> tuple[Any, ...]:
+    calls = cast("Sequence[Mapping[str, Any]]", message.get("tool_calls") or ())
+    return (
+        message.get("role"),
+        _text(message.get("content")),
+        message.get("tool_call_id"),
+        tuple(_function(call) for call in calls),
+    )
+
+
+def _text(content: Any) -> Any:
+    """Text parts count as the text that they make up."""
+    if not isinstance(content, list):
+        return content or ""
+    parts = cast("list[Any]", content)
+    texts: list[Any] = [
+        cast("dict[str, Any]", part).get("text") for part in parts if isinstance(part, dict)
+    ]
+    if len(texts) == len(parts) and all(isinstance(text, str) for text in texts):
+        return "".join(texts)
+    return parts
+
+
+def _function(call: Mapping[str, Any]) -> tuple[Any, Any]:
+    function = cast("Mapping[str, Any]", call.get("function") or {})
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = msgspec.json.decode(arguments)
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            return function.get("name"), arguments
+    return function.get("name"), arguments

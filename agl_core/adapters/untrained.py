@@ -1,0 +1,67 @@
+"""Trajectories of rollouts that train nobody: validation and test."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from agl_core.adapters.credit import credit
+from agl_core.adapters.join import JoinedCall, join
+from agl_core.adapters.select import AgentSelector
+from agl_core.adapters.tree import link, trajectories
+from agl_core.interfaces import AdaptedAttempt, AttemptRecord
+from agl_core.types import ModelCall, Policy
+
+
+def adapt_untrained(
+    record: AttemptRecord,
+    *,
+    agents: Sequence[str],
+    policies: Sequence[Policy],
+    channel_weights: Mapping[str, float],
+) -> AdaptedAttempt:
+    """Join an attempt whose rollout is not for training into token paths.
+
+    Such calls need no tokens and may be sampled greedily. Those of the chosen agents that have no
+    exact tokens lie on no path; they are counted as ``calls_without_tokens``.
+
+    Raises:
+        CaptureError: the recorders contradict each other.
+        RewardError: no reward arrived, or one is not finite or hits nothing.
+    """
+    selector = AgentSelector(agents)
+    joined = join(record, agents=selector, policies=policies)
+    by_agent: dict[str, list[JoinedCall]] = defaultdict(list)
+    for call in joined.calls:
+        if not selector.matches(call.agent):
+            continue
+        if _has_tokens(call.call):
+            by_agent[call.agent].append(call)
+        else:
+            joined.losses.add("calls_without_tokens")
+    samples = {agent: link(calls) for agent, calls in by_agent.items()}
+    credited = credit(joined, samples, channel_weights=channel_weights)
+    rollout = record.rollout
+    return AdaptedAttempt(
+        rollout_id=rollout.id,
+        attempt_id=record.attempt.id,
+        group_id=rollout.group_id,
+        task_id=rollout.task.id,
+        trajectories={
+            agent: trajectories(of_agent, rollout=rollout, rewards=credited.aimed)
+            for agent, of_agent in samples.items()
+        },
+        returns=credited.returns,
+        score=credited.score,
+        channels=credited.channels,
+        calls=len(joined.calls),
+        seen=joined.seen,
+        losses=joined.losses,
+    )
+
+
+def _has_tokens(call: ModelCall) -> bool:
+    return bool(call.prompt_token_ids and call.choices) and all(
+        choice.token_ids and len(choice.token_ids) == len(choice.logprobs)
+        for choice in call.choices
+    )

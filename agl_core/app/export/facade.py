@@ -1,0 +1,68 @@
+"""What a user calls to take training data elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from agl_core.app.export.run import ExportFormat, ExportOptions, ExportSummary, export_from
+from agl_core.app.facade import run_blocking
+from agl_core.builtin import load_plugins
+from agl_core.store.locate import locate_store, open_for_reading
+from agl_core.store.whole_file import whole_file
+from agl_core.types import Mode, Report
+
+
+def export_rollouts(  # noqa: PLR0913 - one per choice of a user
+    target: Report | str | Path,
+    output: str | Path,
+    *,
+    format: ExportFormat = "jsonl",  # noqa: A002 - the word for it
+    agents: Sequence[str] = (),
+    modes: Sequence[Mode] = ("train",),
+    min_reward: float | None = None,
+    failed: Literal["skip", "include"] = "skip",
+    run_id: str | None = None,
+) -> ExportSummary:
+    """Write what agents said and earned as training data.
+
+    Args:
+        target: A report, a run's directory, a configuration, a database file or an http:// address.
+        output: The file.
+        format: ``jsonl`` and ``parquet`` have a row per token path with its ids, ``openai`` is the
+            chat format of fine-tuning services: an example per path, weight 1 on sampled messages.
+        agents: Names or globs; those that the run trains when left out.
+        modes: Of the rollouts; held-out tasks are only exported when asked for.
+        min_reward: The least return of the agent in the attempt.
+        failed: What becomes of attempts that did not succeed; their rewards do not count.
+        run_id: Of this run only.
+
+    Returns:
+        How much was exported, and what was not, by cause.
+
+    Raises:
+        ConfigError: there is no store, an agent was not seen, or the file cannot be written.
+        MissingExtraError: ``parquet`` without the extra of that name.
+    """
+    options = ExportOptions(
+        format=format,
+        agents=tuple(agents),
+        modes=tuple(modes),
+        run_id=run_id,
+        min_reward=min_reward,
+        failed=failed,
+    )
+    address = locate_store(target.directory if isinstance(target, Report) else target)
+    plugins = load_plugins(address.plugins)
+
+    async def work() -> ExportSummary:
+        async with open_for_reading(address, plugins) as store:
+            with whole_file(output, told="The export") as stream:
+                return await export_from(
+                    store, stream, options, plugins=plugins, config=address.run
+                )
+
+    summary = run_blocking(work())
+    summary.output = str(output)
+    return summary

@@ -1,0 +1,234 @@
+"""Walk through a store and export the attempts that were asked for, counting all others."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Final, Literal
+
+import msgspec
+
+from agl_core.adapters.select import AgentSelector
+from agl_core.adapters.untrained import adapt_untrained
+from agl_core.app.export.files import JsonLines, Parquet, RowWriter
+from agl_core.app.export.rows import (
+    agent_return,
+    chat_examples,
+    trajectory_rows,
+    unused_choices,
+)
+from agl_core.config import RunConfig
+from agl_core.config.policies import resolve_policies, trained_agents
+from agl_core.errors import CaptureError, RewardError
+from agl_core.interfaces import AdaptedAttempt, Adapter, AttemptRecord, Store
+from agl_core.plugins import PluginManager
+from agl_core.store.paging import rollout_pages
+from agl_core.types import (
+    AttemptStatus,
+    Losses,
+    Mode,
+    Policy,
+    Rollout,
+    RolloutQuery,
+    Span,
+)
+
+ExportFormat = Literal["jsonl", "parquet", "openai"]
+
+_PAGE: Final = 50
+_MOST_PROBLEMS: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """What to export, and as what."""
+
+    format: ExportFormat = "jsonl"
+    """``jsonl`` and ``parquet``: a `TrajectoryRow` per token path; ``openai``: chat fine-tuning."""
+    agents: tuple[str, ...] = ()
+    """Names or globs; the agents that the run trains when empty, all without a configuration."""
+    modes: tuple[Mode, ...] = ("train",)
+    """Held-out tasks are only in an export that asks for them."""
+    run_id: str | None = None
+    min_reward: float | None = None
+    """The least return of an agent in an attempt."""
+    failed: Literal["skip", "include"] = "skip"
+    """What becomes of attempts that did not succeed; their rewards do not count."""
+
+
+class ExportSummary(msgspec.Struct, kw_only=True):
+    """What was exported and what was not; every attempt is in exactly one count."""
+
+    rows: int = 0
+    attempts: int = 0
+    """Attempts with at least one row."""
+    left_out: dict[str, int] = {}
+    """Attempts without a row, by cause."""
+    lost: dict[str, int] = {}
+    """Calls, choices and rewards of exported attempts that are in no row, by cause."""
+    problems: list[str] = []
+    """The first few reasons why attempts could not be joined."""
+    output: str = ""
+
+
+async def export_from(
+    store: Store,
+    stream: IO[bytes],
+    options: ExportOptions,
+    *,
+    plugins: PluginManager,
+    config: RunConfig | None = None,
+) -> ExportSummary:
+    """Export from an open store into a stream.
+
+    Args:
+        store: Open, at least for reading.
+        stream: Where the rows go.
+        options: What to export.
+        plugins: Offer the adapter that the run uses.
+        config: The run's; without one every policy counts as trained and channels weigh 1.
+
+    Raises:
+        ConfigError: an agent was not seen.
+        MissingExtraError: the format needs a library that is not installed.
+    """
+    export = _Export(options, plugins, config, _writer(options.format, stream))
+    query = RolloutQuery(run_id=options.run_id)
+    async for rollouts in rollout_pages(store, query, size=_PAGE):
+        wanted = [rollout for rollout in rollouts if rollout.mode in options.modes]
+        async for record in _records(store, wanted):
+            export.add(record)
+    return export.finish()
+
+
+def _writer(format_: ExportFormat, stream: IO[bytes]) -> RowWriter:
+    return Parquet(stream) if format_ == "parquet" else JsonLines(stream)
+
+
+async def _records(
+    store: Store, rollouts: Sequence[Rollout]
+) -> AsyncGenerator[AttemptRecord, None]:
+    spans: dict[str, list[Span]] = defaultdict(list)
+    for span in await store.spans([rollout.id for rollout in rollouts]):
+        spans[span.attempt_id].append(span)
+    for rollout in rollouts:
+        for attempt in rollout.attempts:
+            yield AttemptRecord(rollout=rollout, attempt=attempt, spans=spans[attempt.id])
+
+
+class _Export:
+    """An export under way."""
+
+    def __init__(
+        self,
+        options: ExportOptions,
+        plugins: PluginManager,
+        config: RunConfig | None,
+        writer: RowWriter,
+    ) -> None:
+        self._options = options
+        self._writer = writer
+        self._summary = ExportSummary()
+        self._lost = Losses()
+        self._seen: set[str] = set()
+        self._policies = resolve_policies(config, training=False) if config is not None else None
+        self._patterns = options.agents or _trained(config, self._policies)
+        self._weights = config.channel_weights if config is not None else {}
+        name = config.capture.adapter if config is not None else "trajectory"
+        self._adapter: Callable[..., Adapter] = plugins.registry("adapters").resolve(name)
+
+    def add(self, record: AttemptRecord) -> None:
+        """Export one attempt, or count why not."""
+        cause = _unusable(record, self._options) or self._export(record)
+        if cause:
+            left_out = self._summary.left_out
+            left_out[cause] = left_out.get(cause, 0) + 1
+        else:
+            self._summary.attempts += 1
+
+    def finish(self) -> ExportSummary:
+        """Write the end of the file.
+
+        Raises:
+            ConfigError: an agent that was asked for was not seen.
+        """
+        self._writer.close()
+        if self._seen:
+            AgentSelector(self._patterns).check(self._seen)
+        self._summary.lost = self._lost.counts
+        return self._summary
+
+    def _export(self, record: AttemptRecord) -> str:
+        """Write the rows of an attempt; returns why there are none."""
+        try:
+            adapted = self._adapt(record)
+        except (CaptureError, RewardError) as error:
+            if len(self._summary.problems) < _MOST_PROBLEMS:
+                self._summary.problems.append(f"attempt {record.attempt.id}: {error}")
+            return "capture_error" if isinstance(error, CaptureError) else "reward_error"
+        self._seen |= adapted.seen
+        self._lost.merge(adapted.losses)
+        agents = sorted(agent for agent, paths in adapted.trajectories.items() if paths)
+        if not agents:
+            return "no_calls_of_these_agents"
+        agents = [agent for agent in agents if self._good_enough(record, adapted, agent)]
+        if not agents:
+            return "below_min_reward"
+        before = self._summary.rows
+        for row in self._rows(record, adapted, agents):
+            self._writer.write(row)
+            self._summary.rows += 1
+        return "" if self._summary.rows > before else "choices_unused"
+
+    def _rows(
+        self, record: AttemptRecord, adapted: AdaptedAttempt, agents: Sequence[str]
+    ) -> Iterator[Any]:
+        if self._options.format != "openai":
+            return trajectory_rows(record, adapted, agents)
+        unused = sum(unused_choices(adapted.trajectories[agent]) for agent in agents)
+        self._lost.merge(Losses(counts={"choices_unused": unused} if unused else {}))
+        return chat_examples(record, adapted, agents)
+
+    def _good_enough(self, record: AttemptRecord, adapted: AdaptedAttempt, agent: str) -> bool:
+        least = self._options.min_reward
+        if least is None:
+            return True
+        succeeded = record.attempt.status is AttemptStatus.SUCCEEDED
+        return succeeded and agent_return(adapted.returns[agent]) >= least
+
+    def _adapt(self, record: AttemptRecord) -> AdaptedAttempt:
+        policies = self._policies if self._policies is not None else _answering(record)
+        if record.rollout.mode == "train":
+            adapter = self._adapter(
+                self._patterns, policies=policies, channel_weights=self._weights
+            )
+            return adapter.adapt(record)
+        return adapt_untrained(
+            record, agents=self._patterns, policies=policies, channel_weights=self._weights
+        )
+
+
+def _trained(config: RunConfig | None, policies: list[Policy] | None) -> Sequence[str]:
+    """The agents that the run trains; all where that is not known."""
+    if config is None or policies is None:
+        return ("*",)
+    return trained_agents(config, policies) or ("*",)
+
+
+def _answering(record: AttemptRecord) -> list[Policy]:
+    """The policies that answered, all taken as trained: the calls themselves say what is not."""
+    names = {span.call.policy for span in record.spans if span.call is not None}
+    return [Policy(name=name, trainable=True) for name in sorted(names) if name]
+
+
+def _unusable(record: AttemptRecord, options: ExportOptions) -> str:
+    """Why an attempt is not even looked at; empty when it is."""
+    attempt = record.attempt
+    if not (attempt.status.final and attempt.sealed):
+        return "running"
+    if attempt.status is not AttemptStatus.SUCCEEDED and options.failed == "skip":
+        return "failed"
+    if not record.spans:
+        return "spans_deleted" if record.rollout.consumed else "no_spans"
+    return ""
