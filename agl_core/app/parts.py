@@ -34,7 +34,7 @@ _MAY_DIFFER: dict[str, Any] = {
     "plugins": True,
     "tasks": {"val"},
     "train": {"steps", "resume", "eval_every", "checkpoint_every", "keep_checkpoints"},
-    "rollout": {"concurrency", "lease_s"},
+    "rollout": {"local", "concurrency", "lease_s"},
 }
 """Settings that may differ between a run and its resumption."""
 
@@ -65,6 +65,25 @@ def make_agent(config: RunConfig, given: Agent | None) -> Agent:
     if not callable(agent):
         raise ConfigError(f"The agent {agent!r} cannot be called: give a function of a Task")
     return agent
+
+
+def check_apart(config: RunConfig) -> str:
+    """Check that runners in other processes reach the run's store and gateway; gives its URL.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    if config.store.name == "memory":
+        raise ConfigError(
+            "store.name = 'memory' is one process's alone, but runners are other processes: use "
+            "'sqlite', whose file processes of one machine share, or 'http' with agl store serve"
+        )
+    if config.gateway.url is None:
+        raise ConfigError(
+            "gateway.url is not set, but runners in other processes need a gateway that they and "
+            "the trainer reach: start agl gateway, and give its address to all of them"
+        )
+    return config.gateway.url
 
 
 def make_scorer(
