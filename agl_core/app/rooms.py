@@ -24,10 +24,12 @@ from agl_core.config.loader import save_config
 from agl_core.config.policies import resolve_policies, trained_agents
 from agl_core.errors import TrainingError
 from agl_core.gateway import GatewayOptions, GatewayServer
-from agl_core.interfaces import Adapter, Algorithm, Engine, Observer, StoreLifecycle
+from agl_core.gateway.remote import RemoteGateway, RemoteOptions
+from agl_core.interfaces import Adapter, Algorithm, Engine, Gateway, Observer, StoreLifecycle
 from agl_core.plugins import PluginManager
 from agl_core.rewards import Scorer
 from agl_core.runner import Runner, RunnerOptions
+from agl_core.serving.keys import shared_key
 from agl_core.tracing import attach
 from agl_core.training.events import Events
 from agl_core.training.rollouts import RolloutSource
@@ -55,7 +57,7 @@ class Rooms:
     """The open rooms of a run."""
 
     store: StoreLifecycle
-    gateway: GatewayServer
+    gateway: Gateway
     engine: Engine
     runner: Runner | None
     """None where other processes run the attempts."""
@@ -112,7 +114,7 @@ async def open_rooms(
             if policy.trainable and probe:
                 await gateway.probe(policy.name)
         source = RolloutSource(store, config)
-        lossy = [gateway.losses, source.losses]
+        lossy = [source.losses]
         runner = None
         if plan.agent is not None:
             runner = _runner(plan, plan.agent, store, gateway)
@@ -125,7 +127,9 @@ async def open_rooms(
             runner=runner,
             adapter=adapter,
             source=source,
-            events=Events(plan.plugins.observe, plan.observers, take_losses=_Counted(lossy).take),
+            events=Events(
+                plan.plugins.observe, plan.observers, take_losses=_Counted(gateway, lossy).take
+            ),
             policies=policies,
             algorithm=algorithm,
             lead=lead,
@@ -169,11 +173,12 @@ def _ended_early(watched: set[asyncio.Task[None]]) -> NoReturn:
 class _Counted:
     """Hands out what several rooms lost since it was last asked."""
 
+    gateway: Gateway
     sources: Sequence[Losses]
     taken: dict[str, int] = field(default_factory=dict[str, int])
 
-    def take(self) -> Losses:
-        total = Losses()
+    async def take(self) -> Losses:
+        total = await self.gateway.lost()
         for source in self.sources:
             total.merge(source)
         fresh = Losses()
@@ -185,17 +190,21 @@ class _Counted:
 
 async def _gateway(
     stack: AsyncExitStack, config: RunConfig, store: StoreLifecycle, engine: Engine
-) -> GatewayServer:
-    options = GatewayOptions(
-        host=config.gateway.host, port=config.gateway.port, deterministic=engine.trains
-    )
-    gateway = GatewayServer(store, options)
-    await gateway.start()
+) -> Gateway:
+    section = config.gateway
+    gateway: RemoteGateway | GatewayServer
+    if section.url is not None:
+        told = RemoteOptions(deterministic=engine.trains, backend_host=section.backend_host)
+        gateway = RemoteGateway(section.url, shared_key(), told)
+    else:
+        options = GatewayOptions(host=section.host, port=section.port, deterministic=engine.trains)
+        gateway = GatewayServer(store, options)
     stack.push_async_callback(gateway.stop)
+    await gateway.start()
     return gateway
 
 
-def _runner(plan: Blueprint, agent: Agent, store: StoreLifecycle, gateway: GatewayServer) -> Runner:
+def _runner(plan: Blueprint, agent: Agent, store: StoreLifecycle, gateway: Gateway) -> Runner:
     observe = plan.plugins.observe
 
     def started(rollout: Rollout, attempt: Attempt) -> None:

@@ -173,7 +173,8 @@ class App:
 def _apart(plan: Blueprint, folder: str) -> Blueprint:
     """The same rooms with records of their own: runners would take each other's rollouts."""
     store = plan.config.store.model_copy(update={"path": None})
-    config = plan.config.model_copy(update={"store": store})
+    gateway = plan.config.gateway.model_copy(update={"url": None})
+    config = plan.config.model_copy(update={"store": store, "gateway": gateway})
     return replace(plan, config=config, directory=plan.directory / folder)
 
 

@@ -158,6 +158,11 @@ class StoreConfig(_Config):
 
 
 class GatewayConfig(_Config):
+    url: str | None = None
+    """Address of a running ``agl gateway``, as agents reach it; one is started in the trainer's
+    process at `host` and `port` when None."""
+    backend_host: str = "127.0.0.1"
+    """Address of the trainer's machine at which the gateway at `url` reaches its engine."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: NonNegativeInt = 0

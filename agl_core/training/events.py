@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from agl_core.interfaces import Observer
@@ -23,7 +23,7 @@ class Events:
         notify: Notify,
         observers: Sequence[Observer],
         *,
-        take_losses: Callable[[], Losses] = Losses,
+        take_losses: Callable[[], Awaitable[Losses]],
     ) -> None:
         """Say who listens.
 

@@ -173,7 +173,7 @@ class TrainingLoop:
         metrics = await self._update(progress, batches)
         await self._rooms.source.consume(records)
         progress.step += 1
-        self._record_step(progress, groups, batches, metrics, time.perf_counter() - started)
+        await self._record_step(progress, groups, batches, metrics, time.perf_counter() - started)
 
     async def _update(self, progress: Progress, batches: Sequence[Batch]) -> dict[str, float]:
         """Train on the batches while no call is in flight; new versions serve afterwards."""
@@ -210,7 +210,7 @@ class TrainingLoop:
         self._rooms.events.notify("agl_resources_published", resources=published)
         return published
 
-    def _record_step(
+    async def _record_step(
         self,
         progress: Progress,
         groups: StepGroups,
@@ -219,7 +219,7 @@ class TrainingLoop:
         wall_s: float,
     ) -> None:
         losses = groups.losses
-        losses.merge(self._rooms.events.take_losses())
+        losses.merge(await self._rooms.events.take_losses())
         report = StepReport(
             step=progress.step,
             steps=self._config.train.steps,
@@ -254,7 +254,7 @@ class TrainingLoop:
         evaluation = await self._rooms.evaluator.evaluate(
             self._val_tasks, step=progress.step, resources_version=progress.resources.version
         )
-        progress.losses.merge(self._rooms.events.take_losses())
+        progress.losses.merge(await self._rooms.events.take_losses())
         progress.evaluations.append(evaluation)
         self._rooms.events.evaluation(evaluation)
 
@@ -286,7 +286,7 @@ class TrainingLoop:
     async def _report(self, progress: Progress, *, wall_s: float) -> Report:
         after = {name: await self._rooms.engine.fingerprint(name) for name in self._policies}
         best = progress.best or progress.checkpoint
-        progress.losses.merge(self._rooms.events.take_losses())
+        progress.losses.merge(await self._rooms.events.take_losses())
         seen = {channel for step in progress.steps for channel in step.channels}
         for channel in sorted(set(self._config.channel_weights) - seen):
             progress.losses.add(f"unused_weight_of_channel_{channel}")

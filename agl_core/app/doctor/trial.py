@@ -88,7 +88,9 @@ async def run_trial(rooms: Rooms, config: RunConfig, plan: TrialPlan) -> Trial:
         )
     )
     records = await beside(rooms.runner, work)
-    return adapt(records, config, rooms.policies, rooms.adapter, lost=rooms.events.take_losses())
+    return adapt(
+        records, config, rooms.policies, rooms.adapter, lost=await rooms.events.take_losses()
+    )
 
 
 def adapt(
