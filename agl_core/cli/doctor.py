@@ -67,13 +67,15 @@ def command(
     with importable(Path()):
         app = App(config, plugins=plugins)
         diagnosis = run_blocking(app.diagnose(tasks=tasks, samples=samples))
-    _show(console(stderr=json_file == STDOUT), diagnosis, tracebacks=state.debug)
+    show(console(stderr=json_file == STDOUT), diagnosis, tracebacks=state.debug)
     if json_file is not None:
         write_json(diagnosis, json_file)
     return 1 if diagnosis.failed else 0
 
 
-def _show(target: Console, diagnosis: Diagnosis, *, tracebacks: bool) -> None:
+def show(target: Console, diagnosis: Diagnosis, *, tracebacks: bool) -> None:
+    """Print the findings: as a table on a terminal, as plain lines elsewhere."""
+
     def say(text: str) -> None:
         target.print(text, markup=False, soft_wrap=True)
 

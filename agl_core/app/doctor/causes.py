@@ -84,7 +84,7 @@ def cause(before: ModelCall, choice: Choice, after: ModelCall, *, shared: int) -
         return "whitespace" if one.split() == other.split() else "system"
     kept = _kept(old, new)
     if kept < len(old):
-        return _in_history(old, new, kept)
+        return _in_history(old, new, kept, answer=choice.text)
     answer = new[len(old)] if len(new) > len(old) else None
     if answer is None or answer.get("role") != "assistant":
         return "answer"
@@ -103,7 +103,8 @@ def _kept(old: Sequence[Message], new: Sequence[Message]) -> int:
     return min(len(old), len(new))
 
 
-def _in_history(old: Sequence[Message], new: Sequence[Message], kept: int) -> Cause:
+def _in_history(old: Sequence[Message], new: Sequence[Message], kept: int, *, answer: str) -> Cause:
+    """An earlier message is another one now, or not there."""
     if kept >= len(new):
         return "trimmed"
     changed = _change(old[kept], new[kept])
@@ -113,8 +114,9 @@ def _in_history(old: Sequence[Message], new: Sequence[Message], kept: int) -> Ca
     survivors = [m for m in new if _key(m) in seen and m.get("role") not in _SYSTEM]
     if _key(new[kept]) in seen:
         return "trimmed"
+    answered = any(m.get("role") == "assistant" and text_of(m) == answer for m in new)
     spoken = [m for m in old if m.get("role") not in _SYSTEM]
-    if not survivors:
+    if not survivors and not answered:
         return "summary" if len(spoken) > 1 and len(new) <= len(old) else "other"
     return "edited" if len(new) > len(old) else "summary"
 

@@ -15,6 +15,9 @@ from agl_core.types import FailureKind, Finding
 _TIGHT: Final = 0.9
 """Share of the context from which on the longest call is called tight."""
 
+_OVERFLOW: Final = ("context_length_exceeded", "maximum context length")
+"""How backends of OpenAI's kind say that a prompt is too long."""
+
 
 async def lengths(trial: Trial, backends: Mapping[str, Backend]) -> list[Finding]:
     """Everything about lengths."""
@@ -69,19 +72,27 @@ def context(policy: str, calls: Sequence[OwnedCall], limit: int | None) -> Findi
 
 
 def _overflows(trial: Trial) -> list[Finding]:
-    failures = [failure_of(record) for record in trial.records]
-    overflown = [f for f in failures if f is not None and f.kind is FailureKind.CONTEXT_OVERFLOW]
-    if not overflown:
+    """Told by the attempts' failures, and by the calls: not every client says why it failed."""
+    failures = [(r.attempt.id, failure_of(r)) for r in trial.records]
+    reasons = {
+        attempt: failure.message
+        for attempt, failure in failures
+        if failure is not None and failure.kind is FailureKind.CONTEXT_OVERFLOW
+    }
+    for owned in trial.calls:
+        if any(mark in owned.call.error for mark in _OVERFLOW):
+            reasons.setdefault(owned.call.attempt_id, owned.call.error)
+    if not reasons:
         return []
     return [
         Finding(
             check="lengths.overflow",
             severity="error",
-            measured=f"{len(overflown)} of {len(trial.records)} attempts sent a prompt that does "
-            f"not fit. The first: {overflown[0].message}",
+            measured=f"{len(reasons)} of {len(trial.records)} attempts sent a prompt that does "
+            f"not fit. The first: {next(iter(reasons.values()))}",
             fix="Shorten the history or the tools' results, or raise the engine's context "
             "(max_model_len).",
-            figures={"attempts": len(overflown)},
+            figures={"attempts": len(reasons)},
         )
     ]
 
