@@ -1,8 +1,8 @@
 """Keeps a number of requests in flight over as many connections, on bare sockets.
 
 ``load_client.py URL API_KEY IN_FLIGHT SECONDS [--stream]`` with one JSON list of header dictionaries
-on standard input, one per connection. Prints ``begin`` and ``end`` around the window, then requests,
-failures and latencies in it as JSON.
+on standard input, one per connection. Prints ``begin`` and ``end`` around the window, then requests
+and latencies in it as JSON, and how many of the connections were answered at all.
 """
 
 from __future__ import annotations
@@ -127,6 +127,7 @@ async def load(options: argparse.Namespace, identities: list[dict[str, str]]) ->
         "p50_ms": 1e3 * latencies[count // 2] if count else None,
         "p99_ms": 1e3 * latencies[int(0.99 * (count - 1))] if count else None,
         "failures": sum(connection.failures for connection in connections),
+        "clients_answered": sum(bool(connection.latencies) for connection in connections),
     }
 
 

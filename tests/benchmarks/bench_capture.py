@@ -1,24 +1,17 @@
 """What recording adds to one model call in the agent's process: LangChain's handler and the wire.
 
-``python tests/benchmarks/bench_tracing.py`` with the extra ``langchain`` and httpx installed. No
-request leaves: the callbacks and the preparation of a request are called as LangChain and httpx
+No request leaves: the callbacks and the preparation of a request are called as LangChain and httpx
 call them, inside a graph node of a running attempt.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
-import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import harness
 import httpx
 from agl_langchain import AglCallbackHandler
 from agl_langchain._integration import LangChainIntegration
@@ -29,7 +22,6 @@ from agl_core.tracing.wire import Wire
 from agl_core.types import LLM, Attempt, Resources, Rollout, Task
 from agl_core.types.ids import new_id
 
-RESULT = Path(__file__).parents[2] / "docs" / "benchmarks" / "tracing.json"
 CALLS_PER_ATTEMPT = 20
 _URL = "http://127.0.0.1:8000/v1"
 _BODY = {
@@ -103,44 +95,30 @@ class Program:
             return time.perf_counter() - begin
 
 
-def measure(attempts: int) -> dict[str, Any]:
-    """Microseconds per call: median over attempts, both together and each alone."""
+SIDES = {
+    "handler_and_wire": {"handler": True, "wire": True},
+    "handler": {"handler": True, "wire": False},
+    "wire": {"handler": False, "wire": True},
+    "neither": {"handler": False, "wire": False},
+}
+ATTEMPTS_PER_ROUND = 20
+
+
+def run(*, rounds: int) -> None:
+    """Measure and write the report."""
+    report = {"machine": harness.machine(), "unit": "microseconds per model call"}
     program = Program()
-    sides = {
-        "handler_and_wire": {"handler": True, "wire": True},
-        "handler": {"handler": True, "wire": False},
-        "wire": {"handler": False, "wire": True},
-        "neither": {"handler": False, "wire": False},
-    }
-    samples: dict[str, list[float]] = {side: [] for side in sides}
-    for _ in range(attempts):
-        for side, parts in sides.items():
-            samples[side].append(1e6 * program.attempt_s(**parts) / CALLS_PER_ATTEMPT)
-    return {
-        side: {"median_us": statistics.median(rows), "fastest_us": min(rows)}
-        for side, rows in samples.items()
-    }
-
-
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--attempts", type=int, default=200)
-    parser.add_argument("--output", type=Path, default=RESULT)
-    options = parser.parse_args()
-    machine = {
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
-        "load_before": os.getloadavg(),
-    }
-    report = {"machine": machine, "per_call": measure(options.attempts)}
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(report, indent=1) + "\n")
-    for side, row in report["per_call"].items():
-        fastest = row["fastest_us"]
-        sys.stdout.write(f"{side:18s} median {row['median_us']:6.1f} fastest {fastest:6.1f} us\n")
+    samples: harness.Samples = {side: [] for side in SIDES}
+    for number in range(rounds * ATTEMPTS_PER_ROUND):
+        for side in harness.in_turn(list(SIDES), number):
+            seconds = program.attempt_s(**SIDES[side])
+            samples[side].append(round(1e6 * seconds / CALLS_PER_ATTEMPT, 2))
+    medians = harness.medians(samples)
+    for side, microseconds in medians.items():
+        harness.say(f"capture    {side:16s} {microseconds:6.1f} us")
+    added = medians["handler_and_wire"] - medians["neither"]
+    harness.write("capture", report | {"samples": samples, "medians": medians, "added_us": added})
 
 
 if __name__ == "__main__":
-    main()
+    run(rounds=5)

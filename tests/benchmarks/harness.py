@@ -1,0 +1,141 @@
+"""What every benchmark needs: processes to ask in turn, peers' environments, a report."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+RESULTS = ROOT / "docs" / "benchmarks"
+PEERS = ROOT / ".tox" / "bench-peers"
+
+OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUBOFFLINE": "1"}
+"""Keeps peers from the network, where they would wait for what they do not need here."""
+
+Samples = dict[str, list[float]]
+"""Raw measurements by side."""
+
+
+def machine() -> dict[str, Any]:
+    """Where and how busy: the first thing to ask of any figure."""
+    return {
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "load_before": [round(load, 2) for load in os.getloadavg()],
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def peer_python(name: str) -> str:
+    """Interpreter of a peer's own environment, which is made on first use."""
+    requirements = HERE / "peers" / f"{name}.txt"
+    folder = PEERS / name
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    done = folder / requirements.name
+    if not done.exists() or done.read_text() != requirements.read_text():
+        say(f"installing the peer {name} into {folder}")
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        line = [python, "-m", "pip", "install", "--quiet", "-r", requirements]
+        subprocess.run(line, check=True)
+        shutil.copyfile(requirements, done)
+    return str(python)
+
+
+class Worker:
+    """A process that runs `worker.serve`."""
+
+    def __init__(self, python: str, script: str) -> None:
+        self._process = subprocess.Popen(
+            [python, str(HERE / script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **OFFLINE},
+            text=True,
+        )
+
+    def ask(self, do: str, **arguments: Any) -> Any:
+        """Have one action done; gives what it found."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"{self._process.args} ended while asked to {do}")
+        return json.loads(answer)["found"]
+
+    def close(self) -> None:
+        """End the process, at the latest in a minute."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(60)
+        finally:
+            self._process.kill()
+
+
+@contextmanager
+def workers(**sides: tuple[str, str]) -> Generator[dict[str, Worker]]:
+    """One process for each side: its interpreter and its script."""
+    started = {side: Worker(python, script) for side, (python, script) in sides.items()}
+    try:
+        yield started
+    finally:
+        for worker in started.values():
+            worker.close()
+
+
+@contextmanager
+def folder() -> Generator[str]:
+    """A temporary folder on a disk: many systems keep theirs in memory."""
+    parent = os.environ.get("AGL_BENCH_DIR") or ROOT / ".tox"
+    Path(parent).mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=parent) as directory:
+        yield directory
+
+
+def in_turn(sides: Sequence[str], round_number: int) -> Sequence[str]:
+    """The order of a round: each other one backwards, so that no side always comes first."""
+    return sides if round_number % 2 == 0 else sides[::-1]
+
+
+def medians(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """By side."""
+    return {side: statistics.median(values) for side, values in samples.items()}
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Median over the rounds of ours over theirs: what slows a round down slows both."""
+    return statistics.median(own / other for own, other in zip(ours, theirs, strict=True))
+
+
+def write(name: str, report: Mapping[str, Any]) -> None:
+    """Put a benchmark's figures where the documentation has them."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    say(f"wrote {path.relative_to(ROOT)}")
+
+
+def say(text: str) -> None:
+    """Tell the user how far it is."""
+    sys.stderr.write(text + "\n")
