@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
@@ -37,6 +38,7 @@ _SILENCE_S: Final = 4 * PULSE_S
 _CONNECT_S: Final = 5.0
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
+_LARGE_BYTES: Final = 2**18
 _OK: Final = 200
 _DOORS: Final = (401, 404, 426)
 
@@ -168,7 +170,7 @@ class Peer:
         reached = False
         try:
             async with self._session().post(
-                url, data=body, headers=headers, timeout=timeout, allow_redirects=False
+                url, data=_sendable(body), headers=headers, timeout=timeout, allow_redirects=False
             ) as response:
                 reached = response.status == _OK
                 raw = await response.read()
@@ -189,6 +191,11 @@ class Peer:
 
             self._opened = ClientSession(connector=TCPConnector(limit=0, limit_per_host=0))
         return self._opened
+
+
+def _sendable(body: bytes) -> bytes | BytesIO:
+    """A large body as something that is sent piece by piece, so that other calls go on."""
+    return BytesIO(body) if len(body) > _LARGE_BYTES else body
 
 
 @functools.cache

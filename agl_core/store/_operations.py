@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,18 @@ class Ending:
     """Made of JSON values."""
 
 
+@dataclass(frozen=True, slots=True)
+class Claiming:
+    """The arguments of one `claim`."""
+
+    worker: str
+    limit: int
+    claim_id: str = ""
+    """Names the request where it may be repeated."""
+    repeated: bool = False
+    """The request may have been answered before, its answer unseen."""
+
+
 class Operations:
     """One transaction: reads and writes of a medium at one point in time."""
 
@@ -77,23 +89,51 @@ class Operations:
         self.changes.queued += len(fresh)
         return [known[rollout.id] for rollout in rollouts]
 
-    def claim(self, worker: str, limit: int) -> list[Claim]:
+    def claim(self, claiming: Claiming) -> list[Claim]:
+        if claiming.repeated:
+            before = self._claimed(claiming.claim_id)
+            if before:
+                return before
         claims: list[Claim] = []
-        for rollout in self._records.queued(limit):
-            started = life.start(rollout, worker=worker, now=self._now)
+        for rollout in self._records.queued(claiming.limit):
+            started = life.start(
+                rollout, worker=claiming.worker, now=self._now, claim_id=claiming.claim_id
+            )
             self._save(started)
             self.changes.due_at = min(self.changes.due_at, life.due_at(started))
             claims.append(Claim(rollout=started, attempt=started.attempts[-1]))
         return claims
 
+    def _claimed(self, claim_id: str) -> list[Claim]:
+        """What was handed out to the same request before; its lease counts from now."""
+        held = [life.renew(rollout, now=self._now) for rollout in self._running_of({claim_id})]
+        for rollout in held:
+            self._save_attempt(rollout)
+        return [Claim(rollout=rollout, attempt=rollout.attempts[-1]) for rollout in held]
+
+    def _running_of(self, claim_ids: Collection[str]) -> list[Rollout]:
+        running = self._records.running(due_by=math.inf)
+        return [rollout for rollout in running if rollout.attempts[-1].claim_id in claim_ids]
+
     def hand_back(self, claims: Sequence[Claim]) -> None:
-        """Undo claims that never reached their worker."""
+        """Undo claims that never reached their worker.
+
+        One that was touched since is another's by now: its request had been repeated.
+        """
         for claim in claims:
             rollout = self._records.rollouts([claim.rollout.id])[claim.rollout.id]
-            if life.running(rollout, claim.attempt.id):
-                self._records.drop_attempt(claim.attempt.id)
-                self._records.save_rollout(life.hand_back(rollout))
-                self.changes.queued += 1
+            if rollout.attempt == claim.attempt:
+                self._undo_start(rollout)
+
+    def hand_back_of(self, claim_ids: Collection[str]) -> None:
+        """Undo what requests were handed out that nobody waits for any more."""
+        for rollout in self._running_of(claim_ids):
+            self._undo_start(rollout)
+
+    def _undo_start(self, rollout: Rollout) -> None:
+        self._records.drop_attempt(rollout.attempts[-1].id)
+        self._records.save_rollout(life.hand_back(rollout))
+        self.changes.queued += 1
 
     def heartbeat(self, attempt_ids: Sequence[str]) -> list[str]:
         gone: list[str] = []
@@ -169,6 +209,15 @@ class Operations:
             if ended is not None:
                 self._save_ended(ended)
         return self._records.next_due()
+
+    def keep(self) -> None:
+        """Let everything run on for at least one lease more: only the store had ended.
+
+        Whoever ran past a deadline meanwhile has that long to hand in the result.
+        """
+        for rollout in self._records.running(due_by=math.inf):
+            renewed = life.renew(rollout, now=self._now).attempts[-1]
+            self._records.save_attempt(renewed, due_at=renewed.lease_until)
 
     def recover(self) -> int:
         """Queue again whatever runs; returns how many."""

@@ -6,13 +6,13 @@ import asyncio
 import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, TypeVar
 
 from agl_core.errors import LeadHeldError, StoreError
 from agl_core.store import _operations
 from agl_core.store._codec import json_value
-from agl_core.store._operations import Changes, Ending, Operations
+from agl_core.store._operations import Changes, Claiming, Ending, Operations
 from agl_core.store._records import Records
 from agl_core.store._waiters import ClaimLine, Finals
 from agl_core.store.lease import Clock, SystemClock, Watchdog
@@ -101,18 +101,22 @@ class StoreShell(ABC):
     async def claim(
         self, worker: str, *, limit: int = 1, timeout_s: float | None = None
     ) -> list[Claim]:
+        return await self.claim_for(Claiming(worker, limit), timeout_s=timeout_s)
+
+    async def claim_for(self, claiming: Claiming, *, timeout_s: float | None = None) -> list[Claim]:
+        """`claim` of a request that has a name, and so can be repeated or handed back."""
         time_left = _countdown(timeout_s)
         while True:
             seen = self._line.arrivals
-            claims = await self._claim(worker, limit)
+            claims = await self._claim(claiming)
             left = time_left()
             if claims or left <= 0:
                 return claims
             await self._line.wait(seen, timeout_s=_finite(min(left, self._look_again_s)))
 
-    async def _claim(self, worker: str, limit: int) -> list[Claim]:
+    async def _claim(self, claiming: Claiming) -> list[Claim]:
         self._check_open()
-        future = self._submit(lambda store: store.claim(worker, limit))
+        future = self._submit(lambda store: store.claim(claiming))
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -124,6 +128,11 @@ class StoreShell(ABC):
         claims = [] if future.cancelled() or future.exception() else future.result()
         if claims and self._open:
             self._keep(self._submit(lambda store: store.hand_back(claims)))
+
+    async def hand_back(self, claim_ids: Collection[str]) -> None:
+        """Queue again what was handed out to requests that nobody waits for any more."""
+        claim_ids = frozenset(claim_ids)
+        await self._write(lambda store: store.hand_back_of(claim_ids))
 
     async def heartbeat(self, attempt_ids: Sequence[str]) -> list[str]:
         attempt_ids = list(attempt_ids)

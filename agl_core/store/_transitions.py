@@ -80,7 +80,7 @@ def _request(rollout: Rollout) -> bytes:
     return encode(bare, canonical=True)
 
 
-def start(rollout: Rollout, *, worker: str, now: float) -> Rollout:
+def start(rollout: Rollout, *, worker: str, now: float, claim_id: str = "") -> Rollout:
     """Append a running attempt under the next fence."""
     limits = rollout.limits
     attempt = Attempt(
@@ -88,6 +88,7 @@ def start(rollout: Rollout, *, worker: str, now: float) -> Rollout:
         rollout_id=rollout.id,
         fence=rollout.attempts[-1].fence + 1 if rollout.attempts else 1,
         worker=worker,
+        claim_id=claim_id,
         started_at=now,
         lease_until=now + limits.lease_s,
         deadline_at=now + limits.timeout_s,

@@ -87,6 +87,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     fence: int
     """1 for the first attempt, then 2, ...; a write with a lower fence is refused."""
     worker: str
+    claim_id: str = ""
+    """Names the request it was handed out to, which is answered with it when repeated."""
     status: AttemptStatus = AttemptStatus.RUNNING
     started_at: float = 0.0
     """Unix seconds, as are all ``*_at``."""

@@ -1,0 +1,170 @@
+"""A store that other processes use over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+from agl_core.serving.rpc import Method, Request, RpcApp
+from agl_core.serving.server import GuestServer, address_of, bind
+from agl_core.store import _calls as calls
+from agl_core.store import _codec
+from agl_core.store._operations import Claiming
+from agl_core.store._shell import StoreShell
+from agl_core.types import Attempt, Claim, Ingest, Resources, Rollout, Span
+from agl_core.types.ids import new_id
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+_REMEMBERED: Final = 4096
+"""Claims handed back lately; a request that is still on its way is told by them."""
+
+
+class StoreServer:
+    """Serves a store until it is stopped; `agl_core.store.client.HttpStore` is the other side.
+
+    `claim` and `wait` hold their connection until there is something to tell. A claim whose caller
+    leaves is queued again, one that is asked for again is answered with what it was handed before.
+    """
+
+    def __init__(
+        self, store: StoreShell, *, key: str, host: str = "127.0.0.1", port: int = 0
+    ) -> None:
+        """Describe the server.
+
+        Args:
+            store: Not open; it is the server's from `start` to `stop`.
+            key: Bearer token that every caller has.
+            host: Address to listen on.
+            port: 0 takes a free one.
+        """
+        self._store = store
+        self._address = (host, port)
+        self._handing_out: dict[str, asyncio.Task[object]] = {}
+        self._handed_back: dict[str, None] = {}
+        self._app = RpcApp(self._methods(), key=key, instance=new_id("life"))
+        self.url = ""
+        """``http://host:port`` once it was started."""
+
+    async def start(self) -> None:
+        """Open the store and serve it; connections are accepted when this returns.
+
+        Raises:
+            ConfigError: the address is taken. The store was not touched.
+            StoreError: the store cannot be opened.
+        """
+        listener = bind(*self._address)
+        try:
+            await self._store.open()
+        except BaseException:
+            listener.close()
+            raise
+        self.url = address_of(listener)
+        self._server = GuestServer(self._app)
+        await self._server.start(listener)
+
+    async def stop(self) -> None:
+        """Send every caller away to try again later, free the port and close the store."""
+        self._app.close()
+        await self._server.stop()
+        await self._store.close()
+
+    def _methods(self) -> dict[str, Method]:
+        store = self._store
+        table = [
+            _method(calls.HELLO, lambda _, __: _nothing()),
+            _method(calls.ENQUEUE, lambda rollouts, _: store.enqueue(rollouts)),
+            _method(calls.CLAIM, self._claim),
+            _method(calls.HAND_BACK, self._hand_back),
+            _method(calls.HEARTBEAT, lambda ids, _: store.heartbeat(ids)),
+            _method(calls.FINISH, self._finish),
+            _method(calls.CANCEL, lambda it, _: store.cancel(it.rollout_ids, reason=it.reason)),
+            _method(calls.ADD_SPANS, self._add_spans),
+            _method(calls.SPANS, self._spans),
+            _method(calls.ROLLOUTS, lambda query, _: store.rollouts(query)),
+            _method(calls.WAIT, self._wait),
+            _method(calls.CONSUME, lambda ids, _: store.consume(ids)),
+            _method(calls.PUBLISH, lambda resources, _: store.publish(resources)),
+            _method(calls.RESOURCES, self._resources),
+            _method(calls.LEAD, lambda it, _: store.lead(it.instance, lease_s=it.lease_s)),
+        ]
+        return dict(table)
+
+    async def _claim(self, asked: calls.Claiming, request: Request) -> list[Claim]:
+        await self._displace(asked.claim_id)
+        if asked.claim_id in self._handed_back:
+            return []
+        here = asyncio.current_task()
+        assert here is not None
+        self._handing_out[asked.claim_id] = here
+        try:
+            return await self._store.claim_for(
+                Claiming(asked.worker, asked.limit, asked.claim_id, repeated=request.retry > 0),
+                timeout_s=_left(asked.timeout_s, request),
+            )
+        finally:
+            if self._handing_out.get(asked.claim_id) is here:
+                del self._handing_out[asked.claim_id]
+
+    async def _hand_back(self, claim_ids: Sequence[str], _: Request) -> None:
+        for claim_id in claim_ids:
+            self._handed_back[claim_id] = None
+            await self._displace(claim_id)
+        while len(self._handed_back) > _REMEMBERED:
+            del self._handed_back[next(iter(self._handed_back))]
+        await self._store.hand_back(claim_ids)
+
+    async def _displace(self, claim_id: str) -> None:
+        """End a request for the same claim: its connection is dead, its caller is here."""
+        before = self._handing_out.pop(claim_id, None)
+        if before is not None:
+            before.cancel()
+            await asyncio.wait({before})
+
+    async def _finish(self, asked: calls.Finishing, _: Request) -> Attempt:
+        return await self._store.finish(
+            asked.attempt_id,
+            status=asked.status,
+            spans=_decoded(asked.spans),
+            failure=asked.failure,
+            output=asked.output,
+        )
+
+    async def _add_spans(self, blobs: Sequence[bytes], _: Request) -> Ingest:
+        return await self._store.add_spans(_decoded(blobs))
+
+    async def _spans(self, asked: calls.Reading, _: Request) -> list[bytes]:
+        spans = await self._store.spans(asked.rollout_ids, attempt_id=asked.attempt_id)
+        return [_codec.encode_span(span) for span in spans]
+
+    async def _wait(self, asked: calls.Waiting, request: Request) -> list[Rollout]:
+        left_s = _left(asked.timeout_s, request)
+        return await self._store.wait(asked.rollout_ids, timeout_s=left_s)
+
+    async def _resources(self, asked: calls.Version, _: Request) -> list[Resources]:
+        found = await self._store.resources(asked.number)
+        return [] if found is None else [found]
+
+
+def _method(
+    call: calls.Call[Q, A], work: Callable[[Q, Request], Awaitable[A]]
+) -> tuple[str, Method]:
+    async def method(request: Request) -> bytes:
+        return _codec.encode(await work(call.question.decode(request.body), request))
+
+    return call.name, method
+
+
+async def _nothing() -> None:
+    return
+
+
+def _decoded(blobs: Sequence[bytes]) -> list[Span]:
+    return [_codec.SPANS.decode(blob) for blob in blobs]
+
+
+def _left(timeout_s: float | None, request: Request) -> float | None:
+    """What is left of a timeout that began when the caller first asked."""
+    return None if timeout_s is None else max(0.0, timeout_s - request.waited_s)
