@@ -10,7 +10,14 @@ import msgspec
 
 from agl_core.adapters import forest
 from agl_core.app.doctor import TrialPlan, diagnose
-from agl_core.app.parts import Inputs, config_digest, make_agent, make_scorer, make_tasks
+from agl_core.app.parts import (
+    Inputs,
+    check_apart,
+    config_digest,
+    make_agent,
+    make_scorer,
+    make_tasks,
+)
 from agl_core.app.rooms import Blueprint, Rooms, beside, open_rooms
 from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
@@ -62,11 +69,15 @@ class App:
         self._plan = Blueprint(
             config=config,
             plugins=self._plugins,
-            agent=make_agent(config, self._inputs.agent),
-            scorer=make_scorer(config, self._plugins, self._inputs.reward),
             directory=Path(config.directory) / config.name,
+            agent=None,
+            scorer=None,
             observers=observers,
         )
+        if config.rollout.local:
+            self._plan = self._with_agent(self._plan)
+        else:
+            check_apart(config)
         self._checkpoints = Checkpoints(
             self._plan.directory / "checkpoints", keep=config.train.keep_checkpoints
         )
@@ -105,7 +116,7 @@ class App:
         tasks = self._val_tasks() or make_tasks(
             self._inputs.tasks, self._config.tasks.train, "train"
         )
-        async with open_rooms(_apart(self._plan, EVALUATIONS), training=False) as rooms:
+        async with open_rooms(self._apart(EVALUATIONS), training=False) as rooms:
             await rooms.source.abandon(self._config.name)
             step = await _load(rooms, Path(checkpoint)) if checkpoint is not None else 0
             evaluator = Evaluator(rooms.source, rooms.adapter, self._config)
@@ -132,7 +143,24 @@ class App:
         chosen = TaskSampler(known, seed=self._config.seed).step(0, size=min(tasks, len(known)))
         each = min(self._config.algorithm.group_size, 4) if samples is None else samples
         plan = TrialPlan(tasks=chosen, samples=max(each, 2))
-        return await diagnose(_apart(self._plan, DOCTOR), plan)
+        return await diagnose(self._apart(DOCTOR), plan)
+
+    def _apart(self, folder: str) -> Blueprint:
+        """Rooms in this process, with records of their own: no runner takes others' rollouts."""
+        config = self._config
+        store = config.store.model_copy(update={"path": None})
+        local = config.rollout.model_copy(update={"local": True})
+        gateway = config.gateway.model_copy(update={"url": None})
+        apart = config.model_copy(update={"store": store, "rollout": local, "gateway": gateway})
+        directory = self._plan.directory / folder
+        return self._with_agent(replace(self._plan, config=apart, directory=directory))
+
+    def _with_agent(self, plan: Blueprint) -> Blueprint:
+        return replace(
+            plan,
+            agent=make_agent(self._config, self._inputs.agent),
+            scorer=make_scorer(self._config, self._plugins, self._inputs.reward),
+        )
 
     def _val_tasks(self) -> list[Task]:
         given, configured = self._inputs.val_tasks, self._config.tasks.val
@@ -168,14 +196,6 @@ class App:
             val_tasks=val_tasks,
             config_digest=config_digest(config),
         )
-
-
-def _apart(plan: Blueprint, folder: str) -> Blueprint:
-    """The same rooms with records of their own: runners would take each other's rollouts."""
-    store = plan.config.store.model_copy(update={"path": None})
-    gateway = plan.config.gateway.model_copy(update={"url": None})
-    config = plan.config.model_copy(update={"store": store, "gateway": gateway})
-    return replace(plan, config=config, directory=plan.directory / folder)
 
 
 def run_config_of(checkpoint: Path) -> Path:

@@ -108,8 +108,10 @@ class TrainConfig(_Config):
 
 
 class RolloutConfig(_Config):
+    local: bool = True
+    """Whether the trainer runs attempts itself; false leaves all of them to ``agl runner``."""
     concurrency: PositiveInt = 32
-    """Attempts in flight at a time."""
+    """Attempts in flight at a time, in each process that runs some."""
     timeout_s: PositiveFloat = 300.0
     """Deadline of one attempt: of the agent, its HTTP calls and its rewards together."""
     lease_s: PositiveFloat = 30.0

@@ -30,7 +30,7 @@ class Tally:
     ended: int = 0
     """Attempts."""
     lost: Mapping[str, int]
-    """Losses by cause that no attempt could carry to the store."""
+    """Losses by cause; the trainer hears of those that an attempt could carry to the store."""
 
 
 class Lifeline:
@@ -91,12 +91,17 @@ class Lifeline:
             self._unasked.pop()  # a lock could be held by the very thread that a signal interrupts
         except IndexError:
             return
-        _in_background(self._force)
+        self.leave(_FORCED)
         ask()
 
-    def _force(self) -> None:
-        time.sleep(self._stop_s)
-        os._exit(_FORCED)
+    def leave(self, status: int) -> None:
+        """End the process with `status` in `stop_s`, should anything in it hang until then."""
+        _in_background(_exit_later, status, self._stop_s)
+
+
+def _exit_later(status: int, wait_s: float) -> None:
+    time.sleep(wait_s)
+    os._exit(status)
 
 
 def _in_background(call: Callable[..., None], *arguments: Any) -> None:

@@ -1,0 +1,96 @@
+"""A runner process: the agent and rewards of a run whose trainer is elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+from agl_core.app.parts import (
+    check_apart,
+    make_agent,
+    make_integrations,
+    make_scorer,
+    make_store,
+)
+from agl_core.config import RunConfig
+from agl_core.gateway.remote import RemoteGateway
+from agl_core.plugins import PluginManager
+from agl_core.runner import Runner, RunnerOptions
+from agl_core.runner.lifeline import Tally
+from agl_core.serving.keys import shared_key
+from agl_core.tracing import attach
+from agl_core.types import Attempt, Rollout, Span
+
+MAX_ABANDONED: Final = 4
+"""Threads and tasks of user code that could not be stopped, with which a worker still goes on."""
+
+
+async def serve_runner(
+    config: RunConfig,
+    plugins: PluginManager,
+    *,
+    tell: Callable[[Tally], None],
+    max_abandoned: int | None = None,
+) -> None:
+    """Run the attempts of a run until cancelled, or until too much of the user's code hangs.
+
+    Args:
+        config: The run's; of it, whatever agent and rewards need, and where store and gateway are.
+        plugins: Loaded.
+        tell: Given the counts so far after every attempt, and at the end.
+        max_abandoned: See `RunnerOptions`.
+
+    Raises:
+        ConfigError: store or gateway cannot be shared, refuse, or are of another version.
+        AglError: store or gateway stay away.
+    """
+    gateway_url = check_apart(config)
+    agent = make_agent(config, None)
+    scorer = make_scorer(config, plugins, None)
+    plugins.observe("agl_config_resolved", config=config)
+    async with AsyncExitStack() as stack:
+        store = make_store(config, plugins, Path(config.directory) / config.name)
+        await store.open()
+        stack.push_async_callback(store.close)
+        gateway = RemoteGateway(gateway_url, shared_key())
+        stack.push_async_callback(gateway.stop)
+        await gateway.start()
+        stack.callback(attach(integrations=make_integrations(plugins)).detach)
+        counts = _Counts(plugins, tell)
+        options = RunnerOptions(
+            concurrency=config.rollout.concurrency,
+            outside=True,
+            max_abandoned=max_abandoned,
+            on_started=counts.started,
+            on_finished=counts.finished,
+        )
+        counts.runner = runner = Runner(store, gateway, agent, scorer, options)
+        try:
+            await runner.run(asyncio.Event())
+        finally:
+            counts.tell()
+
+
+class _Counts:
+    """Tells plugins of attempts, and somebody else how many there were."""
+
+    def __init__(self, plugins: PluginManager, tell: Callable[[Tally], None]) -> None:
+        self._observe = plugins.observe
+        self._tell = tell
+        self._ended = 0
+        self.runner: Runner | None = None
+
+    def started(self, rollout: Rollout, attempt: Attempt) -> None:
+        self._observe("agl_rollout_started", rollout=rollout, attempt=attempt)
+
+    def finished(self, rollout: Rollout, attempt: Attempt, spans: Sequence[Span]) -> None:
+        self._observe("agl_rollout_finished", rollout=rollout, attempt=attempt, spans=spans)
+        self._ended += 1
+        self.tell()
+
+    def tell(self) -> None:
+        lost = dict(self.runner.losses.counts) if self.runner is not None else {}
+        self._tell(Tally(ended=self._ended, lost=lost))
