@@ -1,0 +1,249 @@
+"""Recorded attempts as OTLP traces: one trace per attempt, gen_ai names for everybody's readers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final, cast
+
+from agl_core import semconv
+from agl_core.interfaces import AttemptRecord
+from agl_core.store.otlp.values import attributes_of, text
+from agl_core.types import AttemptStatus, Choice, ModelCall, Reward, Span, SpanKind
+
+_INTERNAL: Final = 1
+_SERVER: Final = 2
+_CLIENT: Final = 3
+_STATUS: Final = {"unset": 0, "ok": 1, "error": 2}
+_NS_PER_S: Final = 1e9
+_OPERATIONS: Final = {
+    SpanKind.AGENT: "invoke_agent",
+    SpanKind.LLM: "chat",
+    SpanKind.TOOL: "execute_tool",
+}
+
+
+def request(attempts: Iterable[dict[str, Any]]) -> bytes:
+    """The body of an export request, from what `encode_attempt` made."""
+    return json.dumps({"resourceSpans": list(attempts)}, separators=(",", ":")).encode()
+
+
+def encode_attempt(record: AttemptRecord, *, content: bool = False) -> dict[str, Any]:
+    """One attempt as OTLP's ResourceSpans: a root span for the attempt, its spans below.
+
+    A call that both recorders saw is two spans, the gateway's below the client's.
+
+    Args:
+        record: An attempt that ended.
+        content: Also tell what was asked and answered, as ``gen_ai.*.messages``.
+    """
+    rollout, attempt = record.rollout, record.attempt
+    resource = {
+        "service.name": "agl",
+        "agl.run": rollout.run_id,
+        semconv.AGL_ROLLOUT: rollout.id,
+        semconv.AGL_ATTEMPT: attempt.id,
+        "agl.task": rollout.task.id,
+        "agl.mode": rollout.mode,
+        "agl.step": rollout.step,
+    }
+    callers = {s.call_id: s for s in record.spans if s.call_id is not None and s.call is None}
+    spans = [_root(record)]
+    for span in record.spans:
+        below = span.parent_id
+        if span.call is not None and span.call_id in callers:
+            below = callers[span.call_id].id
+        spans.append(_span(span, below=below, content=content))
+    scope = {"name": "agl_core"}
+    return {
+        "resource": {"attributes": attributes_of(resource)},
+        "scopeSpans": [{"scope": scope, "spans": spans}],
+    }
+
+
+def trace_id(attempt_id: str) -> str:
+    """Hex id of an attempt's trace."""
+    return _digest(16, attempt_id)
+
+
+def span_id(attempt_id: str, own_id: str) -> str:
+    """Hex id of a span of an attempt; that of the attempt itself for an empty id."""
+    return _digest(8, attempt_id, own_id)
+
+
+def _digest(size: int, *parts: str) -> str:
+    data = "\0".join(parts).encode("utf-8", "surrogatepass")
+    return blake2b(data, digest_size=size).hexdigest()
+
+
+def _root(record: AttemptRecord) -> dict[str, Any]:
+    rollout, attempt = record.rollout, record.attempt
+    ended = attempt.ended_at if attempt.ended_at is not None else attempt.started_at
+    failure = attempt.failure
+    attributes: dict[str, Any] = {
+        semconv.AGL_KIND: "attempt",
+        "agl.status": attempt.status.value,
+        "agl.fence": attempt.fence,
+        "agl.worker": attempt.worker,
+    }
+    if failure is not None:
+        attributes["agl.failure"] = failure.kind.value
+        attributes[semconv.EXCEPTION_TYPE] = failure.type
+        attributes[semconv.EXCEPTION_STACKTRACE] = failure.traceback
+    succeeded = attempt.status is AttemptStatus.SUCCEEDED
+    return {
+        "traceId": trace_id(attempt.id),
+        "spanId": span_id(attempt.id, ""),
+        "name": text(f"attempt {rollout.task.id}"),
+        "kind": _INTERNAL,
+        "startTimeUnixNano": str(int(attempt.started_at * _NS_PER_S)),
+        "endTimeUnixNano": str(int(ended * _NS_PER_S)),
+        "attributes": attributes_of(attributes),
+        "status": {
+            "code": _STATUS["ok" if succeeded else "error"],
+            "message": text(failure.message) if failure else "",
+        },
+    }
+
+
+def _span(span: Span, *, below: str | None, content: bool) -> dict[str, Any]:
+    derived = _derived(span, content=content)
+    added = {name: value for name, value in derived.items() if name not in span.attributes}
+    attributes = {**span.attributes, **added, **_fields(span), semconv.AGL_DERIVED: list(added)}
+    kind = _INTERNAL
+    if span.kind is SpanKind.LLM:
+        kind = _CLIENT if span.call is None else _SERVER
+    return {
+        "traceId": trace_id(span.attempt_id),
+        "spanId": span_id(span.attempt_id, span.id),
+        "parentSpanId": span_id(span.attempt_id, below or ""),
+        "name": text(span.name),
+        "kind": kind,
+        "startTimeUnixNano": str(span.start_ns),
+        "endTimeUnixNano": str(span.end_ns),
+        "attributes": attributes_of(attributes),
+        "status": {"code": _STATUS[span.status], "message": text(span.error)},
+    }
+
+
+def _fields(span: Span) -> dict[str, Any]:
+    """What `decode` makes the same span of again; rollout and attempt are the resource's."""
+    fields: dict[str, Any] = {
+        semconv.AGL_SPAN: span.id,
+        semconv.AGL_KIND: span.kind.value,
+        semconv.AGL_SEQUENCE: span.sequence,
+        semconv.AGL_PARENT: span.parent_id,
+        semconv.AGL_AGENT: span.agent,
+        semconv.AGL_AGENT_RUN: span.agent_run_id,
+        semconv.AGL_CALL: span.call_id,
+        **(_reward(span.reward) if span.reward is not None else {}),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _reward(reward: Reward) -> dict[str, Any]:
+    target = reward.target
+    return {
+        semconv.AGL_REWARD_VALUE: float(reward.value),
+        semconv.AGL_REWARD_CHANNEL: reward.channel,
+        semconv.AGL_REWARD_SOURCE: reward.source,
+        semconv.AGL_REWARD_CALL: target.call,
+        semconv.AGL_REWARD_CHOICE: target.choice,
+        semconv.AGL_REWARD_AGENT: target.agent,
+        semconv.AGL_REWARD_AGENT_RUN: target.agent_run,
+    }
+
+
+def _derived(span: Span, *, content: bool) -> dict[str, Any]:
+    """Standard attributes, for readers that know nothing of ours."""
+    derived: dict[str, Any] = {
+        semconv.GEN_AI_OPERATION_NAME: _OPERATIONS.get(span.kind),
+        semconv.GEN_AI_AGENT_NAME: span.agent,
+        **(_of_call(span.call, content=content) if span.call is not None else {}),
+    }
+    if span.kind is SpanKind.TOOL:
+        derived[semconv.GEN_AI_TOOL_NAME] = span.name
+    return {name: value for name, value in derived.items() if value not in (None, "", [])}
+
+
+def _of_call(call: ModelCall, *, content: bool) -> dict[str, Any]:
+    sampling = call.sampling
+    sampled = sum(len(choice.token_ids) for choice in call.choices)
+    attributes: dict[str, Any] = {
+        semconv.GEN_AI_REQUEST_MODEL: call.model,
+        semconv.GEN_AI_REQUEST_TEMPERATURE: sampling.temperature,
+        semconv.GEN_AI_REQUEST_TOP_P: sampling.top_p,
+        semconv.GEN_AI_REQUEST_MAX_TOKENS: sampling.max_tokens,
+        semconv.GEN_AI_REQUEST_SEED: sampling.seed,
+        semconv.GEN_AI_REQUEST_CHOICE_COUNT: sampling.n if sampling.n != 1 else None,
+        semconv.GEN_AI_REQUEST_STOP_SEQUENCES: list(sampling.stop),
+        semconv.GEN_AI_RESPONSE_ID: call.response_id,
+        semconv.GEN_AI_RESPONSE_FINISH_REASONS: [
+            choice.finish_reason for choice in call.choices if choice.finish_reason
+        ],
+        semconv.GEN_AI_USAGE_INPUT_TOKENS: len(call.prompt_token_ids) or None,
+        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: sampled or None,
+        "agl.policy": call.policy,
+        "agl.policy_version": call.policy_version,
+        "agl.tries": call.tries,
+        "agl.superseded": call.superseded or None,
+        "http.response.status_code": call.status_code,
+    }
+    if content:
+        attributes[semconv.GEN_AI_INPUT_MESSAGES] = _json([_asked(m) for m in call.messages])
+        attributes[semconv.GEN_AI_OUTPUT_MESSAGES] = _json([_answer(c) for c in call.choices])
+    return attributes
+
+
+def _asked(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message of the wire in the form of the semantic conventions."""
+    role = message.get("role")
+    if role == "tool":
+        part = {"type": "tool_call_response", "id": message.get("tool_call_id")}
+        return {"role": role, "parts": [{**part, "response": message.get("content")}]}
+    parts: list[dict[str, Any]] = []
+    inside = message.get("content")
+    if isinstance(inside, list):
+        parts += [_part(part) for part in cast("list[Any]", inside)]
+    elif inside:
+        parts.append({"type": "text", "content": inside})
+    parts += _tool_calls(message.get("tool_calls") or ())
+    return {"role": role, "parts": parts}
+
+
+def _part(part: Any) -> dict[str, Any]:
+    if isinstance(part, dict) and isinstance(said := part.get("text"), str):  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+        return {"type": "text", "content": said}
+    # Pictures and sound are large, and of no use to a reader of traces.
+    kind = cast("dict[str, Any]", part).get("type") if isinstance(part, dict) else None
+    return {"type": kind or "unknown"}
+
+
+def _answer(choice: Choice) -> dict[str, Any]:
+    parts: list[dict[str, Any]] = []
+    if choice.reasoning:
+        parts.append({"type": "reasoning", "content": choice.reasoning})
+    if choice.text:
+        parts.append({"type": "text", "content": choice.text})
+    parts += _tool_calls(choice.tool_calls)
+    return {"role": "assistant", "parts": parts, "finish_reason": choice.finish_reason or ""}
+
+
+def _tool_calls(calls: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for call in calls:
+        function: Mapping[str, Any] = call.get("function") or {}
+        found.append(
+            {
+                "type": "tool_call",
+                "id": call.get("id"),
+                "name": function.get("name"),
+                "arguments": function.get("arguments"),
+            }
+        )
+    return found
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)

@@ -1,0 +1,156 @@
+"""Attribute values in OTLP's JSON form, where each names its type."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, cast
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_INT64: Final = 2**63
+
+
+class Malformed(ValueError):  # noqa: N818  what is wrong with a piece of somebody's request
+    """A piece of a request that is not OTLP."""
+
+
+def attributes_of(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Plain attributes as OTLP's list of pairs."""
+    return [{"key": text(name), "value": any_value(value)} for name, value in values.items()]
+
+
+def any_value(value: Any) -> dict[str, Any]:
+    """One plain value; what OTLP has no type for becomes its text, and None an empty value."""
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int) and -_INT64 <= value < _INT64:
+        return {"intValue": str(value)}
+    if isinstance(value, float):
+        return {"doubleValue": value if math.isfinite(value) else _UNUSUAL[str(value)]}
+    if value is None:
+        return {}
+    return _compound(value) or {"stringValue": text(str(value))}
+
+
+def _compound(value: Any) -> dict[str, Any]:
+    if isinstance(value, bytes):
+        return {"bytesValue": base64.b64encode(value).decode()}
+    if isinstance(value, list | tuple):
+        return {"arrayValue": {"values": [any_value(v) for v in cast("Iterable[Any]", value)]}}
+    if isinstance(value, Mapping):
+        pairs = {str(name): item for name, item in cast("Mapping[Any, Any]", value).items()}
+        return {"kvlistValue": {"values": attributes_of(pairs)}}
+    return {}
+
+
+_UNUSUAL: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def text(value: str) -> str:
+    """Text that UTF-8 has a form for: lone surrogates become the replacement character."""
+    return _SURROGATE.sub("\ufffd", value)
+
+
+def plain_attributes(pairs: Any, *, where: str) -> dict[str, Any]:
+    """OTLP's list of pairs as plain attributes; of equal keys the last counts.
+
+    Raises:
+        Malformed: it is no such list.
+    """
+    found: dict[str, Any] = {}
+    for pair in sequence(pairs, where=where):
+        if not isinstance(pair, dict) or not isinstance(name := pair.get("key"), str):  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+            raise Malformed(f"{where} has an attribute without a key: {pair!r:.200}")
+        found[name] = plain(cast("dict[str, Any]", pair).get("value"), where=f"{where}.{name}")
+    return found
+
+
+def plain(value: Any, *, where: str) -> Any:
+    """One typed value as a plain one.
+
+    Raises:
+        Malformed: it is none, or of a type that OTLP does not have.
+    """
+    if not value and (value is None or isinstance(value, dict)):
+        return None
+    if not isinstance(value, dict) or len(cast("dict[str, Any]", value)) != 1:
+        raise Malformed(f"{where} is no typed value: {value!r:.200}")
+    ((kind, inner),) = cast("dict[str, Any]", value).items()
+    read = _READERS.get(kind)
+    if read is None:
+        raise Malformed(f"{where} has the unknown type {kind!r}")
+    try:
+        return read(inner, where)
+    except (TypeError, ValueError, binascii.Error) as error:
+        if isinstance(error, Malformed):
+            raise
+        raise Malformed(f"{where} is no {kind}: {inner!r:.200}") from error
+
+
+def sequence(value: Any, *, where: str) -> list[Any]:
+    """A list; absent ones are empty.
+
+    Raises:
+        Malformed: it is something else.
+    """
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise Malformed(f"{where} is no list: {value!r:.200}")
+    return cast("list[Any]", value)
+
+
+def _string(value: Any, _: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _boolean(value: Any, _: str) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def integer(value: Any, _: str = "") -> int:
+    """A whole number, as JSON has it or as the text that OTLP asks for.
+
+    Raises:
+        ValueError: it is none, or longer than 64 bits.
+        TypeError: it is of another type.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError
+    number = int(value)
+    if not -_INT64 <= number < 2 * _INT64:
+        raise ValueError
+    return number
+
+
+def _double(value: Any, _: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise TypeError
+    return float(value)
+
+
+def _array(value: Any, where: str) -> list[Any]:
+    items = sequence(cast("dict[str, Any]", value).get("values"), where=where)
+    return [plain(item, where=where) for item in items]
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    return plain_attributes(cast("dict[str, Any]", value).get("values"), where=where)
+
+
+_READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
+    "stringValue": _string,
+    "boolValue": _boolean,
+    "intValue": integer,
+    "doubleValue": _double,
+    "arrayValue": _array,
+    "kvlistValue": _mapping,
+    "bytesValue": lambda value, _: base64.b64decode(value, validate=True),
+}
