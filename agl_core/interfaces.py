@@ -197,17 +197,14 @@ class Backend(Protocol):
 
 @runtime_checkable
 class LegibleBackend(Protocol):
-    """What a `Backend` may offer besides, so that ``agl doctor`` can check what it gives."""
+    """What a `Backend` may offer besides, for ``agl doctor``; None wherever it cannot be told."""
 
     async def text_of(self, token_ids: Sequence[int]) -> str | None:
-        """Text that the ids stand for; None where that cannot be told.
-
-        Tokens that control the model may have no text, or be spelled out like ``<|im_end|>``.
-        """
+        """Text of ids; control tokens have none, or are spelled out like ``<|im_end|>``."""
         ...
 
     async def context_length(self) -> int | None:
-        """Tokens that a prompt and its answer may have together; None where that is not known."""
+        """Tokens that a prompt and its answer may have together."""
         ...
 
 
@@ -430,17 +427,13 @@ class RewardFunction(Protocol):
 
 
 class Check(Protocol):
-    """Looks for pitfalls of one framework in what a trial of a few tasks recorded."""
+    """Looks for a framework's pitfalls in what a trial of a few tasks recorded."""
 
     def __call__(self, records: Sequence[AttemptRecord], config: Any) -> Iterable[Finding]:
-        """Say what was found; nothing where the framework took no part.
+        """Give what was found; nothing where the framework took no part.
 
-        Called once by ``agl doctor``, after the attempts have ended, in the process that ran them
-        and while agl is attached to it. What it raises is reported under its plugin's name.
-
-        Args:
-            records: The ended attempts of the trial, two or more per task; not to be changed.
-            config: The run's `RunConfig`, which lies above this module.
+        Asked once, while agl is still attached. `records` are the ended attempts, two or more per
+        task and not to be changed; `config` is the run's `RunConfig`.
         """
         ...
 
@@ -449,11 +442,7 @@ class Observer(Protocol):
     """Watches a run from outside: the progress display. Called on the run's loop, in order."""
 
     def started(self, config: Any) -> None:
-        """The rooms are open; no rollout has been queued.
-
-        Args:
-            config: The run's `RunConfig`, which lies above this module.
-        """
+        """The rooms are open, no rollout is queued yet; `config` is the run's `RunConfig`."""
         ...
 
     def step(self, report: StepReport) -> None:
