@@ -98,6 +98,7 @@ def agl_register_commands(register: Register) -> None:
         ("trace", "show what happened inside a run's rollouts"),
         ("rollouts", "use a run's rollouts elsewhere: export training data"),
         ("store", "look at a run's records, thin them out, take them elsewhere"),
+        ("gateway", "serve the model calls of a training of other processes"),
         ("plugins", "list plugins with version and state"),
     ):
         register(name, f"agl_core.cli.{name}:command", summary=summary)

@@ -99,6 +99,11 @@ class GatewayServer:
         """Requests under way, those held at the door included."""
         return len(self._proxy.calls)
 
+    @property
+    def unwritten(self) -> int:
+        """Records that the store has not taken yet."""
+        return self._recording.unwritten
+
     async def start(self) -> None:
         """Listen.
 

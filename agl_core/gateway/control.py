@@ -138,10 +138,12 @@ class GatewayControl:
             StoreError: records could not be written.
         """
         self._rpc.close()
-        await self._gateway.stop()
-        for backend in self._backends.values():
-            await backend.close()
-        self._backends.clear()
+        try:
+            await self._gateway.stop()
+        finally:
+            for backend in self._backends.values():
+                await backend.close()
+            self._backends.clear()
 
     async def _tell(self, request: Request) -> News:
         del request

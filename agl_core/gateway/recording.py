@@ -159,6 +159,11 @@ class Recording:
         async with self._writing:
             await self._write(self._attempts, ended_before_ns=None)
 
+    @property
+    def unwritten(self) -> int:
+        """Records that no store has taken yet."""
+        return self._pending
+
     async def room(self) -> None:
         """Wait while too many records are unwritten: a slow store slows the agents."""
         await self._room.wait()

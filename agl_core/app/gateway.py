@@ -1,0 +1,78 @@
+"""A gateway process: the run's gateway, whose trainer and runners are elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from agl_core.errors import StoreError
+from agl_core.gateway import GatewayOptions, GatewayServer
+from agl_core.gateway.control import GatewayControl
+from agl_core.interfaces import StoreLifecycle
+from agl_core.serving.keys import agent_key, shared_key
+from agl_core.store.locate import STORE_FILE
+
+_END_S: Final = 3.0
+"""For writing what is left; of the ten seconds in which a process ends the store takes more."""
+
+
+def store_of(target: str) -> StoreLifecycle:
+    """The store at an address, or in a file that processes of one machine share; not yet open.
+
+    Args:
+        target: ``http://host:port``, a run's directory or a database file.
+
+    Raises:
+        ConfigError: the target is an address and there is no shared key.
+    """
+    if target.startswith(("http://", "https://")):
+        from agl_core.store.client import HttpStore  # noqa: PLC0415
+
+        return HttpStore(target, shared_key())
+    from agl_core.store.sqlite import SqliteStore  # noqa: PLC0415
+
+    path = Path(target).expanduser()
+    return SqliteStore(path / STORE_FILE if path.is_dir() else path)
+
+
+async def serve_gateway(
+    store: StoreLifecycle, *, host: str, port: int, ready: Callable[[str], None]
+) -> None:
+    """Serve until cancelled; attempts that are open then are sealed by nobody.
+
+    Args:
+        store: Not yet open.
+        host: Address to listen on.
+        port: 0 for one that the system chooses.
+        ready: Told the address once calls are taken.
+
+    Raises:
+        ConfigError: there is no shared key, the store refuses it, or the address is taken.
+        StoreError: the store stays away, or what was left could not be written to it.
+    """
+    key = shared_key()
+    options = GatewayOptions(host=host, port=port, api_key=agent_key(key), restartable=True)
+    gateway = GatewayServer(store, options)
+    control = GatewayControl(gateway, key)
+    await store.open()
+    try:
+        await control.start()
+        ready(gateway.url)
+        await asyncio.Event().wait()
+    finally:
+        try:
+            await _end(control, gateway)
+        finally:
+            await store.close()
+
+
+async def _end(control: GatewayControl, gateway: GatewayServer) -> None:
+    try:
+        await asyncio.wait_for(control.stop(), _END_S)
+    except asyncio.TimeoutError as error:
+        raise StoreError(
+            f"{gateway.unwritten} call records could not be written within {_END_S:g} s and are "
+            f"lost, as the store is away: their attempts fail, and are tried again"
+        ) from error

@@ -1,0 +1,32 @@
+"""``agl gateway``."""
+
+from __future__ import annotations
+
+import click
+
+from agl_core.cli.options import debug_option
+
+
+@click.command()
+@click.option(
+    "--store",
+    required=True,
+    metavar="URL",
+    help="Where records go: the address that agl store serve prints, or a store's file.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=0, show_default=True, help="0: one the system chooses.")
+@debug_option
+def command(*, store: str, host: str, port: int) -> None:
+    """Serve the model calls of a training whose trainer and runners are other processes.
+
+    AGL_API_KEY holds the key that store, gateway, trainer and runners share. Give trainer and
+    runners the printed address as gateway.url; the trainer says which models are served.
+    """
+    from agl_core.app import run_blocking  # noqa: PLC0415
+    from agl_core.app.gateway import serve_gateway, store_of  # noqa: PLC0415
+
+    def ready(url: str) -> None:
+        click.echo(f"Serving gateway at {url}")
+
+    run_blocking(serve_gateway(store_of(store), host=host, port=port, ready=ready))

@@ -1,0 +1,222 @@
+"""``agl gateway`` as a process of its own: killed in mid-stream, ended in order, refused."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import AsyncExitStack
+
+import httpx
+import pytest
+
+from agl_core.app.gateway import serve_gateway, store_of
+from agl_core.errors import ConfigError, EngineError, StoreError
+from agl_core.gateway.backend_http import HttpBackend
+from agl_core.gateway.remote import RemoteGateway
+from agl_core.serving.keys import agent_key
+from agl_core.serving.peer import Patience
+from agl_core.serving.server import address_of, bind
+from agl_core.store.client import HttpStore
+from agl_core.store.memory import MemoryStore
+from agl_core.store.sqlite import SqliteStore
+from agl_core.testing.fake_openai import FakeOpenAI
+from agl_core.types import AttemptStatus, Limits, Policy, Rollout, Task
+
+KEY = "shared"
+TRAINED = Policy(name="trained", agents=("writer",), trainable=True)
+
+
+class Process:
+    """``agl gateway`` at a fixed port, started again and again."""
+
+    def __init__(self, store):
+        self.store = store
+        self.port = "0"
+        self.process = None
+        self.url = ""
+
+    async def start(self, **environment):
+        command = ["-m", "agl_core.cli", "gateway", "--store", str(self.store), "--port", self.port]
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *command,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "AGL_API_KEY": KEY, **environment},
+        )
+        line = (await self.process.stdout.readline()).decode()
+        if line:
+            assert line.startswith("Serving gateway at http://127.0.0.1:")
+            self.url = line.split()[-1]
+            self.port = self.url.rpartition(":")[2]
+        return line
+
+    async def end(self, signum):
+        self.process.send_signal(signum)
+        _, errors = await asyncio.wait_for(self.process.communicate(), 20)
+        return self.process.returncode, errors.decode()
+
+
+@pytest.fixture
+async def process(tmp_path):
+    process = Process(tmp_path / "store.db")
+    await process.start()
+    yield process
+    if process.process.returncode is None:
+        await process.end(signal.SIGKILL)
+
+
+@pytest.fixture
+async def world(process):
+    """A store, a model, a client, a trainer and a runner around the process."""
+    async with AsyncExitStack() as stack:
+        store = SqliteStore(process.store)
+        await store.open()
+        stack.push_async_callback(store.close)
+        model = await stack.enter_async_context(FakeOpenAI())
+        backend = HttpBackend(model.base_url, model="weights")
+        stack.push_async_callback(backend.close)
+        client = await stack.enter_async_context(httpx.AsyncClient(timeout=20.0))
+        trainer, runner = RemoteGateway(process.url, KEY), RemoteGateway(process.url, KEY)
+        for remote in (trainer, runner):
+            stack.push_async_callback(remote.stop)
+            await remote.start()
+        await trainer.route(TRAINED, backend)
+        yield store, model, client, trainer, runner
+
+
+def chat(claim, text, **body):
+    message = {"role": "user", "content": text}
+    headers = {
+        "Authorization": f"Bearer {agent_key(KEY)}",
+        "x-agl-rollout": claim.rollout.id,
+        "x-agl-attempt": claim.attempt.id,
+        "x-agl-agent": "writer",
+    }
+    return {"json": {"model": "trained", "messages": [message], **body}, "headers": headers}
+
+
+async def test_a_gateway_killed_in_mid_stream_loses_an_attempt_and_nothing_else(process, world):
+    store, model, client, trainer, runner = world
+    limits = Limits(timeout_s=60.0, max_attempts=2)
+    await store.enqueue([Rollout(id="ro_1", task=Task(id="t"), run_id="run", limits=limits)])
+    (first,) = await store.claim("w", timeout_s=5.0)
+    await runner.open(first.rollout, first.attempt)
+    address = f"{process.url}/v1/chat/completions"
+    answer = await client.post(address, **chat(first, "whole"))
+    assert answer.json()["choices"][0]["message"]["content"] == "whole"
+
+    hold = asyncio.Event()
+
+    async def pace(answered, position):
+        if position == 2:
+            await hold.wait()
+
+    model.pace = pace
+    request = chat(first, "cut in two", stream=True)
+    async with client.stream("POST", address, **request) as answer:
+        assert answer.status_code == 200
+        pieces = answer.aiter_bytes()
+        assert await anext(pieces)
+        await process.end(signal.SIGKILL)
+        with pytest.raises(httpx.HTTPError):
+            while True:
+                await anext(pieces)
+    await process.start()
+    hold.set()
+    answer = await client.post(address, **chat(first, "again"))
+    assert answer.status_code == 503
+    with pytest.raises(EngineError, match="was restarted"):
+        await runner.seal(first.attempt.id)
+    await store.finish(first.attempt.id, status=AttemptStatus.LOST)
+
+    (second,) = await store.claim("w", timeout_s=5.0)
+    assert second.attempt.fence == 2
+    await runner.open(second.rollout, second.attempt)
+    answer = await client.post(address, **chat(second, "whole"))
+    assert answer.status_code == 200
+    assert await runner.seal(second.attempt.id) == 1
+    spans = await store.spans(["ro_1"], attempt_id=second.attempt.id)
+    assert [span.call.choices[0].text for span in spans] == ["whole"]
+    assert spans[0].call.choices[0].token_ids == model.log[-1].choices[0].token_ids
+    assert (await trainer.lost()).counts == {"gateway_restarts": 1}
+
+
+async def test_a_gateway_that_is_told_to_end_writes_what_it_has(process, world):
+    store, _, client, _, runner = world
+    await store.enqueue([Rollout(id="ro_1", task=Task(id="t"), run_id="run")])
+    (claim,) = await store.claim("w", timeout_s=5.0)
+    await runner.open(claim.rollout, claim.attempt)
+    await client.post(f"{process.url}/v1/chat/completions", **chat(claim, "hi"))
+    status, errors = await process.end(signal.SIGTERM)
+    assert status == 130
+    assert "Error" not in errors
+    (span,) = await store.spans(["ro_1"])
+    assert span.call.choices[0].text == "hi"
+    (rollout,) = await store.wait(["ro_1"], timeout_s=0.0) or [None]
+    assert rollout is None  # nobody sealed it
+    await process.start()
+
+
+async def test_what_it_cannot_serve_with_is_told_in_one_line(process):
+    other = Process(process.store)
+    other.port = process.port
+    assert await other.start() == ""
+    _, errors = await other.process.communicate()
+    assert other.process.returncode == 2
+    assert errors.decode().startswith(f"Error: Cannot listen on 127.0.0.1:{process.port}")
+    assert len(errors.decode().splitlines()) == 1
+
+
+async def test_no_key_and_a_store_that_is_away(monkeypatch, tmp_path):
+    def ready(url):
+        raise AssertionError(url)
+
+    async def serve(store):
+        await serve_gateway(store, host="127.0.0.1", port=0, ready=ready)
+
+    monkeypatch.delenv("AGL_API_KEY", raising=False)
+    with pytest.raises(ConfigError, match="AGL_API_KEY is not set"):
+        await serve(MemoryStore())
+    monkeypatch.setenv("AGL_API_KEY", KEY)
+    listener = bind("127.0.0.1", 0)
+    url = address_of(listener)
+    listener.close()
+    assert isinstance(store_of(url), HttpStore)
+    assert isinstance(store_of(str(tmp_path)), SqliteStore)
+    with pytest.raises(StoreError, match="has been away"):
+        await serve(HttpStore(url, KEY, patience=Patience(seconds=0.0)))
+
+
+async def test_records_that_no_store_takes_are_told_of(monkeypatch):
+    """The store goes away for good: the process ends in time, and says what it lost."""
+    monkeypatch.setenv("AGL_API_KEY", KEY)
+    monkeypatch.setattr("agl_core.app.gateway._END_S", 0.3)
+    store, listening = MemoryStore(), asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(
+        serve_gateway(store, host="127.0.0.1", port=0, ready=listening.set_result)
+    )
+    url = await listening
+    async with AsyncExitStack() as stack:
+        model = await stack.enter_async_context(FakeOpenAI())
+        client = await stack.enter_async_context(httpx.AsyncClient(timeout=20.0))
+        backend = HttpBackend(model.base_url, model="weights")
+        stack.push_async_callback(backend.close)
+        remote = RemoteGateway(url, KEY)
+        await remote.start()
+        await remote.route(TRAINED, backend)
+        await store.enqueue([Rollout(id="ro_1", task=Task(id="t"), run_id="run")])
+        (claim,) = await store.claim("w", timeout_s=5.0)
+        await remote.open(claim.rollout, claim.attempt)
+
+        async def away(spans):
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(store, "add_spans", away)
+        await client.post(f"{url}/v1/chat/completions", **chat(claim, "hi"))
+        await remote.stop()
+        serving.cancel()
+        with pytest.raises(StoreError, match="1 call records could not be written"):
+            await serving
