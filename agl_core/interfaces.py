@@ -430,10 +430,9 @@ class Check(Protocol):
     """Looks for a framework's pitfalls in what a trial of a few tasks recorded."""
 
     def __call__(self, records: Sequence[AttemptRecord], config: Any) -> Iterable[Finding]:
-        """Give what was found; nothing where the framework took no part.
+        """Give what was found in the ended attempts, under the run's `RunConfig`.
 
-        Asked once, while agl is still attached. `records` are the ended attempts, two or more per
-        task and not to be changed; `config` is the run's `RunConfig`.
+        Asked once, while agl is attached; nothing is given where the framework took no part.
         """
         ...
 
