@@ -33,6 +33,8 @@ class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
     evaluations: list[Evaluation] = []
     lost: dict[str, int] = {}
     calls: int = 0
+    newest_rollout: str = ""
+    """Every later one of the run is none of these steps': it was made for steps that are lost."""
 
 
 class Checkpoints:

@@ -113,10 +113,11 @@ class TrainingLoop:
             policies=dict(self._policies),
             sha256_before={name: await engine.fingerprint(name) for name in self._policies},
         )
-        left = await self._rooms.source.abandon(self._config.name)
-        progress.losses.add("rollouts_abandoned", left)
+        source, run_id = self._rooms.source, self._config.name
+        await source.abandon(run_id)
         if start is not None:
             await self._restore(progress, *start)
+        progress.losses.add("rollouts_abandoned", await source.count_since(source.newest, run_id))
         progress.resources = await self._publish(progress.policies, step=progress.step)
         return progress
 
@@ -142,6 +143,7 @@ class TrainingLoop:
         progress.losses.merge(Losses(counts=state.lost))
         progress.calls = state.calls
         progress.checkpoint = path
+        self._rooms.source.newest = state.newest_rollout
         self._restore_best(progress)
 
     def _restore_best(self, progress: Progress) -> None:
@@ -268,6 +270,7 @@ class TrainingLoop:
             evaluations=progress.evaluations,
             lost=progress.losses.counts,
             calls=progress.calls,
+            newest_rollout=self._rooms.source.newest,
         )
         progress.checkpoint = await self._rooms.checkpoints.save(
             state, engine=self._rooms.engine, policies=self._trained, best=progress.best

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from agl_core import semconv
 from agl_core.config import RunConfig
 from agl_core.interfaces import AttemptRecord, Store
@@ -47,6 +49,8 @@ class RolloutSource:
         self.losses = Losses()
         """What the attempts do not show that are used: those before them, as
         ``attempts_retried_<kind>``, and what runners in other processes counted."""
+        self.newest = ""
+        """Id of the newest rollout that was queued."""
 
     def make(self, plan: RolloutPlan) -> list[Rollout]:
         """One rollout per task and sample; those of one task share a group."""
@@ -60,6 +64,7 @@ class RolloutSource:
         """Queue a plan, wait until all of it is sealed, and read it back in the plan's order."""
         rollouts = await self._store.enqueue(self.make(plan))
         ids = [rollout.id for rollout in rollouts]
+        self.newest = max([self.newest, *ids])
         final = await self._store.wait(ids)
         await self._grace(final)
         spans = await self._store.spans(ids)
@@ -85,8 +90,8 @@ class RolloutSource:
         """Store a new version of what agents run with."""
         return await self._store.publish(resources)
 
-    async def abandon(self, run_id: str) -> int:
-        """Cancel what an interrupted run left open; returns the number of rollouts."""
+    async def abandon(self, run_id: str) -> None:
+        """Cancel what an interrupted run left open."""
         query = RolloutQuery(
             run_id=run_id, statuses=(RolloutStatus.QUEUED, RolloutStatus.RUNNING), limit=100_000
         )
@@ -95,10 +100,20 @@ class RolloutSource:
             await self._store.cancel(
                 [rollout.id for rollout in left], reason="left by an interrupted run"
             )
-        return len(left)
+
+    async def count_since(self, newest: str, run_id: str) -> int:
+        """Number of a run's rollouts that are newer than `newest`, whatever became of them."""
+        found = 0
+        query = RolloutQuery(run_id=run_id, after_id=newest or None)
+        while page := await self._store.rollouts(query):
+            found += len(page)
+            query = msgspec.structs.replace(query, after_id=page[-1].id)
+        return found
 
     def _count(self, final: Sequence[Rollout], spans: Sequence[Span]) -> None:
         for rollout in final:
+            if not rollout.attempts:
+                self.losses.add("rollouts_without_attempt")
             for attempt in rollout.attempts[:-1]:
                 kind = attempt.failure.kind if attempt.failure is not None else FailureKind.LOST
                 self.losses.add(f"attempts_retried_{kind.value}")
@@ -108,7 +123,8 @@ class RolloutSource:
     async def _grace(self, final: Sequence[Rollout]) -> None:
         """Late rewards are taken for `reward_grace_s` after an attempt's end."""
         grace_s = self._config.capture.reward_grace_s
-        ended = max((rollout.attempts[-1].ended_at or 0.0 for rollout in final), default=0.0)
+        attempts = [rollout.attempt for rollout in final]
+        ended = max((each.ended_at or 0.0 for each in attempts if each is not None), default=0.0)
         left_s = ended + grace_s - time.time()
         if grace_s and left_s > 0:
             await asyncio.sleep(min(left_s, grace_s))  # the clock may have been set back

@@ -1,7 +1,7 @@
 """Whole runs in one process with an engine small enough to check by hand."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,7 +53,9 @@ class Bench:
     def engine(self) -> BanditEngine:
         return self.engines[-1]
 
-    def app(self, inputs: dict[str, Any] | None = None, **settings: Any) -> App:
+    def app(
+        self, inputs: dict[str, Any] | None = None, observers: Sequence[Any] = (), **settings: Any
+    ) -> App:
         given = {
             "agent": two_agents,
             "reward": says_yes,
@@ -76,7 +78,7 @@ class Bench:
         )
         plugins = load_plugins()
         plugins.register(self._plugin(), Source(name="bandit"))
-        return App(config, Inputs(**given), plugins=plugins, observers=[])
+        return App(config, Inputs(**given), plugins=plugins, observers=observers)
 
     def train(self, inputs: dict[str, Any] | None = None, **settings: Any) -> agl.Report:
         return asyncio.run(self.app(inputs, **settings).train())

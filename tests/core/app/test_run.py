@@ -1,5 +1,6 @@
 """Whole runs: real HTTP, gateway, store, runner and loop around a hand-sized engine."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -354,3 +355,30 @@ async def test_a_failed_attempt_does_not_outdo_negative_scores(bench: Bench) -> 
     evaluation = await bench.app(inputs, rollout__penalty=-10.0).evaluate()
     assert evaluation.score.mean == -6.5
     assert evaluation.failed == {"agent": 1}
+
+
+class _Crash:
+    """An observer that ends the run when a step is reported, before its checkpoint."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def started(self, config: Any) -> None: ...
+
+    def evaluation(self, evaluation: Any) -> None: ...
+
+    def finished(self, report: Any) -> None: ...
+
+    def step(self, report: Any) -> None:
+        if report.step == self._step:
+            raise RuntimeError
+
+
+def test_rollouts_of_steps_that_a_crash_undid_are_counted_each_once(bench: Bench) -> None:
+    settings = {"store__name": "sqlite", "train__steps": 4, "train__resume": True}
+    for crash in (2, 2, 3):
+        with pytest.raises(RuntimeError):
+            asyncio.run(bench.app(observers=[_Crash(crash)], **settings).train())
+    report = bench.train(**settings)
+    assert [step.step for step in report.steps] == [1, 2, 3, 4]
+    assert report.lost["rollouts_abandoned"] == 3 * 8

@@ -61,3 +61,27 @@ async def test_retries_and_what_runners_lost_are_counted(store):
         "late_span": 4,
         "dropped_span": 8,
     }
+
+
+async def test_a_rollout_that_somebody_cancelled_before_it_ran_is_counted(store):
+    source = RolloutSource(store, resolve({"name": "r"}))
+    running = asyncio.create_task(source.run(PLAN))
+    (claim,) = await store.claim("a")
+    await store.finish(claim.attempt.id, status=AttemptStatus.SUCCEEDED)
+    await source.abandon("r")
+    assert len(await running) == 1
+    assert source.losses.counts == {"rollouts_without_attempt": 1}
+
+
+async def test_rollouts_of_a_run_are_counted_from_any_one_on(store):
+    mine, other = (RolloutSource(store, resolve({"name": name})) for name in ("r", "other"))
+    ids = []
+    for source in (mine, other, mine):
+        running = asyncio.create_task(source.run(PLAN))
+        ids.append([claim.rollout.id for claim in await store.claim("a", limit=2)])
+        await source.abandon("r" if source is mine else "other")
+        await running
+    assert await mine.count_since("", "r") == 4
+    assert await mine.count_since(ids[0][-1], "r") == 2
+    assert await mine.count_since(mine.newest, "r") == 0
+    assert mine.newest == ids[2][-1]
