@@ -23,6 +23,7 @@ from agl_core.store.prune import Pruned, prune_file
 from agl_core.store.reader import SqliteReader
 
 T = TypeVar("T")
+Orphans = Literal["requeue", "keep"]
 
 
 class SqliteStore(StoreShell):
@@ -37,7 +38,9 @@ class SqliteStore(StoreShell):
 
     A crash leaves attempts running that nobody runs. Whoever opens the file *alone* ends them as
     LOST and queues their rollouts again at once. Beside another holder it must not, since they may
-    be that one's: then a lease that lapses, or a deadline, ends the dead ones.
+    be that one's: then a lease that lapses, or a deadline, ends the dead ones. A server of the
+    store (``orphans="keep"``) never must, since its runners live elsewhere: it gives every running
+    attempt one lease more, and those whose runner is dead lapse.
     """
 
     _look_again_s = 1.0
@@ -50,6 +53,7 @@ class SqliteStore(StoreShell):
         synchronous: Literal["normal", "full"] = "normal",
         busy_timeout_s: float = 30.0,
         retention: Retention = "keep",
+        orphans: Orphans = "requeue",
         clock: Clock | None = None,
     ) -> None:
         """Describe the file; `open` creates it and its directory.
@@ -60,6 +64,7 @@ class SqliteStore(StoreShell):
             busy_timeout_s: How long to wait for other processes that write.
             retention: ``drop_spans`` deletes the spans of rollouts that were consumed and gives
                 their space back piece by piece.
+            orphans: What becomes of attempts that run when the file is opened.
             clock: Time for leases and deadlines; the machine's when None.
 
         Raises:
@@ -71,6 +76,7 @@ class SqliteStore(StoreShell):
         self._settings = FileSettings(
             path=Path(path), synchronous=synchronous, busy_timeout_s=busy_timeout_s
         )
+        self._orphans: Orphans = orphans
 
     def reader(self) -> SqliteReader:
         """The file to be looked at only; see `agl_core.store.reader.Readable`."""
@@ -83,7 +89,7 @@ class SqliteStore(StoreShell):
 
     async def _start(self) -> None:
         self._writer = Writer(
-            _File(self._settings, self._clock),
+            _File(self._settings, self._clock, self._orphans),
             self._settings,
             now=self._clock.now,
             announce=self._announce,
@@ -129,9 +135,10 @@ class SqliteStore(StoreShell):
 class _File:
     """The file as the writer's thread opens it."""
 
-    def __init__(self, settings: FileSettings, clock: Clock) -> None:
+    def __init__(self, settings: FileSettings, clock: Clock, orphans: Orphans) -> None:
         self._settings = settings
         self._clock = clock
+        self._orphans: Orphans = orphans
         self._ownership = FileOwnership(settings.path, timeout_s=settings.busy_timeout_s)
 
     def open(self) -> sqlite3.Connection:
@@ -144,17 +151,21 @@ class _File:
             raise
         try:
             prepare(connection, self._settings.path)
-            if alone:
-                self._recover(connection)
+            if alone or self._orphans == "keep":
+                self._see_to_orphans(connection)
         except Exception:
             self.close(connection)
             raise
         self._ownership.share()
         return connection
 
-    def _recover(self, connection: sqlite3.Connection) -> None:
+    def _see_to_orphans(self, connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
-        Operations(SqlRecords(connection), self._clock.now()).recover()
+        operations = Operations(SqlRecords(connection), self._clock.now())
+        if self._orphans == "keep":
+            operations.keep()
+        else:
+            operations.recover()
         connection.execute("COMMIT")
 
     def close(self, connection: sqlite3.Connection) -> None:

@@ -143,6 +143,31 @@ async def test_second_holder_leaves_running_attempts_to_their_leases(store, path
     assert ended.status is RolloutStatus.SUCCEEDED
 
 
+async def test_behind_a_server_attempts_run_on_until_a_lease_has_passed(path):
+    clock = ManualClock()
+    store = SqliteStore(path, clock=clock, orphans="keep")
+    await store.open()
+    limits = Limits(lease_s=30, timeout_s=300, max_attempts=2)
+    living, dead = await begin_all(store, 2, limits=limits)
+    ended = await begin(store, limits=Limits(lease_s=30, timeout_s=20))
+    await store.close()
+    await clock.advance(100)
+    await store.open()
+    await succeed(store, ended, [span(ended)])
+    await clock.advance(20)
+    assert await store.heartbeat([living.attempt.id]) == []
+    assert await store.claim("w2", timeout_s=0) == []
+    await clock.advance(11)
+    await store._sweep()
+    (again,) = await store.claim("w2", timeout_s=0)
+    assert (again.rollout.id, again.attempt.fence) == (dead.rollout.id, 2)
+    await succeed(store, living)
+    states = {one.id: one.status for one in await store.rollouts(RolloutQuery())}
+    assert states.pop(dead.rollout.id) is RolloutStatus.RUNNING
+    assert set(states.values()) == {RolloutStatus.SUCCEEDED}
+    await store.close()
+
+
 async def test_holders_of_one_file_work_for_each_other(store, path):
     second = SqliteStore(path)
     await second.open()
