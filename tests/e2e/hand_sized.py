@@ -1,0 +1,64 @@
+"""A run small enough for many processes: two agents, the engine of three words, in one file.
+
+It is the agent program, the tasks, the reward and the plugin at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+
+import agl_core as agl
+from agl_core.plugins import hookimpl
+
+tasks = [{"id": f"t{number}", "input": number} for number in range(4)]
+
+
+async def run_agent(task: agl.Task) -> str:
+    """A frozen planner, then a trained writer."""
+    async with httpx.AsyncClient(verify=False, timeout=60) as client:
+        await _speak(client, "planner", f"plan {task.input}")
+        return await _speak(client, "writer", f"write {task.input}")
+
+
+async def hang(task: agl.Task) -> None:
+    await asyncio.Event().wait()
+
+
+async def long_answer(task: agl.Task) -> str:
+    """More than the store keeps."""
+    await run_agent(task)
+    return "x" * 2_000_000
+
+
+async def _speak(client: httpx.AsyncClient, agent: str, text: str) -> str:
+    llm = agl.current().llm
+    with agl.agent_scope(agent):
+        answer = await client.post(
+            f"{llm.base_url}/chat/completions",
+            headers={"authorization": f"Bearer {llm.api_key}"},
+            json={"model": "any", "messages": [{"role": "user", "content": text}]},
+        )
+    answer.raise_for_status()
+    return answer.json()["choices"][0]["message"]["content"]
+
+
+def reward(task: agl.Task, output: str, attempt: agl.AttemptRecord) -> float:
+    return float(output == "yes")
+
+
+@hookimpl
+def agl_register_engines(register):
+    register("bandit", f"{__name__}:make_engine")
+
+
+@hookimpl
+def agl_register_losses(register):
+    register("bandit.policy_gradient", f"{__name__}:make_engine")
+
+
+def make_engine(options, setup):
+    from tests.core.bandit_engine import BanditEngine
+
+    return BanditEngine(setup)
