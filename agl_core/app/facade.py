@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from agl_core.app.blocking import run_blocking
 from agl_core.app.parts import Agent, Inputs, make_integrations
 from agl_core.app.run import App, run_config_of
 from agl_core.builtin import load_plugins
@@ -20,8 +19,6 @@ from agl_core.interfaces import Observer, RewardFunction
 from agl_core.tracing import Attachment
 from agl_core.tracing import attach as attach_integrations
 from agl_core.types import Evaluation, Report
-
-T = TypeVar("T")
 
 Rewards = RewardFunction | Callable[..., Any] | Mapping[str, Callable[..., Any]]
 
@@ -107,29 +104,6 @@ def evaluate(  # noqa: PLR0913 - the one call a user writes
 def attach() -> Attachment:
     """Attach to this process with every installed integration; see `agl_core.tracing.attach`."""
     return attach_integrations(integrations=make_integrations(load_plugins()))
-
-
-def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run to the end from plain code, also where an event loop runs already (a notebook)."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    outcome: list[T] = []
-    failure: list[BaseException] = []
-
-    def target() -> None:
-        try:
-            outcome.append(asyncio.run(coroutine))
-        except BaseException as error:  # noqa: BLE001 - handed to the caller below
-            failure.append(error)
-
-    thread = threading.Thread(target=target, name="agl-run")
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
-    return outcome[0]
 
 
 def _model(model: str | None) -> dict[str, Any]:

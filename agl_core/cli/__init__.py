@@ -2,9 +2,44 @@
 
 from __future__ import annotations
 
+import _thread
+import sys
+import threading
+import time
+from typing import Final
+
+from agl_core.interrupts import INTERRUPTED, Interrupts, leave
+
+THREADS_S: Final = 30.0
+"""How long threads of user code may take to end after the program has."""
+_INTERRUPTED_THREADS_S: Final = 1.0
+
 
 def main() -> None:
-    """Run ``agl`` with the arguments of the process."""
-    from agl_core.cli.group import cli  # noqa: PLC0415
+    """Run ``agl`` with the arguments of the process.
 
-    cli.main(prog_name="agl")
+    SIGINT and SIGTERM end every command alike, see `Interrupts`.
+    """
+    interrupts = Interrupts(leaves=True)
+    with interrupts.installed():
+        try:
+            from agl_core.cli.group import cli  # noqa: PLC0415
+
+            cli.main(prog_name="agl")
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+        except SystemExit as end:
+            if any(_holds_up(thread) for thread in threading.enumerate()):
+                patience_s = _INTERRUPTED_THREADS_S if interrupts.count else THREADS_S
+                _thread.start_new_thread(_leave_in_time, (end.code, patience_s))
+            raise
+
+
+def _holds_up(thread: threading.Thread) -> bool:
+    """Whether Python waits for the thread before it ends."""
+    return thread is not threading.main_thread() and not thread.daemon
+
+
+def _leave_in_time(code: object, patience_s: float) -> None:
+    time.sleep(patience_s)
+    leave(code if isinstance(code, int) else int(code is not None))

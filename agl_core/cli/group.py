@@ -15,11 +15,9 @@ import click
 from agl_core.builtin import load_plugins
 from agl_core.cli.output import tolerate_any_console, warnings_shown
 from agl_core.errors import AglError, ConfigError, PluginError
+from agl_core.interrupts import INTERRUPTED
 from agl_core.plugins import PluginManager
 from agl_core.plugins.requirements import own_version
-
-INTERRUPTED = 130
-"""Exit status after Ctrl+C, as shells expect it."""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,137 @@
+"""SIGINT and SIGTERM end what runs: in order at first, at once the second time."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any, Final
+
+GRACE_S: Final = 9.0
+"""From the first signal until what has not ended is forced to."""
+INTERRUPTED: Final = 130
+"""Exit status after Ctrl+C, as shells expect it."""
+
+_AGAIN_S: Final = 1.0
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_SHOW_CURSOR: Final = b"\x1b[?25h"
+_TOLD: Final = b"\nEnding what runs and storing the rest; once more ends it at once.\n"
+
+
+class Interrupts:
+    """Handler of both signals, for as long as it is `installed`.
+
+    The first signal asks whoever is inside `ending` to end, and raises KeyboardInterrupt where
+    nobody is. The second one, or `GRACE_S` without an end, forces: a program of our own is left at
+    once with status 130, whatever its threads, tasks and cleanups do; in anybody else's,
+    KeyboardInterrupt is raised in the main thread, again and again until it gets through.
+    """
+
+    def __init__(self, *, leaves: bool) -> None:
+        """Build it; nothing is handled yet.
+
+        Args:
+            leaves: Whether forcing ends the process.
+        """
+        self._leaves = leaves
+        self._end: Callable[[], object] | None = None
+        self._active = False
+        self.count = 0
+        """Signals that came."""
+
+    @contextmanager
+    def installed(self) -> Generator[None, None, None]:
+        """Handle the signals that nobody else does; for the main thread only."""
+        before: dict[int, Any] = {}
+        for number in _SIGNALS:
+            if _is_pythons(signal.getsignal(number)):
+                before[number] = signal.signal(number, self)
+        self._active = True
+        try:
+            yield
+        finally:
+            # A process that was told to end goes on being watched until it has.
+            self._active = self._leaves
+            for number, handler in before.items():
+                if signal.getsignal(number) is self:
+                    signal.signal(number, handler)
+
+    @contextmanager
+    def ending(self, end: Callable[[], object]) -> Generator[None, None, None]:
+        """Have the first signal call `end`, which may be called at any moment, inside."""
+        outer, self._end = self._end, end
+        try:
+            yield
+        finally:
+            self._end = outer
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self.count += 1
+        if self.count > 1:
+            self._force()
+            return
+        # Not a `threading.Thread`: its start takes locks that the main thread may be holding.
+        _thread.start_new_thread(self._force_in_time, ())
+        if self._leaves:
+            with suppress(OSError):
+                os.write(2, _TOLD)  # a stream could be in use by what the signal interrupted
+        if self._end is None:
+            raise KeyboardInterrupt
+        self._end()
+
+    def _force_in_time(self) -> None:
+        time.sleep(GRACE_S)
+        while self._active:
+            if self._leaves:
+                leave(INTERRUPTED)
+            _interrupt_main_thread()
+            time.sleep(_AGAIN_S)
+
+    def _force(self) -> None:
+        if self._leaves:
+            leave(INTERRUPTED)
+        raise KeyboardInterrupt
+
+
+def leave(status: int) -> None:
+    """End the process now: no cleanup runs, and nothing that is stuck can hold it up."""
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if os.isatty(descriptor):
+                os.write(descriptor, _SHOW_CURSOR)  # a progress display may have hidden it
+    os._exit(status)
+
+
+def _interrupt_main_thread() -> None:
+    """Send it a real signal where there are such: that also wakes it from system calls."""
+    main = threading.main_thread().ident
+    if hasattr(signal, "pthread_kill") and main is not None:
+        signal.pthread_kill(main, signal.SIGINT)
+    else:
+        _thread.interrupt_main()
+
+
+def current_interrupts() -> Interrupts | None:
+    """The handler that is installed.
+
+    One that raises KeyboardInterrupt is made where a handler of Python's own is in place. There is
+    none where the program has its own, nor outside the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    handler = signal.getsignal(signal.SIGINT)
+    if isinstance(handler, Interrupts):
+        return handler
+    return Interrupts(leaves=False) if _is_pythons(handler) else None
+
+
+def _is_pythons(handler: Any) -> bool:
+    """Whether it is there because nobody chose another: asyncio's cancels the task that runs."""
+    asyncios = getattr(getattr(handler, "func", None), "__module__", "") == "asyncio.runners"
+    return asyncios or handler in (signal.default_int_handler, signal.SIG_DFL)
