@@ -14,3 +14,13 @@ def agl_register_integrations(register: Register) -> None:
         extra="langchain",
         summary="LangChain and LangGraph: agents from lc_agent_name or the graph node",
     )
+
+
+@hookimpl
+def agl_register_checks(register: Register) -> None:
+    register(
+        "langchain",
+        "agl_langchain._checks:pitfalls",
+        extra="langchain",
+        summary="caches, unnamed agents, models inside tools, closed event loops",
+    )

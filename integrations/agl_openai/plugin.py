@@ -14,3 +14,13 @@ def agl_register_integrations(register: Register) -> None:
         extra="openai",
         summary="The plain OpenAI client, versions 2 and 3: agents from agl.agent_scope",
     )
+
+
+@hookimpl
+def agl_register_checks(register: Register) -> None:
+    register(
+        "openai",
+        "agl_openai._checks:pitfalls",
+        extra="openai",
+        summary="retries, clients made too early, closed event loops",
+    )

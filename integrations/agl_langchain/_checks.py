@@ -1,0 +1,137 @@
+"""Pitfalls of LangChain and LangGraph that ``agl doctor`` looks for in a trial."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from langchain_core.globals import get_llm_cache
+
+from agl_core import semconv
+from agl_core.interfaces import AttemptRecord
+from agl_core.types import Finding, Severity, Span, SpanKind
+from agl_langchain._run import FRAMEWORK
+
+_INNER_NODES: Final = frozenset({"agent", "model", "call_model"})
+"""What the prebuilt agents call the node that asks the model."""
+_CLOSED_LOOP: Final = "Event loop is closed"
+
+
+def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
+    """Look at the runs that the handler recorded; nothing is said where there are none."""
+    del config
+    spans = [span for record in records for span in record.spans if _is_ours(span)]
+    if spans or get_llm_cache() is not None:
+        yield _cached(spans)
+    if not spans:
+        return
+    yield _unnamed(spans)
+    yield _in_tools(spans)
+    yield from _closed_loop(records)
+    yield from _old_python(records)
+
+
+def _is_ours(span: Span) -> bool:
+    return span.attributes.get(semconv.AGL_FRAMEWORK) == FRAMEWORK
+
+
+def _cached(spans: Sequence[Span]) -> Finding:
+    """A cached answer has no tokens, and no two attempts at a task differ."""
+    cache = get_llm_cache()
+    unsent = sum(
+        span.kind is SpanKind.LLM and span.call_id is None and span.status == "ok" for span in spans
+    )
+    says = f"the cache {type(cache).__name__} is on" if cache is not None else "no cache is on"
+    return _finding(
+        "langchain.cache",
+        "error" if cache is not None or unsent else "ok",
+        f"LangChain: {says}; {unsent} model calls were answered without a request.",
+        fix="Switch it off for training: langchain_core.globals.set_llm_cache(None), and cache=False "
+        "for models that have one of their own. A cached answer has no tokens.",
+        figures={"cache": type(cache).__name__ if cache is not None else None, "unsent": unsent},
+    )
+
+
+def _unnamed(spans: Sequence[Span]) -> Finding:
+    """Agents without a name are all called after the same inner node."""
+    names = sorted({span.agent for span in spans if span.agent in _INNER_NODES})
+    return _finding(
+        "langchain.names",
+        "warning" if names else "ok",
+        f"Agents are named after inner nodes of unnamed agents: {', '.join(map(repr, names))}."
+        if names
+        else "No agent is named after an inner node.",
+        fix="Name each agent, create_agent(..., name='writer'), so that they can be told apart.",
+        figures={"names": names},
+    )
+
+
+def _in_tools(spans: Sequence[Span]) -> Finding:
+    """A model or agent inside a tool belongs to nobody unless it has a name of its own."""
+    by_id = {span.id: span for span in spans}
+    lost = [s for s in spans if s.kind is SpanKind.LLM and not s.agent and _below_tool(s, by_id)]
+    return _finding(
+        "langchain.tools",
+        "warning" if lost else "ok",
+        f"{len(lost)} model calls inside tools belong to nobody."
+        if lost
+        else "No model call inside a tool belongs to nobody.",
+        fix="Name the agent inside the tool, create_agent(..., name=...) or agl.agent_scope(name), "
+        "and pass the tool's config on to it: agent.invoke(x, config).",
+        figures={"calls": len(lost)},
+    )
+
+
+def _below_tool(span: Span, by_id: Mapping[str, Span]) -> bool:
+    above, left = by_id.get(span.parent_id or ""), len(by_id)
+    while above is not None and left:
+        if above.kind is SpanKind.TOOL:
+            return True
+        above, left = by_id.get(above.parent_id or ""), left - 1
+    return False
+
+
+def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
+    """`ChatOpenAI` shares one asynchronous client per process, which belongs to one loop."""
+    failures = [record.attempt.failure for record in records]
+    closed = sum(_CLOSED_LOOP in failure.message for failure in failures if failure is not None)
+    if closed:
+        yield _finding(
+            "langchain.loop",
+            "error",
+            f"{closed} of {len(records)} attempts failed because the client's event loop is closed.",
+            fix="Make the agent function async instead of calling asyncio.run in it, or give each "
+            "model http_async_client=openai.DefaultAsyncHttpxClient().",
+            figures={"attempts": closed},
+        )
+
+
+def _old_python(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
+    """Before Python 3.11 no task can be started in a given context."""
+    if sys.version_info >= (3, 11):
+        return
+    streamed = sum(
+        span.call is not None and span.call.streamed for record in records for span in record.spans
+    )
+    yield _finding(
+        "langchain.python",
+        "warning" if streamed else "ok",
+        f"Python 3.10 does not tell what an async node calls where it stands; {streamed} calls are "
+        f"streamed, and what is sent while an agent's stream is read counts as that agent's.",
+        fix="Use Python 3.11 or later, or put what is sent while a stream is read in an "
+        "agl.agent_scope.",
+        figures={"streamed": streamed},
+    )
+
+
+def _finding(
+    check: str, severity: Severity, measured: str, *, fix: str, figures: dict[str, Any]
+) -> Finding:
+    return Finding(
+        check=check,
+        severity=severity,
+        measured=measured,
+        fix="" if severity == "ok" else fix,
+        figures=figures,
+    )

@@ -1,0 +1,81 @@
+"""Pitfalls of the plain OpenAI client that ``agl doctor`` looks for in a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from agl_core import semconv
+from agl_core.interfaces import AttemptRecord
+from agl_core.types import Finding, ModelCall
+
+_CLOSED_LOOP: Final = "Event loop is closed"
+_CONNECTION: Final = ("openai.APIConnectionError", "openai.NotFoundError")
+
+
+def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
+    """Look at attempts that no framework took part in: its integration knows more of those."""
+    del config
+    plain = [record for record in records if not _framework(record)]
+    if not plain:
+        return
+    calls = [span.call for record in plain for span in record.spans if span.call is not None]
+    yield from _retried(calls)
+    yield from _elsewhere(plain)
+    yield from _closed_loop(plain)
+
+
+def _framework(record: AttemptRecord) -> bool:
+    return any(semconv.AGL_FRAMEWORK in span.attributes for span in record.spans)
+
+
+def _retried(calls: Sequence[ModelCall]) -> Iterator[Finding]:
+    """The client repeats a request that failed, twice unless told otherwise, without a word."""
+    retried = sorted({call.id for call in calls if call.tries > 1})
+    if retried:
+        statuses = sorted({call.status_code for call in calls if call.superseded})
+        yield Finding(
+            check="openai.retries",
+            severity="warning",
+            measured=f"The client sent {len(retried)} requests again; the first tries ended with "
+            f"{', '.join(map(str, statuses)) or 'no status'}.",
+            fix="See the backend's log: it is overloaded or failing. max_retries=0 shows such "
+            "failures instead of hiding them.",
+            figures={"calls": len(retried), "statuses": statuses},
+        )
+
+
+def _elsewhere(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
+    """A client made at import keeps the address that was in the environment then."""
+    lost = [
+        record.attempt.failure
+        for record in records
+        if record.attempt.failure is not None
+        and record.attempt.failure.type in _CONNECTION
+        and not any(span.call is not None for span in record.spans)
+    ]
+    if lost:
+        yield Finding(
+            check="openai.address",
+            severity="error",
+            measured=f"{len(lost)} of {len(records)} attempts failed with {lost[0].type} and sent "
+            f"nothing through the gateway: {lost[0].message}",
+            fix="Make the client inside the agent function, where OPENAI_BASE_URL names the "
+            "gateway, and use client.chat.completions.",
+            figures={"attempts": len(lost)},
+        )
+
+
+def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
+    failures = [record.attempt.failure for record in records]
+    closed = sum(_CLOSED_LOOP in failure.message for failure in failures if failure is not None)
+    if closed:
+        yield Finding(
+            check="openai.loop",
+            severity="error",
+            measured=f"{closed} of {len(records)} attempts failed because the client's event loop "
+            f"is closed.",
+            fix="An AsyncOpenAI belongs to the loop that used it first: make the agent function "
+            "async instead of calling asyncio.run in it, or make a client per call of it.",
+            figures={"attempts": closed},
+        )

@@ -1,0 +1,171 @@
+"""What the doctor is told of LangChain's pitfalls: by hand-written spans, and by real programs."""
+
+import asyncio
+import sys
+
+import langchain_core.globals as settings
+import pytest
+from agl_langchain import _checks
+from agl_langchain._checks import pitfalls
+from langchain.agents import create_agent
+from langchain_core.caches import InMemoryCache
+from langchain_core.messages import HumanMessage
+from langchain_core.tools import tool
+
+from agl_core.config import RunConfig
+from agl_core.testing.attempts import CallOptions, ScriptedAttempt
+from agl_core.testing.check_contract import CheckContract
+from agl_core.testing.scenario import PLANNER, WRITER
+from agl_core.types import AttemptStatus, Failure, FailureKind, SpanKind
+
+OURS = CallOptions(framework="langchain")
+ASKED = {"messages": [HumanMessage("What is the price of tea?")]}
+
+
+@pytest.fixture
+def cache():
+    """LangChain's cache, on for one test."""
+    settings.set_llm_cache(InMemoryCache())
+    yield
+    settings.set_llm_cache(None)
+
+
+def recorded(*agents, options=OURS):
+    script = ScriptedAttempt()
+    for agent in agents:
+        script.call(agent, [1], [2], options=options)
+    return script.record()
+
+
+def found(*records):
+    return {finding.check: finding for finding in pitfalls(records, RunConfig())}
+
+
+class _Healthy(CheckContract):
+    @pytest.fixture
+    def check(self):
+        return pitfalls
+
+    @pytest.fixture
+    def healthy(self):
+        return [recorded(WRITER)]
+
+
+class TestUnnamed(_Healthy):
+    @pytest.fixture
+    def pitfall(self):
+        return [recorded("model")]
+
+
+class TestAnsweredFromTheCache(_Healthy):
+    @pytest.fixture
+    def pitfall(self):
+        script = ScriptedAttempt()
+        script.client_span(WRITER, call_id=None, options=OURS)
+        return [script.record()]
+
+
+class TestInTools(_Healthy):
+    @pytest.fixture
+    def pitfall(self):
+        return [in_tool()]
+
+
+class TestClosedLoop(_Healthy):
+    @pytest.fixture
+    def pitfall(self):
+        return [closed_loop(OURS)]
+
+
+def in_tool():
+    script = ScriptedAttempt()
+    script.spans.append(
+        script._span(SpanKind.TOOL, "lookup", attributes={"agl.framework": "langchain"})
+    )
+    above = script.spans[-1].id
+    script.call("", [1], [2], options=CallOptions(framework="langchain", parent=above))
+    return script.record()
+
+
+def closed_loop(options):
+    script = ScriptedAttempt()
+    script.call(WRITER, [1], [2], options=options)
+    failure = Failure(kind=FailureKind.AGENT, message="RuntimeError: Event loop is closed")
+    return script.record(AttemptStatus.FAILED, failure=failure)
+
+
+def test_programs_without_langchain_are_none_of_its_business():
+    assert found(recorded("model", options=CallOptions())) == {}
+
+
+def test_a_cache_is_told_even_where_nothing_was_recorded(cache):
+    cached = found()
+    assert cached["langchain.cache"].severity == "error"
+    assert cached["langchain.cache"].figures == {"cache": "InMemoryCache", "unsent": 0}
+
+
+def test_calls_below_tools_are_counted():
+    assert found(in_tool())["langchain.tools"].figures == {"calls": 1}
+
+
+@pytest.mark.parametrize(
+    ("version", "streamed", "severity"), [((3, 10), True, "warning"), ((3, 10), False, "ok")]
+)
+def test_python_310_is_told(monkeypatch, version, streamed, severity):
+    monkeypatch.setattr(_checks.sys, "version_info", version)
+    script = ScriptedAttempt()
+    script.call(WRITER, [1], [2], options=OURS, streamed=streamed)
+    assert found(script.record())["langchain.python"].severity == severity
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="says something there")
+def test_later_pythons_are_not():
+    assert "langchain.python" not in found(recorded(WRITER))
+
+
+async def test_a_second_answer_of_a_real_cache_is_found(bench, chat, cache):
+    def program(job):
+        model = chat(job, WRITER)
+        for _ in range(2):
+            model.invoke("What is the price of tea?")
+
+    played = await bench.one(program)
+    assert found(played.record)["langchain.cache"].figures["unsent"] == 1
+
+
+async def test_an_unnamed_agent_is_found_and_a_named_one_is_not(bench, chat):
+    def program(job, name):
+        create_agent(chat(job, WRITER), [], name=name).invoke(ASKED)
+
+    def unnamed(job):
+        program(job, None)
+
+    def named(job):
+        program(job, WRITER)
+
+    first, second = await bench.one(unnamed), await bench.one(named)
+    assert found(first.record)["langchain.names"].figures == {"names": ["model"]}
+    assert found(second.record)["langchain.names"].severity == "ok"
+
+
+async def test_a_model_inside_a_tool_is_found(bench, chat):
+    def program(job):
+        inner = chat(job, PLANNER)
+
+        @tool
+        def lookup(item: str) -> str:
+            """Look up what an item costs."""
+            return inner.invoke(item).text
+
+        lookup.invoke({"item": "tea"})
+
+    played = await bench.one(program)
+    assert found(played.record)["langchain.tools"].figures == {"calls": 1}
+
+
+def test_a_shared_client_on_a_second_loop_words_it_so():
+    """The failure's message, as asyncio words it."""
+    loop = asyncio.new_event_loop()
+    loop.close()
+    with pytest.raises(RuntimeError, match=_checks._CLOSED_LOOP):
+        loop.call_soon(print)
