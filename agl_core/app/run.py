@@ -148,7 +148,10 @@ class App:
     def _apart(self, folder: str) -> Blueprint:
         """Rooms in this process, with records of their own: no runner takes others' rollouts."""
         config = self._config
-        store = config.store.model_copy(update={"path": None})
+        changes = {"path": None, "url": None}
+        if config.store.name == "http":
+            changes["name"] = "sqlite"
+        store = config.store.model_copy(update=changes)
         local = config.rollout.model_copy(update={"local": True})
         gateway = config.gateway.model_copy(update={"url": None})
         apart = config.model_copy(update={"store": store, "rollout": local, "gateway": gateway})

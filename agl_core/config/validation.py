@@ -111,7 +111,7 @@ def _value_at(data: Any, path: Path) -> Any:
 
 
 def _shown(path: Path, value: Any) -> str:
-    if _SECRET.search(str(path[-1])):
+    if path and _SECRET.search(str(path[-1])):
         return "'***'"
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."  # noqa: PLR2004

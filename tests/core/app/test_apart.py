@@ -31,3 +31,12 @@ async def test_an_evaluation_apart_runs_its_attempts_itself(bench: Bench) -> Non
     inputs = {"val_tasks": [{"input": n} for n in range(3)], "reward": says_yes}
     app = bench.app(inputs, store__name="sqlite", **ELSEWHERE)
     assert (await app.evaluate()).score.n == 3
+
+
+async def test_an_evaluation_keeps_its_records_here_where_training_keeps_them_on_a_server(
+    bench: Bench,
+) -> None:
+    inputs = {"val_tasks": [{"input": n} for n in range(3)], "reward": says_yes}
+    app = bench.app(inputs, store__name="http", store__url="http://127.0.0.1:9")
+    assert (await app.evaluate()).score.n == 3
+    assert list(bench.directory.rglob("eval/store.db"))

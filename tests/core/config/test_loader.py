@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from agl_core.config import AlgorithmConfig, EngineConfig, RewardConfig, RunConfig
+from agl_core.config import AlgorithmConfig, EngineConfig, RewardConfig, RunConfig, StoreConfig
 from agl_core.config.loader import (
     check_options,
     dump,
@@ -15,6 +15,7 @@ from agl_core.config.loader import (
     save_config,
     with_plugins,
 )
+from agl_core.config.validation import validate
 from agl_core.errors import ConfigError
 from agl_core.types import FailureKind
 
@@ -180,6 +181,29 @@ def test_numbers_must_be_finite(value):
 
     assert "rollout.penalty" in told
     assert "finite" in told
+
+
+@pytest.mark.parametrize(
+    ("store", "reason"),
+    [
+        ({"name": "http"}, "needs url, which agl store serve prints"),
+        ({"name": "http", "url": "http://h:1", "path": "a.db"}, "takes url alone"),
+        ({"name": "http", "url": "http://h:1", "retention": "drop_spans"}, "takes url alone"),
+        ({"url": "http://h:1"}, "store 'sqlite' has no url: name = 'http'"),
+        ({"name": "memory", "url": "http://h:1"}, "store 'memory' has no url"),
+    ],
+)
+def test_a_store_is_in_one_place(store, reason):
+    assert reason in message({"store": store})
+    with pytest.raises(ConfigError, match="Configuration: store = "):
+        validate(StoreConfig, store, where="store")
+
+
+def test_a_store_of_a_server_can_be_read_back(tmp_path):
+    config = resolve({"store": {"name": "http", "url": "http://h:1"}})
+    save_config(config, tmp_path)
+
+    assert load_config(tmp_path / "config.json").store == config.store
 
 
 def test_overrides_take_the_type_of_their_field():
