@@ -108,16 +108,26 @@ class AglGroup(click.Group):
             click.echo("Interrupted.", err=True)
             return INTERRUPTED
         except AglError as error:
-            if state.debug:
-                traceback.print_exception(error)
-            else:
-                click.echo(_paragraph(error), err=True)
-            return 2 if isinstance(error, ConfigError) else 1
+            show_failure(error, debug=state.debug)
+            return failure_status(error)
         return outcome if isinstance(outcome, int) else 0
 
 
 def _state(ctx: click.Context) -> CliState:
     return ctx.ensure_object(CliState)
+
+
+def show_failure(error: AglError, *, debug: bool) -> None:
+    """Tell on standard error what failed; with its traceback if `debug`."""
+    if debug:
+        traceback.print_exception(error)
+    else:
+        click.echo(_paragraph(error), err=True)
+
+
+def failure_status(error: AglError) -> int:
+    """Exit status of a process that failed so."""
+    return 2 if isinstance(error, ConfigError) else 1
 
 
 def _paragraph(error: AglError) -> str:

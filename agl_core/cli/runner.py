@@ -1,0 +1,164 @@
+"""``agl runner``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agl_core.cli.group import CliState, failure_status, show_failure
+from agl_core.cli.options import debug_option, plugin_option, set_option
+from agl_core.cli.output import tolerate_any_console, warnings_shown
+from agl_core.cli.progress import counts
+from agl_core.cli.scripts import importable
+from agl_core.errors import AglError
+
+if TYPE_CHECKING:
+    from agl_core.config import RunConfig
+    from agl_core.runner.lifeline import Lifeline, Tally
+
+
+@click.command()
+@click.argument("config_file", metavar="CONFIG")
+@click.option("--store", metavar="URL", help="The store's address: agl store serve prints it.")
+@click.option("--gateway", metavar="URL", help="The gateway's address: agl gateway prints it.")
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Worker processes; more than one are watched, and replaced when they end or hang.",
+)
+@set_option
+@plugin_option
+@debug_option
+@click.pass_obj
+def command(
+    state: CliState,
+    *,
+    config_file: str,
+    store: str | None,
+    gateway: str | None,
+    processes: int,
+    overrides: tuple[str, ...],
+) -> None:
+    """Run the attempts of a training that is going on elsewhere, until interrupted.
+
+    CONFIG is the configuration that the trainer has. AGL_API_KEY holds the key that store, gateway,
+    trainer and runners share. Each process runs up to rollout.concurrency attempts at a time.
+    """
+    from agl_core.config.loader import load_config, with_plugins  # noqa: PLC0415
+
+    elsewhere = [f"gateway.url={gateway}"] if gateway is not None else []
+    if store is not None:
+        elsewhere += ["store.name=http", f"store.url={store}"]
+    config = with_plugins(load_config(Path(config_file), [*overrides, *elsewhere]), state.files)
+    each = config.rollout.concurrency
+    click.echo(f"runner of {config.name}: up to {each} attempts in each of {processes} process(es)")
+    with importable(Path()):
+        if processes == 1:
+            _serve_here(state, config)
+        else:
+            _serve_fleet(config, processes, debug=state.debug)
+
+
+def _serve_here(state: CliState, config: RunConfig) -> None:
+    from agl_core.app import run_blocking  # noqa: PLC0415
+    from agl_core.app.runner import serve_runner  # noqa: PLC0415
+
+    latest: list[Tally] = []
+
+    def keep(tally: Tally) -> None:
+        latest[:] = [tally]
+
+    try:
+        run_blocking(serve_runner(config, state.plugins(config.plugins), tell=keep))
+    finally:
+        for tally in latest:
+            _say(f"{tally.ended} attempts ended", tally.lost)
+
+
+def _serve_fleet(config: RunConfig, processes: int, *, debug: bool) -> None:
+    """The supervisor loads none of the user's code: what breaks there breaks a worker only."""
+    from agl_core.app import run_blocking  # noqa: PLC0415
+    from agl_core.runner.fleet import Fleet, FleetOptions  # noqa: PLC0415
+
+    arguments = (config.model_dump_json(), debug)
+    fleet = Fleet(work, arguments, FleetOptions(processes=processes))
+    try:
+        run_blocking(fleet.run())
+    finally:
+        record = fleet.record
+        workers = {
+            "died": record.died,
+            "recycled": record.recycled,
+            "killed": record.killed,
+        }
+        shown = counts({name: count for name, count in workers.items() if count})
+        _say(f"{record.ended} attempts ended, workers {shown or 'sound'}", record.losses.counts)
+
+
+def _say(what: str, lost: Mapping[str, int]) -> None:
+    click.echo(f"runner: {what}, lost {counts(lost) or 'nothing'}")
+
+
+def work(lifeline: Lifeline, config_json: str, debug: bool) -> None:
+    """What a worker process does, from its first moment to its exit status."""
+    from agl_core.app import run_blocking  # noqa: PLC0415
+    from agl_core.app.runner import MAX_ABANDONED, serve_runner  # noqa: PLC0415
+    from agl_core.builtin import load_plugins  # noqa: PLC0415
+    from agl_core.config.loader import resolve  # noqa: PLC0415
+    from agl_core.runner.lifeline import RECYCLE  # noqa: PLC0415
+
+    stop = _Stop()
+    lifeline.watch(stop.ask)
+    tolerate_any_console()
+
+    async def serve() -> int:
+        config = resolve(json.loads(config_json))
+        plugins = load_plugins(config.plugins)
+        status = 1
+        try:
+            await serve_runner(config, plugins, tell=lifeline.report, max_abandoned=MAX_ABANDONED)
+            status = RECYCLE
+        except asyncio.CancelledError:
+            status = 0
+        except AglError as error:
+            show_failure(error, debug=debug)
+            status = failure_status(error)
+        finally:
+            lifeline.leave(status)
+        return status
+
+    with warnings_shown():
+        status = run_blocking(stop.heeded(serve()))
+    sys.exit(status)
+
+
+class _Stop:
+    """Cancels a coroutine when asked to from another thread, or before it began."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._cancel: Callable[[], object] | None = None
+
+    def ask(self) -> None:
+        self._asked = True
+        if self._cancel is not None:
+            with suppress(RuntimeError):  # the loop has been closed: it has ended already
+                self._cancel()
+
+    async def heeded(self, coroutine: Coroutine[Any, Any, int]) -> int:
+        task = asyncio.create_task(coroutine)
+        loop = asyncio.get_running_loop()
+        self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+        if self._asked:
+            task.cancel()
+        return await task
