@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agl_core.errors import ConfigError
 from agl_core.interfaces import Register, StoreLifecycle
 from agl_core.plugins import PluginManager, hookimpl
 
@@ -36,6 +37,7 @@ def agl_register_stores(register: Register) -> None:
         summary="one file that survives a crash (the default)",
     )
     register("memory", "agl_core.builtin:memory_store", summary="gone when the process ends")
+    register("http", "agl_core.builtin:http_store", summary="kept by agl store serve")
 
 
 @hookimpl
@@ -123,3 +125,18 @@ def memory_store(config: StoreConfig, directory: Path) -> StoreLifecycle:
 
     del directory
     return MemoryStore(retention=config.retention)
+
+
+def http_store(config: StoreConfig, directory: Path) -> StoreLifecycle:
+    """The store that a server keeps.
+
+    Raises:
+        ConfigError: there is no address or no shared key.
+    """
+    from agl_core.serving.keys import shared_key  # noqa: PLC0415
+    from agl_core.store.client import HttpStore  # noqa: PLC0415
+
+    del directory
+    if config.url is None:
+        raise ConfigError("The store 'http' needs store.url, which agl store serve prints")
+    return HttpStore(config.url, shared_key())
