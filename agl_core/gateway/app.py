@@ -12,11 +12,13 @@ import msgspec
 
 from agl_core.gateway.attempts import Attempts, OpenAttempt
 from agl_core.gateway.dialects.chat import ChatRequest
+from agl_core.gateway.metrics import CONTENT_TYPE
 from agl_core.gateway.probe import probe
 from agl_core.gateway.problems import Problem
 from agl_core.gateway.proxy import Proxy, answer
 from agl_core.gateway.recording import Recording, RecordingOptions
 from agl_core.gateway.routing import Identity, Route, Router, Target, identify, parse_path
+from agl_core.gateway.traces import TraceIngest
 from agl_core.interfaces import Backend, Capabilities, Store
 from agl_core.serving import asgi
 from agl_core.serving.rpc import PREFIX
@@ -76,6 +78,7 @@ class GatewayServer:
             losses=self.losses,
             options=self._options.recording,
         )
+        self._traces = TraceIngest(store, self._attempts, losses=self.losses)
         deterministic = self._options.deterministic
         self._proxy = Proxy(
             self._router, self._recording, losses=self.losses, deterministic=deterministic
@@ -251,6 +254,12 @@ class GatewayServer:
             await self._chat(target, headers, receive, send)
         elif target is not None and target.path == "/models" and method == "GET":
             await asgi.respond(send, 200, self._models())
+        elif target is not None and target.path == "/traces" and method == "POST":
+            await self._traces.serve(target, headers, receive, send)
+        elif raw_path == b"/metrics" and method == "GET":
+            await asgi.respond(
+                send, 200, self._metrics(), headers=((b"content-type", CONTENT_TYPE),)
+            )
         else:
             path = raw_path.decode("ascii", "replace")
             message = f"The gateway serves no {method} {path}: use POST .../v1{_CHAT}"
@@ -261,6 +270,16 @@ class GatewayServer:
         if not hmac.compare_digest(given, self._bearer):
             message = "Wrong API key: send 'Authorization: Bearer' with the api_key of this run"
             raise Problem(401, "invalid_api_key", message)
+
+    def _metrics(self) -> bytes:
+        gauges = {
+            "agl_gateway_in_flight": ("Requests under way.", self.in_flight),
+            "agl_gateway_open_attempts": (
+                "Attempts not sealed yet.",
+                sum(1 for _ in self._attempts),
+            ),
+        }
+        return self._recording.metrics.render(gauges=gauges, losses=self.losses.counts)
 
     def _models(self) -> bytes:
         rows = [

@@ -13,6 +13,7 @@ from agl_core import semconv
 from agl_core.gateway.attempts import Abort, Attempts, Call, OpenAttempt
 from agl_core.gateway.dialects.chat import distortions
 from agl_core.gateway.exchange import Exchange
+from agl_core.gateway.metrics import Metrics
 from agl_core.gateway.problems import Problem
 from agl_core.gateway.routing import Identity
 from agl_core.interfaces import Store
@@ -139,6 +140,7 @@ class Recording:
         self._attempts = attempts
         self._losses = losses
         self._options = options
+        self.metrics = Metrics()
         self._pending = 0
         self._due = asyncio.Event()
         self._room = asyncio.Event()
@@ -193,6 +195,7 @@ class Recording:
 
     def _keep(self, attempt: OpenAttempt, span: Span) -> None:
         attempt.keep(span)
+        self.metrics.count(span)
         self._pending += 1
         self._due.set()
         if self._pending >= self._options.max_unwritten:

@@ -1,0 +1,213 @@
+"""Spans from agents in any language: OTLP over HTTP into the attempts that the gateway has open."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from agl_core import semconv
+from agl_core.errors import StoreError
+from agl_core.gateway.attempts import Attempts
+from agl_core.gateway.problems import Problem
+from agl_core.gateway.routing import Identity, Target, identify
+from agl_core.interfaces import Store
+from agl_core.serving import asgi
+from agl_core.store.otlp import Decoded, Sender, decode, protobuf
+from agl_core.store.otlp.values import Malformed
+from agl_core.types import Losses, Span
+
+_log = logging.getLogger(__name__)
+
+_JSON: Final = "application/json"
+_PROTOBUF: Final = "application/x-protobuf"
+_LARGEST: Final = 64 * 1024 * 1024
+"""Bytes of a request, unpacked."""
+_REASONS_TOLD: Final = 5
+_GZIP_WINDOW: Final = 31
+"""zlib's word for gzip with the largest window."""
+
+
+class TraceIngest:
+    """Takes export requests; every span is stored, or refused with its reason in the answer."""
+
+    def __init__(self, store: Store, attempts: Attempts, *, losses: Losses) -> None:
+        self._store = store
+        self._attempts = attempts
+        self._losses = losses
+
+    async def serve(
+        self,
+        target: Target,
+        headers: Iterable[tuple[bytes, bytes]],
+        receive: asgi.Receive,
+        send: asgi.Send,
+    ) -> None:
+        """Answer one request.
+
+        Raises:
+            Problem: it cannot be read at all, or the store is not to be had.
+        """
+        given = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+        kind = given.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in (_JSON, _PROTOBUF):
+            message = f"OTLP comes as {_JSON} or {_PROTOBUF}, not as {kind!r}"
+            raise Problem(415, "unsupported_media_type", message)
+        sender = _sender(target, headers)
+        try:
+            body = _unpacked(await _read(receive), given.get("content-encoding", ""))
+        except asgi.ClientLeft:
+            return
+        found = _decoded(body, kind, sender)
+        outcome = await self._store_spans(found)
+        if outcome.refused:
+            self._losses.add("otlp_refused", outcome.refused)
+            _log.warning("Refused %d OTLP spans: %s", outcome.refused, outcome.reason)
+        if kind == _PROTOBUF:
+            answer = protobuf.answer(refused=outcome.refused, reason=outcome.reason)
+            head = ((b"content-type", _PROTOBUF.encode()),)
+            await asgi.respond(send, 200, answer, headers=head)
+        else:
+            await asgi.respond(send, 200, msgspec.json.encode(outcome.answer()))
+
+    async def _store_spans(self, found: Decoded) -> _Outcome:
+        outcome = _Outcome(refused=len(found.refused), reasons=list(found.refused))
+        accepted: list[Span] = []
+        for spans, sources in _by_attempt(found):
+            try:
+                self._admit(spans[0])
+            except Problem as problem:
+                outcome.refuse(len(sources), problem.message)
+                continue
+            accepted += spans
+        if not accepted:
+            return outcome
+        try:
+            ingest = await self._store.add_spans(accepted)
+        except StoreError as error:
+            message = f"The store did not take the spans: {error}"
+            raise Problem(503, "store_unavailable", message, retry=True) from error
+        if ingest.late:
+            outcome.refuse(ingest.late, "their attempt ended while they were on their way")
+        return outcome
+
+    def _admit(self, span: Span) -> None:
+        """Check that the span's attempt is open.
+
+        Raises:
+            Problem: it is unknown, another rollout's or sealed.
+        """
+        self._attempts.admit(
+            Identity(rollout_id=span.rollout_id, attempt_id=span.attempt_id, call_id="")
+        )
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What became of a request's spans."""
+
+    refused: int = 0
+    reasons: list[str] = field(default_factory=list[str])
+
+    def refuse(self, count: int, reason: str) -> None:
+        self.refused += count
+        self.reasons.append(reason)
+
+    @property
+    def reason(self) -> str:
+        different = list(dict.fromkeys(self.reasons))
+        more = ["..."] if len(different) > _REASONS_TOLD else []
+        return "; ".join([*different[:_REASONS_TOLD], *more])
+
+    def answer(self) -> dict[str, Any]:
+        """In OTLP's JSON form: numbers of 64 bits are text."""
+        if not self.refused:
+            return {}
+        told = {"rejectedSpans": str(self.refused), "errorMessage": self.reason}
+        return {"partialSuccess": told}
+
+
+def _by_attempt(found: Decoded) -> list[tuple[list[Span], set[int]]]:
+    """Spans of each attempt, with the numbers of the OTLP spans that they came as."""
+    spans: Mapping[tuple[str, str], list[Span]] = defaultdict(list)
+    sources: Mapping[tuple[str, str], set[int]] = defaultdict(set)
+    for span, source in zip(found.spans, found.sources, strict=True):
+        key = (span.rollout_id, span.attempt_id)
+        spans[key].append(span)
+        sources[key].add(source)
+    return [(spans[key], sources[key]) for key in spans]
+
+
+def _sender(target: Target, headers: Iterable[tuple[bytes, bytes]]) -> Sender:
+    """Who sends by URL or headers; nobody where the spans themselves have to say it.
+
+    Raises:
+        Problem: the two disagree, or say only half of it.
+    """
+    names = {name.decode("latin-1") for name, _ in headers}
+    by_header = not names.isdisjoint((semconv.HEADER_ROLLOUT, semconv.HEADER_ATTEMPT))
+    if not by_header and not target.rollout_id:
+        return Sender()
+    identity = identify(target, headers)
+    return Sender(
+        rollout_id=identity.rollout_id, attempt_id=identity.attempt_id, agent=identity.agent
+    )
+
+
+async def _read(receive: asgi.Receive) -> bytes:
+    """The body.
+
+    Raises:
+        Problem: it is too large.
+        ClientLeft: it never came.
+    """
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise asgi.ClientLeft
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        if size > _LARGEST:
+            raise _too_large()
+        parts.append(part)
+        more = bool(message.get("more_body"))
+    return b"".join(parts)
+
+
+def _unpacked(body: bytes, encoding: str) -> bytes:
+    if encoding in ("", "identity"):
+        return body
+    if encoding != "gzip":
+        message = f"OTLP comes plain or as gzip, not as {encoding!r}"
+        raise Problem(415, "unsupported_content_encoding", message)
+    unpacking = zlib.decompressobj(_GZIP_WINDOW)
+    try:
+        data = unpacking.decompress(body, _LARGEST + 1)
+    except zlib.error as error:
+        raise Problem(400, "malformed", f"The body is no gzip: {error}") from error
+    if len(data) > _LARGEST:
+        raise _too_large()
+    if not unpacking.eof:
+        raise Problem(400, "malformed", "The body is no whole gzip: it ends too early")
+    return data
+
+
+def _too_large() -> Problem:
+    message = f"The request has more than {_LARGEST} bytes: export fewer spans at a time"
+    return Problem(413, "too_large", message)
+
+
+def _decoded(body: bytes, kind: str, sender: Sender) -> Decoded:
+    try:
+        if kind == _PROTOBUF:
+            return decode(protobuf.read_request(body), sender=sender)
+        return decode(msgspec.json.decode(body), sender=sender)
+    except (Malformed, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Problem(400, "malformed", f"The body is no OTLP request: {error}") from error
