@@ -1,0 +1,79 @@
+"""``agl runner``: what it hands on, what its workers are given, and how they end."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from agl_core.cli import runner
+from agl_core.config.loader import resolve
+from agl_core.errors import ConfigError
+from agl_core.runner import fleet
+from agl_core.runner.lifeline import Tally
+from agl_core.types import Losses
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """The configurations with which a runner was served, in place of serving."""
+    configs = []
+
+    async def serve_runner(config, plugins, *, tell):
+        configs.append(config)
+        tell(Tally(ended=3, lost={}))
+        tell(Tally(ended=7, lost={"late_span": 2}))
+
+    monkeypatch.setattr("agl_core.app.runner.serve_runner", serve_runner)
+    return configs
+
+
+def test_addresses_are_taken_and_what_came_of_it_is_told(agl, served, tmp_path):
+    (tmp_path / "run.toml").write_text("name = 'x'\n")
+    result = agl(
+        *("runner", "run.toml", "--set", "rollout.concurrency=4"),
+        *("--store", "http://127.0.0.1:1", "--gateway", "http://127.0.0.1:2"),
+    )
+    assert result.exit_code == 0, result.output
+    (config,) = served
+    assert (config.store.name, config.store.url) == ("http", "http://127.0.0.1:1")
+    assert config.gateway.url == "http://127.0.0.1:2"
+    assert result.stdout.splitlines() == [
+        "runner of x: up to 4 attempts in each of 1 process(es)",
+        "runner: 7 attempts ended, lost late_span=2",
+    ]
+
+
+def test_several_processes_are_watched_and_told_of(agl, monkeypatch, tmp_path):
+    (tmp_path / "run.toml").write_text("name = 'x'\n")
+    made = []
+
+    class Watched(fleet.Fleet):
+        async def run(self):
+            made.append(self)
+            self.record.ended, self.record.died = 9, 2
+            self.record.losses = Losses(counts={"late_span": 1})
+
+    monkeypatch.setattr(fleet, "Fleet", Watched)
+    result = agl("runner", "run.toml", "--processes", "3")
+    assert result.exit_code == 0, result.output
+    assert "runner: 9 attempts ended, workers died=2, lost late_span=1" in result.stdout
+    assert made[0]._options.processes == 3
+
+
+def test_what_a_worker_process_is_given_can_be_pickled():
+    """On Windows and macOS nothing else reaches it."""
+    given = (runner.work, resolve({"name": "x"}).model_dump_json(), False)
+    work, text, debug = pickle.loads(pickle.dumps(given))
+    assert (work, debug) == (runner.work, False)
+    assert "x" in text
+
+
+async def test_workers_that_cannot_work_end_the_command():
+    """In processes started by the method that all systems have; the reason is each worker's own."""
+    config = resolve({"name": "x", "store": {"name": "memory"}})
+    workers = fleet.Fleet(
+        runner.work, (config.model_dump_json(), False), fleet.FleetOptions(processes=1)
+    )
+    with pytest.raises(ConfigError, match="Worker 1 cannot work"):
+        await workers.run()
