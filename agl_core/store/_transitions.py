@@ -70,6 +70,8 @@ def admit(rollout: Rollout, *, now: float) -> Rollout:
 
 def same_request(stored: Rollout, offered: Rollout) -> bool:
     """Tell whether both ask for the same; how far the stored one got does not count."""
+    # As it would be read back: a whole number that was given for a float becomes one.
+    offered = detached(offered, ROLLOUTS, f"Rollout {offered.id!r}")
     return _request(stored) == _request(offered)
 
 

@@ -33,7 +33,8 @@ class QueueRules(ContractSuite):
     async def test_enqueue_is_idempotent_and_refuses_other_content(
         self, store: StoreLifecycle
     ) -> None:
-        one = sample.rollout(metadata={"b": 1, "a": [1, 2]})
+        limits = Limits(timeout_s=60, lease_s=30)
+        one = sample.rollout(metadata={"b": 1, "a": [1, 2]}, limits=limits)
         (first,) = await store.enqueue([one])
         assert first.status is RolloutStatus.QUEUED
         assert first.created_at > 0
