@@ -34,7 +34,7 @@ _MAY_DIFFER: dict[str, Any] = {
     "plugins": True,
     "tasks": {"val"},
     "train": {"steps", "resume", "eval_every", "checkpoint_every", "keep_checkpoints"},
-    "rollout": {"local", "concurrency", "lease_s"},
+    "rollout": {"local", "concurrency", "lease_s", "resume"},
 }
 """Settings that may differ between a run and its resumption."""
 

@@ -119,6 +119,9 @@ class RolloutConfig(_Config):
     """An attempt whose worker is silent for this long is lost."""
     max_attempts: PositiveInt = 2
     """Of one rollout, the first included."""
+    resume: Literal["fresh", "replay"] = "fresh"
+    """``replay`` answers the calls of an attempt that follows a lost one, or one whose gateway or
+    engine failed, from the record for as long as it asks the same; ``fresh`` asks everything anew."""
     temperature: float | None = Field(default=None, ge=0)
     """Replaces the agent's own temperature in training rollouts of trained agents."""
     max_tokens: PositiveInt | None = None

@@ -10,13 +10,14 @@ from typing import Any
 
 import msgspec
 
-from agl_core.gateway.attempts import Attempts, OpenAttempt
+from agl_core.gateway.attempts import UNKNOWN, Attempts, OpenAttempt
 from agl_core.gateway.dialects.chat import ChatRequest
 from agl_core.gateway.metrics import CONTENT_TYPE
 from agl_core.gateway.probe import probe
 from agl_core.gateway.problems import Problem
 from agl_core.gateway.proxy import Proxy, answer
 from agl_core.gateway.recording import Recording, RecordingOptions
+from agl_core.gateway.replay import find_replay
 from agl_core.gateway.routing import Identity, Route, Router, Target, identify, parse_path
 from agl_core.gateway.traces import TraceIngest
 from agl_core.interfaces import Backend, Capabilities, Store
@@ -71,6 +72,7 @@ class GatewayServer:
         Calls whose records say that they failed, broke off or were tried again are counted by
         whoever makes training data of them.
         """
+        self._store = store
         self._attempts = Attempts(restartable=self._options.restartable)
         self._recording = Recording(
             store,
@@ -178,12 +180,18 @@ class GatewayServer:
     async def open(self, rollout: Rollout, attempt: Attempt) -> None:
         """Accept calls of this attempt from now on.
 
+        What earlier attempts of the rollout left open is sealed.
+
         Raises:
             StaleAttemptError: it has been sealed.
+            StoreError: what an earlier attempt left could not be written, or read.
         """
-        for left in self._attempts.left_behind(rollout, attempt.fence):
-            await self.seal(left.attempt.id)
-        self._attempts.open(rollout, attempt)
+        left = self._attempts.left_behind(rollout, attempt.fence)
+        unwritten = [span for each in left for span in each.unwritten]
+        replay = await find_replay(self._store, rollout, attempt, unwritten)
+        for each in left:
+            await self.seal(each.attempt.id)
+        self._attempts.open(rollout, attempt, replay)
 
     async def seal(self, attempt_id: str) -> int:
         """Refuse further calls of an attempt, end those under way, write its records.
@@ -232,7 +240,7 @@ class GatewayServer:
         try:
             await self._dispatch(scope, receive, send)
         except Problem as problem:
-            if problem.status in (409, 410):
+            if problem.status in (409, 410) or problem.code == UNKNOWN:
                 self.losses.add("late_calls")
             await answer(send, problem)
 

@@ -14,12 +14,15 @@ import msgspec
 from agl_core.errors import StaleAttemptError
 from agl_core.gateway.dialects.chat import ChatRequest, derive_seed
 from agl_core.gateway.problems import Problem
+from agl_core.gateway.replay import Replay, resumable
 from agl_core.gateway.routing import Identity
 from agl_core.types import Attempt, Rollout, Span
 
 _REMEMBERED: Final = 100_000
 """Sealed attempts that are told apart from unknown ones; both are refused."""
 
+UNKNOWN: Final = "attempt_unknown"
+"""Code of the answer to a call of an attempt that is not open here."""
 _OVERDUE_S: Final = 120.0
 """An attempt still open so long after its deadline has lost its runner."""
 
@@ -69,6 +72,8 @@ class OpenAttempt:
     attempt: Attempt
     deadline: float
     """On the monotonic clock."""
+    replay: Replay | None = None
+    """Answers from the attempt before."""
     sealed: bool = False
     calls: set[Call] = field(default_factory=set[Call])
     """Requests under way."""
@@ -159,6 +164,16 @@ class OpenAttempt:
             self._asked[key] += 1
         return self._seeds[call.id]
 
+    @property
+    def unwritten(self) -> list[Span]:
+        """Records that nobody has taken yet."""
+        return [*self._ready, *self._latest.values()]
+
+    @property
+    def resumable(self) -> bool:
+        """A retry will be answered from what is recorded now."""
+        return resumable(self.rollout)
+
     def seconds_left(self) -> float:
         return self.deadline - time.monotonic()
 
@@ -186,7 +201,7 @@ class Attempts:
         self._open: dict[str, OpenAttempt] = {}
         self._sealed: OrderedDict[str, int] = OrderedDict()
 
-    def open(self, rollout: Rollout, attempt: Attempt) -> None:
+    def open(self, rollout: Rollout, attempt: Attempt, replay: Replay | None = None) -> None:
         """Accept calls of an attempt; opening it again changes nothing.
 
         Raises:
@@ -200,7 +215,7 @@ class Attempts:
             )
         if known is None:
             deadline = attempt.monotonic_deadline(rollout.limits)
-            self._open[attempt.id] = OpenAttempt(rollout, attempt, deadline)
+            self._open[attempt.id] = OpenAttempt(rollout, attempt, deadline, replay)
 
     def find(self, attempt_id: str) -> OpenAttempt | None:
         """An attempt whose records are not all written, open or just being sealed."""
@@ -230,9 +245,9 @@ class Attempts:
         what = f"No attempt {identity.attempt_id!r} of rollout {identity.rollout_id!r} is running"
         if self._restartable:
             message = f"{what} here: if it is a current one, the gateway has been restarted since"
-            return Problem(503, "attempt_unknown", message)
+            return Problem(503, UNKNOWN, message)
         message = f"{what} here: take both ids from the current rollout"
-        return Problem(409, "attempt_unknown", message)
+        return Problem(409, UNKNOWN, message)
 
     def recorded(self, attempt_id: str) -> int:
         """Number of records of a sealed attempt; 0 of one that is not known."""

@@ -16,6 +16,7 @@ from agl_core.gateway.capture import Answer, error_text
 from agl_core.gateway.dialects import chat
 from agl_core.gateway.dialects.chat_answer import Payload
 from agl_core.gateway.problems import Problem
+from agl_core.gateway.replay import Recorded
 from agl_core.gateway.routing import Route
 from agl_core.gateway.stream import DONE, Event, EventParser, render
 from agl_core.interfaces import BackendReply
@@ -50,6 +51,10 @@ class Exchange:
     delivered: bool = False
     """The client was sent the last byte of whatever the backend answered."""
     first_token_ns: int | None = None
+    digest: str = ""
+    """Of the request, where attempts of the rollout can be replayed."""
+    recorded: Recorded | None = None
+    """What answers in place of the backend."""
     _verbatim: bool = False
 
     def __post_init__(self) -> None:
@@ -98,6 +103,8 @@ class Exchange:
             max_tokens=overrides.get("max_tokens"),
         )
         body, self.sampling = request.prepare(plan)
+        if self.recorded is not None:
+            self.sampling = self.recorded.call.sampling
         asked_for = not self.capture or request.wants.everything
         self._verbatim = asked_for and plan.model == request.model
         return body

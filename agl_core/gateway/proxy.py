@@ -81,6 +81,8 @@ class Proxy:
         finally:
             left.cancel()
             self._calls.discard(call)
+            if exchange.recorded is not None and exchange.complete:
+                self._losses.add("replayed_calls")
             self._recording.keep(call, exchange)
 
     def _exchange(self, call: Call, route: Route) -> Exchange:
@@ -124,6 +126,8 @@ class Proxy:
         await self._recording.room()
         await self._door.wait()
         exchange.route = self._router[exchange.route.policy.name]
+        if call.attempt.resumable:
+            _remember(exchange)
         call.inside = True
         try:
             await exchange.run(send)
@@ -141,6 +145,25 @@ class Proxy:
     async def _excuse(self, call: Call, send: asgi.Send) -> None:
         problem = Problem(*_ANSWERS[call.abort])
         await (_break_off if call.forwarded else answer)(send, problem)
+
+
+def _remember(exchange: Exchange) -> None:
+    """Note what is asked, and let the record answer if it knows."""
+    call, route = exchange.call, exchange.route
+    exchange.digest = call.request.whole_digest()
+    replay = call.attempt.replay
+    if replay is None:
+        return
+    exchange.recorded = replay.take(
+        call.id,
+        agent=call.identity.agent,
+        # The texts of single tokens are not on record.
+        digest="" if call.request.wants.logprobs else exchange.digest,
+        policy=route.policy.name,
+        capture=exchange.capture,
+    )
+    if exchange.recorded is not None:
+        exchange.route = exchange.recorded.route(route)
 
 
 def _leave(call: Call, left: asyncio.Task[None]) -> None:

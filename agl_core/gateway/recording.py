@@ -87,6 +87,10 @@ def span_of(exchange: Exchange, record: ModelCall) -> Span:
         semconv.GEN_AI_USAGE_INPUT_TOKENS: usage.get("prompt_tokens"),
         semconv.GEN_AI_USAGE_OUTPUT_TOKENS: usage.get("completion_tokens"),
     }
+    if exchange.digest:
+        attributes[semconv.AGL_REQUEST_DIGEST] = exchange.digest
+    if exchange.recorded is not None:
+        attributes[semconv.AGL_REPLAYED] = True
     attributes = {key: value for key, value in attributes.items() if value not in (None, "", [])}
     return _span(record, sequence=exchange.call.sequence, attributes=attributes)
 

@@ -143,8 +143,14 @@ class RolloutSource:
             resources_version=plan.resources_version,
             limits=self._limits(),
             created_at=time.time(),
-            metadata={"sampling": self._sampling(plan.mode), "sample": sample},
+            metadata=self._metadata(plan.mode, sample),
         )
+
+    def _metadata(self, mode: Mode, sample: int) -> dict[str, Any]:
+        metadata: dict[str, Any] = {"sampling": self._sampling(mode), "sample": sample}
+        if self._config.rollout.resume == "replay":
+            metadata["resume"] = "replay"
+        return metadata
 
     def _limits(self) -> Limits:
         rollout = self._config.rollout

@@ -28,6 +28,7 @@ _TRANSPORT: Final = frozenset(
         "top_logprobs",
     }
 )
+_DELIVERY: Final = frozenset({"stream", "stream_options"})
 _SAMPLING: Final = frozenset(
     {"temperature", "top_p", "max_tokens", "max_completion_tokens", "n", "seed", "stop"}
 )
@@ -152,6 +153,12 @@ class ChatRequest:
         """Digest of messages and tools that spacing and key order do not change."""
         content = _canonical.encode((self._typed.messages, self._typed.tools or []))
         return hashlib.sha256(content).digest()
+
+    def whole_digest(self) -> str:
+        """Digest of all that is asked for, however it is spaced, ordered or delivered."""
+        asked = self.fields.keys() - _DELIVERY
+        content = {name: msgspec.json.decode(self.fields[name]) for name in asked}
+        return hashlib.sha256(_canonical.encode(content)).hexdigest()
 
     def prepare(self, plan: Plan) -> tuple[bytes, Sampling]:
         """Body for the backend, and the sampling parameters it states."""

@@ -214,6 +214,7 @@ async def test_an_attempt_that_outlived_its_gateway_never_succeeds(site):
     assert status == 503
     assert body["error"]["code"] == "attempt_unknown"
     assert "restarted" in body["error"]["message"]
+    assert site.gateway.losses.counts == {"late_calls": 1}
     with pytest.raises(EngineError, match=r"was restarted while attempt .* ran"):
         await runner.seal(claim.attempt.id)
     # One that was opened since is not concerned.

@@ -1,0 +1,248 @@
+"""Answer the calls of a retried attempt from what was recorded of the one before it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from agl_core import semconv
+from agl_core.gateway.routing import Route
+from agl_core.gateway.stream import DONE, render
+from agl_core.interfaces import Store
+from agl_core.types import Attempt, AttemptStatus, Choice, FailureKind, ModelCall, Rollout, Span
+
+RESUME: Final = "resume"
+"""Key of `Rollout.metadata`."""
+REPLAY: Final = "replay"
+
+_INTERRUPTED: Final = (FailureKind.LOST, FailureKind.ENGINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One complete call of the earlier attempt."""
+
+    call: ModelCall
+    usage: Mapping[str, int]
+
+    def route(self, route: Route) -> Route:
+        """A route that ends at the record, under the weights that were sampled from then."""
+        policy = msgspec.structs.replace(route.policy, version=self.call.policy_version)
+        backend = RecordBackend(self, route.upstream_model)
+        return Route(policy, backend, self.call.logprobs_mode)
+
+
+class Replay:
+    """Recorded calls of one attempt, each given once, until somebody asks for one that is not there.
+
+    Parallel agents speak in another order each time: records are found by agent and request, and
+    equal requests of one agent in the order in which they were made. From the first request on
+    that has no record everything is live, as the world has become another one.
+    """
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        """Take the spans of the attempt that was interrupted; those that do not serve are left."""
+        self._records: dict[tuple[str, str], deque[Recorded]] = {}
+        self._given: dict[str, Recorded] = {}
+        for span in sorted(_latest(spans), key=lambda span: span.order):
+            call = span.call
+            assert call is not None
+            key = (call.agent, span.attributes.get(semconv.AGL_REQUEST_DIGEST, ""))
+            self._records.setdefault(key, deque()).append(Recorded(call, _usage(span)))
+
+    def take(
+        self, call_id: str, *, agent: str, digest: str, policy: str, capture: bool
+    ) -> Recorded | None:
+        """The record that answers a call; None once it has to be asked live.
+
+        A call that is sent again is answered as it was before.
+        """
+        if call_id in self._given:
+            return self._given[call_id]
+        waiting = self._records.get((agent, digest))
+        if not waiting or (waiting[0].call.policy, waiting[0].call.trainable) != (policy, capture):
+            self._records.clear()
+            return None
+        self._given[call_id] = waiting.popleft()
+        return self._given[call_id]
+
+
+def _latest(spans: Iterable[Span]) -> list[Span]:
+    """The last try of each call, where it was answered to the end."""
+    latest: dict[str, Span] = {}
+    for span in spans:
+        call = span.call
+        if call is None:
+            continue
+        known = latest.get(call.id)
+        if known is None or known.call is None or known.call.tries <= call.tries:
+            latest[call.id] = span
+    return [span for span in latest.values() if _serves(span)]
+
+
+def _serves(span: Span) -> bool:
+    call = span.call
+    answered = call is not None and call.complete and not call.superseded and not call.error
+    return answered and semconv.AGL_REQUEST_DIGEST in span.attributes
+
+
+def _usage(span: Span) -> dict[str, int]:
+    names = {
+        "prompt_tokens": semconv.GEN_AI_USAGE_INPUT_TOKENS,
+        "completion_tokens": semconv.GEN_AI_USAGE_OUTPUT_TOKENS,
+    }
+    usage = {name: span.attributes[key] for name, key in names.items() if key in span.attributes}
+    return {**usage, "total_tokens": sum(usage.values())} if usage else {}
+
+
+def resumable(rollout: Rollout) -> bool:
+    """Whether a retry of this rollout is answered from the record."""
+    return rollout.metadata.get(RESUME) == REPLAY
+
+
+async def find_replay(
+    store: Store, rollout: Rollout, attempt: Attempt, unwritten: Sequence[Span]
+) -> Replay | None:
+    """What the attempt before recorded, if it was interrupted and the run asks for its replay.
+
+    Args:
+        store: Where the records are.
+        rollout: With all attempts.
+        attempt: The one that begins.
+        unwritten: Records that have not reached the store.
+    """
+    earlier = [each for each in rollout.attempts if each.fence < attempt.fence]
+    if not earlier or not resumable(rollout):
+        return None
+    last = max(earlier, key=lambda each: each.fence)
+    kind = last.failure.kind if last.failure is not None else None
+    if last.status is not AttemptStatus.LOST and kind not in _INTERRUPTED:
+        return None
+    spans = await store.spans([rollout.id], attempt_id=last.id)
+    known = {span.id for span in spans}
+    more = [s for s in unwritten if s.attempt_id == last.id and s.id not in known]
+    return Replay([*spans, *more])
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class _Asked(msgspec.Struct):
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+
+
+class RecordBackend:
+    """A `Backend` that knows one answer: what was sampled then, whichever way it is asked for."""
+
+    def __init__(self, recorded: Recorded, model: str) -> None:
+        """Answer with `recorded`; `model` is the name of the weights."""
+        self.model = model
+        self._recorded = recorded
+
+    async def chat(
+        self,
+        body: bytes,
+        *,
+        headers: Mapping[str, str],  # noqa: ARG002
+        timeout_s: float,  # noqa: ARG002
+    ) -> RecordReply:
+        asked = msgspec.json.decode(body, type=_Asked)
+        if not asked.stream:
+            return RecordReply("application/json", msgspec.json.encode(self._document()))
+        options = asked.stream_options
+        usage = options is not None and bool(options.include_usage)
+        events = [render(msgspec.json.encode(chunk)) for chunk in self._chunks(usage=usage)]
+        return RecordReply("text/event-stream", b"".join([*events, render(DONE)]))
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def _envelope(self, kind: str) -> dict[str, Any]:
+        created = int(time.time())
+        response_id = self._recorded.call.response_id
+        return {"id": response_id, "object": kind, "created": created, "model": self.model}
+
+    def _document(self) -> dict[str, Any]:
+        document = self._envelope("chat.completion")
+        document["choices"] = [
+            _row(choice) | {"message": _message(choice)} for choice in self._recorded.call.choices
+        ]
+        if self._recorded.usage:
+            document["usage"] = self._recorded.usage
+        return document | self._prompt()
+
+    def _chunks(self, *, usage: bool) -> list[dict[str, Any]]:
+        """One chunk opens each choice, one holds all of it."""
+        base, choices = self._envelope("chat.completion.chunk"), self._recorded.call.choices
+        opening = [
+            {"index": choice.index, "delta": {"role": "assistant"}, "finish_reason": None}
+            for choice in choices
+        ]
+        whole = [_row(choice) | {"delta": _delta(choice)} for choice in choices]
+        chunks = [base | {"choices": [row]} for row in (*opening, *whole)]
+        if chunks:
+            chunks[0] |= self._prompt()
+        if usage and self._recorded.usage:
+            chunks.append(base | {"choices": [], "usage": self._recorded.usage})
+        return chunks
+
+    def _prompt(self) -> dict[str, Any]:
+        ids = self._recorded.call.prompt_token_ids
+        return {"prompt_token_ids": ids} if ids else {}
+
+
+class RecordReply:
+    """An answer that is there already."""
+
+    status = 200
+
+    def __init__(self, kind: str, content: bytes) -> None:
+        self.headers: Mapping[str, str] = {"content-type": kind}
+        self._content = content
+
+    async def body(self) -> AsyncIterator[bytes]:
+        yield self._content
+
+    async def close(self) -> None:
+        """Nothing is under way."""
+
+
+def _row(choice: Choice) -> dict[str, Any]:
+    """What a choice has beside its text. The texts of its single tokens are not on record."""
+    row: dict[str, Any] = {"index": choice.index, "finish_reason": choice.finish_reason}
+    row["logprobs"] = None
+    if choice.logprobs:
+        entries: list[dict[str, Any]] = [
+            {"token": "", "logprob": value, "bytes": None, "top_logprobs": []}
+            for value in choice.logprobs
+        ]
+        row["logprobs"] = {"content": entries}
+    if choice.token_ids:
+        row["token_ids"] = choice.token_ids
+    return row
+
+
+def _message(choice: Choice) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text}
+    if choice.tool_calls:
+        message |= {"content": choice.text or None, "tool_calls": choice.tool_calls}
+    if choice.reasoning:
+        # Servers name it either way.
+        message |= {"reasoning_content": choice.reasoning, "reasoning": choice.reasoning}
+    return message
+
+
+def _delta(choice: Choice) -> dict[str, Any]:
+    delta = _message(choice)
+    del delta["role"]
+    if choice.tool_calls:
+        calls = enumerate(choice.tool_calls)
+        delta["tool_calls"] = [{"index": index, **call} for index, call in calls]
+    return delta
