@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,6 +23,8 @@ class Job:
 
     operation: Operation
     future: asyncio.Future[Any]
+    rows: float = math.inf
+    """About how many it writes."""
     value: Any = None
     error: Exception | None = None
     changes: Changes | None = None
@@ -39,30 +42,52 @@ class GroupCommit:
         self._now = now
         self._records = SqlRecords(connection)
         self._seen_version = -1
+        self._patient = True
 
-    def run(self, jobs: Sequence[Job]) -> None:
+    def run(self, jobs: Sequence[Job], *, patient: bool = True) -> bool:
         """Fill in value or error of every job; what has a value is durable.
 
         A job that fails before it wrote leaves the transaction as it was. One that fails halfway
         has the whole group rolled back and run again, each job on its own.
+
+        Args:
+            jobs: Run in this order.
+            patient: Wait while another process writes, and run a group again; otherwise nothing
+                is done in these cases, and False returned.
         """
         try:
-            self._roll_back()  # what could not be undone when it failed
-            self._sql.execute("BEGIN IMMEDIATE")
+            if self._sql.in_transaction:
+                self._roll_back()  # what could not be undone when it failed
+            if not self._begin(patient=patient):
+                return False
             self._forget_what_others_changed()
             if all(self._attempt(job) for job in jobs):
                 self._sql.execute("COMMIT")
-                return
+                return True
             self._roll_back()
         except (sqlite3.Error, MemoryError) as error:
             for job in jobs:
                 self._fail(job, error)
             with suppress(sqlite3.Error, MemoryError):
                 self._roll_back()
-            return
-        if len(jobs) > 1:
+            return True
+        if len(jobs) > 1 and patient:
             for job in jobs:
                 self.run([job])
+        return len(jobs) == 1 or patient
+
+    def _begin(self, *, patient: bool) -> bool:
+        if patient is not self._patient:
+            wait_ms = round(1000 * self._settings.busy_timeout_s) if patient else 0
+            self._sql.execute(f"PRAGMA busy_timeout = {wait_ms}")
+            self._patient = patient
+        try:
+            self._sql.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            if patient:
+                raise
+            return False
+        return True
 
     def _attempt(self, job: Job) -> bool:
         """Run one operation; False when it left the transaction unusable."""

@@ -13,6 +13,8 @@ from agl_core.errors import StoreError
 
 SCHEMA_VERSION = 2
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
+_WAL_LIMIT_PAGES = 16_000
+"""At which a commit moves them into the file itself, if nobody has done so meanwhile."""
 
 # Rows are numbered in order of insertion and found through unique indices: with time-ordered ids
 # that stays fast as the file grows, where a table without rowid does not.
@@ -102,9 +104,12 @@ def as_store_error(error: Exception, settings: FileSettings) -> StoreError:
 
 
 def connect(settings: FileSettings, *, read_only: bool = False) -> sqlite3.Connection:
-    """Connect from the calling thread, to be used in that thread only."""
+    """Connect; any thread may use the connection, but one at a time."""
     connection = sqlite3.connect(
-        settings.path, timeout=settings.busy_timeout_s, isolation_level=None
+        settings.path,
+        timeout=settings.busy_timeout_s,
+        isolation_level=None,
+        check_same_thread=False,
     )
     try:
         if read_only:
@@ -112,6 +117,7 @@ def connect(settings: FileSettings, *, read_only: bool = False) -> sqlite3.Conne
         else:
             connection.execute(f"PRAGMA synchronous = {settings.synchronous}")
             connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_LIMIT_PAGES}")
     except sqlite3.Error:
         connection.close()
         raise

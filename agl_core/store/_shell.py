@@ -7,7 +7,7 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from agl_core.errors import LeadHeldError, StoreError
 from agl_core.store import _operations
@@ -30,6 +30,9 @@ from agl_core.types import (
 
 T = TypeVar("T")
 Retention = Literal["keep", "drop_spans"]
+
+_SPANS_EXPECTED: Final = 16
+"""Of a rollout, where nobody has counted them."""
 
 
 class StoreShell(ABC):
@@ -61,12 +64,17 @@ class StoreShell(ABC):
         """Make every write durable and let go of the medium."""
 
     @abstractmethod
-    def _submit(self, operation: Callable[[Operations], T]) -> asyncio.Future[T]:
-        """Run a transaction; once durable, `_announce` its changes and give its value."""
+    def _submit(
+        self, operation: Callable[[Operations], T], *, rows: float = math.inf
+    ) -> asyncio.Future[T]:
+        """Run a transaction; once durable, `_announce` its changes and give its value.
+
+        It writes about so many rows; infinitely many where nobody can tell.
+        """
 
     @abstractmethod
-    async def _read(self, query: Callable[[Records], T]) -> T:
-        """Read everything acknowledged so far, consistently."""
+    async def _read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
+        """Read everything acknowledged so far, consistently: about so many rows."""
 
     async def open(self) -> None:
         """Open the medium, queue orphaned attempts again, start the watchdog.
@@ -96,7 +104,7 @@ class StoreShell(ABC):
 
     async def enqueue(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         rollouts = list(rollouts)
-        return await self._write(lambda store: store.enqueue(rollouts))
+        return await self._write(lambda store: store.enqueue(rollouts), rows=len(rollouts))
 
     async def claim(
         self, worker: str, *, limit: int = 1, timeout_s: float | None = None
@@ -116,7 +124,7 @@ class StoreShell(ABC):
 
     async def _claim(self, claiming: Claiming) -> list[Claim]:
         self._check_open()
-        future = self._submit(lambda store: store.claim(claiming))
+        future = self._submit(lambda store: store.claim(claiming), rows=claiming.limit)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -127,7 +135,7 @@ class StoreShell(ABC):
         """Queue claims again that were made while their worker was being cancelled."""
         claims = [] if future.cancelled() or future.exception() else future.result()
         if claims and self._open:
-            self._keep(self._submit(lambda store: store.hand_back(claims)))
+            self._keep(self._submit(lambda store: store.hand_back(claims), rows=len(claims)))
 
     async def hand_back(self, claim_ids: Collection[str]) -> None:
         """Queue again what was handed out to requests that nobody waits for any more."""
@@ -136,7 +144,7 @@ class StoreShell(ABC):
 
     async def heartbeat(self, attempt_ids: Sequence[str]) -> list[str]:
         attempt_ids = list(attempt_ids)
-        return await self._write(lambda store: store.heartbeat(attempt_ids))
+        return await self._write(lambda store: store.heartbeat(attempt_ids), rows=len(attempt_ids))
 
     async def finish(
         self,
@@ -150,11 +158,15 @@ class StoreShell(ABC):
         # Here, not where it is written: it may be large, and the caller may go on changing it.
         kept = json_value(output)
         ending = Ending(status=status, spans=list(spans), failure=failure, output=kept)
-        return await self._write(lambda store: store.finish(attempt_id, ending))
+        return await self._write(
+            lambda store: store.finish(attempt_id, ending), rows=1 + len(ending.spans)
+        )
 
     async def cancel(self, rollout_ids: Sequence[str], *, reason: str) -> list[Rollout]:
         rollout_ids = list(rollout_ids)
-        return await self._write(lambda store: store.cancel(rollout_ids, reason))
+        return await self._write(
+            lambda store: store.cancel(rollout_ids, reason), rows=len(rollout_ids)
+        )
 
     async def add_spans(self, spans: Sequence[Span]) -> Ingest:
         """Record spans of running attempts in one write; late and repeated ones are counted.
@@ -163,7 +175,7 @@ class StoreShell(ABC):
             StoreError: an attempt is not of this store; all other spans are recorded nevertheless.
         """
         spans = list(spans)
-        ingest, strangers = await self._write(lambda store: store.add_spans(spans))
+        ingest, strangers = await self._write(lambda store: store.add_spans(spans), rows=len(spans))
         if strangers:
             raise StoreError(
                 f"Spans of attempts {strangers} were refused, the other {ingest.accepted} recorded: "
@@ -177,12 +189,15 @@ class StoreShell(ABC):
         rollout_ids = list(rollout_ids)
         self._check_open()
         return await self._read(
-            lambda records: _operations.spans_of(records, rollout_ids, attempt_id)
+            lambda records: _operations.spans_of(records, rollout_ids, attempt_id),
+            rows=_SPANS_EXPECTED * len(rollout_ids),
         )
 
     async def rollouts(self, query: RolloutQuery) -> list[Rollout]:
         self._check_open()
-        return await self._read(lambda records: records.select(query))
+        return await self._read(
+            lambda records: records.select(query), rows=len(query.ids) or query.limit
+        )
 
     async def wait(
         self, rollout_ids: Sequence[str], *, timeout_s: float | None = None
@@ -207,19 +222,26 @@ class StoreShell(ABC):
 
     async def _existing(self, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
         self._check_open()
-        return await self._read(lambda records: _operations.existing(records, rollout_ids))
+        return await self._read(
+            lambda records: _operations.existing(records, rollout_ids), rows=len(rollout_ids)
+        )
 
     async def consume(self, rollout_ids: Sequence[str]) -> int:
         rollout_ids = list(rollout_ids)
         drop = self._retention == "drop_spans"
-        return await self._write(lambda store: store.consume(rollout_ids, drop_spans=drop))
+        rows = math.inf if drop else len(rollout_ids)
+        return await self._write(
+            lambda store: store.consume(rollout_ids, drop_spans=drop), rows=rows
+        )
 
     async def publish(self, resources: Resources) -> Resources:
-        return await self._write(lambda store: store.publish(resources))
+        return await self._write(lambda store: store.publish(resources), rows=1)
 
     async def resources(self, version: int | None = None) -> Resources | None:
         self._check_open()
-        return await self._read(functools.partial(_operations.resources_of, version=version))
+        return await self._read(
+            functools.partial(_operations.resources_of, version=version), rows=1
+        )
 
     async def lead(self, instance: str, *, lease_s: float) -> None:
         if not instance or not (math.isfinite(lease_s) and lease_s >= 0):
@@ -227,14 +249,14 @@ class StoreShell(ABC):
                 f"Instance {instance!r} asked to lead for lease_s={lease_s!r}: give a name, and a "
                 f"finite time of 0 or more"
             )
-        held = await self._write(lambda store: store.lead(instance, lease_s))
+        held = await self._write(lambda store: store.lead(instance, lease_s), rows=1)
         if lease_s > 0 and held is not None and held.instance != instance:
             raise LeadHeldError(held.instance, held.until)
 
-    async def _write(self, operation: Callable[[Operations], T]) -> T:
+    async def _write(self, operation: Callable[[Operations], T], *, rows: float = math.inf) -> T:
         """Run a transaction; a caller who is cancelled meanwhile does not stop it."""
         self._check_open()
-        return await asyncio.shield(self._submit(operation))
+        return await asyncio.shield(self._submit(operation, rows=rows))
 
     def _announce(self, changes: Changes) -> None:
         if changes.final:

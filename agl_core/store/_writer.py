@@ -1,4 +1,4 @@
-"""The one thread that writes to a store's file, a whole group of operations per commit."""
+"""The one place that writes to a store's file, a whole group of operations per commit."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import asyncio
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from agl_core.errors import AglError
+from agl_core.store._checkpoints import Checkpoints
 from agl_core.store._commit import GroupCommit, Job, Operation
 from agl_core.store._operations import Changes
+from agl_core.store._pace import Pace
 from agl_core.store._schema import FileSettings, as_store_error
 
 _LARGEST_GROUP = 256
@@ -30,7 +33,9 @@ class Medium(Protocol):
 class Writer:
     """Commits whatever was submitted since its last commit in one transaction.
 
-    Callers share the cost of a commit, and none is answered before it.
+    Callers share the cost of a commit, and none is answered before it. Little work is done on the
+    event loop itself as long as none is waiting; what is more, or has to wait for another process,
+    in a thread.
     """
 
     def __init__(
@@ -53,7 +58,12 @@ class Writer:
         self._settings = settings
         self._now = now
         self._announce = announce
+        self._pace = Pace(ever=settings.synchronous == "normal")
+        self._checkpoints = Checkpoints(settings)
+        self._arrived: list[Job] = []
+        self._under_way = 0
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._writing = threading.Lock()
         self._freed = False
 
     async def start(self) -> None:
@@ -71,17 +81,45 @@ class Writer:
         self._thread.start()
         await asyncio.shield(opened)
 
-    def submit(self, operation: Operation) -> asyncio.Future[Any]:
+    def submit(self, operation: Operation, *, rows: float) -> asyncio.Future[Any]:
         """Queue a transaction; the future has its value once that is durable."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._jobs.put(Job(operation, future))
+        if not self._arrived:
+            self._loop.call_soon(self._commit_arrived)
+        self._arrived.append(Job(operation, future, rows))
         return future
 
     async def stop(self) -> None:
         """Commit what was submitted and close the file."""
+        self._commit_arrived()
         self._jobs.put(None)
+        await self._checkpoints.stop()
         await asyncio.shield(self._ended)
         self._thread.join()
+
+    def _commit_arrived(self) -> None:
+        jobs, self._arrived = self._arrived, []
+        if not jobs:
+            return
+        if self._commit_here(jobs):
+            self._deliver(jobs)
+        else:
+            self._under_way += len(jobs)
+            for job in jobs:
+                self._jobs.put(job)
+
+    def _commit_here(self, jobs: Sequence[Job]) -> bool:
+        """Commit on the loop; False when the thread has to."""
+        if self._under_way or not self._pace.allows(sum(job.rows for job in jobs)):
+            return False
+        if not self._writing.acquire(blocking=False):
+            return False
+        begin = time.monotonic()
+        try:
+            return self._transaction.run(jobs, patient=False)
+        finally:
+            self._writing.release()
+            self._pace.took(time.monotonic() - begin)
 
     def _main(self, opened: asyncio.Future[None]) -> None:
         try:
@@ -91,6 +129,7 @@ class Writer:
             failure = error if known else as_store_error(error, self._settings)
             self._tell(opened.set_exception, failure)
             return
+        self._transaction = GroupCommit(connection, self._settings, self._now)
         self._tell(opened.set_result, None)
         try:
             self._serve(connection)
@@ -101,14 +140,14 @@ class Writer:
                 self._tell(self._ended.set_result, None)
 
     def _serve(self, connection: sqlite3.Connection) -> None:
-        transaction = GroupCommit(connection, self._settings, self._now)
         more = True
         while more:
             group, more = self._next_group(connection)
             if group:
-                transaction.run(group)
+                with self._writing:
+                    self._transaction.run(group)
                 self._freed |= any(job.changes and job.changes.freed for job in group)
-                self._tell(self._deliver, group)
+                self._tell(self._deliver_later, group)
 
     def _next_group(self, connection: sqlite3.Connection) -> tuple[list[Job], bool]:
         """Wait for work; returns all there is, and whether there may be more."""
@@ -137,7 +176,12 @@ class Writer:
             return False
         return 0 < free < before
 
+    def _deliver_later(self, group: Sequence[Job]) -> None:
+        self._under_way -= len(group)
+        self._deliver(group)
+
     def _deliver(self, group: Sequence[Job]) -> None:
+        self._checkpoints.written(sum(job.rows for job in group))
         for job in group:
             if job.changes is not None:
                 self._announce(job.changes)

@@ -42,7 +42,10 @@ class MemoryStore(StoreShell):
     async def _stop(self) -> None:
         return
 
-    def _submit(self, operation: Callable[[Operations], T]) -> asyncio.Future[T]:
+    def _submit(
+        self, operation: Callable[[Operations], T], *, rows: float = math.inf
+    ) -> asyncio.Future[T]:
+        del rows
         operations = Operations(self._records, self._clock.now())
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         try:
@@ -52,7 +55,8 @@ class MemoryStore(StoreShell):
         self._announce(operations.changes)
         return future
 
-    async def _read(self, query: Callable[[Records], T]) -> T:
+    async def _read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
+        del rows
         return query(self._records)
 
 

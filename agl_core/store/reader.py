@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -71,14 +72,15 @@ class SqliteReader(StoreShell):
         await self._in_thread(self._reading.close)
         self._thread.shutdown()
 
-    def _submit(self, operation: Callable[[Operations], T]) -> NoReturn:
-        del operation
+    def _submit(self, operation: Callable[[Operations], T], *, rows: float = math.inf) -> NoReturn:
+        del operation, rows
         raise StoreError(
             f"The store in {self._settings.path} was opened for reading: open it with open() to "
             f"change it"
         )
 
-    async def _read(self, query: Callable[[Records], T]) -> T:
+    async def _read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
+        del rows
         return await self._in_thread(lambda: self._query(query))
 
     def _query(self, query: Callable[[Records], T]) -> T:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Literal, TypeVar
 from agl_core.errors import ConfigError, StoreError
 from agl_core.store._operations import Operations
 from agl_core.store._owners import FileOwnership
+from agl_core.store._pace import Pace
 from agl_core.store._records import Records
 from agl_core.store._schema import FileSettings, connect, prepare, store_errors
 from agl_core.store._shell import Retention, StoreShell
@@ -27,7 +30,7 @@ Orphans = Literal["requeue", "keep"]
 
 
 class SqliteStore(StoreShell):
-    """Everything in one file, written by one thread and read by another.
+    """Everything in one file; more than a little of it is written by one thread, read by another.
 
     What was acknowledged survives the process (``synchronous="normal"``) or also the machine
     (``"full"``). Beside the file lie SQLite's ``-wal`` and ``-shm``, and ``-owners``, whose lock
@@ -95,6 +98,8 @@ class SqliteStore(StoreShell):
             announce=self._announce,
         )
         await self._writer.start()
+        self._pace = Pace()
+        self._reads = 0
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="agl-store-reader")
         try:
             self._reading = await self._in_reader(self._connect_reader)
@@ -112,11 +117,24 @@ class SqliteStore(StoreShell):
         self._reader.shutdown()
         await self._writer.stop()
 
-    def _submit(self, operation: Callable[[Operations], T]) -> asyncio.Future[T]:
-        return self._writer.submit(operation)
+    def _submit(
+        self, operation: Callable[[Operations], T], *, rows: float = math.inf
+    ) -> asyncio.Future[T]:
+        return self._writer.submit(operation, rows=rows)
 
-    async def _read(self, query: Callable[[Records], T]) -> T:
-        return await self._in_reader(lambda: self._query(query))
+    async def _read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
+        await asyncio.sleep(0)  # nobody who reads again and again keeps the loop for himself
+        if self._reads or not self._pace.allows(rows):
+            self._reads += 1
+            try:
+                return await self._in_reader(lambda: self._query(query))
+            finally:
+                self._reads -= 1
+        begin = time.monotonic()
+        try:
+            return self._query(query)
+        finally:
+            self._pace.took(time.monotonic() - begin)
 
     def _query(self, query: Callable[[Records], T]) -> T:
         with store_errors(self._settings):

@@ -130,7 +130,12 @@ async def test_a_full_disk_loses_nothing_that_was_acknowledged(disk, monkeypatch
 
     runs = []
     run = GroupCommit.run
-    monkeypatch.setattr(GroupCommit, "run", lambda self, jobs: (runs.append(1), run(self, jobs)))
+
+    def counted(self, jobs, **how):
+        runs.append(1)
+        return run(self, jobs, **how)
+
+    monkeypatch.setattr(GroupCommit, "run", counted)
     refused = [large(claim) for _ in range(5)]
     answers = await asyncio.gather(*(refusal(store.add_spans([one])) for one in refused))
     assert None not in answers
