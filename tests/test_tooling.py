@@ -90,10 +90,12 @@ def test_hooks_pin_the_versions_of_the_lint_group():
 def test_every_fragment_of_the_changelog_has_a_known_kind():
     kinds = {kind["directory"] for kind in PROJECT["tool"]["towncrier"]["type"]}
     fragments = [path.name.split(".") for path in (ROOT / ".changelog").glob("*.md")]
-    for number, kind, ending in fragments:
+    for number, kind, *count, ending in fragments:
         assert number.isdigit()
         assert kind in kinds
         assert ending == "md"
+        assert len(count) <= 1
+        assert all(part.isdigit() for part in count)
 
 
 def test_every_plugin_package_is_in_the_wheel_with_entry_point_and_extra():
