@@ -15,6 +15,8 @@ _SLOW: Final = 0.5
 _HARMLESS: Final = frozenset({"calls_untrainable", "superseded_tries"})
 """Losses that the program asked for, or that a retry made good."""
 _SAMPLING: Final = "sampling_"
+_RETRIED: Final = "attempts_retried_"
+"""Told by the failures themselves."""
 
 
 def attempts(trial: Trial) -> list[Finding]:
@@ -50,8 +52,7 @@ def _told(failures: list[Failure]) -> str:
     """Each kind with its number and its first message."""
     first: dict[str, str] = {}
     for failure in failures:
-        kind = f"{failure.type}: " if failure.type else ""
-        first.setdefault(failure.kind.value, f"{kind}{failure.message}")
+        first.setdefault(failure.kind.value, failure.message)
     counts = Counter(failure.kind.value for failure in failures)
     return "; ".join(f"{kind} {count} ({first[kind]})" for kind, count in counts.items())
 
@@ -136,7 +137,11 @@ def _exact(trial: Trial) -> Finding:
 
 def _losses(losses: Losses) -> list[Finding]:
     sampling = {c: n for c, n in losses.counts.items() if c.startswith(_SAMPLING)}
-    others = {c: n for c, n in losses.counts.items() if c not in sampling}
+    others = {
+        cause: count
+        for cause, count in losses.counts.items()
+        if cause not in sampling and not cause.startswith(_RETRIED)
+    }
     found: list[Finding] = []
     if sampling:
         told = ", ".join(f"{cause.removeprefix(_SAMPLING)} {n}" for cause, n in sampling.items())

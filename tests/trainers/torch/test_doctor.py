@@ -1,0 +1,81 @@
+"""`agl doctor` with the engine that knows its tokenizer and its context."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+import agl_core as agl
+from agl_core.app import App, Inputs
+from agl_core.config.loader import resolve
+from agl_core.types import Diagnosis, Finding
+
+
+async def ask(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    llm = agl.current().llm
+    async with httpx.AsyncClient(verify=False) as client:
+        answer = await client.post(
+            f"{llm.base_url}/chat/completions",
+            headers={"authorization": f"Bearer {llm.api_key}"},
+            json={"model": "any", "messages": messages, "max_tokens": 6},
+        )
+    answer.raise_for_status()
+    return answer.json()["choices"][0]["message"]
+
+
+async def forgetful(task: agl.Task) -> str:
+    """Two turns of one agent; the answer is sent back as something else."""
+    with agl.agent_scope("writer"):
+        messages = [{"role": "user", "content": "hello"}]
+        await ask(messages)
+        messages += [
+            {"role": "assistant", "content": "never said"},
+            {"role": "user", "content": "again"},
+        ]
+        return (await ask(messages))["content"]
+
+
+def by_sample(task: agl.Task, output: Any, attempt: agl.AttemptRecord) -> float:
+    return float(attempt.rollout.metadata["sample"])
+
+
+def diagnose(model: str, directory: Path) -> Diagnosis:
+    config = resolve(
+        {
+            "directory": str(directory),
+            "agents": ["writer"],
+            "model": model,
+            "store": {"name": "memory"},
+            "engine": {"name": "torch", "device": "cpu"},
+            "algorithm": {"group_size": 2},
+        }
+    )
+    tasks = [{"input": 1}]
+    inputs = Inputs(agent=forgetful, tasks=tasks, reward=by_sample)
+    return asyncio.run(App(config, inputs).diagnose(tasks=1))
+
+
+def only(diagnosis: Diagnosis, check: str) -> Finding:
+    (found,) = [finding for finding in diagnosis.findings if finding.check == check]
+    return found
+
+
+def test_ids_decode_and_lengths_fit(model_path: str, tmp_path: Path) -> None:
+    diagnosis = diagnose(model_path, tmp_path)
+    assert not diagnosis.failed, [f for f in diagnosis.findings if f.severity == "error"]
+    assert only(diagnosis, "backend.tokens").figures["stream_token_ids"] is True
+    decoded = only(diagnosis, "tokens.decode")
+    assert (decoded.severity, decoded.figures) == ("ok", {"checked": 4, "wrong": 0})
+    context = only(diagnosis, "lengths.context")
+    assert (context.severity, context.figures["context"]) == ("ok", 512)
+    assert only(diagnosis, "rewards.vary").severity == "ok"
+
+
+def test_a_break_is_shown_as_text(model_path: str, tmp_path: Path) -> None:
+    broken = only(diagnose(model_path, tmp_path), "prefix.break")
+    assert broken.figures["cause"] == "edited"
+    assert broken.figures["calls"] == 2
+    assert "reads 'never said" in broken.measured
