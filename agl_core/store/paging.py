@@ -1,13 +1,14 @@
-"""Walk through all rollouts of a store, page by page."""
+"""Walk through all rollouts of a store, page by page, and through their attempts."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Sequence
 
 from msgspec.structs import replace
 
-from agl_core.interfaces import Store
-from agl_core.types import Rollout, RolloutQuery
+from agl_core.interfaces import AttemptRecord, Store
+from agl_core.types import Rollout, RolloutQuery, Span
 
 PAGE = 500
 
@@ -27,3 +28,15 @@ async def rollout_pages(
         if len(page) < size:
             return
         query = replace(query, after_id=page[-1].id)
+
+
+async def attempt_records(
+    store: Store, rollouts: Sequence[Rollout]
+) -> AsyncGenerator[AttemptRecord, None]:
+    """Every attempt of a page of rollouts with its spans, ended or not."""
+    spans: dict[str, list[Span]] = defaultdict(list)
+    for span in await store.spans([rollout.id for rollout in rollouts]):
+        spans[span.attempt_id].append(span)
+    for rollout in rollouts:
+        for attempt in rollout.attempts:
+            yield AttemptRecord(rollout=rollout, attempt=attempt, spans=spans[attempt.id])

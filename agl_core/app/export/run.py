@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Final, Literal
 
@@ -23,15 +22,13 @@ from agl_core.config.policies import resolve_policies, trained_agents
 from agl_core.errors import CaptureError, RewardError
 from agl_core.interfaces import AdaptedAttempt, Adapter, AttemptRecord, Store
 from agl_core.plugins import PluginManager
-from agl_core.store.paging import rollout_pages
+from agl_core.store.paging import attempt_records, rollout_pages
 from agl_core.types import (
     AttemptStatus,
     Losses,
     Mode,
     Policy,
-    Rollout,
     RolloutQuery,
-    Span,
 )
 
 ExportFormat = Literal["jsonl", "parquet", "openai"]
@@ -97,24 +94,13 @@ async def export_from(
     query = RolloutQuery(run_id=options.run_id)
     async for rollouts in rollout_pages(store, query, size=_PAGE):
         wanted = [rollout for rollout in rollouts if rollout.mode in options.modes]
-        async for record in _records(store, wanted):
+        async for record in attempt_records(store, wanted):
             export.add(record)
     return export.finish()
 
 
 def _writer(format_: ExportFormat, stream: IO[bytes]) -> RowWriter:
     return Parquet(stream) if format_ == "parquet" else JsonLines(stream)
-
-
-async def _records(
-    store: Store, rollouts: Sequence[Rollout]
-) -> AsyncGenerator[AttemptRecord, None]:
-    spans: dict[str, list[Span]] = defaultdict(list)
-    for span in await store.spans([rollout.id for rollout in rollouts]):
-        spans[span.attempt_id].append(span)
-    for rollout in rollouts:
-        for attempt in rollout.attempts:
-            yield AttemptRecord(rollout=rollout, attempt=attempt, spans=spans[attempt.id])
 
 
 class _Export:

@@ -9,7 +9,7 @@ import click
 from agl_core.cli.lazy import LazyGroup
 
 SUBCOMMANDS: Final = {
-    "export": "write a whole store as lines of JSON",
+    "export": "write a whole store as lines of JSON, or send it as traces",
     "gc": "delete spans that are not needed any more",
     "ls": "list rollouts, and count them by status",
     "show": "show one rollout with its attempts",

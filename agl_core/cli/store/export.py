@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,13 +11,18 @@ from agl_core.cli.group import CliState
 from agl_core.cli.options import debug_option, plugin_option
 from agl_core.cli.output import STDOUT, writing
 from agl_core.cli.store.selection import (
+    Filters,
     filter_options,
     filters_of,
     reading,
     store_argument,
 )
+from agl_core.errors import ConfigError
 from agl_core.store.jsonl import export_lines
-from agl_core.store.locate import locate_store
+from agl_core.store.locate import StoreAddress, locate_store
+
+if TYPE_CHECKING:
+    from agl_core.store.otlp.send import Sent
 
 
 @click.command()
@@ -25,30 +30,91 @@ from agl_core.store.locate import locate_store
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, allow_dash=True),
-    default=STDOUT,
     metavar="FILE",
     help="Write to this file; standard output without it.",
 )
+@click.option(
+    "--otlp", metavar="URL", help="Send traces to this OTLP/HTTP collector instead of writing."
+)
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="With --otlp: send this header too; may be repeated.",
+)
+@click.option("--content", is_flag=True, help="With --otlp: also send what was asked and answered.")
 @filter_options
 @plugin_option
 @debug_option
 @click.pass_obj
-def command(state: CliState, *, target: str, output: str, **options: Any) -> None:
+def command(
+    state: CliState, *, target: str, output: str | None, otlp: str | None, **options: Any
+) -> int:
     """Write a store as lines of JSON: resources, rollouts with attempts, all spans with tokens.
 
-    Nothing is lost; agl_core.store.jsonl.read_export reads it back.
+    Nothing is lost; agl_core.store.jsonl.read_export reads it back. With --otlp the ended attempts
+    go to a collector as OpenTelemetry traces, without tokens.
     """
+    headers, content = _headers(options.pop("headers")), bool(options.pop("content"))
     filters, address = filters_of(options), locate_store(target)
+    if otlp is not None:
+        if output is not None:
+            raise ConfigError("--otlp sends and --output writes: give one of them")
+        sent = asyncio.run(_send(state, address, otlp, filters, headers, content))
+        return _tell(sent, otlp)
+    if headers or content:
+        raise ConfigError("--header and --content are for a collector: give --otlp URL too")
+    target_file = output or STDOUT
+    records = asyncio.run(_write(state, address, filters, target_file))
+    if target_file != STDOUT:
+        click.echo(f"{records} records in {target_file}")
+    return 0
 
-    async def work() -> int:
-        lines = -2  # the head and the end
-        async with reading(state, address) as store:
-            with writing(output) as stream:
-                async for line in export_lines(store, filters.query):
-                    stream.write(line.encode() + b"\n")
-                    lines += 1
-        return lines
 
-    records = asyncio.run(work())
-    if output != STDOUT:
-        click.echo(f"{records} records in {output}")
+async def _write(state: CliState, address: StoreAddress, filters: Filters, output: str) -> int:
+    """Write the lines; returns the number of records."""
+    lines = -2  # the head and the end
+    async with reading(state, address) as store:
+        with writing(output) as stream:
+            async for line in export_lines(store, filters.query):
+                stream.write(line.encode() + b"\n")
+                lines += 1
+    return lines
+
+
+async def _send(
+    state: CliState,
+    address: StoreAddress,
+    endpoint: str,
+    filters: Filters,
+    headers: dict[str, str],
+    content: bool,
+) -> Sent:
+    from agl_core.store.otlp.send import send_attempts  # noqa: PLC0415
+
+    async with reading(state, address) as store:
+        return await send_attempts(
+            store, endpoint, query=filters.query, headers=headers, content=content
+        )
+
+
+def _headers(given: tuple[str, ...]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise ConfigError(f"--header {text!r} is none: write NAME=VALUE")
+        headers[name.strip()] = value
+    return headers
+
+
+def _tell(sent: Sent, endpoint: str) -> int:
+    """Say what was sent; 1 if the collector did not keep all of it."""
+    click.echo(f"sent {sent.spans} spans of {sent.attempts} attempts to {endpoint}")
+    if sent.running:
+        click.echo(f"left out {sent.running} attempts that have not ended")
+    if sent.rejected:
+        reasons = "; ".join(dict.fromkeys(sent.reasons))
+        click.echo(f"the collector rejected {sent.rejected} spans: {reasons}", err=True)
+    return int(bool(sent.rejected))

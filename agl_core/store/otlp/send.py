@@ -1,0 +1,162 @@
+"""Post attempts to an OTLP/HTTP collector."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from agl_core.errors import ConfigError, StoreError
+from agl_core.interfaces import Store
+from agl_core.store.otlp.encode import encode_attempt, request
+from agl_core.store.paging import attempt_records, rollout_pages
+from agl_core.types import RolloutQuery
+
+_PATH: Final = "/v1/traces"
+_PAGE: Final = 50
+_SPANS_PER_REQUEST: Final = 500
+_TIMEOUT_S: Final = 30.0
+_AGAIN: Final = frozenset({429, 502, 503, 504})
+"""Statuses after which OTLP tells a client to try once more."""
+_PAUSES_S: Final = (0.5, 1.0, 2.0, 4.0)
+_LONGEST_PAUSE_S: Final = 30.0
+
+Pause = Callable[[float], Awaitable[None]]
+
+
+class Sent(msgspec.Struct, kw_only=True):
+    """What a collector was sent, and what it did not keep."""
+
+    attempts: int = 0
+    spans: int = 0
+    """Roots of attempts included."""
+    rejected: int = 0
+    reasons: list[str] = []
+    running: int = 0
+    """Attempts that have not ended, which are not sent."""
+
+
+async def send_attempts(
+    store: Store,
+    endpoint: str,
+    *,
+    query: RolloutQuery | None = None,
+    headers: Mapping[str, str] | None = None,
+    content: bool = False,
+    pause: Pause = asyncio.sleep,
+) -> Sent:
+    """Send every ended attempt as a trace.
+
+    Args:
+        store: Open, at least for reading.
+        endpoint: Address of the collector; ``/v1/traces`` is added where it has no path.
+        query: Which rollouts; all when None.
+        headers: For the collector, such as its key.
+        content: Also send what was asked and answered.
+        pause: Waits between tries, in seconds.
+
+    Raises:
+        ConfigError: the address is none.
+        StoreError: the collector is not to be had, or refuses.
+    """
+    url = traces_url(endpoint)
+    sent = Sent()
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
+        batch = _Batch(session, url, sent, pause)
+        async for rollouts in rollout_pages(store, query, size=_PAGE):
+            async for record in attempt_records(store, rollouts):
+                if not record.attempt.status.final:
+                    sent.running += 1
+                    continue
+                await batch.add(encode_attempt(record, content=content))
+        await batch.flush()
+    return sent
+
+
+def traces_url(endpoint: str) -> str:
+    """The address to post to.
+
+    Raises:
+        ConfigError: it is no http address.
+    """
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ConfigError(
+            f"Collector {endpoint!r} is no address: give one such as http://127.0.0.1:4318"
+        )
+    return endpoint if parts.path not in ("", "/") else endpoint.rstrip("/") + _PATH
+
+
+class _Batch:
+    """Attempts that wait to be sent in one request."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, sent: Sent, pause: Pause) -> None:
+        self._session = session
+        self._url = url
+        self._sent = sent
+        self._pause = pause
+        self._blocks: list[dict[str, Any]] = []
+        self._spans = 0
+
+    async def add(self, block: dict[str, Any]) -> None:
+        spans = len(block["scopeSpans"][0]["spans"])
+        if self._blocks and self._spans + spans > _SPANS_PER_REQUEST:
+            await self.flush()
+        self._blocks.append(block)
+        self._spans += spans
+
+    async def flush(self) -> None:
+        if not self._blocks:
+            return
+        self._take(await self._post(request(self._blocks)))
+        self._sent.attempts += len(self._blocks)
+        self._sent.spans += self._spans
+        self._blocks, self._spans = [], 0
+
+    async def _post(self, body: bytes) -> bytes:
+        """The collector's answer.
+
+        Raises:
+            StoreError: it gave none, or refused the request.
+        """
+        problem = ""
+        for wait_s in (*_PAUSES_S, None):
+            asked_s, status = "", 0
+            try:
+                async with self._session.post(
+                    self._url, data=body, headers={"Content-Type": "application/json"}
+                ) as reply:
+                    answer = await reply.read()
+                    if reply.ok:
+                        return answer
+                    status, asked_s = reply.status, reply.headers.get("Retry-After", "")
+                    problem = f"HTTP {status}: {answer[:500].decode('utf-8', 'replace')}"
+            except (OSError, asyncio.TimeoutError, aiohttp.ClientError) as error:
+                problem = f"{type(error).__name__}: {error}"
+            if wait_s is None or (status and status not in _AGAIN):
+                break
+            asked = float(asked_s) if asked_s.isdigit() else 0.0
+            await self._pause(min(max(wait_s, asked), _LONGEST_PAUSE_S))
+        raise StoreError(
+            f"The collector at {self._url} did not take the spans ({problem}) after "
+            f"{self._sent.attempts} attempts: check its address and headers, and send again"
+        )
+
+    def _take(self, answer: bytes) -> None:
+        """Count what a partial success did not keep."""
+        try:
+            told = msgspec.json.decode(answer or b"{}")
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return
+        partial = cast("dict[str, Any]", told).get("partialSuccess") if told else None
+        if not isinstance(partial, dict):
+            return
+        fields = cast("dict[str, Any]", partial)
+        self._sent.rejected += int(fields.get("rejectedSpans") or 0)
+        if reason := fields.get("errorMessage"):
+            self._sent.reasons.append(str(reason))
