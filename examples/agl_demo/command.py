@@ -30,6 +30,7 @@ from agl_demo.transcript import transcripts
 
 WRITERS = {"tiny": "the tiny model that ships", "smollm2": "SmolLM2-135M-Instruct with LoRA"}
 """What ``--model`` takes, and what it is."""
+_MOST_THREADS = 8
 
 
 @click.command(short_help="Train the writer of a two-agent LangGraph program.")
@@ -68,7 +69,8 @@ def command(*, writer: str, overrides: tuple[str, ...], json_file: str | None) -
         raise TrainingError("The demo took no step: set train.steps to at least 1")
     directory = Path(report.directory)
     after = evaluate_afresh(directory, directory / "checkpoints" / Path(report.best).name)
-    figures = demo_figures(report, after, wall_s=time.perf_counter() - started)
+    wall_s = time.perf_counter() - started
+    figures = {"model": writer, **demo_figures(report, after, wall_s=wall_s)}
     _show(console, config, report, figures)
     if json_file is not None:
         write_json(figures, json_file)
@@ -83,16 +85,20 @@ def demo_config(overrides: tuple[str, ...] = (), *, weights: Path | None = None)
     """
     defaults = [f"model={json.dumps(model_path())}"]
     if weights is not None:
-        # It computes for nearly all of the time, so the agents need no core of their own.
-        threads = os.cpu_count() or 1
         defaults += [
             f"policies.writer.model={json.dumps(str(weights))}",
-            f"engine.threads={threads}",
+            f"engine.threads={_threads()}",
         ]
     kind = "demo" if weights is None else "demo-smollm2"
     defaults.append(time.strftime(f"name={kind}-%Y%m%d-%H%M%S"))
     file = "run.toml" if weights is None else "smollm2.toml"
     return load_config(str(files("agl_demo") / file), (*defaults, *overrides))
+
+
+def _threads() -> int:
+    """Every core, as long as that helps: the agents are idle while a model of this size computes."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(cores or 1, _MOST_THREADS)
 
 
 def _check(config: RunConfig) -> None:

@@ -63,5 +63,7 @@ def test_figures_on_standard_output_stand_alone(
     monkeypatch.setattr("agl_demo.command.transcripts", lambda *_: ["before: no", "after: yes"])
     result = CliRunner().invoke(command, ["--json", "-"])
     assert result.exit_code == 0, result.exception
-    assert json.loads(result.stdout)["agents"]["writer"]["after"]["n"] == 8
+    figures = json.loads(result.stdout)
+    assert figures["agents"]["writer"]["after"]["n"] == 8
+    assert figures["model"] == "tiny"
     assert "planner weights unchanged" in result.stderr

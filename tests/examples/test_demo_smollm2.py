@@ -152,6 +152,7 @@ def test_the_writer_gets_the_weights_and_the_planner_keeps_its_own(tmp_path):
     assert config.train.steps == 3
     assert config.name.startswith("demo-smollm2-")
     assert config.engine.options["lora"]["rank"] == 16
+    assert 1 <= config.engine.options["threads"] <= 8
 
 
 @pytest.mark.parametrize("mode", ["train", "val", "test"])
