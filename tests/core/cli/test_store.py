@@ -14,6 +14,7 @@ from agl_core.config import RunConfig
 from agl_core.config.loader import save_config
 from agl_core.errors import ConfigError
 from agl_core.store.jsonl import json_value, read_export
+from agl_core.store.server import StoreServer
 from agl_core.store.sqlite import SqliteStore
 from agl_core.testing._store_samples import begin, failure, model_call, rollout, span, succeed
 from agl_core.types import (
@@ -282,3 +283,27 @@ def test_subcommands_are_listed_without_being_imported(agl):
     for name in command.list_commands(context):
         assert isinstance(command.get_command(context, name), click.Command)
     assert agl("store", "nonsense").exit_code == 2
+
+
+async def test_a_store_that_is_served_is_looked_at_by_its_address(agl, tmp_path, monkeypatch):
+    monkeypatch.setenv("AGL_API_KEY", "key")
+    store = SqliteStore(tmp_path / "store.db")
+    server = StoreServer(store, key="key")
+    await server.start()
+    claim = await begin(store)
+    await succeed(store, claim, [model_call(claim)])
+    try:
+        ls = await in_thread(agl, "store", "ls", server.url)
+        show = await in_thread(agl, "store", "show", server.url, claim.rollout.id)
+        export = await in_thread(agl, "store", "export", server.url)
+        trace = await in_thread(agl, "trace", server.url)
+        gc = await in_thread(agl, "store", "gc", server.url)
+    finally:
+        await server.stop()
+
+    assert listed(ls, [claim.rollout.id]) == [0]
+    assert "agent writer: 1 calls" in show.stdout
+    assert len(list(read_export(export.stdout.splitlines()))) == 2
+    assert "llm writer 3+2 tokens" in trace.stdout
+    assert gc.exit_code == 2
+    assert "where its file lies" in gc.stderr
