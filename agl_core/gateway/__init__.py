@@ -2,7 +2,8 @@
 
 Reading order: `app` (the server), `routing` (who calls, which policy serves), `proxy` and
 `exchange` (one call), `dialects` and `stream` (what is on the wire), `capture` and `recording`
-(what is kept), `probe` (what a backend can give), `backend_http` (backends over HTTP).
+(what is kept), `replay` (answers from the record), `probe` (what a backend can give), `backend_http`
+(backends over HTTP); `control`, `remote` and `backend_server` (a gateway in another process).
 """
 
 from agl_core.gateway.app import GatewayOptions, GatewayServer
