@@ -131,6 +131,17 @@ def current_interrupts() -> Interrupts | None:
     return Interrupts(leaves=False) if _is_pythons(handler) else None
 
 
+def may_be_the_users() -> bool:
+    """Whether a KeyboardInterrupt that was raised may be the user's, and not the raiser's own.
+
+    Python's own handler raises it, and ours when it forces; other handlers do not.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if isinstance(handler, Interrupts):
+        return handler.count > 0
+    return handler is signal.default_int_handler
+
+
 def _is_pythons(handler: Any) -> bool:
     """Whether it is there because nobody chose another: asyncio's cancels the task that runs."""
     asyncios = getattr(getattr(handler, "func", None), "__module__", "") == "asyncio.runners"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import signal
+import os
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,16 @@ from functools import partial
 from typing import Any
 
 from agl_core.errors import AgentError, DeadlineError
+from agl_core.interrupts import may_be_the_users
 from agl_core.tracing import AttemptContext
-from agl_core.tracing.threads import Outcome, ThreadCall, in_thread, is_async, watch_threads
+from agl_core.tracing.threads import (
+    Outcome,
+    ThreadCall,
+    end_fork,
+    in_thread,
+    is_async,
+    watch_threads,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +79,18 @@ class Limits:
 
 
 async def _guarded(function: Callable[..., Awaitable[Any]], *arguments: Any) -> Outcome:
+    process = os.getpid()
+    outcome = await _outcome(function, *arguments)
+    end_fork(process, outcome)
+    return outcome
+
+
+async def _outcome(function: Callable[..., Awaitable[Any]], *arguments: Any) -> Outcome:
     try:
         return Outcome(await function(*arguments))
     except KeyboardInterrupt as error:
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            raise  # it may be the user's own Ctrl+C: nobody else turns that into a cancellation
+        if may_be_the_users():
+            raise
         return Outcome(error=error)
     except asyncio.CancelledError as error:
         return Outcome(error=_as_failure(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Literal, TypeVar
@@ -54,6 +55,7 @@ class StoreShell(ABC):
         self._watchdog = self._fresh_watchdog()
         self._tasks: set[asyncio.Future[Any]] = set()
         self._open = False
+        self._process = 0
 
     @abstractmethod
     async def _start(self) -> None:
@@ -87,6 +89,7 @@ class StoreShell(ABC):
         self._watchdog = self._fresh_watchdog()
         await self._start()
         self._open = True
+        self._process = os.getpid()
         self._keep(asyncio.ensure_future(self._watchdog.run()))
 
     async def close(self) -> None:
@@ -288,6 +291,11 @@ class StoreShell(ABC):
     def _check_open(self) -> None:
         if not self._open:
             raise StoreError("The store is not open: call open() first, and nothing after close()")
+        if os.getpid() != self._process:
+            raise StoreError(
+                f"The store was opened by process {self._process}, of which this one is a fork: "
+                f"open another one here"
+            )
 
 
 def _countdown(timeout_s: float | None) -> Callable[[], float]:

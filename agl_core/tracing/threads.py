@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import os
 import threading
 from collections.abc import Callable, Generator
 from contextvars import ContextVar, copy_context
@@ -57,7 +58,7 @@ async def in_thread(function: Callable[..., Any], *arguments: Any, name: str) ->
     Args:
         name: Of the thread.
     """
-    loop = asyncio.get_running_loop()
+    loop, process = asyncio.get_running_loop(), os.getpid()
     ended: asyncio.Future[Outcome] = loop.create_future()
     context = copy_context()
 
@@ -66,6 +67,7 @@ async def in_thread(function: Callable[..., Any], *arguments: Any, name: str) ->
             outcome = Outcome(context.run(function, *arguments))
         except BaseException as error:  # noqa: BLE001  rollout zone: recorded as data
             outcome = Outcome(error=error)
+        end_fork(process, outcome)
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(ended.set_result, outcome)
 
@@ -76,6 +78,19 @@ async def in_thread(function: Callable[..., Any], *arguments: Any, name: str) ->
     thread.start()
     await asyncio.wait({ended})  # which a cancellation leaves as it is
     return ended.result()
+
+
+def end_fork(process: int, outcome: Outcome) -> None:
+    """End this process if user code made it and let it come back: its parent goes on.
+
+    It shares the parent's sockets and files, and would answer and store in its name.
+
+    Args:
+        process: The id of the process that called the user code.
+        outcome: What came back.
+    """
+    if os.getpid() != process:
+        os._exit(0 if outcome.error is None else 1)
 
 
 def is_async(function: Any) -> bool:
