@@ -95,3 +95,24 @@ async def test_an_answer_that_breaks_off_is_an_engine_error() -> None:
     await backend.close()
     server.close()
     await server.wait_closed()
+
+
+async def test_context_and_text_are_told_where_the_server_knows_them() -> None:
+    async with FakeOpenAI(options=FakeOptions(max_model_len=77, detokenize=True)) as server:
+        backend = HttpBackend(server.base_url, model="fake-model")
+        assert await backend.context_length() == 77
+        assert await backend.text_of([*(16 + byte for byte in b"hi"), 2]) == "hi"
+        await backend.close()
+        other = HttpBackend(server.base_url, model="another")
+        assert await other.context_length() is None
+        await other.close()
+
+
+async def test_context_and_text_are_unknown_elsewhere() -> None:
+    async with FakeOpenAI() as server:
+        backend = HttpBackend(server.base_url, model="fake-model")
+        assert await backend.text_of([1]) is None
+        await backend.close()
+    assert await backend.context_length() is None
+    assert await backend.text_of([1]) is None
+    await backend.close()
