@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 from pathlib import Path
@@ -74,6 +75,20 @@ async def test_overdue_attempts_are_left_to_those_who_take_part(path):
     await reader.close()
 
     assert left is None
+
+
+async def test_a_clock_that_was_set_is_nothing_to_a_reader(path, caplog):
+    claim = await crashed(path)
+    reader = SqliteStore(path).reader()
+    await reader.open()
+
+    await reader._begin_anew()
+    assert await reader._sweep() == math.inf
+    (seen,) = await reader.rollouts(RolloutQuery())
+    await reader.close()
+
+    assert seen.attempts[0].lease_until == claim.attempt.lease_until
+    assert caplog.records == []
 
 
 async def test_a_reader_writes_nothing(path):
