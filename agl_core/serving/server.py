@@ -62,7 +62,7 @@ class GuestServer(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket on the address; port 0 is one the system chooses.
+    """A listening socket on the address; port 0 is one the system chooses.
 
     Raises:
         ConfigError: the address is taken or not ours.
@@ -77,6 +77,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen()  # only then is it nobody else's
     except OSError as error:
         listener.close()
         raise ConfigError(

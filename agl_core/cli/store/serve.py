@@ -1,0 +1,57 @@
+"""``agl store serve``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import click
+
+from agl_core.cli.options import debug_option
+
+
+@click.command()
+@click.argument("path", default="store.db")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=0, show_default=True, help="0: one the system chooses.")
+@click.option(
+    "--retention",
+    type=click.Choice(["keep", "drop_spans"]),
+    default="keep",
+    show_default=True,
+    help="What becomes of a rollout's spans once it was trained on.",
+)
+@click.option(
+    "--synchronous",
+    type=click.Choice(["normal", "full"]),
+    default="normal",
+    show_default=True,
+    help="full also survives a power cut; normal survives a crash of the program.",
+)
+@debug_option
+def command(
+    *,
+    path: str,
+    host: str,
+    port: int,
+    retention: Literal["keep", "drop_spans"],
+    synchronous: Literal["normal", "full"],
+) -> None:
+    """Serve a store to the trainer, gateway and runners of other processes.
+
+    PATH is the database file, made where there is none, or a run's directory; store.db in the
+    working directory when left out. AGL_API_KEY holds the key that all of them share. Give them the
+    printed address, as store.url in the configuration.
+
+    It may be killed and started again at any time: who uses it goes on where it was.
+    """
+    from agl_core.app import run_blocking  # noqa: PLC0415
+    from agl_core.app.store import serve_store, store_file  # noqa: PLC0415
+    from agl_core.config import StoreConfig  # noqa: PLC0415
+
+    file = store_file(path)
+    config = StoreConfig(path=str(file), retention=retention, synchronous=synchronous)
+
+    def ready(url: str) -> None:
+        click.echo(f"Serving store {file} at {url}")
+
+    run_blocking(serve_store(config, host=host, port=port, ready=ready))
