@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,48 +14,50 @@ CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 _BOUNDS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _NS_PER_S: Final = 1e9
+_BOUNDS_NS: Final = tuple(int(bound * _NS_PER_S) for bound in _BOUNDS_S)
 
 Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass(slots=True)
-class _Histogram:
-    counts: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS_S) + 1))
-    """Per interval between bounds, the last one open."""
-    total_s: float = 0.0
+class _Row:
+    """What one policy served."""
 
-    def add(self, seconds: float) -> None:
-        self.counts[bisect_left(_BOUNDS_S, seconds)] += 1
-        self.total_s += seconds
+    requests: dict[int, int] = field(default_factory=dict[int, int])
+    """By status."""
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+    times: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS_S) + 1))
+    """Requests per interval between bounds, the last one open."""
+    total_ns: int = 0
 
 
 class Metrics:
     """Counts of requests, in plain numbers; text is made only when somebody asks."""
 
     def __init__(self) -> None:
-        self._requests: Counter[tuple[str, int]] = Counter()
-        self._prompt_tokens: Counter[str] = Counter()
-        self._sampled_tokens: Counter[str] = Counter()
-        self._seconds: dict[str, _Histogram] = {}
+        self._rows: dict[str, _Row] = {}
 
     def count(self, span: Span) -> None:
         """Count a request that ended, by its record; every try is a request."""
         call = span.call
         if call is None:
             return
-        policy = call.policy
-        self._requests[policy, call.status_code] += 1
-        usage = span.attributes
-        prompt = len(call.prompt_token_ids) or usage.get(semconv.GEN_AI_USAGE_INPUT_TOKENS) or 0
-        sampled = sum(len(choice.token_ids) for choice in call.choices)
-        self._prompt_tokens[policy] += prompt
-        self._sampled_tokens[policy] += sampled or (
-            usage.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS) or 0
+        row = self._rows.get(call.policy)
+        if row is None:
+            row = self._rows[call.policy] = _Row()
+        row.requests[call.status_code] = row.requests.get(call.status_code, 0) + 1
+        prompt, sampled = len(call.prompt_token_ids), 0
+        for choice in call.choices:
+            sampled += len(choice.token_ids)
+        # Calls that are not trained have no ids, but their backend may have told the numbers.
+        row.prompt_tokens += prompt or span.attributes.get(semconv.GEN_AI_USAGE_INPUT_TOKENS) or 0
+        row.sampled_tokens += (
+            sampled or span.attributes.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS) or 0
         )
-        histogram = self._seconds.get(policy)
-        if histogram is None:
-            histogram = self._seconds[policy] = _Histogram()
-        histogram.add((call.ended_ns - call.started_ns) / _NS_PER_S)
+        took_ns = call.ended_ns - call.started_ns
+        row.times[bisect_left(_BOUNDS_NS, took_ns)] += 1
+        row.total_ns += took_ns
 
     def render(self, *, gauges: Mapping[str, tuple[str, int]], losses: Mapping[str, int]) -> bytes:
         """Everything in the text format, version 0.0.4.
@@ -75,31 +76,39 @@ class Metrics:
         return "".join(f"{line}\n" for line in lines).encode()
 
     def _counters(self) -> Iterator[str]:
+        served = sorted(self._rows.items())
         requests = [
             ((("policy", policy), ("status", str(status))), count)
-            for (policy, status), count in sorted(self._requests.items())
+            for policy, row in served
+            for status, count in sorted(row.requests.items())
         ]
         yield from _family(
             "agl_gateway_requests_total", "counter", "Requests that ended, every try.", requests
         )
-        for name, counts, meaning in (
-            ("prompt", self._prompt_tokens, "Prompt tokens, every try."),
-            ("sampled", self._sampled_tokens, "Sampled tokens, every try."),
-        ):
-            rows = [((("policy", policy),), count) for policy, count in sorted(counts.items())]
-            yield from _family(f"agl_gateway_{name}_tokens_total", "counter", meaning, rows)
+        yield from _family(
+            "agl_gateway_prompt_tokens_total",
+            "counter",
+            "Prompt tokens, every try.",
+            [((("policy", policy),), row.prompt_tokens) for policy, row in served],
+        )
+        yield from _family(
+            "agl_gateway_sampled_tokens_total",
+            "counter",
+            "Sampled tokens, every try.",
+            [((("policy", policy),), row.sampled_tokens) for policy, row in served],
+        )
 
     def _histograms(self) -> Iterator[str]:
         name = "agl_gateway_request_seconds"
         yield f"# HELP {name} From a request's arrival to the end of its answer."
         yield f"# TYPE {name} histogram"
-        for policy, histogram in sorted(self._seconds.items()):
+        for policy, row in sorted(self._rows.items()):
             total = 0
             bounds = (*(f"{bound:g}" for bound in _BOUNDS_S), "+Inf")
-            for bound, count in zip(bounds, histogram.counts, strict=True):
+            for bound, count in zip(bounds, row.times, strict=True):
                 total += count
                 yield f"{name}_bucket{_labels((('policy', policy), ('le', bound)))} {total}"
-            yield f"{name}_sum{_labels((('policy', policy),))} {histogram.total_s!r}"
+            yield f"{name}_sum{_labels((('policy', policy),))} {row.total_ns / _NS_PER_S!r}"
             yield f"{name}_count{_labels((('policy', policy),))} {total}"
 
 
