@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -108,7 +109,8 @@ def _from_hub(name: str) -> tuple[Path | None, str]:
     try:
         return Path(snapshot_download(name, allow_patterns=list(_HUB_FILES))), ""
     except (OSError, ValueError, httpx.HTTPError) as error:
-        return None, _last_line(str(error)) or type(error).__name__
+        reason = re.split(r"[.,] ", _last_line(str(error)))[0]
+        return None, reason or type(error).__name__
 
 
 def _download(requirement: str, directory: Path) -> str:
