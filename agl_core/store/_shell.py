@@ -8,6 +8,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal, TypeVar
 
 from agl_core.errors import LeadHeldError, StoreError
@@ -120,6 +121,7 @@ class StoreShell(ABC):
         while True:
             seen = self._line.arrivals
             claims = await self._claim(claiming)
+            claiming = replace(claiming, repeated=False)
             left = time_left()
             if claims or left <= 0:
                 return claims
