@@ -26,6 +26,7 @@ from agl_core.errors import ConfigError
 from agl_core.interfaces import Observer
 from agl_core.plugins import PluginManager
 from agl_core.training.checkpoint import POLICIES, Checkpoints, read_state
+from agl_core.training.document import document
 from agl_core.training.evaluator import Evaluator
 from agl_core.training.groups import GroupBuilder
 from agl_core.training.loop import LoopRooms, TrainingLoop
@@ -98,8 +99,7 @@ class App:
             loop = self._loop(rooms, tasks, val_tasks)
             progress = await loop.prepare(start)
             report = await beside(rooms.runner, loop.run(progress), rooms.lead)
-        text = msgspec.json.format(msgspec.json.encode(report))
-        (self._plan.directory / REPORT).write_bytes(text)
+        (self._plan.directory / REPORT).write_bytes(document(report))
         self._plugins.observe("agl_run_finished", report=report)
         for observer in self._observers:
             observer.finished(report)

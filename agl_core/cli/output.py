@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
-import msgspec
 
 from agl_core.errors import ConfigError
 
@@ -75,7 +74,9 @@ def write_json(value: Any, target: str) -> None:
     Raises:
         ConfigError: the file cannot be written.
     """
-    text = msgspec.json.format(msgspec.json.encode(value)).decode()
+    from agl_core.training.document import document  # noqa: PLC0415
+
+    text = document(value).decode()
     if target == STDOUT:
         click.echo(json.dumps(json.loads(text), indent=2))
         return

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
-from msgspec import json
+from msgspec import json, to_builtins
 
 
 def bounded(value: Any, limit: int) -> tuple[Any, bool]:
@@ -21,12 +21,31 @@ def bounded(value: Any, limit: int) -> tuple[Any, bool]:
     if value is None or isinstance(value, (bool, int, float, str)):
         return _cut(_scalar(value), limit)
     try:
-        data = json.encode(value, enc_hook=_inside)
+        data = _encoded(value)
     except Exception:  # noqa: BLE001  telemetry: whatever the object does, the agent goes on
         return _cut(represent(value), limit)
     if len(data) <= limit:
         return json.decode(data), False
     return _cut(data.decode(), limit)
+
+
+def _encoded(value: Any) -> bytes:
+    try:
+        return json.encode(value, enc_hook=_inside)
+    except UnicodeEncodeError:
+        return json.encode(_escaped(to_builtins(value, enc_hook=_inside)))
+
+
+def _escaped(tree: Any) -> Any:
+    """Builtins with every text in a form that encodes."""
+    if isinstance(tree, str):
+        return _encodable(tree)
+    if isinstance(tree, dict):
+        items = cast("dict[Any, Any]", tree).items()
+        return {_escaped(key): _escaped(item) for key, item in items}
+    if isinstance(tree, (list, tuple)):
+        return [_escaped(item) for item in cast("list[Any]", tree)]
+    return tree
 
 
 def represent(value: Any) -> str:

@@ -11,6 +11,7 @@ import msgspec
 
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.interfaces import Engine
+from agl_core.training.document import document, read_document
 from agl_core.types import Evaluation, StepReport
 
 _PREFIX = "step-"
@@ -70,7 +71,7 @@ class Checkpoints:
         for policy in policies:
             await engine.save(policy, str(partial / POLICIES / policy))
         partial.mkdir(parents=True, exist_ok=True)
-        (partial / _STATE).write_bytes(msgspec.json.format(msgspec.json.encode(state)))
+        (partial / _STATE).write_bytes(document(state))
         shutil.rmtree(target, ignore_errors=True)
         os.replace(partial, target)  # noqa: PTH105 (Path.replace is the same call)
         self._prune(keep_also=best)
@@ -127,7 +128,7 @@ def read_state(path: Path) -> CheckpointState:
         TrainingError: the file is missing or not a checkpoint state.
     """
     try:
-        return msgspec.json.decode((path / _STATE).read_bytes(), type=CheckpointState)
+        return read_document((path / _STATE).read_bytes(), CheckpointState)
     except (OSError, msgspec.MsgspecError) as error:
         raise TrainingError(
             f"{path} is no readable checkpoint ({error}): name one such as "

@@ -43,5 +43,7 @@ class TaskSampler:
 
 def derive_seed(*parts: object) -> int:
     """A 31-bit seed that depends on every part, equal in every process and on every platform."""
-    digest = hashlib.sha256("\x1f".join(str(part) for part in parts).encode()).digest()
+    digest = hashlib.sha256(
+        "\x1f".join(str(part) for part in parts).encode("utf-8", "surrogatepass")
+    ).digest()
     return int.from_bytes(digest[:4], "big") >> 1
