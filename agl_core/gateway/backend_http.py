@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from agl_core.errors import EngineError
+
+if sys.version_info >= (3, 11):
+    from asyncio import timeout as time_limit
+else:
+    from async_timeout import (  # pyright: ignore[reportMissingImports]
+        timeout as time_limit,  # pyright: ignore[reportUnknownVariableType]
+    )
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
@@ -30,11 +38,12 @@ class _ModelList(msgspec.Struct):
 
 
 class HttpReply:
-    """An answer as it arrives."""
+    """An answer as it arrives; its connection is closed when the time for it is over."""
 
-    def __init__(self, response: ClientResponse, base_url: str) -> None:
+    def __init__(self, response: ClientResponse, base_url: str, *, ends_at: float) -> None:
         self._response = response
         self._base_url = base_url
+        self._end = asyncio.get_running_loop().call_at(ends_at, response.close)
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
 
@@ -56,6 +65,7 @@ class HttpReply:
 
     async def close(self) -> None:
         """Close the connection unless the body was read to its end."""
+        self._end.cancel()
         self._response.close()
 
 
@@ -87,26 +97,14 @@ class HttpBackend:
         Raises:
             EngineError: the endpoint cannot be reached or did not answer in time.
         """
-        from aiohttp import (  # noqa: PLC0415
-            ClientError,
-            ClientOSError,
-            ClientTimeout,
-            ServerDisconnectedError,
-        )
+        from aiohttp import ClientError  # noqa: PLC0415
 
-        timeout = ClientTimeout(total=timeout_s, sock_connect=min(_CONNECT_S, timeout_s))
-        request: dict[str, Any] = {
-            "data": body,
-            "headers": {**headers, **self._headers},
-            "timeout": timeout,
-            "allow_redirects": False,
-        }
         url = self.base_url + "/chat/completions"
+        ends_at = asyncio.get_running_loop().time() + timeout_s
         try:
-            try:
-                response = await self._session().post(url, **request)
-            except (ServerDisconnectedError, ClientOSError):
-                response = await self._session().post(url, **request)
+            # The session's own limit on a whole request is several times as dear.
+            async with time_limit(timeout_s):
+                response = await self._post(url, body, {**headers, **self._headers})
         except asyncio.TimeoutError as error:
             raise EngineError(f"{url} did not answer within {timeout_s:.1f} s") from error
         except (ClientError, OSError) as error:
@@ -114,7 +112,16 @@ class HttpBackend:
                 f"Cannot reach {url}: {error or type(error).__name__}. Check that the server runs "
                 f"and that base_url is right"
             ) from error
-        return HttpReply(response, self.base_url)
+        return HttpReply(response, self.base_url, ends_at=ends_at)
+
+    async def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> ClientResponse:
+        from aiohttp import ClientOSError, ServerDisconnectedError  # noqa: PLC0415
+
+        post = self._session().post
+        try:
+            return await post(url, data=body, headers=headers, allow_redirects=False)
+        except (ServerDisconnectedError, ClientOSError):
+            return await post(url, data=body, headers=headers, allow_redirects=False)
 
     async def models(self) -> list[str]:
         """Names of the models that the endpoint's ``/models`` lists; empty where it does not."""
@@ -162,8 +169,9 @@ class HttpBackend:
 
     def _session(self) -> ClientSession:
         if self._opened is None:
-            from aiohttp import ClientSession, TCPConnector  # noqa: PLC0415
+            from aiohttp import ClientSession, ClientTimeout, TCPConnector  # noqa: PLC0415
 
             connector = TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=_IDLE_S)
-            self._opened = ClientSession(connector=connector, read_bufsize=2**20)
+            timeout = ClientTimeout(total=None, sock_connect=_CONNECT_S)
+            self._opened = ClientSession(connector=connector, timeout=timeout, read_bufsize=2**20)
         return self._opened

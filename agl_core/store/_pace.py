@@ -7,8 +7,8 @@ import time
 from typing import Final
 
 _FEW_ROWS: Final = 64
-_SLOW_S: Final = 0.02
-_REST: Final = 20
+_SLOW_S: Final = 0.05
+_REST: Final = 10
 """Of the loop's time, at most one part in so many goes to a slow disk."""
 
 

@@ -261,7 +261,7 @@ class StoreShell(ABC):
     async def _write(self, operation: Callable[[Operations], T], *, rows: float = math.inf) -> T:
         """Run a transaction; a caller who is cancelled meanwhile does not stop it."""
         self._check_open()
-        return await asyncio.shield(self._submit(operation, rows=rows))
+        return await self._submit(operation, rows=rows)
 
     def _announce(self, changes: Changes) -> None:
         if changes.final:

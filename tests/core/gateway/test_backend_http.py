@@ -116,3 +116,23 @@ async def test_context_and_text_are_unknown_elsewhere() -> None:
     assert await backend.context_length() is None
     assert await backend.text_of([1]) is None
     await backend.close()
+
+
+async def test_an_answer_that_does_not_end_in_time_is_an_engine_error() -> None:
+    never = asyncio.Event()
+
+    async def pace(answered: Any, position: int) -> None:
+        if position > 1:
+            await never.wait()
+
+    body = BODY.replace(b"{", b'{"stream": true, ', 1)
+    async with FakeOpenAI() as server:
+        server.pace = pace
+        backend = HttpBackend(server.base_url)
+        reply = await backend.chat(body, headers={}, timeout_s=0.3)
+        with pytest.raises(EngineError, match="broke off"):
+            _ = [chunk async for chunk in reply.body()]
+        await reply.close()
+        await server.ended(1)
+        assert server.log[0].closed_early
+        await backend.close()
