@@ -51,13 +51,18 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def environment(key: str = "a key that all of them share") -> dict[str, str]:
+KEY = "a key that all of them share"
+INSTALLED = "demo,langchain,openai,torch"
+"""Plugins whose loading costs time, and which a hand-sized run does not need."""
+
+
+def environment(key: str = KEY, *, disabled: str = INSTALLED) -> dict[str, str]:
     return {
         **os.environ,
         ENV_KEY: key,
         "PYTHONPATH": str(ROOT),
         "PYTHONUNBUFFERED": "1",
-        "AGL_DISABLE_PLUGINS": "demo,langchain,openai,torch",
+        "AGL_DISABLE_PLUGINS": disabled,
         "OMP_NUM_THREADS": "1",
     }
 
@@ -65,14 +70,16 @@ def environment(key: str = "a key that all of them share") -> dict[str, str]:
 class Process:
     """One ``agl`` command and what it says."""
 
-    def __init__(self, log: Path, *arguments: str, key: str = "") -> None:
+    def __init__(
+        self, log: Path, *arguments: str, key: str = KEY, disabled: str = INSTALLED
+    ) -> None:
         self.log = log
         with log.open("ab") as out:
             self.popen = subprocess.Popen(
                 [sys.executable, "-m", "agl_core.cli", *arguments],
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env=environment(key) if key else environment(),
+                env=environment(key, disabled=disabled),
                 cwd=log.parent,
             )
 

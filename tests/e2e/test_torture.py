@@ -21,7 +21,8 @@ from agl_core.config.loader import load_config
 from agl_core.store.client import HttpStore
 from agl_core.store.sqlite import SqliteStore
 from agl_core.types import Rollout, RolloutQuery, Span
-from tests.e2e.torture import KEY, OPEN, RUNNERS, WITNESS, Storm, Witness, ended
+from tests.e2e.processes import KEY
+from tests.e2e.torture import OPEN, RUNNERS, WITNESS, Storm, Witness, ended
 
 _log = logging.getLogger(__name__)
 

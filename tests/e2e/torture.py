@@ -29,10 +29,9 @@ from agl_core.types import (
     Task,
 )
 from agl_core.types.ids import new_id
-from tests.e2e.processes import environment, free_port, settings
+from tests.e2e.processes import KEY, environment, free_port, settings
 from tests.e2e.zygote import Zygote
 
-KEY = "a key that all of them share"
 WITNESS = "witness"
 RUNNERS = ("runner-1", "runner-2")
 WEIGHTS = {"store": 3, "gateway": 3, "runner-1": 2, "runner-2": 2, "trainer": 2}
@@ -52,7 +51,7 @@ class Storm:
         self.directory = directory
         self.random = random.Random(seed)
         self.kills: Counter[str] = Counter()
-        self._zygote = Zygote(environment(KEY))
+        self._zygote = Zygote(environment())
         self._pids: dict[str, int] = {}
         store, gateway = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
         self.store_url = store

@@ -1,0 +1,266 @@
+"""A run in pieces, each started, ended and killed as a user does it: by the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.processes import Process, alive, free_port, settings
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(sys.platform == "win32", reason="ends processes by signal"),
+]
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "01_plain_client" / "run.toml"
+HANG = """
+import asyncio, time
+
+def deaf(task):
+    while True:
+        time.sleep(1)
+
+async def waiting(task):
+    await asyncio.Event().wait()
+"""
+
+
+class Pieces:
+    """Starts processes of one run; ends them all at last."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.store_port, self.gateway_port = free_port(), free_port()
+        self.store = f"http://127.0.0.1:{self.store_port}"
+        self.gateway = f"http://127.0.0.1:{self.gateway_port}"
+        self.database = directory / "store.db"
+        self._all: list[Process] = []
+
+    def start(self, *arguments: str, **options: Any) -> Process:
+        log = self.directory / f"{len(self._all)}-{arguments[0]}.log"
+        self._all.append(Process(log, *arguments, **options))
+        return self._all[-1]
+
+    def settings(self, **sections: Any) -> Path:
+        sections["store"] = {"name": "http", "url": self.store}
+        sections["gateway"] = {"url": self.gateway}
+        sections["rollout"] = {
+            "local": False,
+            "timeout_s": 120,
+            "lease_s": 10,
+            **sections.get("rollout", {}),
+        }
+        return settings(self.directory, **sections)
+
+    def serve(self) -> tuple[Process, Process]:
+        """Store and gateway."""
+        store = self.start("store", "serve", str(self.database), "--port", str(self.store_port))
+        gateway = self.start(*("gateway", "--store", self.store, "--port", str(self.gateway_port)))
+        store.until_it_says("http://")
+        gateway.until_it_says("http://")
+        return store, gateway
+
+    def end(self) -> None:
+        for process in self._all:
+            process.end()
+
+
+@pytest.fixture
+def pieces(tmp_path: Path) -> Iterator[Pieces]:
+    made = Pieces(tmp_path)
+    yield made
+    made.end()
+
+
+def report_of(config: Path) -> dict[str, Any]:
+    settings = json.loads(config.read_text())
+    file = Path(settings["directory"]) / settings["name"] / "report.json"
+    return json.loads(file.read_bytes())
+
+
+def train_whole(directory: Path, config: Path, *further: str) -> dict[str, Any]:
+    """The same run in one process."""
+    values = [
+        f"directory={directory / 'whole'}",
+        "store.name=memory",
+        "store.url=null",
+        "gateway.url=null",
+        "rollout.local=true",
+        *further,
+    ]
+    process = Process(
+        directory / "whole.log", "train", str(config), *set_options(values), disabled=""
+    )
+    assert process.popen.wait() == 0, process.said
+    (report,) = directory.glob("whole/*/report.json")
+    return json.loads(report.read_bytes())
+
+
+def set_options(values: list[str]) -> list[str]:
+    return [part for value in values for part in ("--set", value)]
+
+
+def assert_equal_runs(apart: dict[str, Any], whole: dict[str, Any]) -> None:
+    assert [step["reward"] for step in apart["steps"]] == [
+        step["reward"] for step in whole["steps"]
+    ]
+    assert apart["calls"] == whole["calls"]
+    assert apart["policies"].keys() == whole["policies"].keys()
+    for name, policy in apart["policies"].items():
+        assert policy["sha256_after"] == whole["policies"][name]["sha256_after"]
+
+
+def test_a_run_in_five_processes_equals_one_in_one(pieces: Pieces) -> None:
+    config = pieces.settings()
+    store, gateway = pieces.serve()
+    runner = pieces.start("runner", str(config), "--processes", "2")
+    trainer = pieces.start("train", str(config))
+    assert trainer.popen.wait() == 0, trainer.said
+    workers = runner.children()
+    for process in (runner, gateway, store):
+        with within_ten_seconds():
+            assert process.interrupt() == 130, process.said
+            until_gone(workers)
+    assert "24 attempts ended, workers sound, lost nothing" in runner.said
+    assert_equal_runs(report_of(config), train_whole(pieces.directory, config))
+    again, _ = pieces.serve()
+    assert again.popen.poll() is None
+
+
+def test_a_torch_run_in_pieces_ends_with_the_weights_of_one_in_one(pieces: Pieces) -> None:
+    """The example as it stands; the runner needs none of what the trainer needs."""
+    values = [
+        "tasks.val=null",
+        "train.steps=2",
+        "train.tasks_per_step=2",
+        "algorithm.group_size=2",
+        "engine.deterministic=true",
+    ]
+    elsewhere = [
+        f"directory={pieces.directory / 'apart'}",
+        f"gateway.url={pieces.gateway}",
+        "store.name=http",
+        f"store.url={pieces.store}",
+    ]
+    pieces.serve()
+    pieces.start(
+        *("runner", str(EXAMPLE), "--processes", "2", *set_options(values)),
+        *("--store", pieces.store, "--gateway", pieces.gateway),
+    )
+    options = set_options([*values, *elsewhere, "rollout.local=false"])
+    trainer = pieces.start("train", str(EXAMPLE), *options, disabled="")
+    assert trainer.popen.wait() == 0, trainer.said
+    (report,) = pieces.directory.glob("apart/*/report.json")
+    whole = train_whole(pieces.directory, EXAMPLE, *values)
+    assert_equal_runs(json.loads(report.read_bytes()), whole)
+
+
+@pytest.mark.parametrize(
+    ("agent", "number"), [("deaf", signal.SIGTERM), ("waiting", signal.SIGINT)]
+)
+def test_runners_are_gone_within_ten_seconds_of_a_signal(
+    pieces: Pieces, agent: str, number: int
+) -> None:
+    """Whatever their agents do; what they did goes back to the queue."""
+    (pieces.directory / "hang.py").write_text(HANG, encoding="utf-8")
+    config = pieces.settings(agent=f"{pieces.directory / 'hang.py'}:{agent}")
+    pieces.serve()
+    trainer = pieces.start("train", str(config))
+    runner = pieces.start("runner", str(config), "--processes", "2")
+    until_running(pieces, 8)
+    workers = runner.children()
+    with within_ten_seconds():
+        assert runner.interrupt(number) == 130, runner.said
+        until_gone(workers)
+    assert trainer.popen.poll() is None, trainer.said
+    pieces.start("runner", str(config), "--set", f"agent={hand_sized_agent()}")
+    assert trainer.popen.wait() == 0, trainer.said
+    assert report_of(config)["lost"]["attempts_retried_lost"] == 8
+
+
+def test_a_worker_with_too_many_threads_that_hang_is_replaced(pieces: Pieces) -> None:
+    """Six attempts hang for ever; the others are done, and everything ends."""
+    (pieces.directory / "hang.py").write_text(
+        "import asyncio, time\n"
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
+        "from tests.e2e.hand_sized import run_agent\n"
+        "def sometimes(task):\n"
+        "    import agl_core as agl\n"
+        "    while agl.current().rollout.metadata['sample'] < 3:\n"
+        "        time.sleep(1)\n"
+        "    return asyncio.run(run_agent(task))\n",
+        encoding="utf-8",
+    )
+    config = pieces.settings(
+        agent=f"{pieces.directory / 'hang.py'}:sometimes",
+        train={"steps": 2},
+        rollout={"timeout_s": 5},
+    )
+    pieces.serve()
+    runner = pieces.start(
+        "runner", str(config), "--processes", "2", "--set", "rollout.concurrency=8"
+    )
+    trainer = pieces.start("train", str(config))
+    assert trainer.popen.wait() == 0, trainer.said
+    assert runner.interrupt() == 130, runner.said
+    assert "is replaced: user code in it cannot be stopped" in runner.said
+    assert "recycled=" in runner.said
+    report = report_of(config)
+    assert report["lost"]["attempts_dropped_deadline"] == 12
+    # What the last attempts left behind has no later attempt to travel with.
+    assert 5 <= report["lost"]["abandoned_thread"] <= 12
+
+
+def test_a_second_signal_does_not_wait(pieces: Pieces) -> None:
+    (pieces.directory / "hang.py").write_text(HANG, encoding="utf-8")
+    config = pieces.settings(agent=f"{pieces.directory / 'hang.py'}:deaf")
+    pieces.serve()
+    pieces.start("train", str(config))
+    runner = pieces.start("runner", str(config), "--processes", "2")
+    until_running(pieces, 8)
+    workers = runner.children()
+    runner.popen.send_signal(signal.SIGINT)
+    runner.until_it_says("once more ends it at once")
+    assert runner.interrupt() == 130
+    until_gone(workers)
+
+
+def test_a_wrong_key_ends_a_runner_with_status_2(pieces: Pieces) -> None:
+    config = pieces.settings()
+    pieces.serve()
+    runner = pieces.start("runner", str(config), "--processes", "2", key="another")
+    assert runner.popen.wait() == 2
+    assert "wrong key" in runner.said
+
+
+@contextlib.contextmanager
+def within_ten_seconds() -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < 10
+
+
+def until_gone(pids: set[int]) -> None:
+    while any(alive(pid) for pid in pids):
+        time.sleep(0.02)
+
+
+def hand_sized_agent() -> str:
+    return f"{Path(__file__).with_name('hand_sized.py')}:run_agent"
+
+
+def until_running(pieces: Pieces, attempts: int) -> None:
+    with contextlib.closing(sqlite3.connect(pieces.database)) as connection:
+        count = "SELECT count(*) FROM rollouts WHERE status = 'running'"
+        while connection.execute(count).fetchone()[0] < attempts:
+            time.sleep(0.05)
