@@ -94,7 +94,7 @@ def _agreed(what: str, header: str, url: str) -> str:
 def _decoded(value: bytes) -> str:
     try:
         text = value.decode("ascii")
-        return unquote(text, errors="strict") if "%" in text else text
+        return unquote(text, errors="surrogatepass") if "%" in text else text
     except UnicodeDecodeError as error:
         message = f"Identity {value!r} is not percent-encoded UTF-8"
         raise Problem(400, "identity_encoding", message) from error

@@ -142,7 +142,11 @@ def _refusal() -> Callable[[Span], None]:
 
 def _identity_url(context: AttemptContext, agent: str | None) -> str:
     parts = urlsplit(context.llm.base_url)
-    path = f"/r/{quote(context.rollout.id, safe='')}/a/{quote(context.attempt.id, safe='')}"
+    path = f"/r/{_quoted(context.rollout.id)}/a/{_quoted(context.attempt.id)}"
     if agent is not None:
-        path += f"/agent/{quote(agent, safe='')}"
+        path += f"/agent/{_quoted(agent)}"
     return f"{parts.scheme}://{parts.netloc}{path}/v1"
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="", errors="surrogatepass")

@@ -225,4 +225,4 @@ def _limit_timeout(client: Any, request: Any, left_s: float) -> None:
 
 
 def _encode(value: str) -> str:
-    return quote(value, safe="")
+    return quote(value, safe="", errors="surrogatepass")

@@ -239,4 +239,4 @@ def derive_seed(seed: int, *, agent: str, digest: bytes, occurrence: int) -> int
     which parallel agents happen to speak.
     """
     text = f"{seed}\0{agent}\0{digest.hex()}\0{occurrence}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:4], "big") >> 1

@@ -25,6 +25,7 @@ async def agent(task: agl.Task) -> Any:
     with agl.operation(AWKWARD, text=AWKWARD):
         agl.emit_message(AWKWARD, role=AWKWARD)
     answer = await speak("writer", "hello")
+    await speak(AWKWARD, "hello")
     with agl.agent_scope(AWKWARD):
         agl.emit_object({AWKWARD: AWKWARD}, name=AWKWARD)
         agl.emit_exception(ValueError(AWKWARD))
@@ -54,7 +55,7 @@ async def stored(bench: Bench) -> tuple[list[agl.Rollout], list[agl.Span]]:
 def test_a_run_keeps_whatever_text_there_is(bench: Bench, store: str) -> None:
     inputs = {"agent": agent, "reward": reward, "tasks": tasks()}
     report = bench.train(inputs, store__name=store, train__steps=2)
-    assert report.calls == 16
+    assert report.calls == 32
     assert not any(step.failures for step in report.steps)
     assert report.steps[-1].channels[AWKWARD] == 1.0
     if store == "memory":

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from agl_core import semconv
-from agl_core.tracing import agent_scope, attach, close_scope, enter, open_scope, operation
+from agl_core.tracing import agent_scope, attach, close_scope, enter, open_scope, operation, wire
 from agl_core.types import Scope, SpanKind
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -396,9 +396,15 @@ def test_an_identity_that_raises_is_a_capture_error_and_the_request_goes_out(ser
     assert "integration 'toy' raised RuntimeError: no context" in capture_errors(context)[0]
 
 
-def test_an_identity_that_cannot_be_sent_is_a_capture_error(server, make_context, caplog):
+def test_an_identity_that_cannot_be_sent_is_a_capture_error(
+    server, make_context, caplog, monkeypatch
+):
+    def fail(value):
+        raise ValueError("no header")
+
+    monkeypatch.setattr(wire, "_encode", fail)
     context = make_context()
-    with enter(context), agent_scope("\ud800"):
+    with enter(context), agent_scope("writer"):
         assert post(httpx, server).status_code == 200
     assert "went out without its identity" in capture_errors(context)[0]
     assert "went out without its identity" in caplog.text
