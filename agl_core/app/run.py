@@ -148,7 +148,7 @@ class App:
     def _apart(self, folder: str) -> Blueprint:
         """Rooms in this process, with records of their own: no runner takes others' rollouts."""
         config = self._config
-        changes = {"path": None, "url": None}
+        changes: dict[str, Any] = {"path": None, "url": None}
         if config.store.name == "http":
             changes["name"] = "sqlite"
         store = config.store.model_copy(update=changes)

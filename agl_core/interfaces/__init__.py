@@ -1,0 +1,47 @@
+"""The Protocols through which rooms meet; `agl_core.app` alone constructs what fulfils them.
+
+Reading order: `store`, `serving`, `learning`, `extending`.
+"""
+
+from agl_core.interfaces.extending import Check, Integration, Observer, Register, RewardFunction
+from agl_core.interfaces.learning import (
+    AdaptedAttempt,
+    Adapter,
+    Algorithm,
+    AlgorithmSetup,
+    AttemptRecord,
+    CreditedCall,
+    ForestBuilder,
+)
+from agl_core.interfaces.serving import (
+    Backend,
+    BackendReply,
+    Capabilities,
+    Engine,
+    Gateway,
+    LegibleBackend,
+)
+from agl_core.interfaces.store import Store, StoreLifecycle
+
+__all__ = [
+    "AdaptedAttempt",
+    "Adapter",
+    "Algorithm",
+    "AlgorithmSetup",
+    "AttemptRecord",
+    "Backend",
+    "BackendReply",
+    "Capabilities",
+    "Check",
+    "CreditedCall",
+    "Engine",
+    "ForestBuilder",
+    "Gateway",
+    "Integration",
+    "LegibleBackend",
+    "Observer",
+    "Register",
+    "RewardFunction",
+    "Store",
+    "StoreLifecycle",
+]

@@ -1,0 +1,92 @@
+"""What plugins and users hand over: rewards, checks, observers, integrations, registrations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from agl_core.interfaces.learning import AttemptRecord
+from agl_core.types import Evaluation, Finding, Report, Scope, StepReport, Task
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+
+class RewardFunction(Protocol):
+    """Scores an attempt in the runner; may be async. A mapping gives one reward per channel."""
+
+    def __call__(self, task: Task, output: Any, attempt: AttemptRecord) -> Any: ...
+
+
+class Check(Protocol):
+    """Looks for a framework's pitfalls in what a trial of a few tasks recorded."""
+
+    def __call__(self, records: Sequence[AttemptRecord], config: Any) -> Iterable[Finding]:
+        """Give what was found in the ended attempts, under the run's `RunConfig`.
+
+        Asked once, while agl is attached; nothing is given where the framework took no part.
+        """
+        ...
+
+
+class Observer(Protocol):
+    """Watches a run from outside: the progress display. Called on the run's loop, in order."""
+
+    def started(self, config: Any) -> None:
+        """The rooms are open, no rollout is queued yet; `config` is the run's `RunConfig`."""
+        ...
+
+    def step(self, report: StepReport) -> None:
+        """A step is done and its weights serve."""
+        ...
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """The agents have been scored."""
+        ...
+
+    def finished(self, report: Report) -> None:
+        """The run has ended well."""
+        ...
+
+
+class Integration(Protocol):
+    """A framework's hooks, installed for as long as agl is attached to the process."""
+
+    name: str
+
+    def attach(self) -> None:
+        """Install the framework's native hooks; called once until `detach`."""
+        ...
+
+    def detach(self) -> None:
+        """Remove them and restore what was there."""
+        ...
+
+    def identity(self) -> Scope | None:
+        """Scope read from the framework's own context, in the task that sends; None: no opinion."""
+        ...
+
+
+@runtime_checkable
+class Register(Protocol):
+    """The callback that ``agl_register_*`` hooks are handed."""
+
+    def __call__(
+        self,
+        name: str,
+        target: str,
+        *,
+        extra: str | None = None,
+        config: type[BaseModel] | str | None = None,
+        summary: str = "",
+    ) -> None:
+        """Offer `target`, ``"module:attribute"``, under `name`; it is imported on first use.
+
+        Args:
+            name: Chosen by this name in the configuration.
+            target: Where the factory lives.
+            extra: The extra of agl-core that brings its framework.
+            config: pydantic model (or ``"module:attribute"`` of one) of its options.
+            summary: One line for ``agl plugins``.
+        """
+        ...

@@ -1,0 +1,156 @@
+"""Where calls go: backends, the gateway in front of them, and the engine that owns the weights."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from agl_core.types import Attempt, Batch, LogprobsMode, Losses, Policy, Rollout, Update
+
+
+class BackendReply(Protocol):
+    """An answer being received: the status at once, the body as it comes."""
+
+    status: int
+    headers: Mapping[str, str]
+
+    def body(self) -> AsyncIterator[bytes]:
+        """Raw body: one JSON document, or server-sent events cut anywhere."""
+        ...
+
+    async def close(self) -> None:
+        """Stop receiving; the backend stops generating. Idempotent."""
+        ...
+
+
+class Backend(Protocol):
+    """Something that answers OpenAI chat completions, in or out of process.
+
+    A training backend honours ``return_token_ids`` and ``logprobs``: top-level
+    ``prompt_token_ids``, ``choices[].token_ids`` (deltas in a stream, the prompt's ids in its first
+    chunk) and one log-probability per sampled token, the end-of-sequence token included.
+    """
+
+    async def chat(
+        self, body: bytes, *, headers: Mapping[str, str], timeout_s: float
+    ) -> BackendReply:
+        """Send one request body as it stands.
+
+        Raises:
+            EngineError: no answer could be had. An HTTP error status is an answer.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class LegibleBackend(Protocol):
+    """What a `Backend` may offer besides, for ``agl doctor``; None wherever it cannot be told."""
+
+    async def text_of(self, token_ids: Sequence[int]) -> str | None:
+        """Text of ids; control tokens have none, or are spelled out like ``<|im_end|>``."""
+        ...
+
+    async def context_length(self) -> int | None:
+        """Tokens that a prompt and its answer may have together."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a probe found a backend to give."""
+
+    token_ids: bool
+    stream_token_ids: bool
+    logprobs: LogprobsMode
+
+
+class Gateway(Protocol):
+    """The proxy that records exact tokens. One per run, shared by all attempts."""
+
+    @property
+    def url(self) -> str:
+        """``http://host:port`` without a path."""
+        ...
+
+    @property
+    def api_key(self) -> str: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def route(self, policy: Policy, backend: Backend) -> None:
+        """Serve `policy` from `backend`; calling again replaces the version or the backend."""
+        ...
+
+    async def probe(self, policy: str) -> Capabilities:
+        """Ask the policy's backend for a few tokens and report what came back.
+
+        Raises:
+            MissingTokensError: the policy is trainable and the backend gives no token ids.
+        """
+        ...
+
+    async def open(self, rollout: Rollout, attempt: Attempt) -> None:
+        """Accept calls of this attempt from now on; seeds and deadlines come from it."""
+        ...
+
+    async def seal(self, attempt_id: str) -> int:
+        """Refuse further calls, end those in flight, flush their records; returns their number."""
+        ...
+
+    async def pause(self) -> None:
+        """Hold new calls at the door."""
+        ...
+
+    async def drain(self, *, timeout_s: float) -> int:
+        """Wait for calls in flight; those that outlive `timeout_s` are aborted and retried."""
+        ...
+
+    async def resume(self) -> None: ...
+
+    async def lost(self) -> Losses:
+        """What no record tells, by cause, since `start`; repeated requests tell the same."""
+        ...
+
+
+class Engine(Protocol):
+    """Serves policies and, if it can, trains them. Tensor work runs off the event loop."""
+
+    trains: bool
+    """False for engines that only serve; `update` then raises ConfigError."""
+
+    async def start(self, policies: Sequence[Policy]) -> None:
+        """Load every policy's weights.
+
+        Raises:
+            ConfigError: a model path is wrong or its tokenizer has no chat template.
+        """
+        ...
+
+    async def stop(self) -> None: ...
+
+    def backend(self, policy: str) -> Backend: ...
+
+    async def update(self, batch: Batch) -> Update:
+        """Train ``batch.policy`` on the batch; the new version serves when this returns."""
+        ...
+
+    async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:
+        """Write weights and tokenizer as a servable directory.
+
+        What only a resumption needs goes to files named ``training_state*``, which an export
+        leaves out.
+        """
+        ...
+
+    async def load(self, policy: str, directory: str, *, version: int) -> None:
+        """Restore what `save` wrote, as `version`."""
+        ...
+
+    async def fingerprint(self, policy: str) -> str:
+        """sha256 over the names and bytes of the policy's weights."""
+        ...
