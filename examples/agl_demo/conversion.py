@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+from contextlib import AbstractContextManager, nullcontext, redirect_stderr
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ def convert(source: Path, target: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig  # noqa: PLC0415
 
     where: dict[str, Any] = {"gguf_file": source.name}
-    with without_progress_bars():
+    with without_progress_bars(), _bars_on_terminals_only():
         tokenizer = AutoTokenizer.from_pretrained(str(source.parent), **where)
         model: Any = AutoModelForCausalLM.from_pretrained(
             str(source.parent),
@@ -37,6 +40,11 @@ def convert(source: Path, target: Path) -> None:
         model.generation_config.pad_token_id = tokenizer.pad_token_id
         model.save_pretrained(target)
         tokenizer.save_pretrained(target)
+
+
+def _bars_on_terminals_only() -> AbstractContextManager[object]:
+    """Keep the bar, which transformers cannot be told to leave out, from what is no terminal."""
+    return nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO())
 
 
 def _forget_quantisation(model: Any) -> None:

