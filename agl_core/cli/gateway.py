@@ -25,8 +25,10 @@ def command(*, store: str, host: str, port: int) -> None:
     """
     from agl_core.app import run_blocking  # noqa: PLC0415
     from agl_core.app.gateway import serve_gateway, store_of  # noqa: PLC0415
+    from agl_core.serving.collector import rare_collections  # noqa: PLC0415
 
     def ready(url: str) -> None:
         click.echo(f"Serving gateway at {url}")
 
-    run_blocking(serve_gateway(store_of(store), host=host, port=port, ready=ready))
+    with rare_collections():
+        run_blocking(serve_gateway(store_of(store), host=host, port=port, ready=ready))

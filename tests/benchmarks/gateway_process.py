@@ -1,17 +1,17 @@
 """A gateway over a memory store, with as many open attempts as there are clients.
 
-``gateway_process.py BACKEND_URL ATTEMPTS [--uvloop]`` prints one JSON line once it listens: the
+``gateway_process.py BACKEND_URL ATTEMPTS`` prints one JSON line once it listens: the
 port, the API key and the identity headers of every attempt.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import sys
 
 from agl_core.gateway import GatewayServer, HttpBackend
+from agl_core.serving.collector import rare_collections
 from agl_core.store.memory import MemoryStore
 from agl_core.types import Policy, Rollout, Task
 from agl_core.types.ids import new_id
@@ -50,20 +50,6 @@ async def serve(backend_url: str, attempts: int) -> None:
     await asyncio.Event().wait()
 
 
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("backend_url")
-    parser.add_argument("attempts", type=int)
-    parser.add_argument("--uvloop", action="store_true")
-    options = parser.parse_args()
-    run = asyncio.run
-    if options.uvloop:
-        import uvloop
-
-        run = uvloop.run
-    run(serve(options.backend_url, options.attempts))
-
-
 if __name__ == "__main__":
-    main()
+    with rare_collections():  # as `agl gateway` does
+        asyncio.run(serve(sys.argv[1], int(sys.argv[2])))

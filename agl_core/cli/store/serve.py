@@ -47,6 +47,7 @@ def command(
     from agl_core.app import run_blocking  # noqa: PLC0415
     from agl_core.app.store import serve_store, store_file  # noqa: PLC0415
     from agl_core.config import StoreConfig  # noqa: PLC0415
+    from agl_core.serving.collector import rare_collections  # noqa: PLC0415
 
     file = store_file(path)
     config = StoreConfig(path=str(file), retention=retention, synchronous=synchronous)
@@ -54,4 +55,5 @@ def command(
     def ready(url: str) -> None:
         click.echo(f"Serving store {file} at {url}")
 
-    run_blocking(serve_store(config, host=host, port=port, ready=ready))
+    with rare_collections():
+        run_blocking(serve_store(config, host=host, port=port, ready=ready))
