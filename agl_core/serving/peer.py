@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -40,7 +41,9 @@ _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 _LARGE_BYTES: Final = 2**18
 _OK: Final = 200
-_DOORS: Final = (401, 404, 426)
+_BROKEN: Final = 500
+"""From this status on, and while it is busy, a server may answer the same call well later."""
+_BUSY: Final = (408, 429)
 
 
 class _Answer(msgspec.Struct, Generic[T]):
@@ -94,7 +97,12 @@ class Peer:
             what: ``store`` or ``gateway``, for messages.
             error: Raised when the server stays away.
             patience: How long it may be away.
+
+        Raises:
+            ConfigError: `url` is no such address.
         """
+        if not _is_address(url):
+            raise ConfigError(f"{url!r} is no address of a {what}: it looks like http://host:port")
         self.url = url.rstrip("/")
         self.instance = ""
         """Life of the server that answered last; empty before the first answer."""
@@ -111,7 +119,7 @@ class Peer:
         """Call a method and decode its result as the type `answer`.
 
         Raises:
-            ConfigError: wrong key, or the server is of another version.
+            ConfigError: wrong key, or the server is of another version or none of ours.
             AglError: what the method raised.
         """
         body = payload if isinstance(payload, bytes) else msgspec.json.encode(payload)
@@ -148,10 +156,21 @@ class Peer:
             ) from away
 
     def _value(self, decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:
-        found = decoder.decode(raw)
+        try:
+            found = decoder.decode(raw)
+        except msgspec.MsgspecError as error:
+            raise self._stranger(str(error)) from error
         if found.error is not None:
             raise self._raised(found.error)
+        if found.ok is msgspec.UNSET:
+            raise self._stranger("an answer without a value")
         return found.ok
+
+    def _stranger(self, reason: str) -> ConfigError:
+        return ConfigError(
+            f"What answers at {self.url} is no {self._what} of this version of agl-core ({reason}): "
+            f"check the address, and install the same version on both sides"
+        )
 
     def _raised(self, refusal: Refusal) -> AglError:
         known = refusal.type in errors.__all__
@@ -176,10 +195,13 @@ class Peer:
                 raw = await response.read()
         except (ClientError, asyncio.TimeoutError, OSError) as error:
             raise _Away(str(error) or type(error).__name__, reached=reached) from error
-        if response.status in _DOORS:
-            raise ConfigError(f"The {self._what} at {self.url} refuses: {_door_message(raw)}")
         if response.status != _OK:
-            raise _Away(f"HTTP {response.status}")
+            if response.status >= _BROKEN or response.status in _BUSY:
+                raise _Away(f"HTTP {response.status}")
+            told = _door_message(raw)
+            if not told:
+                raise self._stranger(f"HTTP {response.status}")
+            raise ConfigError(f"The {self._what} at {self.url} refuses: {told}")
         if not raw.rstrip():
             raise _Away("it ended", reached=True)
         self.instance = response.headers.get(HEADER_INSTANCE, "")
@@ -208,4 +230,12 @@ def _door_message(raw: bytes) -> str:
         refusal = msgspec.json.decode(raw, type=_Answer[None]).error
     except msgspec.MsgspecError:
         refusal = None
-    return refusal.message if refusal is not None else "it is no server of agl-core"
+    return refusal.message if refusal is not None else ""
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False  # the port is no number, or too large for one

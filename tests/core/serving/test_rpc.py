@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from agl_core.errors import ConfigError, LeadHeldError, StaleAttemptError, StoreError
-from agl_core.serving import rpc
+from agl_core.serving import asgi, rpc
 from agl_core.serving.keys import agent_key, shared_key
 from agl_core.serving.peer import Patience, Peer
 from agl_core.serving.rpc import RpcApp
@@ -115,6 +115,56 @@ async def test_wrong_key_other_version_and_unknown_method_are_not_retried(serve,
     monkeypatch.setattr("agl_core.serving.peer.PROTOCOL", rpc.PROTOCOL + 1)
     with pytest.raises(ConfigError, match=r"speaks protocol 2, this server 1.*same version"):
         await peer(server.url).call("echo", b"", None)
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:8000", "localhost:8000", "ftp://x", "http://", "http://x:99999", ""]
+)
+def test_what_is_no_address_is_told_at_once(peer, address):
+    with pytest.raises(ConfigError, match="is no address of a store: it looks like http://host"):
+        peer(address)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (200, b"<html>hello</html>", "malformed"),
+        (200, b"[]", "Expected `object`"),
+        (200, b"{}", "without a value"),
+        (301, b"", "HTTP 301"),
+        (404, b"not here", "HTTP 404"),
+        (405, b'{"detail":"no POST"}', "HTTP 405"),
+    ],
+)
+async def test_another_programs_server_is_told_at_once(peer, status, body, told):
+    async def app(scope, receive, send):
+        await asgi.read_body(receive)
+        await asgi.respond(send, status, body)
+
+    listener = bind("127.0.0.1", 0)
+    server = GuestServer(app)
+    await server.start(listener)
+    try:
+        with pytest.raises(ConfigError, match=rf"is no store of this .*{told}.*check the address"):
+            await peer(address_of(listener)).call("echo", b"", dict[str, int])
+    finally:
+        await server.stop()
+
+
+async def test_a_busy_server_is_asked_again(peer):
+    statuses = [503, 429, 200]
+
+    async def app(scope, receive, send):
+        await asgi.read_body(receive)
+        await asgi.respond(send, statuses.pop(0), b'{"ok":1}')
+
+    listener = bind("127.0.0.1", 0)
+    server = GuestServer(app)
+    await server.start(listener)
+    try:
+        assert await peer(address_of(listener)).call("echo", b"", int) == 1
+    finally:
+        await server.stop()
 
 
 async def test_a_call_survives_a_restart(serve, peer, caplog):
