@@ -168,6 +168,7 @@ class GatewayControl:
         if not orders.paused:
             await self._gateway.resume()
         self._decide()
+        await self._forget_backends({service.endpoint for service in orders.services})
         return self._news()
 
     async def _succeed(self, trainer: str) -> None:
@@ -190,6 +191,13 @@ class GatewayControl:
             )
         return Route(service.policy, backend, service.logprobs)
 
+    async def _forget_backends(self, used: set[Endpoint]) -> None:
+        """Close the connections to what nobody serves from any more, once no call needs them."""
+        if self._gateway.in_flight:
+            return
+        for endpoint in self._backends.keys() - used:
+            await self._backends.pop(endpoint).close()
+
     def _decide(self) -> None:
         """Take attempts, or hold them."""
         if self._orders is not None and self._orders.services and not self._alone.is_set():
@@ -199,16 +207,30 @@ class GatewayControl:
 
     async def _watch(self, request: Request) -> News:
         watching = msgspec.json.decode(request.body, type=Watching)
-        mine = self._orders is not None and self._orders.trainer == watching.trainer
-        if not mine or watching.life != self.life:
+        if self._orders is None or watching.life != self.life:
             return self._news()
+        self._check_served(watching.trainer)
         self._arrive()
         try:
-            while self._gateway.losses.counts == watching.lost:  # noqa: ASYNC110  many count
+            while self._gateway.losses.counts == watching.lost:
                 await asyncio.sleep(_LOOK_S)
+                self._check_served(watching.trainer)
         finally:
             self._leave()
         return self._news()
+
+    def _check_served(self, trainer: str) -> None:
+        """Check that no other trainer has taken the place of this one.
+
+        Raises:
+            ConfigError: one has.
+        """
+        served = self._orders.trainer if self._orders is not None else ""
+        if served != trainer:
+            raise ConfigError(
+                f"The gateway at {self._gateway.url} serves {served} now, as {trainer} was not "
+                f"connected for a while: give each run a gateway of its own"
+            )
 
     def _arrive(self) -> None:
         self._watches += 1

@@ -261,6 +261,7 @@ class RemoteGateway:
 
     async def _watch(self) -> None:
         """Hear of losses and of new lives, for as long as this gateway is used."""
+        told = ""
         while True:
             watching = Watching(trainer=self._trainer, life=self._told, lost=self._ledger.now)
             try:
@@ -269,7 +270,9 @@ class RemoteGateway:
                 if news.life != self._told:
                     _log.warning("The gateway at %s was restarted: giving orders again", self.url)
                     await self._tell()
-            except AglError:
+            except AglError as error:
                 # Whatever the run asks next of the gateway will say so if it is gone.
-                _log.warning("The gateway at %s cannot be watched", self.url, exc_info=True)
+                if str(error) != told:
+                    told = str(error)
+                    _log.warning("The gateway at %s cannot be watched: %s", self.url, told)
                 await asyncio.sleep(_AGAIN_S)

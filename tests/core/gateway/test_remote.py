@@ -277,6 +277,46 @@ async def test_one_trainer_at_a_time(site, monkeypatch):
     assert (await site.ask(claim))[0] == 200
 
 
+async def test_a_trainer_that_was_succeeded_is_told_so(site, monkeypatch, caplog):
+    monkeypatch.setattr("agl_core.gateway.control._ABSENT_S", 0.02)
+    first = await site.trainer()
+    first._watching.cancel()  # its process was stopped for a while
+    second = await site.trainer()
+    first._watching = asyncio.create_task(first._watch())
+    await until(lambda: "cannot be watched" in caplog.text)
+    assert f"serves {second._trainer} now" in caplog.text
+    with pytest.raises(ConfigError, match="is connected: end that one"):
+        await first.pause()
+
+
+async def test_a_gateway_keeps_no_connections_of_trainers_that_have_ended(site, monkeypatch):
+    monkeypatch.setattr("agl_core.gateway.control._ABSENT_S", 0.02)
+    for number in range(3):
+        trainer = await site.remote()
+        backend = HttpBackend(site.model.base_url, model=f"weights-{number}")
+        await trainer.route(TRAINED, backend)
+        await trainer.probe("trained")
+        assert len(site.control._backends) == 1
+        await trainer.stop()
+    assert not site.control._backends
+
+
+async def test_a_call_whose_trainer_ended_while_it_waited_is_told_so(site):
+    trainer, runner = await site.trainer(), await site.remote()
+    claim = await site.claim()
+    await runner.open(claim.rollout, claim.attempt)
+    await trainer.pause()
+    held = asyncio.create_task(site.ask(claim))
+    await until(lambda: site.gateway.in_flight)
+    trainer._paused = False
+    await trainer.stop()
+    status, body = await held
+    assert (status, body["error"]["code"]) == (503, "policy_gone")
+    await runner.seal(claim.attempt.id)
+    (call,) = await site.calls(claim)
+    assert (call.status_code, call.error) == (503, f"policy_gone: {body['error']['message']}")
+
+
 async def test_a_backend_without_token_ids_is_refused_over_the_connection(make_site):
     site = await make_site(FakeOptions(token_ids=False))
     trainer = await site.trainer()
