@@ -125,7 +125,7 @@ class Proxy:
     async def _run(self, call: Call, exchange: Exchange, send: asgi.Send) -> None:
         await self._recording.room()
         await self._door.wait()
-        exchange.route = self._router[exchange.route.policy.name]
+        self._renew(exchange)
         if call.attempt.resumable:
             _remember(exchange)
         call.inside = True
@@ -133,6 +133,21 @@ class Proxy:
             await exchange.run(send)
         finally:
             call.inside = False
+
+    def _renew(self, exchange: Exchange) -> None:
+        """Take the policy as it is served now.
+
+        Raises:
+            Problem: it was taken away while the call waited.
+        """
+        name = exchange.route.policy.name
+        route = self._router.policies.get(name)
+        if route is None:
+            message = f"Policy {name!r} is not served any more: its trainer has ended"
+            problem = Problem(503, "policy_gone", message)
+            exchange.status, exchange.error = problem.status, f"{problem.code}: {message}"
+            raise problem
+        exchange.route = route
 
     async def _settle(self, error: BaseException | None, send: asgi.Send) -> None:
         if isinstance(error, Problem):
