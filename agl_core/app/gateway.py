@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
-from agl_core.errors import StoreError
+from agl_core.app.store import store_file
+from agl_core.errors import ConfigError, StoreError
 from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.gateway.control import GatewayControl
 from agl_core.interfaces import StoreLifecycle
 from agl_core.serving.keys import agent_key, shared_key
-from agl_core.store.locate import STORE_FILE
 
+_HOST_AND_PORT: Final = re.compile(r"[^/\\]+:\d+")
 _END_S: Final = 3.0
 """For writing what is left; of the ten seconds in which a process ends the store takes more."""
 
@@ -25,7 +26,7 @@ def store_of(target: str) -> StoreLifecycle:
         target: ``http://host:port``, a run's directory or a database file.
 
     Raises:
-        ConfigError: the target is an address and there is no shared key.
+        ConfigError: the target is an address and there is no shared key, or it lacks ``http://``.
     """
     if target.startswith(("http://", "https://")):
         from agl_core.store.client import HttpStore  # noqa: PLC0415
@@ -33,8 +34,10 @@ def store_of(target: str) -> StoreLifecycle:
         return HttpStore(target, shared_key())
     from agl_core.store.sqlite import SqliteStore  # noqa: PLC0415
 
-    path = Path(target).expanduser()
-    return SqliteStore(path / STORE_FILE if path.is_dir() else path)
+    path = store_file(target)
+    if _HOST_AND_PORT.fullmatch(target) and not path.exists():
+        raise ConfigError(f"There is no store file {target!r}: an address is http://{target}")
+    return SqliteStore(path)
 
 
 async def serve_gateway(

@@ -185,6 +185,8 @@ async def test_no_key_and_a_store_that_is_away(monkeypatch, tmp_path):
     listener.close()
     assert isinstance(store_of(url), HttpStore)
     assert isinstance(store_of(str(tmp_path)), SqliteStore)
+    with pytest.raises(ConfigError, match=r"an address is http://127\.0\.0\.1:8000"):
+        store_of("127.0.0.1:8000")
     with pytest.raises(StoreError, match="has been away"):
         await serve(HttpStore(url, KEY, patience=Patience(seconds=0.0)))
 
