@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 _RENEWALS_PER_LEASE: Final = 3
 _LOOKS_PER_LEASE: Final = 30
+_FAREWELL_S: Final = 3.0
+"""A trainer that ends waits no longer for a store that is away."""
 _PROCESSES: Final = Path("/proc/self/ns/pid")
 """Linux: names the set of processes within which a process id means something."""
 
@@ -50,8 +52,8 @@ async def leading(
         renewing.cancel()
         await asyncio.gather(renewing, return_exceptions=True)
         try:
-            await store.lead(instance, lease_s=0)
-        except StoreError:
+            await asyncio.wait_for(store.lead(instance, lease_s=0), _FAREWELL_S)
+        except (StoreError, asyncio.TimeoutError):
             _log.warning("The store's lead could not be given back; it lapses", exc_info=True)
 
 

@@ -66,6 +66,19 @@ async def test_the_lead_is_given_back(store: MemoryStore) -> None:
     await store.lead("other", lease_s=1)
 
 
+async def test_a_store_that_is_away_does_not_hold_up_the_end(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("agl_core.app.lead._FAREWELL_S", 0.01)
+
+    async def away(instance: str, *, lease_s: float) -> None:
+        await asyncio.Event().wait()
+
+    async with leading(store, lease_s=600):
+        monkeypatch.setattr(store, "lead", away)
+    assert "could not be given back" in caplog.text
+
+
 async def test_a_trainer_that_renews_its_lead_is_alive(
     store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
