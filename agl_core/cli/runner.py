@@ -161,4 +161,9 @@ class _Stop:
         self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
         if self._asked:
             task.cancel()
-        return await task
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if not self._asked:
+                raise
+            return 0  # before it began to serve

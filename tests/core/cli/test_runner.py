@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 
 import pytest
@@ -59,6 +60,23 @@ def test_several_processes_are_watched_and_told_of(agl, monkeypatch, tmp_path):
     assert result.exit_code == 0, result.output
     assert "runner: 9 attempts ended, workers died=2, lost late_span=1" in result.stdout
     assert made[0]._options.processes == 3
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_a_worker_that_is_told_to_end_before_it_serves_ends_well(early):
+    stop, began = runner._Stop(), asyncio.Event()
+
+    async def serve():
+        began.set()
+        await asyncio.Event().wait()
+
+    if early:
+        stop.ask()
+    heeded = asyncio.create_task(stop.heeded(serve()))
+    if not early:
+        await began.wait()
+        stop.ask()
+    assert await heeded == 0
 
 
 def test_what_a_worker_process_is_given_can_be_pickled():
