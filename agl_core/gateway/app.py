@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import hmac
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import msgspec
-
-from agl_core.gateway.attempts import UNKNOWN, Attempts, OpenAttempt
-from agl_core.gateway.dialects.chat import ChatRequest
-from agl_core.gateway.metrics import CONTENT_TYPE
+from agl_core.gateway.attempts import Attempts
+from agl_core.gateway.endpoints import Endpoints
 from agl_core.gateway.probe import probe
-from agl_core.gateway.problems import Problem
-from agl_core.gateway.proxy import Proxy, answer
+from agl_core.gateway.proxy import Proxy
 from agl_core.gateway.recording import Recording, RecordingOptions
 from agl_core.gateway.replay import find_replay
-from agl_core.gateway.routing import Identity, Route, Router, Target, identify, parse_path
+from agl_core.gateway.routing import Route, Router
 from agl_core.gateway.traces import TraceIngest
 from agl_core.interfaces import Backend, Capabilities, Store
 from agl_core.serving import asgi
-from agl_core.serving.rpc import PREFIX
 from agl_core.serving.server import GuestServer, address_of, bind
 from agl_core.types import Attempt, Losses, Policy, Rollout
 
 __all__ = ["GatewayOptions", "GatewayServer"]
-
-_CHAT = "/chat/completions"
-_CONTROL = PREFIX.encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +54,6 @@ class GatewayServer:
         """
         self._options = options or GatewayOptions()
         self._api_key = self._options.api_key or f"agl-{secrets.token_urlsafe(24)}"
-        self._bearer = f"Bearer {self._api_key}".encode()
         self._router = Router()
         self.losses = Losses()
         """What no record tells, by cause: late and restarted calls, late records, distorted sampling.
@@ -80,12 +69,19 @@ class GatewayServer:
             losses=self.losses,
             options=self._options.recording,
         )
-        self._traces = TraceIngest(store, self._attempts, losses=self.losses)
         deterministic = self._options.deterministic
         self._proxy = Proxy(
             self._router, self._recording, losses=self.losses, deterministic=deterministic
         )
-        self._control: asgi.App | None = None
+        self._endpoints = Endpoints(
+            api_key=self._api_key,
+            router=self._router,
+            attempts=self._attempts,
+            recording=self._recording,
+            proxy=self._proxy,
+            traces=TraceIngest(store, self._attempts, losses=self.losses),
+            losses=self.losses,
+        )
         self._server: GuestServer | None = None
         self._url = ""
 
@@ -118,7 +114,7 @@ class GatewayServer:
         if self._server is not None:
             return
         listener = bind(self._options.host, self._options.port)
-        self._server = GuestServer(self._app)
+        self._server = GuestServer(self._endpoints)
         self._recording.start()
         await self._server.start(listener)
         self._url = address_of(listener)
@@ -146,7 +142,7 @@ class GatewayServer:
 
     def mount(self, control: asgi.App) -> None:
         """Serve methods below `agl_core.serving.rpc.PREFIX`, behind a key of their own."""
-        self._control = control
+        self._endpoints.control = control
 
     async def route(self, policy: Policy, backend: Backend) -> None:
         """Serve `policy` from `backend`; calling again replaces the version or the backend.
@@ -235,106 +231,3 @@ class GatewayServer:
     async def resume(self) -> None:
         """Let calls in again."""
         self._proxy.resume()
-
-    async def _app(self, scope: dict[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
-        try:
-            await self._dispatch(scope, receive, send)
-        except Problem as problem:
-            if problem.status in (409, 410) or problem.code == UNKNOWN:
-                self.losses.add("late_calls")
-            await answer(send, problem)
-
-    async def _dispatch(
-        self, scope: dict[str, Any], receive: asgi.Receive, send: asgi.Send
-    ) -> None:
-        headers: list[tuple[bytes, bytes]] = scope["headers"]
-        raw_path: bytes = scope["raw_path"]
-        if raw_path == b"/health":
-            await asgi.respond(send, 200, b'{"status":"ok"}')
-            return
-        if self._control is not None and raw_path.startswith(_CONTROL):
-            await self._control(scope, receive, send)
-            return
-        self._authorise(headers)
-        target = parse_path(raw_path)
-        method: str = scope["method"]
-        if target is not None and target.path == _CHAT and method == "POST":
-            await self._chat(target, headers, receive, send)
-        elif target is not None and target.path == "/models" and method == "GET":
-            await asgi.respond(send, 200, self._models())
-        elif target is not None and target.path == "/traces" and method == "POST":
-            await self._traces.serve(target, headers, receive, send)
-        elif raw_path == b"/metrics" and method == "GET":
-            await asgi.respond(
-                send, 200, self._metrics(), headers=((b"content-type", CONTENT_TYPE),)
-            )
-        else:
-            path = raw_path.decode("ascii", "replace")
-            message = f"The gateway serves no {method} {path}: use POST .../v1{_CHAT}"
-            raise Problem(404, "not_found", message)
-
-    def _authorise(self, headers: list[tuple[bytes, bytes]]) -> None:
-        given = next((value for name, value in headers if name == b"authorization"), b"")
-        if not hmac.compare_digest(given, self._bearer):
-            message = "Wrong API key: send 'Authorization: Bearer' with the api_key of this run"
-            raise Problem(401, "invalid_api_key", message)
-
-    def _metrics(self) -> bytes:
-        gauges = {
-            "agl_gateway_in_flight": ("Requests under way.", self.in_flight),
-            "agl_gateway_open_attempts": (
-                "Attempts not sealed yet.",
-                sum(1 for _ in self._attempts),
-            ),
-        }
-        return self._recording.metrics.render(gauges=gauges, losses=self.losses.counts)
-
-    def _models(self) -> bytes:
-        rows = [
-            {"id": name, "object": "model", "created": 0, "owned_by": "agl"}
-            for name in self._router.policies
-        ]
-        return msgspec.json.encode({"object": "list", "data": rows})
-
-    async def _chat(
-        self,
-        target: Target,
-        headers: list[tuple[bytes, bytes]],
-        receive: asgi.Receive,
-        send: asgi.Send,
-    ) -> None:
-        identity = identify(target, headers)
-        attempt = self._attempts.admit(identity)
-        try:
-            body = await asgi.read_body(receive)
-            # Reading takes time, in which the attempt may have been sealed.
-            self._attempts.admit(identity)
-            request, route = self._accept(identity, attempt, body)
-        except asgi.ClientLeft:
-            problem = Problem(499, "client_closed", "The client left before its request was whole")
-            self._refused(identity, attempt, problem)
-            return
-        except Problem as problem:
-            self._refused(identity, attempt, problem)
-            raise
-        passed = {
-            name: value.decode("latin-1")
-            for raw, value in headers
-            if asgi.travels(name := raw.decode("latin-1"))
-        }
-        call = attempt.begin(identity, request, passed)
-        await self._proxy.serve(call, route, receive, send)
-
-    def _accept(
-        self, identity: Identity, attempt: OpenAttempt, body: bytes
-    ) -> tuple[ChatRequest, Route]:
-        if attempt.seconds_left() <= 0:
-            message = f"The deadline of attempt {identity.attempt_id!r} has passed"
-            raise Problem(504, "deadline_exceeded", message)
-        request = ChatRequest(body)
-        return request, self._router.find(identity.agent, request.model)
-
-    def _refused(self, identity: Identity, attempt: OpenAttempt, problem: Problem) -> None:
-        """Record it, so that the client's span of the call finds its counterpart."""
-        if not attempt.sealed:
-            self._recording.refuse(attempt, identity, problem)

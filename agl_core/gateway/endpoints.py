@@ -1,0 +1,143 @@
+"""What the gateway answers: model calls, model lists, traces and metrics, behind the agents' key."""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from agl_core.gateway.attempts import UNKNOWN, Attempts, OpenAttempt
+from agl_core.gateway.dialects.chat import ChatRequest
+from agl_core.gateway.metrics import CONTENT_TYPE
+from agl_core.gateway.problems import Problem
+from agl_core.gateway.proxy import Proxy, answer
+from agl_core.gateway.recording import Recording
+from agl_core.gateway.routing import Identity, Route, Router, Target, identify, parse_path
+from agl_core.gateway.traces import TraceIngest
+from agl_core.serving import asgi
+from agl_core.serving.rpc import PREFIX
+from agl_core.types import Losses
+
+_CHAT: Final = "/chat/completions"
+_CONTROL: Final = PREFIX.encode()
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Endpoints:
+    """The ASGI application in front of a gateway's parts."""
+
+    api_key: str
+    """Bearer token of the agents."""
+    router: Router
+    attempts: Attempts
+    recording: Recording
+    proxy: Proxy
+    traces: TraceIngest
+    losses: Losses
+    control: asgi.App | None = None
+    """Methods below `PREFIX`, behind a key of their own."""
+
+    async def __call__(self, scope: dict[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
+        try:
+            await self._dispatch(scope, receive, send)
+        except Problem as problem:
+            if problem.status in (409, 410) or problem.code == UNKNOWN:
+                self.losses.add("late_calls")
+            await answer(send, problem)
+
+    async def _dispatch(
+        self, scope: dict[str, Any], receive: asgi.Receive, send: asgi.Send
+    ) -> None:
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        raw_path: bytes = scope["raw_path"]
+        if raw_path == b"/health":
+            await asgi.respond(send, 200, b'{"status":"ok"}')
+            return
+        if self.control is not None and raw_path.startswith(_CONTROL):
+            await self.control(scope, receive, send)
+            return
+        self._authorise(headers)
+        target = parse_path(raw_path)
+        method: str = scope["method"]
+        if target is not None and target.path == _CHAT and method == "POST":
+            await self._chat(target, headers, receive, send)
+        elif target is not None and target.path == "/models" and method == "GET":
+            await asgi.respond(send, 200, self._models())
+        elif target is not None and target.path == "/traces" and method == "POST":
+            await self.traces.serve(target, headers, receive, send)
+        elif raw_path == b"/metrics" and method == "GET":
+            await asgi.respond(
+                send, 200, self._metrics(), headers=((b"content-type", CONTENT_TYPE),)
+            )
+        else:
+            path = raw_path.decode("ascii", "replace")
+            message = f"The gateway serves no {method} {path}: use POST .../v1{_CHAT}"
+            raise Problem(404, "not_found", message)
+
+    def _authorise(self, headers: list[tuple[bytes, bytes]]) -> None:
+        given = next((value for name, value in headers if name == b"authorization"), b"")
+        if not hmac.compare_digest(given, f"Bearer {self.api_key}".encode()):
+            message = "Wrong API key: send 'Authorization: Bearer' with the api_key of this run"
+            raise Problem(401, "invalid_api_key", message)
+
+    def _metrics(self) -> bytes:
+        gauges = {
+            "agl_gateway_in_flight": ("Requests under way.", len(self.proxy.calls)),
+            "agl_gateway_open_attempts": (
+                "Attempts not sealed yet.",
+                sum(1 for _ in self.attempts),
+            ),
+        }
+        return self.recording.metrics.render(gauges=gauges, losses=self.losses.counts)
+
+    def _models(self) -> bytes:
+        rows = [
+            {"id": name, "object": "model", "created": 0, "owned_by": "agl"}
+            for name in self.router.policies
+        ]
+        return msgspec.json.encode({"object": "list", "data": rows})
+
+    async def _chat(
+        self,
+        target: Target,
+        headers: list[tuple[bytes, bytes]],
+        receive: asgi.Receive,
+        send: asgi.Send,
+    ) -> None:
+        identity = identify(target, headers)
+        attempt = self.attempts.admit(identity)
+        try:
+            body = await asgi.read_body(receive)
+            # Reading takes time, in which the attempt may have been sealed.
+            self.attempts.admit(identity)
+            request, route = self._accept(identity, attempt, body)
+        except asgi.ClientLeft:
+            problem = Problem(499, "client_closed", "The client left before its request was whole")
+            self._refused(identity, attempt, problem)
+            return
+        except Problem as problem:
+            self._refused(identity, attempt, problem)
+            raise
+        passed = {
+            name: value.decode("latin-1")
+            for raw, value in headers
+            if asgi.travels(name := raw.decode("latin-1"))
+        }
+        call = attempt.begin(identity, request, passed)
+        await self.proxy.serve(call, route, receive, send)
+
+    def _accept(
+        self, identity: Identity, attempt: OpenAttempt, body: bytes
+    ) -> tuple[ChatRequest, Route]:
+        if attempt.seconds_left() <= 0:
+            message = f"The deadline of attempt {identity.attempt_id!r} has passed"
+            raise Problem(504, "deadline_exceeded", message)
+        request = ChatRequest(body)
+        return request, self.router.find(identity.agent, request.model)
+
+    def _refused(self, identity: Identity, attempt: OpenAttempt, problem: Problem) -> None:
+        """Record it, so that the client's span of the call finds its counterpart."""
+        if not attempt.sealed:
+            self.recording.refuse(attempt, identity, problem)
