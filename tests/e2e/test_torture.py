@@ -88,8 +88,9 @@ async def _live_through(storm: Storm) -> Aftermath:
     wall_s = time.monotonic() - began
     assert not witnessing.done(), await witnessing
     await ended(witnessing)
+    await _all_final(storm, WITNESS)  # while there is a trainer still, who serves its agents
     await _finish_training(storm)
-    await _all_final(storm)
+    await _all_final(storm, "run")
     for name in (*RUNNERS, "gateway", "store"):
         assert storm.end(name) == 130, storm.tail(name)
     report = json.loads((storm.run / "report.json").read_bytes())
@@ -108,11 +109,11 @@ async def _finish_training(storm: Storm) -> None:
         await asyncio.sleep(0.05)
 
 
-async def _all_final(storm: Storm) -> None:
-    """The runners end what is queued still, of whichever run."""
+async def _all_final(storm: Storm, run_id: str) -> None:
+    """The runners end what is queued still."""
     store = HttpStore(storm.store_url, KEY)
     await store.open()
-    while await store.rollouts(RolloutQuery(statuses=OPEN, limit=1)):
+    while await store.rollouts(RolloutQuery(run_id=run_id, statuses=OPEN, limit=1)):
         for name in (*RUNNERS, "gateway", "store"):
             storm.check(name)
         await asyncio.sleep(0.1)
