@@ -238,5 +238,5 @@ def derive_seed(seed: int, *, agent: str, digest: bytes, occurrence: int) -> int
     and how often this agent has asked exactly this in the attempt: independent of the order in
     which parallel agents happen to speak.
     """
-    text = f"{seed}\0{agent}\0{digest.hex()}\0{occurrence}"
-    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:4], "big") >> 1
+    text = f"{seed}\0{agent}\0{digest.hex()}\0{occurrence}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.sha256(text).digest()[:4], "big") >> 1
