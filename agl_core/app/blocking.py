@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from agl_core.interrupts import current_interrupts
 
 T = TypeVar("T")
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 _log = logging.getLogger(__name__)
 
@@ -22,15 +23,21 @@ _LOOK_S: Final = 0.2
 """Between looks for a signal where waiting for a lock would not notice one."""
 
 
-def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_blocking(
+    coroutine: Coroutine[Any, Any, T], *, new_loop: NewLoop = asyncio.new_event_loop
+) -> T:
     """Run to the end from plain code, also where an event loop runs already (a notebook).
 
     SIGINT, and SIGTERM where nobody else handles it, cancel the coroutine; see `Interrupts`.
 
+    Args:
+        coroutine: Run on a loop of its own.
+        new_loop: Makes that loop.
+
     Raises:
         KeyboardInterrupt: a signal came.
     """
-    run = _Run(coroutine)
+    run = _Run(coroutine, new_loop())
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -59,9 +66,9 @@ class _Run(Generic[T]):
     of the loop's executor: either can be user code that never ends.
     """
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
         self._coroutine = coroutine
-        self._loop = asyncio.new_event_loop()
+        self._loop = loop
         self._task: asyncio.Task[T] | None = None
 
     def cancel(self) -> None:

@@ -26,9 +26,11 @@ def command(*, store: str, host: str, port: int) -> None:
     from agl_core.app import run_blocking  # noqa: PLC0415
     from agl_core.app.gateway import serve_gateway, store_of  # noqa: PLC0415
     from agl_core.serving.collector import rare_collections  # noqa: PLC0415
+    from agl_core.serving.loop import serving_loop  # noqa: PLC0415
 
     def ready(url: str) -> None:
         click.echo(f"Serving gateway at {url}")
 
     with rare_collections():
-        run_blocking(serve_gateway(store_of(store), host=host, port=port, ready=ready))
+        served = serve_gateway(store_of(store), host=host, port=port, ready=ready)
+        run_blocking(served, new_loop=serving_loop)

@@ -65,7 +65,7 @@ class Program:
         ]
 
     def attempt_s(self, *, handler: bool, wire: bool) -> float:
-        """Seconds that the recording of one attempt's calls takes."""
+        """Seconds of processor time that the recording of one attempt's calls takes."""
         requests = self.requests()
         hooks: Any = self._handler if handler else None
         prepare: Callable[..., Any] = self._wire.prepare if wire else self._none
@@ -77,7 +77,7 @@ class Program:
                 hooks.on_chain_start(
                     {}, {}, run_id=node, parent_run_id=root, name="writer", metadata=names
                 )
-            begin = time.perf_counter()
+            begin = time.process_time()
             for request in requests:
                 run_id = uuid4()
                 if hooks is not None:
@@ -92,7 +92,7 @@ class Program:
                 prepare(self._client, request)
                 if hooks is not None:
                     hooks.on_llm_end(None, run_id=run_id)
-            return time.perf_counter() - begin
+            return time.process_time() - begin
 
 
 SIDES = {
@@ -106,7 +106,7 @@ ATTEMPTS_PER_ROUND = 20
 
 def run(*, rounds: int) -> None:
     """Measure and write the report."""
-    report = {"machine": harness.machine(), "unit": "microseconds per model call"}
+    report = {"machine": harness.machine(), "unit": "microseconds of processor time per model call"}
     program = Program()
     samples: harness.Samples = {side: [] for side in SIDES}
     for number in range(rounds * ATTEMPTS_PER_ROUND):

@@ -12,6 +12,7 @@ import sys
 
 from agl_core.gateway import GatewayServer, HttpBackend
 from agl_core.serving.collector import rare_collections
+from agl_core.serving.loop import serving_loop
 from agl_core.store.memory import MemoryStore
 from agl_core.types import Policy, Rollout, Task
 from agl_core.types.ids import new_id
@@ -50,6 +51,13 @@ async def serve(backend_url: str, attempts: int) -> None:
     await asyncio.Event().wait()
 
 
+def main() -> None:
+    """Serve as `agl gateway` does."""
+    loop = serving_loop()
+    asyncio.set_event_loop(loop)
+    with rare_collections():
+        loop.run_until_complete(serve(sys.argv[1], int(sys.argv[2])))
+
+
 if __name__ == "__main__":
-    with rare_collections():  # as `agl gateway` does
-        asyncio.run(serve(sys.argv[1], int(sys.argv[2])))
+    main()

@@ -48,6 +48,7 @@ def command(
     from agl_core.app.store import serve_store, store_file  # noqa: PLC0415
     from agl_core.config import StoreConfig  # noqa: PLC0415
     from agl_core.serving.collector import rare_collections  # noqa: PLC0415
+    from agl_core.serving.loop import serving_loop  # noqa: PLC0415
 
     file = store_file(path)
     config = StoreConfig(path=str(file), retention=retention, synchronous=synchronous)
@@ -56,4 +57,5 @@ def command(
         click.echo(f"Serving store {file} at {url}")
 
     with rare_collections():
-        run_blocking(serve_store(config, host=host, port=port, ready=ready))
+        served = serve_store(config, host=host, port=port, ready=ready)
+        run_blocking(served, new_loop=serving_loop)
