@@ -19,6 +19,8 @@ INTERRUPTED: Final = 130
 
 _AGAIN_S: Final = 1.0
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_OF_LOOPS: Final = ("asyncio.runners", "ipykernel.ipkernel")
+"""Modules whose handlers cancel the task that runs: one that blocks its loop never hears of it."""
 _SHOW_CURSOR: Final = b"\x1b[?25h"
 _TOLD: Final = b"\nEnding what runs and storing the rest; once more ends it at once.\n"
 
@@ -143,6 +145,6 @@ def may_be_the_users() -> bool:
 
 
 def _is_pythons(handler: Any) -> bool:
-    """Whether it is there because nobody chose another: asyncio's cancels the task that runs."""
-    asyncios = getattr(getattr(handler, "func", None), "__module__", "") == "asyncio.runners"
-    return asyncios or handler in (signal.default_int_handler, signal.SIG_DFL)
+    """Whether it is there because nobody chose another, or acts only once the loop goes on."""
+    module = getattr(getattr(handler, "func", handler), "__module__", "")
+    return module in _OF_LOOPS or handler in (signal.default_int_handler, signal.SIG_DFL)
