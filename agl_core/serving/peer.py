@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ class Patience:
     """How long a peer may be away."""
 
     seconds: float = 60.0
-    """From the first failure since a call last reached it; then it is an error."""
+    """From the first failure since a call last reached it, this or another; then it is an error."""
 
 
 class _Away(Exception):  # noqa: N818  an event that is waited out
@@ -71,6 +72,26 @@ class _Away(Exception):  # noqa: N818  an event that is waited out
         """
         super().__init__(reason)
         self.reached = reached
+
+
+class _Absence:
+    """Since when a server has been away, as its callers know together."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._looked = -math.inf
+        self.since = math.inf
+
+    def ended(self) -> None:
+        self.since = math.inf
+
+    def noticed(self, now: float, *, reached: bool) -> bool:
+        """Whether it begins here: the server was there until now, or nobody looked for long."""
+        begins = reached or self.since > now or now - self._looked > self._patience_s
+        if begins:
+            self.since = now
+        self._looked = now
+        return begins
 
 
 class Peer:
@@ -108,7 +129,8 @@ class Peer:
         """Life of the server that answered last; empty before the first answer."""
         self._what = what
         self._error = error
-        self._patience = patience or Patience()
+        self._patience_s = (patience or Patience()).seconds
+        self._absence = _Absence(self._patience_s)
         self._headers = {
             "Authorization": f"Bearer {key}",
             HEADER_PROTOCOL: str(PROTOCOL),
@@ -124,8 +146,7 @@ class Peer:
         """
         body = payload if isinstance(payload, bytes) else msgspec.json.encode(payload)
         decoder = _decoder(answer)
-        begun = time.monotonic()
-        since: float | None = None
+        begun, since = time.monotonic(), math.inf
         retry, pause = 0, _FIRST_PAUSE_S
         while True:
             try:
@@ -133,12 +154,15 @@ class Peer:
                 raw = await self._send(method, body, tried)
                 break
             except _Away as away:
-                if since is None or away.reached:
-                    since, pause = time.monotonic(), _FIRST_PAUSE_S
+                now = time.monotonic()
+                if self._absence.noticed(now, reached=away.reached):
                     _log.warning("The %s at %s is away (%s)", self._what, self.url, away)
-                self._still_hopeful(since, away)
+                if since > now or away.reached:
+                    since, pause = now, _FIRST_PAUSE_S
+                self._still_hopeful(now - min(since, self._absence.since), away)
             await asyncio.sleep(pause)
             retry, pause = retry + 1, min(2 * pause, _LONGEST_PAUSE_S)
+        self._absence.ended()
         return self._value(decoder, raw)
 
     async def close(self) -> None:
@@ -147,9 +171,8 @@ class Peer:
         if session is not None:
             await session.close()
 
-    def _still_hopeful(self, since: float, away: _Away) -> None:
-        gone_s = time.monotonic() - since
-        if gone_s >= self._patience.seconds:
+    def _still_hopeful(self, gone_s: float, away: _Away) -> None:
+        if gone_s >= self._patience_s:
             raise self._error(
                 f"The {self._what} at {self.url} has been away for {gone_s:.0f} s ({away}): check "
                 f"that it runs and that the address is right"

@@ -241,6 +241,71 @@ async def test_a_server_that_stays_away_is_an_error(peer):
         await peer(url, patience_s=0.1).call("echo", b"", None)
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """The callers' clock; it stands, but for an hour a pause."""
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+
+    async def pause(_):
+        clock.now += 3600.0
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr("agl_core.serving.peer.time", clock)
+    own = SimpleNamespace(sleep=pause, TimeoutError=asyncio.TimeoutError)
+    monkeypatch.setattr("agl_core.serving.peer.asyncio", own)
+    return clock
+
+
+async def test_an_absence_is_waited_out_once_for_all_calls(serve, peer, clock, caplog):
+    server = await serve({"echo": echo})
+    caller = peer(server.url, patience_s=10_000.0)
+    await server.stop()
+    for _ in range(3):
+        with pytest.raises(StoreError, match="away for 10800 s"):
+            await caller.call("echo", b"", None)
+        assert clock.now == 3 * 3600.0
+    assert caplog.text.count("is away") == 1
+    await server.start()
+    assert (await caller.call("echo", b"", dict[str, str | int]))["retry"] == 0
+    await server.stop()
+    with pytest.raises(StoreError, match="away for 10800 s"):
+        await caller.call("echo", b"", None)
+    assert clock.now == 6 * 3600.0
+
+
+async def test_an_absence_that_nobody_looked_at_for_long_may_have_ended(peer, clock):
+    listener = bind("127.0.0.1", 0)
+    url = address_of(listener)
+    listener.close()
+    caller = peer(url, patience_s=10_000.0)
+    with pytest.raises(StoreError, match="away for 10800 s"):
+        await caller.call("echo", b"", None)
+    clock.now += 10_001.0
+    with pytest.raises(StoreError, match="away for 10800 s"):
+        await caller.call("echo", b"", None)
+
+
+async def test_a_method_that_never_answers_is_an_error_though_others_do(serve, peer, clock):
+    async def app(scope, receive, send):
+        await asgi.read_body(receive)
+        status = 503 if scope["path"].endswith("broken") else 200
+        await asgi.respond(send, status, b'{"ok":1}')
+
+    listener = bind("127.0.0.1", 0)
+    server = GuestServer(app)
+    await server.start(listener)
+    caller = peer(address_of(listener), patience_s=10_000.0)
+    broken = asyncio.create_task(caller.call("broken", b"", int))
+    try:
+        while not broken.done():
+            assert await caller.call("sound", b"", int) == 1
+        with pytest.raises(StoreError, match="HTTP 503"):
+            await broken
+    finally:
+        await server.stop()
+
+
 async def test_a_long_call_shows_signs_of_life_and_is_pushed(serve, monkeypatch):
     monkeypatch.setattr(rpc, "PULSE_S", 0.01)
     finish = asyncio.Event()
