@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from types import SimpleNamespace
 
 import aiohttp
@@ -115,6 +116,16 @@ async def test_wrong_key_other_version_and_unknown_method_are_not_retried(serve,
     monkeypatch.setattr("agl_core.serving.peer.PROTOCOL", rpc.PROTOCOL + 1)
     with pytest.raises(ConfigError, match=r"speaks protocol 2, this server 1.*same version"):
         await peer(server.url).call("echo", b"", None)
+
+
+@pytest.mark.parametrize(("system", "reused"), [("posix", True), ("nt", False)])
+def test_a_port_is_never_shared_and_reused_where_that_is_not_sharing(monkeypatch, system, reused):
+    monkeypatch.setattr("agl_core.serving.server.os", SimpleNamespace(name=system))
+    listener = bind("127.0.0.1", 0)
+    with listener:
+        assert bool(listener.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)) is reused
+        with pytest.raises(ConfigError, match="Cannot listen on"):
+            bind("127.0.0.1", listener.getsockname()[1])
 
 
 @pytest.mark.parametrize(
