@@ -6,16 +6,16 @@ import asyncio
 import logging
 import os
 import socket
-import threading
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from agl_core.errors import StaleAttemptError, StoreError
+from agl_core.errors import StaleAttemptError
 from agl_core.interfaces import Gateway, Store
 from agl_core.plugins.requirements import own_version
+from agl_core.runner.aftermath import Aftermath
 from agl_core.runner.attempt import Agent, AttemptRun, Ending, Score
 from agl_core.runner.heartbeat import Flight, Heartbeats
 from agl_core.runner.ledger import Ledger, span_of
@@ -26,7 +26,6 @@ from agl_core.runner.sealing import opened, sealed
 from agl_core.tracing import AttemptContext, Recorder, attach, bounded, origins_of
 from agl_core.types import (
     LLM,
-    Attempt,
     AttemptStatus,
     Claim,
     Failure,
@@ -34,8 +33,6 @@ from agl_core.types import (
     Losses,
     Resources,
     Rollout,
-    Span,
-    SpanKind,
 )
 
 _log = logging.getLogger(__name__)
@@ -82,8 +79,7 @@ class Runner:
             store, self._flights, interval_s=self._options.heartbeat_s, count=self._ledger.count
         )
         self._resources: Resources | None = None
-        self._abandoned: list[threading.Thread | asyncio.Task[Any]] = []
-        self._seen_failures: set[tuple[FailureKind, str]] = set()
+        self._aftermath = Aftermath(store, self._ledger)
 
     @property
     def losses(self) -> Losses:
@@ -96,8 +92,7 @@ class Runner:
 
         They hold memory and whatever they locked: a process with many of them is worth replacing.
         """
-        self._abandoned = [each for each in self._abandoned if _runs(each)]
-        return len(self._abandoned)
+        return self._aftermath.abandoned
 
     @property
     def worn(self) -> bool:
@@ -165,7 +160,7 @@ class Runner:
 
     def _launch(self, claims: Sequence[Claim]) -> None:
         for claim in claims:
-            late = partial(self._late, claim.rollout, asyncio.get_running_loop())
+            late = partial(self._aftermath.late, claim.rollout, asyncio.get_running_loop())
             recorder = Recorder(claim.rollout.id, claim.attempt.id, on_late=late)
             flight = Flight(claim, recorder, self._fly)
             self._flights[claim.attempt.id] = flight
@@ -205,10 +200,10 @@ class Runner:
             origins=origins_of(self._gateway.url),
             deadline=attempt.monotonic_deadline(rollout.limits),
         )
-        limits = Limits(context, grace_s=self._options.grace_s, abandoned=self._abandon)
+        limits = Limits(context, grace_s=self._options.grace_s, abandoned=self._aftermath.abandon)
         ending = await AttemptRun(limits, self._agent, self._rewards).run()
         if ending.failure is not None:
-            self._report(attempt, ending.failure)
+            self._aftermath.report(attempt, ending.failure)
         return ending
 
     async def _resources_of(self, rollout: Rollout) -> Resources:
@@ -275,49 +270,9 @@ class Runner:
             if not flight.ending:  # cancelled before its first step
                 await self._end(flight, self._given_up("The runner was stopped"))
 
-    def _abandon(self, runs: threading.Thread | asyncio.Task[Any]) -> None:
-        self._abandoned.append(runs)
-        kind = "thread" if isinstance(runs, threading.Thread) else "task"
-        self._ledger.count(f"abandoned_{kind}")
-        _log.warning("A %s of user code could not be stopped and is left to itself", kind)
-
-    def _report(self, attempt: Attempt, failure: Failure) -> None:
-        """Log each way to fail once, and without messages: they may hold prompts."""
-        _log.debug("Attempt %s failed: %s", attempt.id, failure.message)
-        way = (failure.kind, failure.type)
-        if way not in self._seen_failures:
-            self._seen_failures.add(way)
-            _log.warning(
-                "Attempt %s failed: %s (%s); more of these are counted, not logged",
-                attempt.id,
-                failure.kind.value,
-                failure.type,
-            )
-
-    def _late(self, rollout: Rollout, loop: asyncio.AbstractEventLoop, span: Span) -> None:
-        """A span of an attempt that has ended, in the thread that made it."""
-        graced = span.kind is SpanKind.REWARD and rollout.limits.reward_grace_s > 0
-        if graced and not loop.is_closed():
-            asyncio.run_coroutine_threadsafe(self._deliver(span), loop)
-        else:
-            self._ledger.count(f"late_{span.kind.value}")
-
-    async def _deliver(self, span: Span) -> None:
-        """The store decides whether a late reward still counts."""
-        try:
-            late = (await self._store.add_spans([span])).late
-        except StoreError:
-            _log.warning("The store did not take a late reward", exc_info=True)
-            late = 1
-        self._ledger.count(f"late_{span.kind.value}", late)
-
     def _given_up(self, reason: str) -> Ending:
         """Of an attempt that the runner stopped: nobody else would run it in its own process."""
         status, kind = AttemptStatus.CANCELLED, FailureKind.CANCELLED
         if self._options.outside:
             status, kind = AttemptStatus.LOST, FailureKind.LOST
         return Ending(status=status, failure=Failure(kind=kind, message=reason))
-
-
-def _runs(each: threading.Thread | asyncio.Task[Any]) -> bool:
-    return each.is_alive() if isinstance(each, threading.Thread) else not each.done()
