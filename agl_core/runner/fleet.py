@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -94,8 +94,7 @@ class Fleet:
             ]
             try:
                 done, _ = await asyncio.wait(places, return_when=asyncio.FIRST_EXCEPTION)
-                for task in done:
-                    task.result()
+                _raise_one(done)
             finally:
                 try:
                     await self._end(places)
@@ -151,6 +150,15 @@ class Fleet:
             member.process.kill()
         if late:
             await asyncio.wait(late)
+
+
+def _raise_one(places: Collection[asyncio.Task[None]]) -> None:
+    """Raise what ended one of them; what ended others in the same moment is logged."""
+    failures = [error for place in places if (error := place.exception()) is not None]
+    for error in failures[1:]:
+        _log.error("%s", error)
+    if failures:
+        raise failures[0]
 
 
 class _Member:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import pickle
 import signal
@@ -101,6 +102,23 @@ async def test_one_that_asks_for_it_is_replaced_and_counted_apart(lives, running
 async def test_one_that_cannot_work_ends_the_fleet(lives):
     with pytest.raises(ConfigError, match="cannot work"):
         await fleet_of(fleet_work.hopeless, lives).run()
+
+
+async def test_those_that_cannot_work_in_one_moment_are_all_heard(lives, monkeypatch, caplog):
+    async def fill(place, threads):
+        raise ConfigError(f"Worker {place + 1} cannot work")
+
+    unheard = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    fleet = fleet_of(fleet_work.waits, lives, processes=2)
+    monkeypatch.setattr(fleet, "_fill", fill)
+    with pytest.raises(ConfigError) as raised:
+        await fleet.run()
+    told = {str(raised.value), *(record.getMessage() for record in caplog.records)}
+    assert told == {"Worker 1 cannot work", "Worker 2 cannot work"}
+    del raised
+    gc.collect()
+    assert not unheard
 
 
 async def test_pauses_grow_between_the_lives_of_one_that_dies_at_once(lives, running, caplog):
