@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from agl_core.errors import AglError, EngineError
+from agl_core.errors import AglError, EngineError, StoreError
 from agl_core.gateway.backend_http import HttpBackend
 from agl_core.gateway.backend_server import BackendServer
 from agl_core.gateway.control import (
@@ -201,13 +201,12 @@ class RemoteGateway:
                 missing.
             StoreError: the records could not be written; sealing again tries again.
         """
-        sealing = Sealing(attempt_id=attempt_id, life=self._lives.get(attempt_id, ""))
+        sealing = Sealing(attempt_id=attempt_id, life=self._lives.pop(attempt_id, ""))
         try:
             count: int = await self._call("seal", sealing, int)
-        except EngineError:
-            self._lives.pop(attempt_id, None)
+        except StoreError:
+            self._lives[attempt_id] = sealing.life
             raise
-        self._lives.pop(attempt_id, None)
         return count
 
     async def pause(self) -> None:

@@ -10,7 +10,13 @@ import aiohttp
 import httpx
 import pytest
 
-from agl_core.errors import ConfigError, EngineError, MissingTokensError, StaleAttemptError
+from agl_core.errors import (
+    ConfigError,
+    EngineError,
+    MissingTokensError,
+    StaleAttemptError,
+    StoreError,
+)
 from agl_core.gateway.app import GatewayOptions, GatewayServer
 from agl_core.gateway.backend_http import HttpBackend
 from agl_core.gateway.control import GatewayControl
@@ -222,6 +228,38 @@ async def test_an_attempt_that_outlived_its_gateway_never_succeeds(site):
     await runner.open(fresh.rollout, fresh.attempt)
     assert (await site.ask(fresh))[0] == 200
     assert await runner.seal(fresh.attempt.id) == 1
+
+
+async def test_nothing_stays_of_attempts_whose_seal_failed_or_was_cancelled(site, monkeypatch):
+    await site.trainer()
+    runner = await site.remote()
+    claims = [await site.claim() for _ in range(3)]
+    for claim in claims:
+        await runner.open(claim.rollout, claim.attempt)
+    failed, cancelled, again = (claim.attempt.id for claim in claims)
+    seal, reached = site.gateway.seal, asyncio.Event()
+
+    async def odd(attempt_id):
+        if attempt_id == failed:
+            raise EngineError("no")
+        if attempt_id == again:
+            raise StoreError("disk full")
+        reached.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(site.gateway, "seal", odd)
+    with pytest.raises(EngineError, match="no"):
+        await runner.seal(failed)
+    sealing = asyncio.create_task(runner.seal(cancelled))
+    await reached.wait()
+    sealing.cancel()
+    await asyncio.wait({sealing})
+    with pytest.raises(StoreError, match="disk full"):
+        await runner.seal(again)
+    assert set(runner._lives) == {again}  # it can be sealed once more
+    monkeypatch.setattr(site.gateway, "seal", seal)
+    assert await runner.seal(again) == 0
+    assert not runner._lives
 
 
 async def test_losses_are_summed_over_the_lives_of_a_gateway(site):
