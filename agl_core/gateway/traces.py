@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import zlib
 from collections import defaultdict
@@ -28,6 +29,8 @@ _JSON: Final = "application/json"
 _PROTOBUF: Final = "application/x-protobuf"
 _LARGEST: Final = 64 * 1024 * 1024
 """Bytes of a request, unpacked."""
+_LARGE: Final = 64 * 1024
+"""Bytes from which on a body is read beside the loop, so that the agents' calls go on."""
 _REASONS_TOLD: Final = 5
 _GZIP_WINDOW: Final = 31
 """zlib's word for gzip with the largest window."""
@@ -60,10 +63,14 @@ class TraceIngest:
             raise Problem(415, "unsupported_media_type", message)
         sender = _sender(target, headers)
         try:
-            body = _unpacked(await _read(receive), given.get("content-encoding", ""))
+            body = await _read(receive)
         except asgi.ClientLeft:
             return
-        found = _decoded(body, kind, sender)
+        packing = given.get("content-encoding", "")
+        if packing or len(body) > _LARGE:
+            found = await asyncio.to_thread(_decoded, body, packing, kind, sender)
+        else:
+            found = _decoded(body, packing, kind, sender)
         outcome = await self._store_spans(found)
         if outcome.refused:
             self._losses.add("otlp_refused", outcome.refused)
@@ -204,10 +211,11 @@ def _too_large() -> Problem:
     return Problem(413, "too_large", message)
 
 
-def _decoded(body: bytes, kind: str, sender: Sender) -> Decoded:
+def _decoded(body: bytes, packing: str, kind: str, sender: Sender) -> Decoded:
+    plain = _unpacked(body, packing)
     try:
         if kind == _PROTOBUF:
-            return decode(protobuf.read_request(body), sender=sender)
-        return decode(msgspec.json.decode(body), sender=sender)
+            return decode(protobuf.read_request(plain), sender=sender)
+        return decode(msgspec.json.decode(plain), sender=sender)
     except (Malformed, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(400, "malformed", f"The body is no OTLP request: {error}") from error

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
+import threading
 
 import pytest
 
@@ -83,6 +85,33 @@ async def test_protobuf_and_gzip_are_what_most_exporters_send(world):
     assert b"\x08\x02" in again[1]
     assert b"names no rollout" in again[1]
     assert world.gateway.losses.counts == {"otlp_refused": 2}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+async def test_other_requests_are_served_while_a_large_one_is_read(world, monkeypatch, packed):
+    large, small = await world.attempt(), await world.attempt()
+    reading, go_on = threading.Event(), threading.Event()
+
+    def slow(request, *, sender):
+        if sender.attempt_id == large.id:
+            reading.set()
+            assert go_on.wait(60)
+        return decode(request, sender=sender)
+
+    decode = traces.decode
+    monkeypatch.setattr(traces, "decode", slow)
+    payload = json.dumps(body(otel(text="x" * (100 if packed else 100_000)))).encode()
+    if packed:
+        sending = export(world, gzip.compress(payload), large, **{"Content-Encoding": "gzip"})
+    else:
+        sending = export(world, payload, large)
+    first = asyncio.create_task(sending)
+    await asyncio.to_thread(reading.wait, 60)
+    assert await export(world, body(otel()), small) == (200, {})
+    assert not first.done()
+    go_on.set()
+    assert await first == (200, {})
+    assert len(await stored(world, large)) == 1
 
 
 async def test_strangers_and_malformed_spans_are_counted_in_the_answer(world):
