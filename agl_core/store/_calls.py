@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from agl_core.store._codec import Codec
+from agl_core.store.prune import Pruned
 from agl_core.types import (
     Attempt,
     AttemptStatus,
@@ -75,6 +76,11 @@ class Leading(msgspec.Struct, frozen=True, kw_only=True):
     lease_s: float
 
 
+class Pruning(msgspec.Struct, frozen=True, kw_only=True):
+    rollout_ids: list[str]
+    dry_run: bool
+
+
 _NAMES: Final = Codec(list[str])
 _BLOBS: Final = Codec(list[bytes])
 _ROLLOUTS: Final = Codec(list[Rollout])
@@ -98,3 +104,4 @@ PUBLISH: Final = Call("store-publish", Codec(Resources), Codec(Resources))
 RESOURCES: Final = Call("store-resources", Codec(Version), Codec(list[Resources]))
 """Gives one or none."""
 LEAD: Final = Call("store-lead", Codec(Leading), _NOTHING)
+PRUNE: Final = Call("store-prune", Codec(Pruning), Codec(Pruned))

@@ -11,6 +11,7 @@ from agl_core.errors import StoreError
 from agl_core.serving.peer import Patience, Peer
 from agl_core.store import _calls as calls
 from agl_core.store import _codec
+from agl_core.store.prune import Pruned
 from agl_core.types import (
     Attempt,
     AttemptStatus,
@@ -166,6 +167,21 @@ class HttpStore:
 
     async def lead(self, instance: str, *, lease_s: float) -> None:
         await self._write(calls.LEAD, calls.Leading(instance=instance, lease_s=lease_s))
+
+    async def prune(self, rollout_ids: Sequence[str], *, dry_run: bool = False) -> Pruned:
+        """Delete spans of final rollouts for good; see `agl_core.store.prune.Prunable`.
+
+        Raises:
+            ConfigError: the server keeps a store that cannot.
+        """
+        asked = calls.Pruning(rollout_ids=list(rollout_ids), dry_run=dry_run)
+        if self._open:
+            return await self._write(calls.PRUNE, asked)
+        await self.open()
+        try:
+            return await self._write(calls.PRUNE, asked)
+        finally:
+            await self.close()
 
     async def _read(self, call: calls.Call[Q, A], asked: Q) -> A:
         """Ask; a caller who is cancelled takes the question back."""

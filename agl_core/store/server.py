@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
+from agl_core.errors import ConfigError
 from agl_core.serving.rpc import Method, Request, RpcApp
 from agl_core.serving.server import GuestServer, address_of, bind
 from agl_core.store import _calls as calls
 from agl_core.store import _codec
 from agl_core.store._operations import Claiming
 from agl_core.store._shell import StoreShell
+from agl_core.store.prune import Prunable, Pruned
 from agl_core.types import Attempt, Claim, Ingest, Resources, Rollout, Span
 from agl_core.types.ids import new_id
 
@@ -88,6 +90,7 @@ class StoreServer:
             _method(calls.CONSUME, lambda ids, _: store.consume(ids)),
             _method(calls.PUBLISH, lambda resources, _: store.publish(resources)),
             _method(calls.RESOURCES, self._resources),
+            _method(calls.PRUNE, self._prune),
             _method(calls.LEAD, lambda it, _: store.lead(it.instance, lease_s=it.lease_s)),
         ]
         return dict(table)
@@ -146,6 +149,12 @@ class StoreServer:
     async def _resources(self, asked: calls.Version, _: Request) -> list[Resources]:
         found = await self._store.resources(asked.number)
         return [] if found is None else [found]
+
+    async def _prune(self, asked: calls.Pruning, _: Request) -> Pruned:
+        store = self._store
+        if not isinstance(store, Prunable):
+            raise ConfigError(f"A {type(store).__name__} that is served deletes nothing for good")
+        return await store.prune(asked.rollout_ids, dry_run=asked.dry_run)
 
 
 def _method(

@@ -68,8 +68,7 @@ def command(  # noqa: PLR0913 - one per option
         store = store_of(state, address)
         if not isinstance(store, Prunable):
             raise ConfigError(
-                f"Store {address.config.name!r} deletes nothing from here: run agl store gc where "
-                f"its file lies"
+                f"Store {address.config.name!r} cannot delete the spans of single rollouts"
             )
         query = RolloutQuery(statuses=_FINAL, run_id=run_id)
         async with reading(state, address) as reader:
@@ -106,7 +105,9 @@ def _tell(pruned: Pruned, *, dry_run: bool, before: int | None, after: int | Non
 
 
 def _file_size(address: StoreAddress) -> int | None:
-    """Bytes on disk, the write-ahead log included; None where the store is no file."""
+    """Bytes on disk, the write-ahead log included; None where the store is no file of ours."""
+    if address.config.url:
+        return None
     path = Path(address.config.path or address.directory / "store.db")
     if not path.is_file():
         return None

@@ -297,7 +297,11 @@ async def test_a_store_that_is_served_is_looked_at_by_its_address(agl, tmp_path,
         show = await in_thread(agl, "store", "show", server.url, claim.rollout.id)
         export = await in_thread(agl, "store", "export", server.url)
         trace = await in_thread(agl, "trace", server.url)
-        gc = await in_thread(agl, "store", "gc", server.url)
+        young = await in_thread(agl, "store", "gc", server.url, "--older-than", "1h")
+        dry = await in_thread(agl, "store", "gc", server.url, "--older-than", "0s", "--dry-run")
+        kept = await remaining(store, [claim.rollout.id])
+        gc = await in_thread(agl, "store", "gc", server.url, "--older-than", "0s")
+        left = await remaining(store, [claim.rollout.id])
     finally:
         await server.stop()
 
@@ -305,5 +309,9 @@ async def test_a_store_that_is_served_is_looked_at_by_its_address(agl, tmp_path,
     assert "agent writer: 1 calls" in show.stdout
     assert len(list(read_export(export.stdout.splitlines()))) == 2
     assert "llm writer 3+2 tokens" in trace.stdout
-    assert gc.exit_code == 2
-    assert "where its file lies" in gc.stderr
+    assert "deleted 0 spans" in young.stdout
+    assert "would delete 1 spans" in dry.stdout
+    assert kept == [0]
+    assert "deleted 1 spans" in gc.stdout
+    assert "the file went" not in gc.stdout
+    assert left == []

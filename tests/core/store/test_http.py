@@ -14,6 +14,7 @@ from agl_core.serving.peer import Patience
 from agl_core.serving.server import GuestServer, address_of, bind
 from agl_core.store._calls import Claiming
 from agl_core.store.client import HttpStore
+from agl_core.store.memory import MemoryStore
 from agl_core.store.server import StoreServer
 from agl_core.store.sqlite import SqliteStore
 from agl_core.testing._store_samples import begin, rollout, span, succeed
@@ -316,6 +317,21 @@ async def test_errors_are_those_of_a_local_store(store):
         await store.enqueue([rollout(metadata={"endless": endless})])
     with pytest.raises(StoreError, match="seed"):
         await store.enqueue([rollout(seed="no number")])
+
+
+async def test_spans_are_deleted_over_the_line_where_the_store_can(place, store):
+    claim = await begin(store)
+    await succeed(store, claim, [span(claim)])
+    pruned = await store.prune([claim.rollout.id, "unknown"])
+    assert (pruned.rollouts, pruned.spans, pruned.kept) == (1, 1, 0)
+    assert await store.spans([claim.rollout.id]) == []
+    server = StoreServer(MemoryStore(), key=KEY)
+    await server.start()
+    try:
+        with pytest.raises(ConfigError, match="A MemoryStore that is served deletes nothing"):
+            await HttpStore(server.url, KEY).prune([claim.rollout.id])
+    finally:
+        await server.stop()
 
 
 async def test_who_may_not_come_in_is_told_at_once(place, monkeypatch):
