@@ -13,6 +13,7 @@ from agl_core.errors import StoreError
 
 SCHEMA_VERSION = 2
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
+_CACHE_KIB = 32 * 1024
 _WAL_LIMIT_PAGES = 16_000
 """At which a commit moves them into the file itself, if nobody has done so meanwhile."""
 
@@ -118,6 +119,7 @@ def connect(settings: FileSettings, *, read_only: bool = False) -> sqlite3.Conne
             connection.execute(f"PRAGMA synchronous = {settings.synchronous}")
             connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")
             connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_LIMIT_PAGES}")
+            connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
     except sqlite3.Error:
         connection.close()
         raise

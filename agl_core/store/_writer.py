@@ -7,7 +7,8 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from agl_core.errors import AglError
@@ -110,13 +111,19 @@ class Writer:
 
     def _commit_here(self, jobs: Sequence[Job]) -> bool:
         """Commit on the loop; False when the thread has to."""
-        if self._under_way or not self._pace.allows(sum(job.rows for job in jobs)):
-            return False
-        if not self._writing.acquire(blocking=False):
-            return False
+        with self.spared(sum(job.rows for job in jobs)) as connection:
+            return connection is not None and self._transaction.run(jobs, patient=False)
+
+    @contextmanager
+    def spared(self, rows: float) -> Generator[sqlite3.Connection | None]:
+        """The connection, for work on about so many rows here on the loop; None: leave it."""
+        free = not self._under_way and self._pace.allows(rows)
+        if not (free and self._writing.acquire(blocking=False)):
+            yield None
+            return
         begin = time.monotonic()
         try:
-            return self._transaction.run(jobs, patient=False)
+            yield self._connection
         finally:
             self._writing.release()
             self._pace.took(time.monotonic() - begin)
@@ -129,6 +136,7 @@ class Writer:
             failure = error if known else as_store_error(error, self._settings)
             self._tell(opened.set_exception, failure)
             return
+        self._connection = connection
         self._transaction = GroupCommit(connection, self._settings, self._now)
         self._tell(opened.set_result, None)
         try:

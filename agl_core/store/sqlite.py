@@ -6,7 +6,6 @@ import asyncio
 import math
 import os
 import sqlite3
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Literal, TypeVar
 from agl_core.errors import ConfigError, StoreError
 from agl_core.store._operations import Operations
 from agl_core.store._owners import FileOwnership
-from agl_core.store._pace import Pace
 from agl_core.store._records import Records
 from agl_core.store._schema import FileSettings, connect, prepare, store_errors
 from agl_core.store._shell import Retention, StoreShell
@@ -98,8 +96,6 @@ class SqliteStore(StoreShell):
             announce=self._announce,
         )
         await self._writer.start()
-        self._pace = Pace()
-        self._reads = 0
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="agl-store-reader")
         try:
             self._reading = await self._in_reader(self._connect_reader)
@@ -124,27 +120,21 @@ class SqliteStore(StoreShell):
 
     async def _read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
         await asyncio.sleep(0)  # nobody who reads again and again keeps the loop for himself
-        if self._reads or not self._pace.allows(rows):
-            self._reads += 1
-            try:
-                return await self._in_reader(lambda: self._query(query))
-            finally:
-                self._reads -= 1
-        begin = time.monotonic()
-        try:
-            return self._query(query)
-        finally:
-            self._pace.took(time.monotonic() - begin)
+        with self._writer.spared(rows) as connection:
+            # What this connection has written or read before, it need not read again.
+            if connection is not None:
+                return self._query(connection, query)
+        return await self._in_reader(lambda: self._query(self._reading, query))
 
-    def _query(self, query: Callable[[Records], T]) -> T:
+    def _query(self, connection: sqlite3.Connection, query: Callable[[Records], T]) -> T:
         with store_errors(self._settings):
-            self._reading.execute("BEGIN")
+            connection.execute("BEGIN")
             try:
-                return query(SqlRecords(self._reading))
+                return query(SqlRecords(connection))
             finally:
                 # Some failures end the transaction themselves.
-                if self._reading.in_transaction:
-                    self._reading.execute("ROLLBACK")
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
 
     async def _in_reader(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._reader, call)

@@ -25,7 +25,6 @@ async def test_little_is_written_and_read_on_the_loop_and_more_in_threads(tmp_pa
     store = SqliteStore(tmp_path / "store.db")
     await store.open()
     monkeypatch.setattr(store._writer, "_pace", Pace())
-    monkeypatch.setattr(store, "_pace", Pace())
     where = []
     claim = await begin(store)
 
