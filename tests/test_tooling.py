@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import importlib
 import re
 import subprocess
 import sys
@@ -72,6 +73,12 @@ def test_every_benchmark_is_run():
     names = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split()
     found = {path.stem.removeprefix("bench_") for path in ROOT.glob("tests/benchmarks/bench_*.py")}
     assert set(names) == found == {"capture", "gateway", "import", "store"}
+
+
+def test_the_page_of_figures_is_what_the_benchmarks_wrote(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tests" / "benchmarks")
+    page = importlib.import_module("page")
+    assert page.RESULTS.joinpath("README.md").read_text(encoding="utf-8") == page.text()
 
 
 def test_hooks_pin_the_versions_of_the_lint_group():

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import page
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RESULTS = ROOT / "docs" / "benchmarks"
@@ -133,6 +135,7 @@ def write(name: str, report: Mapping[str, Any]) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(report, indent=1) + "\n")
+    page.write()
     say(f"wrote {path.relative_to(ROOT)}")
 
 

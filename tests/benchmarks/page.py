@@ -1,0 +1,120 @@
+"""The figures of all benchmarks on one page, ``docs/benchmarks/README.md``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks"
+
+_HEAD = """# How fast it is, beside what else there is
+
+`tox -e bench` measures all of this, `tox -e bench -- NAME` one of `capture`, `gateway`, `import` and
+`store`. Each runs both sides in turn in one go, at least five times, writes every sample to
+`NAME.json` beside this page, and this page anew. A ratio is the median of the rounds' ratios. Figures
+depend on the machine and on what else it does; ratios much less.
+"""
+_PEER = "agentlightning"
+
+
+def text() -> str:
+    """The page as the files have it."""
+    parts = [_HEAD]
+    for name, rows in (
+        ("store", _store),
+        ("gateway", _gateway),
+        ("capture", _capture),
+        ("import", _import),
+    ):
+        path = RESULTS / f"{name}.json"
+        if path.exists():
+            parts.append("\n".join(_section(name, json.loads(path.read_text()), rows)) + "\n")
+    return "\n".join(parts)
+
+
+def write() -> None:
+    """Write the page."""
+    (RESULTS / "README.md").write_text(text(), encoding="utf-8")
+
+
+def _section(name: str, report: dict[str, Any], rows: Any) -> Iterator[str]:
+    machine = report["machine"]
+    load = ", ".join(f"{one:.1f}" for one in machine["load_before"])
+    yield f"## {name}"
+    yield ""
+    yield (
+        f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}, "
+        f"{machine['platform']}; load before the run {load}."
+    )
+    yield ""
+    yield from rows(report)
+
+
+def _store(report: dict[str, Any]) -> Iterator[str]:
+    yield "SQLite on disk, synchronous NORMAL, one transaction per rollout, beside the store in memory"
+    yield "of agentlightning 0.3.0. A rollout has ten spans of 480 token ids, 80 log-probabilities and"
+    yield "1 KB of text."
+    yield ""
+    yield from _table("Rollouts per second", "agl-core", _PEER, "ratio")
+    for name, what in (
+        ("ingest", "spans written, one rollout after the other"),
+        ("lifecycle", "16 workers: enqueue, claim, make and add spans, finish, wait, query"),
+    ):
+        medians, ratio = report["medians"][name], report["ratios"][name]
+        yield _row(what, f"{medians['ours']:.0f}", f"{medians[_PEER]:.0f}", f"{ratio:.1f}")
+    yield ""
+    yield "From a thousand to a million spans (without tokens), writing one takes"
+    yield f"{report['growth']['ingest']:.2f} times as long and reading a rollout"
+    yield f"{report['growth']['query']:.2f} times."
+
+
+def _gateway(report: dict[str, Any]) -> Iterator[str]:
+    yield "In front of a backend that answers at once, beside a plain FastAPI and httpx proxy that keeps"
+    yield "the same records in a list; client, backend and proxy share the cores."
+    yield ""
+    head = (
+        "requests/s",
+        "plain",
+        "ratio",
+        "added latency, median",
+        "plain",
+        "processor time",
+        "plain",
+    )
+    yield from _table("In flight", *head)
+    for load, medians in report["medians"].items():
+        ours, plain = medians["ours"], medians["plain"]
+        added = report["added_ms"][load]
+        yield _row(
+            load,
+            f"{ours['requests_per_s']:.0f}",
+            f"{plain['requests_per_s']:.0f}",
+            f"{report['ratios'][f'rps_{load}']:.1f}",
+            f"{added['ours']['p50_ms']:.1f} ms",
+            f"{added['plain']['p50_ms']:.1f} ms",
+            f"{ours['cpu_us_per_request']:.0f} µs",
+            f"{plain['cpu_us_per_request']:.0f} µs",
+        )
+
+
+def _capture(report: dict[str, Any]) -> Iterator[str]:
+    yield "What recording adds to a model call in the agent's process, of processor time:"
+    yield f"LangChain's handler {report['medians']['handler']:.0f} µs, with the preparation of the request"
+    yield f"{report['medians']['handler_and_wire']:.0f} µs."
+
+
+def _import(report: dict[str, Any]) -> Iterator[str]:
+    medians = report["medians"]
+    yield f"`import agl_core` takes {medians['ours']:.3f} s more than bare Python,"
+    yield f"`import agentlightning` {medians[_PEER]:.1f} s."
+
+
+def _table(*head: str) -> Iterator[str]:
+    yield _row(*head)
+    yield _row(*("---" for _ in head))
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
