@@ -190,7 +190,8 @@ class RemoteGateway:
             StaleAttemptError: it has been sealed.
             EngineError: there is no gateway, or none that serves a policy in time.
         """
-        opening = Opening(rollout=rollout, attempt=attempt)
+        there = attempt.shifted(self._peer.skew.ahead_s)
+        opening = Opening(rollout=rollout, attempt=there)
         self._lives[attempt.id] = await self._call("open", opening, str)
 
     async def seal(self, attempt_id: str) -> int:

@@ -17,10 +17,12 @@ import msgspec
 
 from agl_core import errors
 from agl_core.errors import AglError, ConfigError
+from agl_core.serving.clocks import Skew
 from agl_core.serving.rpc import (
     HEADER_INSTANCE,
     HEADER_PROTOCOL,
     HEADER_RETRY,
+    HEADER_TIME,
     HEADER_WAITED,
     PREFIX,
     PROTOCOL,
@@ -127,6 +129,7 @@ class Peer:
         self.url = url.rstrip("/")
         self.instance = ""
         """Life of the server that answered last; empty before the first answer."""
+        self.skew = Skew()
         self._what = what
         self._error = error
         self._patience_s = (patience or Patience()).seconds
@@ -209,12 +212,13 @@ class Peer:
         timeout = ClientTimeout(sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
         headers = {**self._headers, **tried}
         url = f"{self.url}{PREFIX}{method}"
-        reached = False
+        reached, asked = False, self.skew.now()
         try:
             async with self._session().post(
                 url, data=_sendable(body), headers=headers, timeout=timeout, allow_redirects=False
             ) as response:
                 reached = response.status == _OK
+                self.skew.hear(response.headers.get(HEADER_TIME), asked=asked)
                 raw = await response.read()
         except (ClientError, asyncio.TimeoutError, OSError) as error:
             raise _Away(str(error) or type(error).__name__, reached=reached) from error

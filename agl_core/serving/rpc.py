@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ PROTOCOL: Final = 1
 """Counted up whenever a method's meaning or form changes."""
 HEADER_PROTOCOL: Final = "x-agl-protocol"
 HEADER_INSTANCE: Final = "x-agl-instance"
+HEADER_TIME: Final = "x-agl-time"
+"""Unix seconds when the server began to answer."""
 HEADER_RETRY: Final = "x-agl-retry"
 HEADER_WAITED: Final = "x-agl-waited"
 
@@ -95,9 +98,7 @@ class RpcApp:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         door = self._door(path, headers)
         if door is not None:
-            await asgi.respond(
-                send, door[0], _failed("ConfigError", door[1]), headers=self._headers
-            )
+            await asgi.respond(send, door[0], _failed("ConfigError", door[1]), headers=self._head())
             return
         try:
             body = await asgi.read_body(receive)
@@ -112,6 +113,9 @@ class RpcApp:
             waited_s=_number(headers, HEADER_WAITED),
         )
         await self._answer(self._methods[path], request, receive, send)
+
+    def _head(self) -> list[tuple[bytes, bytes]]:
+        return [*self._headers, (HEADER_TIME.encode(), repr(time.time()).encode())]
 
     def _door(self, path: bytes, headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:
         """Status and message for who may not come in."""
@@ -149,7 +153,7 @@ class RpcApp:
                 message = {"type": "http.response.body", "body": work.result(), "more_body": False}
                 await send(message)
             else:
-                await asgi.respond(send, 200, work.result(), headers=self._headers)
+                await asgi.respond(send, 200, work.result(), headers=self._head())
         finally:
             self._works.discard(work)
             for task in (work, left):
@@ -159,7 +163,7 @@ class RpcApp:
 
     async def _pulse(self, send: asgi.Send, *, started: bool) -> bool:
         if not started:
-            await asgi.start(send, 200, self._headers)
+            await asgi.start(send, 200, self._head())
         await send({"type": "http.response.body", "body": _SPACE, "more_body": True})
         return True
 
@@ -167,7 +171,7 @@ class RpcApp:
         if started:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         else:
-            await asgi.respond(send, 503, b"", headers=self._headers)
+            await asgi.respond(send, 503, b"", headers=self._head())
 
 
 async def _outcome(method: Method, request: Request) -> bytes:

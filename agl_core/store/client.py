@@ -7,6 +7,8 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
+from msgspec.structs import replace
+
 from agl_core.errors import StoreError
 from agl_core.serving.peer import Patience, Peer
 from agl_core.store import _calls as calls
@@ -100,11 +102,13 @@ class HttpStore:
     async def claim(
         self, worker: str, *, limit: int = 1, timeout_s: float | None = None
     ) -> list[Claim]:
+        """As `Store.claim`; times are those of this machine's clock, not of the server's."""
         claim_id = new_id("cl")
         asked = calls.Claiming(worker=worker, limit=limit, timeout_s=timeout_s, claim_id=claim_id)
         self._claims.add(claim_id)
         try:
-            return await self._read(calls.CLAIM, asked)
+            claims = await self._read(calls.CLAIM, asked)
+            return [_shifted(claim, -self._peer.skew.ahead_s) for claim in claims]
         except asyncio.CancelledError:
             if self._open:
                 self._hand_back([claim_id])
@@ -223,6 +227,13 @@ class HttpStore:
 
     async def _ask(self, call: calls.Call[Q, A], body: bytes) -> A:
         return call.answer.decode(await self._peer.call(call.name, body, bytes))
+
+
+def _shifted(claim: Claim, by_s: float) -> Claim:
+    attempts = tuple(attempt.shifted(by_s) for attempt in claim.rollout.attempts)
+    return Claim(
+        rollout=replace(claim.rollout, attempts=attempts), attempt=claim.attempt.shifted(by_s)
+    )
 
 
 def _packed(value: Any) -> bytes:

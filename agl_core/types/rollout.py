@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from agl_core.types.task import Task
 
@@ -105,6 +106,14 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         """`deadline_at` on the clock of `time.monotonic`; without one, `limits` count from now."""
         left_s = self.deadline_at - time.time() if self.deadline_at else limits.timeout_s
         return time.monotonic() + left_s
+
+    def shifted(self, by_s: float) -> Attempt:
+        """The same attempt in the time of a clock that is `by_s` ahead; times unset stay so."""
+        if not by_s:
+            return self
+        times = ("started_at", "ended_at", "lease_until", "deadline_at")
+        known = {name: getattr(self, name) for name in times}
+        return replace(self, **{name: at + by_s for name, at in known.items() if at})
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True):

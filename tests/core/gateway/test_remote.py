@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 
 import aiohttp
 import httpx
@@ -23,6 +25,7 @@ from agl_core.gateway.control import GatewayControl
 from agl_core.gateway.recording import RecordingOptions
 from agl_core.gateway.remote import RemoteGateway, RemoteOptions
 from agl_core.interfaces import Capabilities
+from agl_core.serving import rpc
 from agl_core.serving.keys import agent_key
 from agl_core.serving.peer import Patience
 from agl_core.store.memory import MemoryStore
@@ -228,6 +231,16 @@ async def test_an_attempt_that_outlived_its_gateway_never_succeeds(site):
     await runner.open(fresh.rollout, fresh.attempt)
     assert (await site.ask(fresh))[0] == 200
     assert await runner.seal(fresh.attempt.id) == 1
+
+
+async def test_a_gateway_whose_clock_differs_is_told_deadlines_in_its_own_time(site, monkeypatch):
+    monkeypatch.setattr(rpc, "time", SimpleNamespace(time=lambda: time.time() + 1000.0))
+    await site.trainer()
+    runner = await site.remote()
+    claim = await site.claim()
+    await runner.open(claim.rollout, claim.attempt)
+    there = site.gateway._attempts.find(claim.attempt.id).attempt
+    assert there.deadline_at == pytest.approx(claim.attempt.deadline_at + 1000.0, abs=60)
 
 
 async def test_nothing_stays_of_attempts_whose_seal_failed_or_was_cancelled(site, monkeypatch):

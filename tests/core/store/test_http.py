@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from agl_core.serving.peer import Patience
 from agl_core.serving.server import GuestServer, address_of, bind
 from agl_core.store._calls import Claiming
 from agl_core.store.client import HttpStore
+from agl_core.store.lease import SystemClock
 from agl_core.store.memory import MemoryStore
 from agl_core.store.server import StoreServer
 from agl_core.store.sqlite import SqliteStore
@@ -317,6 +319,43 @@ async def test_errors_are_those_of_a_local_store(store):
         await store.enqueue([rollout(metadata={"endless": endless})])
     with pytest.raises(StoreError, match="seed"):
         await store.enqueue([rollout(seed="no number")])
+
+
+class Skewed(SystemClock):
+    """Of a machine whose clock is wrong."""
+
+    def __init__(self, ahead_s):
+        self.ahead_s = ahead_s
+
+    def now(self):
+        return super().now() + self.ahead_s
+
+
+@pytest.mark.parametrize("ahead_s", [-1000.0, 0.0, 1000.0])
+async def test_a_claims_times_are_those_of_the_clock_here(tmp_path, monkeypatch, ahead_s):
+    clock = Skewed(ahead_s)
+    monkeypatch.setattr(rpc, "time", SimpleNamespace(time=clock.now))
+    server = StoreServer(SqliteStore(tmp_path / "store.db", clock=clock), key=KEY)
+    await server.start()
+    store = HttpStore(server.url, KEY)
+    await store.open()
+    try:
+        began = time.time()
+        await store.enqueue([rollout(limits=Limits(timeout_s=500.0, lease_s=50.0))])
+        (claim,) = await store.claim("w")
+        took_s = time.time() - began
+        attempt = claim.attempt
+        assert claim.rollout.attempts == (attempt,)
+        assert attempt.started_at == pytest.approx(began, abs=2 * took_s + 1e-3)
+        assert attempt.deadline_at - attempt.started_at == pytest.approx(500.0)
+        assert attempt.lease_until - attempt.started_at == pytest.approx(50.0)
+        (kept,) = await store.rollouts(RolloutQuery())
+        assert kept.attempts[0].started_at == pytest.approx(attempt.started_at + ahead_s, abs=60)
+        if not ahead_s:
+            assert kept.attempts[0] == attempt
+    finally:
+        await store.close()
+        await server.stop()
 
 
 async def test_spans_are_deleted_over_the_line_where_the_store_can(place, store):
