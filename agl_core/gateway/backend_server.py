@@ -37,6 +37,7 @@ class BackendServer:
         self._host = host
         self._bearer = f"Bearer {self.key}".encode()
         self._backends: dict[bytes, Backend] = {}
+        self._ending = asyncio.Event()
         self._server: GuestServer | None = None
         self._url = ""
 
@@ -49,6 +50,7 @@ class BackendServer:
         if self._server is not None:
             return
         listener = bind(self._host, 0)
+        self._ending.clear()
         self._server = GuestServer(self._app)
         await self._server.start(listener)
         self._url = address_of(listener)
@@ -56,6 +58,7 @@ class BackendServer:
     async def stop(self) -> None:
         """Break off answers under way and close the socket; idempotent."""
         server, self._server = self._server, None
+        self._ending.set()
         if server is not None:
             await server.stop()
 
@@ -79,16 +82,20 @@ class BackendServer:
             for raw, value in scope["headers"]
             if asgi.travels(name := raw.decode("latin-1"))
         }
-        answering = asyncio.create_task(_answer(backend, body, headers, send))
+        answer = _Answer(send)
+        answering = asyncio.create_task(answer.forward(backend, body, headers))
         leaving = asyncio.create_task(asgi.client_leaves(receive))
+        ending = asyncio.create_task(self._ending.wait())
         try:
-            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({answering, leaving, ending}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            leaving.cancel()
-            answering.cancel()
+            for task in (leaving, ending, answering):
+                task.cancel()
             await asyncio.wait({answering})
         if not answering.cancelled():
             answering.result()
+        elif self._ending.is_set():
+            await answer.refuse("The trainer, which has the engine, is ending")
 
     def _find(self, scope: Mapping[str, Any]) -> Backend:
         headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -102,26 +109,38 @@ class BackendServer:
         return backend
 
 
-async def _answer(
-    backend: Backend, body: bytes, headers: Mapping[str, str], send: asgi.Send
-) -> None:
-    """Forward an answer; when it breaks off, so does the connection, and the gateway hears of it."""
-    try:
-        reply = await backend.chat(body, headers=headers, timeout_s=_NO_LIMIT_S)
-    except EngineError as error:
-        problem = Problem(503, "engine_error", str(error), retry=True)
-        await asgi.respond(send, problem.status, problem.body())
-        return
-    try:
-        passed = {name.lower(): value for name, value in reply.headers.items()}
-        kind = passed.get("content-type", "application/json")
-        head = {name: value for name, value in passed.items() if asgi.travels(name)}
-        lines = [(name.encode(), value.encode()) for name, value in head.items()]
-        await asgi.start(send, reply.status, [(b"content-type", kind.encode()), *lines])
-        async for chunk in reply.body():
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-    except EngineError:
-        return
-    finally:
-        await reply.close()
+class _Answer:
+    """One answer on its way; when it breaks off, so does the connection, and the gateway hears of it."""
+
+    def __init__(self, send: asgi.Send) -> None:
+        self._send = send
+        self._started = False
+
+    async def forward(self, backend: Backend, body: bytes, headers: Mapping[str, str]) -> None:
+        try:
+            reply = await backend.chat(body, headers=headers, timeout_s=_NO_LIMIT_S)
+        except EngineError as error:
+            await self.refuse(str(error))
+            return
+        try:
+            passed = {name.lower(): value for name, value in reply.headers.items()}
+            kind = passed.get("content-type", "application/json")
+            head = {name: value for name, value in passed.items() if asgi.travels(name)}
+            lines = [(name.encode(), value.encode()) for name, value in head.items()]
+            self._started = True
+            await asgi.start(self._send, reply.status, [(b"content-type", kind.encode()), *lines])
+            async for chunk in reply.body():
+                await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        except EngineError:
+            return
+        finally:
+            await reply.close()
+
+    async def refuse(self, why: str) -> None:
+        """Say that there will be no answer, unless one has begun."""
+        if self._started:
+            return
+        self._started = True
+        problem = Problem(503, "engine_error", why, retry=True)
+        await asgi.respond(self._send, problem.status, problem.body())
