@@ -25,6 +25,7 @@ class Aftermath:
         self._store = store
         self._ledger = ledger
         self._remnants: list[Remnant] = []
+        self._seen_remnants: set[str] = set()
         self._seen_failures: set[tuple[FailureKind, str]] = set()
 
     @property
@@ -37,7 +38,13 @@ class Aftermath:
         self._remnants.append(remnant)
         kind = "thread" if isinstance(remnant, threading.Thread) else "task"
         self._ledger.count(f"abandoned_{kind}")
-        _log.warning("A %s of user code could not be stopped and is left to itself", kind)
+        if kind not in self._seen_remnants:
+            self._seen_remnants.add(kind)
+            _log.warning(
+                "A %s of user code could not be stopped and is left to itself; more of these are "
+                "counted, not logged",
+                kind,
+            )
 
     def report(self, attempt: Attempt, failure: Failure) -> None:
         """Log each way to fail once, and without messages: they may hold prompts."""

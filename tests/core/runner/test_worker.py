@@ -313,7 +313,7 @@ async def test_a_reward_shares_the_attempts_deadline(enqueue, run_all):
     assert attempt.output == {"answer": 0}
 
 
-async def test_a_hung_thread_is_abandoned_and_costs_no_capacity(store, run_all):
+async def test_a_hung_thread_is_abandoned_and_costs_no_capacity(store, run_all, caplog):
     release = threading.Event()
     late = threading.Event()
 
@@ -343,6 +343,8 @@ async def test_a_hung_thread_is_abandoned_and_costs_no_capacity(store, run_all):
         AttemptStatus.SUCCEEDED,
         AttemptStatus.SUCCEEDED,
     ]
+    told = [each for each in caplog.records if "could not be stopped" in each.getMessage()]
+    assert len(told) == 1
     assert runner.losses.counts == {"abandoned_thread": 2}
     assert runner.abandoned == 2
     release.set()
