@@ -99,13 +99,13 @@ async def open_rooms(
         channel_weights=config.channel_weights,
     )
     plan.directory.mkdir(parents=True, exist_ok=True)
-    save_config(config, plan.directory)
     async with AsyncExitStack() as stack:
         store = make_store(config, plan.plugins, plan.directory)
         await store.open()
         stack.push_async_callback(store.close)
         leads = leading(store, lease_s=config.rollout.lease_s)
         lead = await stack.enter_async_context(leads) if training else None
+        save_config(config, plan.directory)  # a trainer that is refused leaves the other's as it is
         stack.push_async_callback(engine.stop)
         await engine.start(policies)
         gateway = await _gateway(stack, config, store, engine)

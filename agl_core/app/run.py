@@ -26,7 +26,7 @@ from agl_core.config.loader import RESOLVED
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Observer
 from agl_core.plugins import PluginManager
-from agl_core.training.checkpoint import POLICIES, Checkpoints, read_state
+from agl_core.training.checkpoint import POLICIES, Checkpoints, CheckpointState, read_state
 from agl_core.training.document import document
 from agl_core.training.evaluator import Evaluator
 from agl_core.training.groups import GroupBuilder
@@ -90,10 +90,9 @@ class App:
         config = self._config
         tasks = make_tasks(self._inputs.tasks, config.tasks.train, "train")
         val_tasks = self._val_tasks()
-        start = self._checkpoints.starting_point(
-            resume=config.train.resume, config_digest=config_digest(config)
-        )
+        self._starting_point()  # whatever is wrong there is told before the rooms are opened
         async with open_rooms(self._plan, training=True) as rooms:
+            start = self._starting_point()  # who led before may have written more
             for observer in self._observers:
                 observer.started(config)
             self._plugins.observe("agl_run_started", run_id=config.name, store=rooms.store)
@@ -164,6 +163,12 @@ class App:
             plan,
             agent=make_agent(self._config, self._inputs.agent),
             scorer=make_scorer(self._config, self._plugins, self._inputs.reward),
+        )
+
+    def _starting_point(self) -> tuple[Path, CheckpointState] | None:
+        config = self._config
+        return self._checkpoints.starting_point(
+            resume=config.train.resume, config_digest=config_digest(config)
         )
 
     def _val_tasks(self) -> list[Task]:
