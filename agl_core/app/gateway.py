@@ -56,7 +56,9 @@ async def serve_gateway(
         StoreError: the store stays away, or what was left could not be written to it.
     """
     key = shared_key()
-    options = GatewayOptions(host=host, port=port, api_key=agent_key(key), restartable=True)
+    options = GatewayOptions(
+        host=host, port=port, api_key=agent_key(key), operator_key=key, restartable=True
+    )
     gateway = GatewayServer(store, options)
     control = GatewayControl(gateway, key)
     await store.open()

@@ -34,6 +34,8 @@ class GatewayOptions:
     recording: RecordingOptions = field(default_factory=RecordingOptions)
     api_key: str = ""
     """Bearer token of the agents; one that nobody else has when empty."""
+    operator_key: str = ""
+    """Opens the metrics too, and nothing else: whoever watches holds no key of an agent's."""
     restartable: bool = False
     """Attempts may have begun in an earlier life of this gateway: calls of an attempt that it does
     not know fail as the engine's fault, so that the attempt is tried again."""
@@ -81,6 +83,7 @@ class GatewayServer:
             proxy=self._proxy,
             traces=TraceIngest(store, self._attempts, losses=self.losses),
             losses=self.losses,
+            operator_key=self._options.operator_key,
         )
         self._server: GuestServer | None = None
         self._url = ""

@@ -36,6 +36,8 @@ class Endpoints:
     proxy: Proxy
     traces: TraceIngest
     losses: Losses
+    operator_key: str = ""
+    """Opens the metrics too."""
     control: asgi.App | None = None
     """Methods below `PREFIX`, behind a key of their own."""
 
@@ -58,16 +60,17 @@ class Endpoints:
         if self.control is not None and raw_path.startswith(_CONTROL):
             await self.control(scope, receive, send)
             return
-        self._authorise(headers)
-        target = parse_path(raw_path)
         method: str = scope["method"]
+        metrics = raw_path == b"/metrics" and method == "GET"
+        self._authorise(headers, also=self.operator_key if metrics else "")
+        target = parse_path(raw_path)
         if target is not None and target.path == _CHAT and method == "POST":
             await self._chat(target, headers, receive, send)
         elif target is not None and target.path == "/models" and method == "GET":
             await asgi.respond(send, 200, self._models())
         elif target is not None and target.path == "/traces" and method == "POST":
             await self.traces.serve(target, headers, receive, send)
-        elif raw_path == b"/metrics" and method == "GET":
+        elif metrics:
             await asgi.respond(
                 send, 200, self._metrics(), headers=((b"content-type", CONTENT_TYPE),)
             )
@@ -76,9 +79,10 @@ class Endpoints:
             message = f"The gateway serves no {method} {path}: use POST .../v1{_CHAT}"
             raise Problem(404, "not_found", message)
 
-    def _authorise(self, headers: list[tuple[bytes, bytes]]) -> None:
+    def _authorise(self, headers: list[tuple[bytes, bytes]], *, also: str) -> None:
         given = next((value for name, value in headers if name == b"authorization"), b"")
-        if not hmac.compare_digest(given, f"Bearer {self.api_key}".encode()):
+        keys = [key for key in (self.api_key, also) if key]
+        if not any(hmac.compare_digest(given, f"Bearer {key}".encode()) for key in keys):
             message = "Wrong API key: send 'Authorization: Bearer' with the api_key of this run"
             raise Problem(401, "invalid_api_key", message)
 

@@ -7,13 +7,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 import agl_core as agl
+from agl_core.app.gateway import serve_gateway
 from agl_core.errors import ConfigError
 from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.gateway.control import GatewayControl
 from agl_core.serving.keys import agent_key
+from agl_core.store.memory import MemoryStore
 from agl_core.store.sqlite import SqliteStore
 from tests.core.app.conftest import Bench, speak
 
@@ -105,6 +108,29 @@ def test_a_wrong_key_ends_the_run_before_it_begins(
     monkeypatch.setenv("AGL_API_KEY", "another")
     with pytest.raises(ConfigError, match="wrong key"):
         asyncio.run(site.train(bench, two))
+
+
+async def test_the_shared_key_opens_the_metrics_and_no_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AGL_API_KEY", KEY)
+    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    served = serve_gateway(MemoryStore(), host="127.0.0.1", port=0, ready=address.set_result)
+    serving = asyncio.create_task(served)
+    url = await address
+    async with aiohttp.ClientSession() as session:
+
+        async def status(path: str, key: str) -> int:
+            bearer = {"authorization": f"Bearer {key}"}
+            async with session.get(url + path, headers=bearer) as reply:
+                return reply.status
+
+        assert await status("/metrics", KEY) == 200
+        assert await status("/metrics", agent_key(KEY)) == 200
+        assert await status("/metrics", "") == 401
+        assert await status("/v1/models", KEY) == 401
+    serving.cancel()
+    await asyncio.wait({serving})
 
 
 def test_an_evaluation_stays_in_this_process(bench: Bench) -> None:
