@@ -102,7 +102,10 @@ def _serve_fleet(config: RunConfig, processes: int, *, debug: bool) -> None:
             "killed": record.killed,
         }
         shown = counts({name: count for name, count in workers.items() if count})
-        _say(f"{record.ended} attempts ended, workers {shown or 'sound'}", record.losses.counts)
+        _say(
+            f"{record.ended} attempts ended, workers replaced: {shown or 'none'}",
+            record.losses.counts,
+        )
 
 
 def _say(what: str, lost: Mapping[str, int]) -> None:

@@ -131,7 +131,7 @@ def test_a_run_in_five_processes_equals_one_in_one(pieces: Pieces) -> None:
         with within_ten_seconds():
             assert process.interrupt() == 130, process.said
             until_gone(workers)
-    assert "24 attempts ended, workers sound, lost nothing" in runner.said
+    assert "24 attempts ended, workers replaced: none, lost nothing" in runner.said
     assert_equal_runs(report_of(config), train_whole(pieces.directory, config))
     again, _ = pieces.serve()
     assert again.popen.poll() is None

@@ -22,10 +22,11 @@ from agl_core.cli.store.selection import (
     store_argument,
 )
 from agl_core.cli.tree import excerpt
+from agl_core.errors import ConfigError
 from agl_core.interfaces import Store
 from agl_core.store.locate import locate_store
 from agl_core.store.paging import rollout_pages
-from agl_core.types import Rollout
+from agl_core.types import Rollout, RolloutQuery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,8 @@ def command(
 
     async def read() -> Listing:
         async with reading(state, address) as store:
+            if before is not None and not await store.rollouts(RolloutQuery(ids=(before,))):
+                raise ConfigError(f"There is no rollout {before!r} in {target!r}")
             return await listing(store, filters, limit=limit, before=before)
 
     found = asyncio.run(read())

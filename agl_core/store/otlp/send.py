@@ -143,8 +143,9 @@ class _Batch:
             asked = float(asked_s) if asked_s.isdigit() else 0.0
             await self._pause(min(max(wait_s, asked), _LONGEST_PAUSE_S))
         raise StoreError(
-            f"The collector at {self._url} did not take the spans ({problem}) after "
-            f"{self._sent.attempts} attempts: check its address and headers, and send again"
+            f"The collector at {self._url} did not take the spans ({problem}); "
+            f"{self._sent.attempts} attempts were sent before: check its address and headers, and "
+            f"send again"
         )
 
     def _take(self, answer: bytes) -> None:

@@ -58,7 +58,7 @@ def test_several_processes_are_watched_and_told_of(agl, monkeypatch, tmp_path):
     monkeypatch.setattr(fleet, "Fleet", Watched)
     result = agl("runner", "run.toml", "--processes", "3")
     assert result.exit_code == 0, result.output
-    assert "runner: 9 attempts ended, workers died=2, lost late_span=1" in result.stdout
+    assert "runner: 9 attempts ended, workers replaced: died=2, lost late_span=1" in result.stdout
     assert made[0]._options.processes == 3
 
 

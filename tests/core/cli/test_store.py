@@ -103,6 +103,9 @@ async def test_pages_go_back_in_time(agl, run):
     assert f"2 of 5 shown; before them: --before {ids[3]}" in newest.stdout
     earlier = await in_thread(agl, "store", "ls", directory, "--limit", 2, "--before", ids[3])
     assert listed(earlier, ids) == [1, 2]
+    unknown = await in_thread(agl, "store", "ls", directory, "--before", "nope")
+    assert unknown.exit_code == 2
+    assert "There is no rollout 'nope'" in unknown.output
 
 
 async def test_a_listing_is_also_data(agl, run):
