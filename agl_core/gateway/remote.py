@@ -136,17 +136,19 @@ class RemoteGateway:
 
     async def stop(self) -> None:
         """Take leave and close all connections; idempotent. The gateway goes on."""
-        watching, self._watching = self._watching, None
-        if watching is not None:
-            watching.cancel()
-            await asyncio.wait({watching})
-            self._services.clear()
-            try:
-                await asyncio.wait_for(self._tell(), _FAREWELL_S)
-            except (AglError, asyncio.TimeoutError) as error:
-                _log.warning("The gateway at %s was not told of the end: %s", self.url, error)
-        await self._backends.stop()
-        await self._peer.close()
+        try:
+            watching, self._watching = self._watching, None
+            if watching is not None:
+                watching.cancel()
+                await asyncio.wait({watching})
+                self._services.clear()
+                try:
+                    await asyncio.wait_for(self._tell(), _FAREWELL_S)
+                except (AglError, asyncio.TimeoutError) as error:
+                    _log.warning("The gateway at %s was not told of the end: %s", self.url, error)
+            await self._backends.stop()
+        finally:
+            await self._peer.close()
 
     async def route(self, policy: Policy, backend: Backend) -> None:
         """Serve `policy` from `backend`; calling again replaces the version or the backend.

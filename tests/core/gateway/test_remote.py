@@ -507,3 +507,21 @@ async def test_a_call_after_the_deadline_is_told_so(site):
     await runner.open(claim.rollout, past)
     status, body = await site.ask(claim)
     assert (status, body["error"]["code"]) == (504, "deadline_exceeded")
+
+
+async def test_connections_are_closed_even_when_the_leave_is_interrupted(site, monkeypatch):
+    remote = await site.trainer()
+    session = remote._peer._session()
+    begun = asyncio.Event()
+
+    async def hang():
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(remote._backends, "stop", hang)
+    stopping = asyncio.create_task(remote.stop())
+    await begun.wait()
+    stopping.cancel()
+    await asyncio.wait({stopping})
+    assert session.closed
+    monkeypatch.undo()
