@@ -158,8 +158,13 @@ class Router:
         """Route for a caller: by its agent, else by the model it asks for, else by ``*``.
 
         Raises:
-            Problem: 404; nothing serves it.
+            Problem: 404, nothing serves it; 503, nothing is served at all.
         """
+        if not self._routes:
+            message = (
+                "The gateway serves no policy: no trainer has begun, or the last one has ended"
+            )
+            raise Problem(503, "no_policy", message, retry=True)
         routes = self._routes.values()
         named = (r for r in routes if agent and r.policy.serves(agent))
         asked = (r for r in routes if model in (r.policy.name, r.policy.model) and model)

@@ -20,9 +20,15 @@ _TIMEOUT_S = 600.0
 
 @click.command(short_help="Serve trained weights to any OpenAI client.")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False))
-@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8000, show_default=True, help="0: one the system chooses.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Where the weights lie; auto: the GPU where there is one.",
+)
 def command(directory: str, host: str, port: int, device: str) -> None:
     """Serve the weights in DIRECTORY as OpenAI chat completions until interrupted.
 

@@ -191,3 +191,9 @@ async def test_a_taken_port_is_a_config_error(world: Any) -> None:
     port = int(world.gateway.url.rsplit(":", 1)[1])
     with pytest.raises(ConfigError, match=str(port)):
         await GatewayServer(world.store, GatewayOptions(port=port)).start()
+
+
+def test_a_gateway_without_any_policy_does_not_blame_the_agent() -> None:
+    with pytest.raises(Problem, match="no trainer") as refused:
+        router().find("writer", "m")
+    assert (refused.value.status, refused.value.retry) == (503, True)
