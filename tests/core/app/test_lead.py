@@ -183,11 +183,13 @@ async def test_a_run_that_loses_its_lead_ends(bench: Bench) -> None:
         if not taken.is_set():  # an attempt that a busy machine loses is run again
             store = SqliteStore(path)
             await store.open()
-            with pytest.raises(LeadHeldError) as refused:
-                await store.lead("usurper", lease_s=600)
-            await usurp(store, refused.value.holder)
-            await store.close()
-            taken.set()
+            try:
+                with pytest.raises(LeadHeldError) as refused:
+                    await store.lead("usurper", lease_s=600)
+                await usurp(store, refused.value.holder)
+                taken.set()
+            finally:
+                await store.close()
         return await two_agents(task)
 
     app = bench.app(

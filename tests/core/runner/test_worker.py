@@ -349,8 +349,9 @@ async def test_a_hung_thread_is_abandoned_and_costs_no_capacity(store, run_all, 
     assert runner.abandoned == 2
     release.set()
     await asyncio.to_thread(late.wait)
+    theirs = {f"agl-{attempt.id}" for attempt in attempts}
     for thread in threading.enumerate():
-        if thread.name.startswith("agl-"):
+        if thread.name in theirs:
             await asyncio.to_thread(thread.join)
     assert runner.abandoned == 0
     assert runner.losses.counts == {"abandoned_thread": 2, "late_reward": 2}
