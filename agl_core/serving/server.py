@@ -17,6 +17,9 @@ _IDLE_S: Final = 600
 """Seconds an idle client connection is kept: agents think and run tools between calls."""
 
 
+_HANDLES: Final = 64
+
+
 class GuestServer(uvicorn.Server):
     """A server that leaves signals to its host and tells when it listens."""
 
@@ -48,7 +51,8 @@ class GuestServer(uvicorn.Server):
 
     async def start(self, listener: socket.socket) -> None:
         """Serve in the background; returns once connections are accepted."""
-        self._serving = asyncio.create_task(self.serve(sockets=[listener]), name="agl-server")
+        listeners = [listener, *(listener.dup() for _ in range(_more_listeners()))]
+        self._serving = asyncio.create_task(self.serve(sockets=listeners), name="agl-server")
         listening = asyncio.create_task(self._listening.wait())
         await asyncio.wait({self._serving, listening}, return_when=asyncio.FIRST_COMPLETED)
         listening.cancel()
@@ -60,6 +64,16 @@ class GuestServer(uvicorn.Server):
         self.should_exit = True
         if self._serving is not None:
             await self._serving
+
+
+def _more_listeners() -> int:
+    """How many handles of one socket listen beside it.
+
+    asyncio takes every connection that waits, in one turn of the loop. libuv, and so uvloop, takes
+    one per handle (since libuv 1.45). A turn is long where many calls are under way: with one
+    handle, those who have connected already are served turn after turn while others wait.
+    """
+    return 0 if isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop) else _HANDLES - 1
 
 
 def bind(host: str, port: int) -> socket.socket:
