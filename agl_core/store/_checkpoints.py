@@ -29,6 +29,7 @@ class Checkpoints:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="agl-store-checkpoints")
         self._rows = 0.0
         self._running: asyncio.Future[None] | None = None
+        self._stopped = False
 
     def written(self, rows: float) -> None:
         """Learn that about so many rows were committed."""
@@ -37,7 +38,7 @@ class Checkpoints:
             self._begin()
 
     def _begin(self) -> None:
-        if self._rows >= _ROWS:
+        if self._rows >= _ROWS and not self._stopped:
             self._rows = 0.0
             loop = asyncio.get_running_loop()
             self._running = loop.run_in_executor(self._thread, self._checkpoint)
@@ -49,8 +50,9 @@ class Checkpoints:
         self._begin()
 
     async def stop(self) -> None:
-        """Wait for the one that runs."""
-        while self._running is not None:
+        """Wait for the one that runs; no other is begun. Closing the file makes the last one."""
+        self._stopped = True
+        if self._running is not None:
             await asyncio.wait([self._running])
         self._thread.shutdown()
 
