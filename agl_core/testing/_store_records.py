@@ -15,6 +15,8 @@ from agl_core.testing._guard import ContractSuite
 from agl_core.types import (
     LLM,
     AttemptStatus,
+    Failure,
+    FailureKind,
     Ingest,
     Limits,
     PromptTemplate,
@@ -59,9 +61,11 @@ class RecordRules(ContractSuite):
         assert await store.spans(ids) == [*ordered, other]
 
     async def test_spans_of_one_attempt_can_be_told_apart(self, store: StoreLifecycle) -> None:
-        first = await sample.begin(store, limits=sample.short(max_attempts=2))
+        first = await sample.begin(store, limits=Limits(max_attempts=2))
         early = sample.span(first, sequence=7)
         assert await store.add_spans([early]) == Ingest(accepted=1)
+        failure = Failure(kind=FailureKind.ENGINE, message="away")
+        await store.finish(first.attempt.id, status=AttemptStatus.FAILED, failure=failure)
         (second,) = await store.claim("w2", timeout_s=self.patience_s)
         late = sample.span(second, sequence=1)
         await store.add_spans([late])
