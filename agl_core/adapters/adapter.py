@@ -45,29 +45,48 @@ class TrajectoryAdapter:
     def adapt(self, record: AttemptRecord) -> AdaptedAttempt:
         """See `agl_core.interfaces.Adapter.adapt`."""
         joined = join(record, agents=self._selector, policies=self._policies)
-        samples = {agent: link(calls) for agent, calls in _trained_calls(joined).items()}
-        credited = credit(joined, samples, channel_weights=self._weights)
-        rollout = record.rollout
-        return AdaptedAttempt(
-            rollout_id=rollout.id,
-            attempt_id=record.attempt.id,
-            group_id=rollout.group_id,
-            task_id=rollout.task.id,
-            trajectories={
-                agent: trajectories(of_agent, rollout=rollout, rewards=credited.aimed)
-                for agent, of_agent in samples.items()
-            },
-            returns=credited.returns,
-            score=credited.score,
-            channels=credited.channels,
-            calls=len(joined.calls),
-            seen=joined.seen,
-            losses=joined.losses,
-        )
+        return assemble(joined, _trained_calls(joined), channel_weights=self._weights)
 
     def check(self, seen: Collection[str]) -> None:
         """See `agl_core.interfaces.Adapter.check`."""
         self._selector.check(seen)
+
+
+def assemble(
+    joined: JoinedAttempt,
+    by_agent: Mapping[str, Sequence[JoinedCall]],
+    *,
+    channel_weights: Mapping[str, float],
+) -> AdaptedAttempt:
+    """Link the chosen calls, credit them and cut them into trajectories.
+
+    Args:
+        joined: The attempt.
+        by_agent: The calls to take by agent, in causal order.
+        channel_weights: Weight of each reward channel, 1 when left out.
+
+    Raises:
+        RewardError: see `credit`.
+    """
+    samples = {agent: link(calls) for agent, calls in by_agent.items()}
+    credited = credit(joined, samples, channel_weights=channel_weights)
+    rollout = joined.record.rollout
+    return AdaptedAttempt(
+        rollout_id=rollout.id,
+        attempt_id=joined.record.attempt.id,
+        group_id=rollout.group_id,
+        task_id=rollout.task.id,
+        trajectories={
+            agent: trajectories(of_agent, rollout=rollout, rewards=credited.aimed)
+            for agent, of_agent in samples.items()
+        },
+        returns=credited.returns,
+        score=credited.score,
+        channels=credited.channels,
+        calls=len(joined.calls),
+        seen=joined.seen,
+        losses=joined.losses,
+    )
 
 
 def _trained_calls(joined: JoinedAttempt) -> dict[str, list[JoinedCall]]:

@@ -165,9 +165,7 @@ class _Join:
         return traced or sent
 
     def _trained(self, call: ModelCall, agent: str) -> bool:
-        if not self._training or not self._agents.matches(agent):
-            return False
-        if not call.trainable:
+        if not (self._training and self._agents.matches(agent) and call.trainable):
             return False
         policy = next((policy for policy in self._policies if policy.name == call.policy), None)
         if policy is None:
@@ -188,8 +186,8 @@ class _Join:
             if self._succeeded and joined.trained:
                 reason = call.error or "the answer was cut off before its end"
                 raise CaptureError(
-                    f"{self._describe(call.id, joined.agent)} is incomplete ({reason}): let the agent read every answer to its "
-                    f"end, or let the attempt fail"
+                    f"{self._describe(call.id, joined.agent)} is incomplete ({reason}): let "
+                    f"the agent read every answer to its end, or let the attempt fail"
                 )
             self._losses.add("calls_incomplete")
             return False

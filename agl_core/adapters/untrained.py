@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from agl_core.adapters.credit import credit
+from agl_core.adapters.adapter import assemble
 from agl_core.adapters.join import JoinedCall, join
 from agl_core.adapters.select import AgentSelector
-from agl_core.adapters.tree import link, trajectories
 from agl_core.interfaces import AdaptedAttempt, AttemptRecord
 from agl_core.types import ModelCall, Policy
 
@@ -39,25 +38,7 @@ def adapt_untrained(
             by_agent[call.agent].append(call)
         else:
             joined.losses.add("calls_without_tokens")
-    samples = {agent: link(calls) for agent, calls in by_agent.items()}
-    credited = credit(joined, samples, channel_weights=channel_weights)
-    rollout = record.rollout
-    return AdaptedAttempt(
-        rollout_id=rollout.id,
-        attempt_id=record.attempt.id,
-        group_id=rollout.group_id,
-        task_id=rollout.task.id,
-        trajectories={
-            agent: trajectories(of_agent, rollout=rollout, rewards=credited.aimed)
-            for agent, of_agent in samples.items()
-        },
-        returns=credited.returns,
-        score=credited.score,
-        channels=credited.channels,
-        calls=len(joined.calls),
-        seen=joined.seen,
-        losses=joined.losses,
-    )
+    return assemble(joined, by_agent, channel_weights=channel_weights)
 
 
 def _has_tokens(call: ModelCall) -> bool:
