@@ -9,12 +9,9 @@ import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
-
-from agl_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,16 +73,12 @@ def write_json(value: Any, target: str) -> None:
     """
     from agl_core.training.document import document  # noqa: PLC0415
 
-    text = document(value).decode()
+    text = document(value)
     if target == STDOUT:
         click.echo(json.dumps(json.loads(text), indent=2))
         return
-    path = Path(target)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{text}\n", encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise ConfigError(f"--json {target!r} cannot be written: {error.strerror}") from error
+    with writing(target, option="--json") as stream:
+        stream.write(text + b"\n")
 
 
 @contextmanager

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from agl_core.errors import ConfigError
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @contextmanager
 def whole_file(target: str | Path, *, told: str = "File") -> Generator[BinaryIO, None, None]:
     """Write a file, making its folder; a failure leaves what was there before.
+
+    What a link leads to is written, and what is no file, such as a pipe or a device, as it comes.
 
     Args:
         target: The file.
@@ -22,15 +27,28 @@ def whole_file(target: str | Path, *, told: str = "File") -> Generator[BinaryIO,
         ConfigError: it cannot be written.
     """
     path = Path(target)
-    part = path.with_name(f"{path.name}.part")
+    plain = path.is_file() or not path.exists()
+    if plain:
+        path = path.resolve()
+    part = path.with_name(f"{path.name}.part") if plain else path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         stream = part.open("wb")
     except OSError as error:
-        raise ConfigError(f"{told} {str(target)!r} cannot be written: {error.strerror}") from error
+        raise _unwritable(target, told, error) from error
     try:
         with stream:
             yield stream
-        part.replace(path)
+        if plain:
+            part.replace(path)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise _unwritable(target, told, error) from error
     finally:
-        part.unlink(missing_ok=True)
+        if plain:
+            part.unlink(missing_ok=True)
+
+
+def _unwritable(target: str | Path, told: str, error: OSError) -> ConfigError:
+    return ConfigError(f"{told} {str(target)!r} cannot be written: {error.strerror}")
