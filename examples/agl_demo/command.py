@@ -72,7 +72,7 @@ def command(*, writer: str, overrides: tuple[str, ...], json_file: str | None) -
     after = evaluate_afresh(directory, directory / "checkpoints" / Path(report.best).name)
     wall_s = time.perf_counter() - started
     figures = {"model": writer, **demo_figures(report, after, wall_s=wall_s)}
-    _show(console, config, report, figures)
+    _show(console, report, figures)
     if json_file is not None:
         write_json(figures, json_file)
 
@@ -145,10 +145,10 @@ def _plain(estimate: Estimate) -> dict[str, float]:
     return msgspec.to_builtins(estimate)
 
 
-def _show(console: Console, config: RunConfig, report: Report, figures: dict[str, Any]) -> None:
+def _show(console: Console, report: Report, figures: dict[str, Any]) -> None:
     writer, planner = figures["agents"]["writer"], report.policies["planner"]
     console.rule("one held-out task, before and after")
-    for text in transcripts(config, report):
+    for text in transcripts(report):
         console.print(text, markup=False, highlight=False)
     console.rule("held-out tasks answered right, with 95 % intervals")
     for label in ("before", "after"):

@@ -3,59 +3,54 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 from agl_core.app.run import EVALUATIONS
 from agl_core.builtin import load_plugins
-from agl_core.config import RunConfig
+from agl_core.errors import ConfigError
 from agl_core.interfaces import Store
-from agl_core.types import Report, Rollout, RolloutQuery, RolloutStatus, Span
+from agl_core.store.locate import StoreAddress, locate_store, open_for_reading
+from agl_core.types import Mode, Report, Rollout, RolloutQuery, RolloutStatus, Span
 from agl_demo import world
 
 
-def transcripts(config: RunConfig, report: Report) -> list[str]:
+def transcripts(report: Report) -> list[str]:
     """The first task that was answered wrong before and right after, as it went both times."""
-    return asyncio.run(_transcripts(config, Path(report.directory)))
+    directory = Path(report.directory)
+    try:
+        training, evaluation = (locate_store(each) for each in (directory, directory / EVALUATIONS))
+    except ConfigError as error:
+        return [f"(no transcript: {error})"]
+    return asyncio.run(_transcripts(report.run_id, training, evaluation))
 
 
-async def _transcripts(config: RunConfig, directory: Path) -> list[str]:
+async def _transcripts(run_id: str, training: StoreAddress, evaluation: StoreAddress) -> list[str]:
+    plugins = load_plugins(training.plugins)
     async with (
-        _store(config, directory) as training,
-        _store(config, directory / EVALUATIONS) as evaluations,
+        open_for_reading(training, plugins) as before,
+        open_for_reading(evaluation, plugins) as after,
     ):
-        wrong = await _answered(training, RolloutQuery(mode="val"), right=False)
+        wrong = await _answered(before, run_id, "val", right=False)
         wrong = {task: rollout for task, rollout in wrong.items() if rollout.step == 0}
-        right = await _answered(evaluations, RolloutQuery(mode="test"), right=True)
+        right = await _answered(after, run_id, "test", right=True)
         task = next((task for task in wrong if task in right), None)
         if task is None:
             return ["(no recorded task was answered wrong before and right after)"]
         return [
-            _text("before", wrong[task], await training.spans([wrong[task].id])),
-            _text("after", right[task], await evaluations.spans([right[task].id])),
+            _text("before", wrong[task], await before.spans([wrong[task].id])),
+            _text("after", right[task], await after.spans([right[task].id])),
         ]
 
 
-@asynccontextmanager
-async def _store(config: RunConfig, directory: Path) -> AsyncGenerator[Store]:
-    stores = load_plugins(config.plugins).registry("stores")
-    store = stores.create(config.store.name, config.store, directory)
-    await store.open()
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-async def _answered(store: Store, query: RolloutQuery, *, right: bool) -> dict[str, Rollout]:
+async def _answered(store: Store, run_id: str, mode: Mode, *, right: bool) -> dict[str, Rollout]:
     """Each task's first recorded rollout that was answered right, or wrong."""
     found: dict[str, Rollout] = {}
+    query = RolloutQuery(run_id=run_id, mode=mode, statuses=(RolloutStatus.SUCCEEDED,))
     for rollout in await store.rollouts(query):
-        if rollout.status is RolloutStatus.SUCCEEDED:
-            task = world.PriceTask(**rollout.task.input)
-            if bool(world.reward(task, rollout.attempts[-1].output)) is right:
-                found.setdefault(rollout.task.id, rollout)
+        task = world.PriceTask(**rollout.task.input)
+        if bool(world.reward(task, rollout.attempts[-1].output)) is right:
+            found.setdefault(rollout.task.id, rollout)
     return found
 
 
