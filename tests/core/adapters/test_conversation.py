@@ -176,10 +176,11 @@ def test_what_was_thought_is_kept_and_nothing_is_empty_text():
 
 def test_the_last_try_of_a_call_is_the_call():
     script = ScriptedAttempt()
-    script.call("writer", [1], [2], tries=1, superseded=True)
-    (span,) = [span for span in script.spans if span.call is not None]
-    calls = [span.call]
-    assert calls_by_id(calls) == {}
+    for tries, superseded in ((2, False), (1, False), (3, True)):
+        script.call("writer", [1], [2], id="ca", tries=tries, superseded=superseded)
+    calls = [span.call for span in script.spans if span.call is not None]
+    assert [call.tries for call in calls_by_id(calls).values()] == [2]
+    assert calls_by_id(calls[2:]) == {}
 
 
 @given(
