@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from agl_core.errors import EngineError
+from agl_core.gateway.headers import answered, passed_on
 from agl_core.gateway.problems import Problem
 from agl_core.interfaces import Backend
 from agl_core.serving import asgi
@@ -77,13 +78,9 @@ class BackendServer:
         except Problem as problem:
             await asgi.respond(send, problem.status, problem.body())
             return
-        headers = {
-            name: value.decode("latin-1")
-            for raw, value in scope["headers"]
-            if asgi.travels(name := raw.decode("latin-1"))
-        }
         answer = _Answer(send)
-        answering = asyncio.create_task(answer.forward(backend, body, headers))
+        forwarding = answer.forward(backend, body, passed_on(scope["headers"]))
+        answering = asyncio.create_task(forwarding)
         leaving = asyncio.create_task(asgi.client_leaves(receive))
         ending = asyncio.create_task(self._ending.wait())
         try:
@@ -123,12 +120,11 @@ class _Answer:
             await self.refuse(str(error))
             return
         try:
-            passed = {name.lower(): value for name, value in reply.headers.items()}
-            kind = passed.get("content-type", "application/json")
-            head = {name: value for name, value in passed.items() if asgi.travels(name)}
-            lines = [(name.encode(), value.encode()) for name, value in head.items()]
+            given = {name.lower(): value for name, value in reply.headers.items()}
+            kind = given.get("content-type", "application/json")
+            head = answered(given, {"content-type": kind})
             self._started = True
-            await asgi.start(self._send, reply.status, [(b"content-type", kind.encode()), *lines])
+            await asgi.start(self._send, reply.status, head)
             async for chunk in reply.body():
                 await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})

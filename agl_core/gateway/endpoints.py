@@ -10,6 +10,7 @@ import msgspec
 
 from agl_core.gateway.attempts import UNKNOWN, Attempts, OpenAttempt
 from agl_core.gateway.dialects.chat import ChatRequest
+from agl_core.gateway.headers import passed_on
 from agl_core.gateway.metrics import CONTENT_TYPE
 from agl_core.gateway.problems import Problem
 from agl_core.gateway.proxy import Proxy, answer
@@ -124,12 +125,7 @@ class Endpoints:
         except Problem as problem:
             self._refused(identity, attempt, problem)
             raise
-        passed = {
-            name: value.decode("latin-1")
-            for raw, value in headers
-            if asgi.travels(name := raw.decode("latin-1"))
-        }
-        call = attempt.begin(identity, request, passed)
+        call = attempt.begin(identity, request, passed_on(headers))
         await self.proxy.serve(call, route, receive, send)
 
     def _accept(

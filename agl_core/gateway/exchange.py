@@ -15,6 +15,7 @@ from agl_core.gateway.attempts import Call
 from agl_core.gateway.capture import Answer, error_text
 from agl_core.gateway.dialects import chat
 from agl_core.gateway.dialects.chat_answer import Payload
+from agl_core.gateway.headers import answered
 from agl_core.gateway.problems import Problem
 from agl_core.gateway.replay import Recorded
 from agl_core.gateway.routing import Route
@@ -28,7 +29,6 @@ _ERROR: Final = 400
 _SPARE_S: Final = 1.0
 """Added to the backend's time limit: the gateway ends the call at its deadline itself."""
 _EVENT_STREAM: Final = "text/event-stream"
-_LINE_BREAKS: Final = {ord("\r"): " ", ord("\n"): " "}
 
 
 @dataclass(slots=True)
@@ -110,9 +110,8 @@ class Exchange:
         return body
 
     def _head(self, headers: Mapping[str, str], kind: str) -> list[tuple[bytes, bytes]]:
-        passed = {name: value for name, value in headers.items() if asgi.travels(name)}
-        passed |= {"content-type": kind, HEADER_CALL: quote(self.call.id, safe="")}
-        return [(_header(name), _header(value)) for name, value in passed.items()]
+        call_id = quote(self.call.id, safe="", errors="surrogatepass")
+        return answered(headers, {"content-type": kind, HEADER_CALL: call_id})
 
     async def _plain(self, reply: BackendReply, head: asgi.RawHeaders, send: asgi.Send) -> None:
         body = b"".join([chunk async for chunk in reply.body()])
@@ -179,11 +178,6 @@ class Exchange:
             request = self.call.request
             data = chunk.stripped_chunk(request.wants, model=request.model)
         return render(data, name=event.name) if data else b""
-
-
-def _header(text: str) -> bytes:
-    """The bytes that HTTP clients read the text from; a line break would begin another header."""
-    return text.translate(_LINE_BREAKS).encode("utf-8", "surrogateescape")
 
 
 def _error_of(body: bytes) -> str:

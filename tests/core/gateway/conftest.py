@@ -68,7 +68,11 @@ class World:
 
     def headers(self, attempt: Attempt, agent: str = "writer", **more: str) -> dict[str, str]:
         named = {"rollout": attempt.rollout_id, "attempt": attempt.id, "agent": agent, **more}
-        given = {f"x-agl-{k.replace('_', '-')}": quote(v) for k, v in named.items() if v}
+        given = {
+            f"x-agl-{k.replace('_', '-')}": quote(v, errors="surrogatepass")
+            for k, v in named.items()
+            if v
+        }
         return {"Authorization": f"Bearer {self.gateway.api_key}", **given}
 
     def post(self, headers: dict[str, str], *, path: str = "/v1/chat/completions", **body: Any):

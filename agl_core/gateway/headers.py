@@ -1,0 +1,30 @@
+"""Headers on their way through the gateway, in either direction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from agl_core.serving import asgi
+
+_LINE_BREAKS: Final = {ord("\r"): " ", ord("\n"): " "}
+
+
+def passed_on(headers: asgi.RawHeaders) -> dict[str, str]:
+    """A client's headers, as a backend is sent them."""
+    return {
+        name: value.decode("latin-1")
+        for raw, value in headers
+        if asgi.travels(name := raw.decode("latin-1"))
+    }
+
+
+def answered(headers: Mapping[str, str], ours: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """A backend's headers, as a client is sent them, and `ours`; all named in lower case."""
+    passed = {name: value for name, value in headers.items() if asgi.travels(name)}
+    return [(_encoded(name), _encoded(value)) for name, value in (passed | dict(ours)).items()]
+
+
+def _encoded(text: str) -> bytes:
+    """The bytes that HTTP clients read the text from; a line break would begin another header."""
+    return text.translate(_LINE_BREAKS).encode("utf-8", "surrogateescape")
