@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from msgspec.structs import replace
 
 from agl_core import semconv
-from agl_core.store.otlp.values import Malformed, integer, plain_attributes, sequence
+from agl_core.store.otlp.values import Malformed, integer, mapping, plain_attributes, sequence
 from agl_core.types import Reward, RewardTarget, Span, SpanKind, SpanStatus, finite_number
 
 _SPAN_ID: Final = re.compile(r"[0-9a-fA-F]{16}")
@@ -107,33 +107,29 @@ def decode(request: Any, *, sender: Sender | None = None) -> Decoded:
 
 def _raw_spans(request: Any) -> Iterator[tuple[dict[str, Any], str, Any]]:
     """Every span with the attributes of its resource and the name of its scope."""
-    for of_resource in sequence(_mapping(request, "request").get("resourceSpans"), where="request"):
-        block = _mapping(of_resource, "resourceSpans")
-        resource = _mapping(block.get("resource") or {}, "resource")
+    for of_resource in sequence(
+        mapping(request, where="request").get("resourceSpans"), where="request"
+    ):
+        block = mapping(of_resource, where="resourceSpans")
+        resource = mapping(block.get("resource") or {}, where="resource")
         attributes = plain_attributes(resource.get("attributes"), where="resource")
         for of_scope in sequence(block.get("scopeSpans"), where="scopeSpans"):
-            inner = _mapping(of_scope, "scopeSpans")
-            scope = _mapping(inner.get("scope") or {}, "scope").get("name")
+            inner = mapping(of_scope, where="scopeSpans")
+            scope = mapping(inner.get("scope") or {}, where="scope").get("name")
             for raw in sequence(inner.get("spans"), where="spans"):
                 yield attributes, scope if isinstance(scope, str) else "", raw
 
 
-def _mapping(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise Malformed(f"{where} is no mapping: {value!r:.200}")
-    return cast("dict[str, Any]", value)
-
-
 def _spans(raw: Any, resource: Mapping[str, Any], scope: str, sender: Sender) -> list[Span]:
     """The span and its events; nothing for the root that an export made."""
-    row = _mapping(raw, "span")
+    row = mapping(raw, where="span")
     otel_id = _id(row.get("spanId"), where="span")
     where = f"span {otel_id}"
     given = plain_attributes(row.get("attributes"), where=where)
     if given.get(semconv.AGL_KIND) == _ATTEMPT:
         return []
     own = given.get(semconv.AGL_SPAN)
-    status = _mapping(row.get("status") or {}, f"{where}.status")
+    status = mapping(row.get("status") or {}, where=f"{where}.status")
     start, end = _time(row, "startTimeUnixNano", where), _time(row, "endTimeUnixNano", where)
     if end < start:
         raise Malformed(f"{where} ends before it starts")
@@ -293,7 +289,7 @@ def _attributes(
 def _events(row: Mapping[str, Any], span: Span, where: str) -> Iterator[Span]:
     """Events are points in time inside the span: exceptions and messages."""
     for number, raw in enumerate(sequence(row.get("events"), where=where)):
-        event = _mapping(raw, f"event of {where}")
+        event = mapping(raw, where=f"event of {where}")
         at = _time(event, "timeUnixNano", where)
         yield Span(
             id=f"{span.id}_event{number}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -84,9 +83,9 @@ def plain(value: Any, *, where: str) -> Any:
         raise Malformed(f"{where} has the unknown type {kind!r}")
     try:
         return read(inner, where)
-    except (TypeError, ValueError, binascii.Error) as error:
-        if isinstance(error, Malformed):
-            raise
+    except Malformed:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:
         raise Malformed(f"{where} is no {kind}: {inner!r:.200}") from error
 
 
@@ -101,6 +100,17 @@ def sequence(value: Any, *, where: str) -> list[Any]:
     if not isinstance(value, list):
         raise Malformed(f"{where} is no list: {value!r:.200}")
     return cast("list[Any]", value)
+
+
+def mapping(value: Any, *, where: str) -> dict[str, Any]:
+    """A mapping.
+
+    Raises:
+        Malformed: it is something else.
+    """
+    if not isinstance(value, dict):
+        raise Malformed(f"{where} is no mapping: {value!r:.200}")
+    return cast("dict[str, Any]", value)
 
 
 def _string(value: Any, _: str) -> str:
@@ -137,12 +147,12 @@ def _double(value: Any, _: str) -> float:
 
 
 def _array(value: Any, where: str) -> list[Any]:
-    items = sequence(cast("dict[str, Any]", value).get("values"), where=where)
+    items = sequence(mapping(value, where=where).get("values"), where=where)
     return [plain(item, where=where) for item in items]
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:
-    return plain_attributes(cast("dict[str, Any]", value).get("values"), where=where)
+    return plain_attributes(mapping(value, where=where).get("values"), where=where)
 
 
 _READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {

@@ -343,6 +343,16 @@ def test_identity_is_read_from_span_resource_or_sender_and_must_agree():
     assert "says agl.attempt 'at', but was sent by 'other'" in other.refused[0]
 
 
+KINDS = ["stringValue", "boolValue", "intValue", "doubleValue", "bytesValue"]
+KINDS += ["arrayValue", "kvlistValue"]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["values", "key", "value"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
 WRONG = [
     {"spanId": "12"},
     {"spanId": "0" * 16},
@@ -365,6 +375,10 @@ WRONG = [
     {"attributes": [{"key": "a", "value": {"doubleValue": None}}]},
     {"attributes": [{"key": "a", "value": {"bytesValue": "?"}}]},
     {"attributes": [{"key": "a", "value": {"arrayValue": {"values": 1}}}]},
+    {"attributes": [{"key": "a", "value": {"arrayValue": [1]}}]},
+    {"attributes": [{"key": "a", "value": {"arrayValue": None}}]},
+    {"attributes": [{"key": "a", "value": {"kvlistValue": "x"}}]},
+    {"attributes": [{"key": "a", "value": {"doubleValue": 10**400}}]},
     {"attributes": [{"key": "a", "value": {"stringValue": "x", "intValue": "1"}}]},
     {"attributes": [{"key": "agl.kind", "value": {"stringValue": "cat"}}]},
     {"attributes": [{"key": "agl.kind", "value": {"stringValue": "reward"}}]},
@@ -386,6 +400,15 @@ def test_a_malformed_span_is_refused_by_itself(wrong):
     assert found.sources == [0, 2]
     assert found.received == 3
     assert len(found.refused) == 1
+
+
+@given(kind=st.sampled_from(KINDS), inner=JSON)
+def test_any_typed_value_is_read_or_refused_by_itself(kind, inner):
+    row = {**otel(1), "attributes": [{"key": "a", "value": {kind: inner}}]}
+
+    found = decode(body(row, otel(2)), sender=ME)
+
+    assert len(found.spans) + len(found.refused) == found.received == 2
 
 
 def test_several_targets_of_a_reward_are_refused():
