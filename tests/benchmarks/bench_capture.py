@@ -118,7 +118,3 @@ def run(*, rounds: int) -> None:
         harness.say(f"capture    {side:16s} {microseconds:6.1f} us")
     added = medians["handler_and_wire"] - medians["neither"]
     harness.write("capture", report | {"samples": samples, "medians": medians, "added_us": added})
-
-
-if __name__ == "__main__":
-    run(rounds=5)

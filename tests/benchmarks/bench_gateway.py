@@ -152,7 +152,3 @@ def _say(in_flight: int, side: str, row: dict[str, Any]) -> None:
         f"p50 {row['p50_ms'] or 0:8.2f} ms  cpu {row['cpu_us_per_request']:6.0f} us  "
         f"failures {row['failures']}"
     )
-
-
-if __name__ == "__main__":
-    run(rounds=5)

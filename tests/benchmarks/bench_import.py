@@ -43,7 +43,3 @@ def run(*, rounds: int) -> None:
             "ratios": {"import": harness.ratio(samples["ours"], samples[PEER])},
         },
     )
-
-
-if __name__ == "__main__":
-    run(rounds=9)

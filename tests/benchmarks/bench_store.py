@@ -59,7 +59,3 @@ def run(*, rounds: int) -> None:
             },
         },
     )
-
-
-if __name__ == "__main__":
-    run(rounds=5)

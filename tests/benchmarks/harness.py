@@ -22,7 +22,7 @@ ROOT = HERE.parents[1]
 RESULTS = ROOT / "docs" / "benchmarks"
 PEERS = ROOT / ".tox" / "bench-peers"
 
-OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUBOFFLINE": "1"}
+OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1"}
 """Keeps peers from the network, where they would wait for what they do not need here."""
 
 Samples = dict[str, list[float]]

@@ -1,6 +1,6 @@
 """Keeps a number of requests in flight over as many connections, on bare sockets.
 
-``load_client.py URL API_KEY IN_FLIGHT SECONDS [--stream]`` with one JSON list of header dictionaries
+``load_client.py URL API_KEY IN_FLIGHT SECONDS`` with one JSON list of header dictionaries
 on standard input, one per connection. Prints ``begin`` and ``end`` around the window, then requests
 and latencies in it as JSON, and how many of the connections were answered at all.
 """
@@ -52,12 +52,7 @@ class Connection(asyncio.Protocol):
             return
         head = self._buffer[:end].lower()
         length = head.partition(b"content-length: ")[2].partition(b"\r\n")[0]
-        whole = (
-            len(self._buffer) >= end + 4 + int(length)
-            if length
-            else self._buffer.endswith(b"0\r\n\r\n")
-        )
-        if whole and self._open:
+        if len(self._buffer) >= end + 4 + int(length) and self._open:
             now = time.perf_counter()
             self.ends.append(now)
             self.latencies.append(now - self._began)
@@ -98,7 +93,7 @@ async def load(options: argparse.Namespace, identities: list[dict[str, str]]) ->
         "temperature": 1.0,
         "max_tokens": 80,
     }
-    body = json.dumps(request | ({"stream": True} if options.stream else {})).encode()
+    body = json.dumps(request).encode()
     loop, parts = asyncio.get_running_loop(), urlsplit(options.url)
     connections: list[Connection] = []
     for number in range(options.in_flight):
@@ -143,7 +138,6 @@ def main() -> None:
     parser.add_argument("api_key")
     parser.add_argument("in_flight", type=int)
     parser.add_argument("seconds", type=float)
-    parser.add_argument("--stream", action="store_true")
     options = parser.parse_args()
     import uvloop
 

@@ -97,12 +97,18 @@ def _gateway(report: dict[str, Any]) -> Iterator[str]:
             f"{ours['cpu_us_per_request']:.0f} µs",
             f"{plain['cpu_us_per_request']:.0f} µs",
         )
+    ours, plain = (
+        report["medians"]["1000"][side]["clients_answered"] for side in ("ours", "plain")
+    )
+    yield ""
+    yield f"Of 1000 clients at once, agl-core answered {ours:.0f} and the plain proxy {plain:.0f}."
 
 
 def _capture(report: dict[str, Any]) -> Iterator[str]:
-    yield "What recording adds to a model call in the agent's process, of processor time:"
-    yield f"LangChain's handler {report['medians']['handler']:.0f} µs, with the preparation of the request"
-    yield f"{report['medians']['handler_and_wire']:.0f} µs."
+    medians = report["medians"]
+    yield "What recording takes of a model call's processor time in the agent's process:"
+    yield f"{medians['handler']:.0f} µs with LangChain's handler, {medians['handler_and_wire']:.0f} µs with the"
+    yield f"preparation of the request as well; {medians['neither']:.0f} µs with neither."
 
 
 def _import(report: dict[str, Any]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import uvicorn
 from fastapi import FastAPI
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse
 
 app = FastAPI()
 records: list[dict[str, Any]] = []
@@ -25,27 +25,10 @@ records: list[dict[str, Any]] = []
 async def chat(body: dict[str, Any]) -> Any:
     """Forward one call and keep it."""
     asked = {**body, "return_token_ids": True, "logprobs": True}
-    if body.get("stream"):
-        return StreamingResponse(_stream(asked), media_type="text/event-stream")
     answer = (await app.state.client.post(app.state.backend, json=asked)).json()
     choices = answer["choices"]
     _keep(body, answer.pop("prompt_token_ids"), [_tokens(choice) for choice in choices])
     return JSONResponse(answer)
-
-
-async def _stream(asked: dict[str, Any]) -> Any:
-    prompt: list[int] = []
-    tokens: list[tuple[list[int], list[float]]] = []
-    async with app.state.client.stream("POST", app.state.backend, json=asked) as response:
-        async for line in response.aiter_lines():
-            if line.startswith("data: {"):
-                chunk = json.loads(line[6:])
-                prompt = chunk.pop("prompt_token_ids", prompt)
-                tokens += [_tokens(choice) for choice in chunk["choices"]]
-                yield f"data: {json.dumps(chunk)}\n\n"
-            elif line:
-                yield line + "\n\n"
-    _keep(asked, prompt, tokens)
 
 
 def _tokens(choice: dict[str, Any]) -> tuple[list[int], list[float]]:
