@@ -60,9 +60,8 @@ def command(
     CONFIG is a configuration (.toml, .yaml, .json). The exit status is 1 when anything is an error.
     """
     from agl_core.app import App, run_blocking  # noqa: PLC0415
-    from agl_core.config.loader import load_config, with_plugins  # noqa: PLC0415
 
-    config = with_plugins(load_config(Path(config_file), overrides), state.files)
+    config = state.config(config_file, overrides)
     plugins = state.plugins(config.plugins)
     with importable(Path()):
         app = App(config, plugins=plugins)

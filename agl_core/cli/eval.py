@@ -41,9 +41,8 @@ def command(
     CONFIG is a configuration (.toml, .yaml, .json); a run's own is config.json in its directory.
     """
     from agl_core.app import App, run_blocking  # noqa: PLC0415
-    from agl_core.config.loader import load_config, with_plugins  # noqa: PLC0415
 
-    config = with_plugins(load_config(Path(config_file), overrides), state.files)
+    config = state.config(config_file, overrides)
     plugins = state.plugins(config.plugins)
     with importable(Path()), progress(stderr=json_file == STDOUT) as display:
         app = App(config, observers=(display,), plugins=plugins)

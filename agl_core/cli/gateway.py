@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from agl_core.cli.options import debug_option
+from agl_core.cli.options import debug_option, host_option, port_option
 
 
 @click.command()
@@ -14,8 +14,8 @@ from agl_core.cli.options import debug_option
     metavar="URL",
     help="Where records go: the address that agl store serve prints, or a store's file.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=0, show_default=True, help="0: one the system chooses.")
+@host_option
+@port_option
 @debug_option
 def command(*, store: str, host: str, port: int) -> None:
     """Serve the model calls of a training whose trainer and runners are other processes.

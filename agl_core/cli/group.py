@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,9 @@ from agl_core.errors import AglError, ConfigError, PluginError
 from agl_core.interrupts import INTERRUPTED
 from agl_core.plugins import PluginManager
 from agl_core.plugins.requirements import own_version
+
+if TYPE_CHECKING:
+    from agl_core.config import RunConfig
 
 
 @dataclass(slots=True)
@@ -29,6 +32,16 @@ class CliState:
     """Local plugin files named so far."""
     _plugins: PluginManager | None = None
     _loaded: set[Path] = field(default_factory=set[Path])
+
+    def config(self, file: str | Path, overrides: Sequence[str]) -> RunConfig:
+        """The configuration of a file, with the plugin files named so far.
+
+        Raises:
+            ConfigError: see `load_config`.
+        """
+        from agl_core.config.loader import load_config, with_plugins  # noqa: PLC0415
+
+        return with_plugins(load_config(file, overrides), self.files)
 
     def plugins(self, files: Iterable[str] = (), *, tolerant: bool = False) -> PluginManager:
         """The plugins, loaded once; further local files are added, each once.

@@ -42,3 +42,9 @@ json_option: Any = click.option(
 debug_option: Any = click.option(
     "--debug", is_flag=True, expose_value=False, callback=_debug, help="Show tracebacks."
 )
+host_option: Any = click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on."
+)
+port_option: Any = click.option(
+    "--port", default=0, show_default=True, help="0: one the system chooses."
+)

@@ -54,12 +54,10 @@ def command(
     CONFIG is the configuration that the trainer has. AGL_API_KEY holds the key that store, gateway,
     trainer and runners share. Each process runs up to rollout.concurrency attempts at a time.
     """
-    from agl_core.config.loader import load_config, with_plugins  # noqa: PLC0415
-
     elsewhere = [f"gateway.url={gateway}"] if gateway is not None else []
     if store is not None:
         elsewhere += ["store.name=http", f"store.url={store}"]
-    config = with_plugins(load_config(Path(config_file), [*overrides, *elsewhere]), state.files)
+    config = state.config(config_file, [*overrides, *elsewhere])
     each = config.rollout.concurrency
     click.echo(f"runner of {config.name}: up to {each} attempts in each of {processes} process(es)")
     with importable(Path()):

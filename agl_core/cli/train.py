@@ -68,10 +68,10 @@ def command(
 
 
 def _train_config(state: CliState, path: Path, request: _Request, *, print_only: bool) -> None:
-    from agl_core.config.loader import dump, load_config, with_plugins  # noqa: PLC0415
-
-    config = with_plugins(load_config(path, request.overrides), state.files)
+    config = state.config(path, request.overrides)
     if print_only:
+        from agl_core.config.loader import dump  # noqa: PLC0415
+
         click.echo(dump(config), nl=False)
         return
     from agl_core.app import App, run_blocking  # noqa: PLC0415

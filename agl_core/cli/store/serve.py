@@ -6,13 +6,13 @@ from typing import Literal
 
 import click
 
-from agl_core.cli.options import debug_option
+from agl_core.cli.options import debug_option, host_option, port_option
 
 
 @click.command()
 @click.argument("path", default="store.db")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=0, show_default=True, help="0: one the system chooses.")
+@host_option
+@port_option
 @click.option(
     "--retention",
     type=click.Choice(["keep", "drop_spans"]),
