@@ -124,7 +124,7 @@ class Peer:
         Raises:
             ConfigError: `url` is no such address.
         """
-        if not _is_address(url):
+        if not is_address(url):
             raise ConfigError(f"{url!r} is no address of a {what}: it looks like http://host:port")
         self.url = url.rstrip("/")
         self.instance = ""
@@ -260,7 +260,8 @@ def _door_message(raw: bytes) -> str:
     return refusal.message if refusal is not None else ""
 
 
-def _is_address(url: str) -> bool:
+def is_address(url: str) -> bool:
+    """Whether it is ``http://host`` or ``https://host``, whatever follows."""
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

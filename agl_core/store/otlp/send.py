@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -12,6 +12,7 @@ import msgspec
 
 from agl_core.errors import ConfigError, StoreError
 from agl_core.interfaces import Store
+from agl_core.serving.peer import is_address
 from agl_core.store.otlp.encode import encode_attempt, request
 from agl_core.store.paging import attempt_records, rollout_pages
 from agl_core.types import RolloutQuery
@@ -38,6 +39,17 @@ class Sent(msgspec.Struct, kw_only=True):
     reasons: list[str] = []
     running: int = 0
     """Attempts that have not ended, which are not sent."""
+
+
+class _Partial(msgspec.Struct, rename="camel"):
+    rejected_spans: int | None = None
+    error_message: str | None = None
+
+
+class _Answer(msgspec.Struct, rename="camel"):
+    """What a collector says of a request that it took."""
+
+    partial_success: _Partial | None = None
 
 
 async def send_attempts(
@@ -84,12 +96,12 @@ def traces_url(endpoint: str) -> str:
     Raises:
         ConfigError: it is no http address.
     """
-    parts = urlsplit(endpoint)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    if not is_address(endpoint):
         raise ConfigError(
             f"Collector {endpoint!r} is no address: give one such as http://127.0.0.1:4318"
         )
-    return endpoint if parts.path not in ("", "/") else endpoint.rstrip("/") + _PATH
+    bare = urlsplit(endpoint).path in ("", "/")
+    return endpoint.rstrip("/") + _PATH if bare else endpoint
 
 
 class _Batch:
@@ -151,13 +163,11 @@ class _Batch:
     def _take(self, answer: bytes) -> None:
         """Count what a partial success did not keep."""
         try:
-            told = msgspec.json.decode(answer or b"{}")
+            partial = msgspec.json.decode(answer, type=_Answer, strict=False).partial_success
         except (msgspec.DecodeError, UnicodeDecodeError):
             return
-        partial = cast("dict[str, Any]", told).get("partialSuccess") if told else None
-        if not isinstance(partial, dict):
+        if partial is None:
             return
-        fields = cast("dict[str, Any]", partial)
-        self._sent.rejected += int(fields.get("rejectedSpans") or 0)
-        if reason := fields.get("errorMessage"):
-            self._sent.reasons.append(str(reason))
+        self._sent.rejected += partial.rejected_spans or 0
+        if partial.error_message:
+            self._sent.reasons.append(partial.error_message)

@@ -105,8 +105,20 @@ async def test_what_a_collector_rejects_is_counted(store, collector):
     assert (sent.rejected, sent.reasons) == (2, ["too old"])
 
 
-async def test_a_collector_that_answers_no_json_is_believed(store, collector):
-    collector.answers = [(200, b"\xff", {})]
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\xff",
+        b"[1]",
+        b"3",
+        b'{"partialSuccess":null}',
+        b'{"partialSuccess":{"rejectedSpans":null,"errorMessage":null}}',
+        b'{"partialSuccess":{"rejectedSpans":"few"}}',
+    ],
+)
+async def test_a_collector_that_answers_something_else_is_believed(store, collector, answer):
+    collector.answers = [(200, answer, {})]
 
     assert (await send_attempts(store, collector.url)).rejected == 0
 
@@ -147,7 +159,7 @@ def test_addresses_without_a_path_get_the_usual_one():
     assert traces_url("http://h:4318") == "http://h:4318/v1/traces"
     assert traces_url("http://h:4318/") == "http://h:4318/v1/traces"
     assert traces_url("https://h/v1/traces") == "https://h/v1/traces"
-    for wrong in ("h:4318", "ftp://h", "http://"):
+    for wrong in ("h:4318", "ftp://h", "http://", "http://:4318", "http://[::1", "http://h:x"):
         with pytest.raises(ConfigError):
             traces_url(wrong)
 
