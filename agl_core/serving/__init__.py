@@ -1,5 +1,6 @@
 """HTTP between the rooms of one run: a server on the loop, calls with results, and their client.
 
 Reading order: `asgi` (the few pieces of it), `server` (uvicorn as a guest), `rpc` (methods behind
-one key), `peer` (who calls them, across restarts), `keys`.
+one key), `peer` (who calls them, across restarts), `clocks` (of two machines that differ), `keys`;
+`loop` and `collector` are for processes that do nothing but serve.
 """

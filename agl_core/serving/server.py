@@ -15,8 +15,6 @@ from agl_core.errors import ConfigError
 
 _IDLE_S: Final = 600
 """Seconds an idle client connection is kept: agents think and run tools between calls."""
-
-
 _HANDLES: Final = 64
 
 
