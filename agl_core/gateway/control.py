@@ -195,8 +195,10 @@ class GatewayControl:
         """Close the connections to what nobody serves from any more, once no call needs them."""
         if self._gateway.in_flight:
             return
-        for endpoint in self._backends.keys() - used:
-            await self._backends.pop(endpoint).close()
+        # All are taken out first: while one is closed, other orders may come.
+        idle = [self._backends.pop(endpoint) for endpoint in self._backends.keys() - used]
+        for backend in idle:
+            await backend.close()
 
     def _decide(self) -> None:
         """Take attempts, or hold them."""

@@ -352,6 +352,28 @@ async def test_a_gateway_keeps_no_connections_of_trainers_that_have_ended(site, 
     assert not site.control._backends
 
 
+async def test_orders_that_come_while_connections_are_closed_are_taken(site, monkeypatch):
+    trainer = await site.trainer()
+    other = HttpBackend(site.model.base_url, model="other")
+    await trainer.route(Policy(name="frozen", agents=("*",)), other)
+    reached, go_on, close = asyncio.Event(), asyncio.Event(), HttpBackend.close
+
+    async def slow(backend):
+        reached.set()
+        await go_on.wait()
+        await close(backend)
+
+    monkeypatch.setattr(HttpBackend, "close", slow)
+    trainer._services.clear()
+    first = asyncio.create_task(trainer._tell())
+    await reached.wait()
+    second = asyncio.create_task(trainer.pause())
+    await until(lambda: site.control._orders.paused)
+    go_on.set()
+    await asyncio.gather(first, second)
+    assert not site.control._backends
+
+
 async def test_a_call_whose_trainer_ended_while_it_waited_is_told_so(site):
     trainer, runner = await site.trainer(), await site.remote()
     claim = await site.claim()
