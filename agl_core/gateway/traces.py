@@ -63,9 +63,11 @@ class TraceIngest:
             raise Problem(415, "unsupported_media_type", message)
         sender = _sender(target, headers)
         try:
-            body = await _read(receive)
+            body = await asgi.read_body(receive, largest=_LARGEST)
         except asgi.ClientLeft:
             return
+        except asgi.TooLarge as error:
+            raise _too_large() from error
         packing = given.get("content-encoding", "")
         if packing or len(body) > _LARGE:
             found = await asyncio.to_thread(_decoded, body, packing, kind, sender)
@@ -164,28 +166,6 @@ def _sender(target: Target, headers: Iterable[tuple[bytes, bytes]]) -> Sender:
     return Sender(
         rollout_id=identity.rollout_id, attempt_id=identity.attempt_id, agent=identity.agent
     )
-
-
-async def _read(receive: asgi.Receive) -> bytes:
-    """The body.
-
-    Raises:
-        Problem: it is too large.
-        ClientLeft: it never came.
-    """
-    parts: list[bytes] = []
-    size, more = 0, True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise asgi.ClientLeft
-        part: bytes = message.get("body", b"")
-        size += len(part)
-        if size > _LARGEST:
-            raise _too_large()
-        parts.append(part)
-        more = bool(message.get("more_body"))
-    return b"".join(parts)
 
 
 def _unpacked(body: bytes, encoding: str) -> bytes:

@@ -44,6 +44,10 @@ class ClientLeft(Exception):  # noqa: N818  an event, not a failure
     """The client closed its connection before its request was whole."""
 
 
+class TooLarge(Exception):  # noqa: N818  an event, not a failure
+    """A request's body has more bytes than whoever serves it takes."""
+
+
 def travels(name: str) -> bool:
     """Whether a header, named in lower case, passes the gateway in either direction.
 
@@ -52,18 +56,24 @@ def travels(name: str) -> bool:
     return name not in _KEPT_BACK and not name.startswith(semconv.HEADER_PREFIX)
 
 
-async def read_body(receive: Receive) -> bytes:
-    """The whole request body.
+async def read_body(receive: Receive, *, largest: int | None = None) -> bytes:
+    """The whole request body, of at most `largest` bytes.
 
     Raises:
         ClientLeft: it never came.
+        TooLarge: it is larger; the rest is not read.
     """
     parts: list[bytes] = []
+    size = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientLeft
-        parts.append(message.get("body", b""))
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        if largest is not None and size > largest:
+            raise TooLarge
+        parts.append(part)
         if not message.get("more_body"):
             return b"".join(parts)
 
