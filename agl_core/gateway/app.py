@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +15,7 @@ from agl_core.gateway.routing import Route, Router
 from agl_core.gateway.traces import TraceIngest
 from agl_core.interfaces import Backend, Capabilities, Store
 from agl_core.serving import asgi
+from agl_core.serving.keys import fresh_key
 from agl_core.serving.server import GuestServer, address_of, bind
 from agl_core.types import Attempt, Losses, Policy, Rollout
 
@@ -55,7 +55,7 @@ class GatewayServer:
             options: Address and behaviour.
         """
         self._options = options or GatewayOptions()
-        self._api_key = self._options.api_key or f"agl-{secrets.token_urlsafe(24)}"
+        self._api_key = self._options.api_key or f"agl-{fresh_key()}"
         self._router = Router()
         self.losses = Losses()
         """What no record tells, by cause: late and restarted calls, late records, distorted sampling.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -173,7 +173,9 @@ class RemoteGateway:
             EngineError: the backend does not answer.
         """
         try:
-            found: Capabilities = await self._call("probe", Probing(policy=policy), Capabilities)
+            found: Capabilities = await self._peer.call(
+                "probe", Probing(policy=policy), Capabilities
+            )
         except EngineError as error:
             if self._services[policy].endpoint.api_key != self._backends.key:
                 raise
@@ -194,7 +196,7 @@ class RemoteGateway:
         """
         there = attempt.shifted(self._peer.skew.ahead_s)
         opening = Opening(rollout=rollout, attempt=there)
-        self._lives[attempt.id] = await self._call("open", opening, str)
+        self._lives[attempt.id] = await self._peer.call("open", opening, str)
 
     async def seal(self, attempt_id: str) -> int:
         """Refuse further calls of an attempt, write its records; returns their number.
@@ -206,7 +208,7 @@ class RemoteGateway:
         """
         sealing = Sealing(attempt_id=attempt_id, life=self._lives.pop(attempt_id, ""))
         try:
-            count: int = await self._call("seal", sealing, int)
+            count: int = await self._peer.call("seal", sealing, int)
         except StoreError:
             self._lives[attempt_id] = sealing.life
             raise
@@ -219,7 +221,7 @@ class RemoteGateway:
 
     async def drain(self, *, timeout_s: float) -> int:
         """Wait for calls in flight; those that outlive `timeout_s` are aborted and retried."""
-        count: int = await self._call("drain", Draining(timeout_s=timeout_s), int)
+        count: int = await self._peer.call("drain", Draining(timeout_s=timeout_s), int)
         return count
 
     async def resume(self) -> None:
@@ -230,14 +232,11 @@ class RemoteGateway:
     async def lost(self) -> Losses:
         """What the gateway lost since `start`, its former lives included."""
         try:
-            self._ledger.hear(await self._call("losses", {}, News))
+            self._ledger.hear(await self._peer.call("losses", {}, News))
         except EngineError:
             _log.warning("The gateway could not be asked what it lost", exc_info=True)
             self._ledger.ended.add(UNHEARD)
         return self._ledger.total()
-
-    async def _call(self, method: str, payload: Any, answer: Any) -> Any:
-        return await self._peer.call(method, payload, answer)
 
     async def _endpoint(self, policy: Policy, backend: Backend) -> Endpoint:
         model = Route(policy, backend).upstream_model
@@ -257,7 +256,7 @@ class RemoteGateway:
             paused=self._paused,
             deterministic=self._options.deterministic,
         )
-        news: News = await self._call("serve", orders, News)
+        news: News = await self._peer.call("serve", orders, News)
         self._ledger.hear(news)
         self._told = news.life
 
@@ -267,7 +266,7 @@ class RemoteGateway:
         while True:
             watching = Watching(trainer=self._trainer, life=self._told, lost=self._ledger.now)
             try:
-                news: News = await self._call("watch", watching, News)
+                news: News = await self._peer.call("watch", watching, News)
                 self._ledger.hear(news)
                 if news.life != self._told:
                     _log.warning("The gateway at %s was restarted: giving orders again", self.url)
