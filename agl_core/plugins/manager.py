@@ -7,7 +7,6 @@ import os
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +23,7 @@ from agl_core.plugins.registry import (
     Registry,
     unmet_extra,
 )
+from agl_core.plugins.requirements import own_version
 from agl_core.plugins.sources import Source, installed, load_entry_point, source_of
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class PluginManager:
         Raises:
             PluginError: they are broken, which no run survives.
         """
-        self.register(plugin, Source(name=BUILTIN, distribution=CORE, version=_core_version()))
+        self.register(plugin, Source(name=BUILTIN, distribution=CORE, version=own_version()))
         if BUILTIN in self._problems:
             raise self._problems[BUILTIN]
 
@@ -244,10 +244,3 @@ class PluginManager:
                     pip = f"pip install 'agl-core[{registration.extra}]'"
                     return "missing extra", f"{registration.name} needs {', '.join(needs)}: {pip}"
         return "ok", ""
-
-
-def _core_version() -> str:
-    try:
-        return metadata.version(CORE)
-    except metadata.PackageNotFoundError:
-        return ""

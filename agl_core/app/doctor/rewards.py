@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
 
 from agl_core.adapters import forest
 from agl_core.app.doctor.trial import Trial
@@ -15,7 +16,7 @@ from agl_core.training.batcher import Batcher
 from agl_core.training.groups import failure_of, group_attempts
 from agl_core.types import FailureKind, Finding, Losses, TrajectoryGroup
 
-_MOSTLY = 0.5
+_MOSTLY: Final = 0.5
 """Share of groups without a signal above which it is a warning."""
 
 
@@ -55,7 +56,7 @@ def _arrived(scored: Sequence[AdaptedAttempt]) -> Finding:
         for channel, value in attempt.channels.items():
             channels[channel].append(value)
     told = "; ".join(
-        f"{channel} from {min(values):g} to {max(values):g}, mean {_mean(values):g}"
+        f"{channel} from {min(values):g} to {max(values):g}, mean {fmean(values):g}"
         for channel, values in sorted(channels.items())
     )
     return Finding(
@@ -64,7 +65,7 @@ def _arrived(scored: Sequence[AdaptedAttempt]) -> Finding:
         measured=f"{len(scored)} attempts were rewarded: {told}.",
         figures={
             "channels": {
-                channel: {"min": min(values), "max": max(values), "mean": _mean(values)}
+                channel: {"min": min(values), "max": max(values), "mean": fmean(values)}
                 for channel, values in channels.items()
             }
         },
@@ -161,7 +162,3 @@ def _signal(group: TrajectoryGroup, algorithm: Algorithm) -> _Signal:
         alike=attempts > 1 and len(answers) == 1,
         alone=attempts == 1,
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
