@@ -109,10 +109,11 @@ def agl_register_commands(register: Register) -> None:
 
 def sqlite_store(config: StoreConfig, directory: Path) -> StoreLifecycle:
     """A store in one file, ``store.db`` in the run's directory unless the path says otherwise."""
+    from agl_core.store.locate import STORE_FILE  # noqa: PLC0415
     from agl_core.store.sqlite import SqliteStore  # noqa: PLC0415
 
     return SqliteStore(
-        config.path or directory / "store.db",
+        config.path or directory / STORE_FILE,
         synchronous=config.synchronous,
         busy_timeout_s=config.busy_timeout_s,
         retention=config.retention,

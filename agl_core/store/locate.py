@@ -31,6 +31,13 @@ class StoreAddress:
     """The run's configuration; None where the target is but a store."""
 
     @property
+    def file(self) -> Path | None:
+        """The database file; None where the store is of another kind."""
+        if self.config.name != "sqlite":
+            return None
+        return Path(self.config.path or self.directory / STORE_FILE)
+
+    @property
     def plugins(self) -> list[str]:
         """Plugin files that the run loads."""
         return list(self.run.plugins) if self.run is not None else []
@@ -83,8 +90,8 @@ def _check_kept(address: StoreAddress) -> None:
         raise ConfigError(
             f"Run {str(address.directory)!r} kept its records in memory: they are gone"
         )
-    file = Path(address.config.path or address.directory / STORE_FILE)
-    if address.config.name == "sqlite" and not file.is_file():
+    file = address.file
+    if file is not None and not file.is_file():
         raise ConfigError(
             f"Run {str(address.directory)!r} has no store: there is no file {str(file)!r}"
         )

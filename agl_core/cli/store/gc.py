@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 
 import click
 
@@ -106,10 +105,8 @@ def _tell(pruned: Pruned, *, dry_run: bool, before: int | None, after: int | Non
 
 def _file_size(address: StoreAddress) -> int | None:
     """Bytes on disk, the write-ahead log included; None where the store is no file of ours."""
-    if address.config.url:
-        return None
-    path = Path(address.config.path or address.directory / "store.db")
-    if not path.is_file():
+    path = address.file
+    if path is None:
         return None
     log = path.with_name(f"{path.name}-wal")
     return path.stat().st_size + (log.stat().st_size if log.is_file() else 0)
