@@ -6,12 +6,15 @@ import asyncio
 import json
 import logging
 import os
+import signal
+import socket
 import sqlite3
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -48,10 +51,12 @@ class Aftermath:
     async def read(self) -> None:
         store = SqliteStore(self.storm.database, orphans="keep")
         await store.open()
-        while page := await store.rollouts(RolloutQuery(after_id=self._last())):
-            self.rollouts += page
-            self.spans += await store.spans([rollout.id for rollout in page])
-        await store.close()
+        try:
+            while page := await store.rollouts(RolloutQuery(after_id=self._last())):
+                self.rollouts += page
+                self.spans += await store.spans([rollout.id for rollout in page])
+        finally:
+            await store.close()
 
     def _last(self) -> str | None:
         return self.rollouts[-1].id if self.rollouts else None
@@ -77,6 +82,29 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Aftermath:
         return asyncio.run(_live_through(storm))
     finally:
         storm.close()
+
+
+def test_whatever_fails_no_piece_outlives_the_storm(tmp_path: Path) -> None:
+    storm = Storm(tmp_path, SEED)
+    try:
+        storm.start("store")
+        while "http://" not in storm.tail("store"):
+            storm.check("store")
+        store = ("127.0.0.1", int(storm.store_url.rpartition(":")[2]))
+        socket.create_connection(store).close()
+        storm.start("gateway")
+        os.kill(storm.pids["gateway"], signal.SIGKILL)
+        with pytest.raises(AssertionError, match="gateway ended with -9"):
+            _for_ever(storm.check, "gateway")
+    finally:
+        storm.close()
+    with pytest.raises(ConnectionRefusedError):
+        _for_ever(lambda: socket.create_connection(store).close())
+
+
+def _for_ever(act: Callable[..., object], *arguments: object) -> NoReturn:
+    while True:
+        act(*arguments)
 
 
 async def _live_through(storm: Storm) -> Aftermath:
@@ -113,11 +141,13 @@ async def _all_final(storm: Storm, run_id: str) -> None:
     """The runners end what is queued still."""
     store = HttpStore(storm.store_url, KEY)
     await store.open()
-    while await store.rollouts(RolloutQuery(run_id=run_id, statuses=OPEN, limit=1)):
-        for name in (*RUNNERS, "gateway", "store"):
-            storm.check(name)
-        await asyncio.sleep(0.1)
-    await store.close()
+    try:
+        while await store.rollouts(RolloutQuery(run_id=run_id, statuses=OPEN, limit=1)):
+            for name in (*RUNNERS, "gateway", "store"):
+                storm.check(name)
+            await asyncio.sleep(0.1)
+    finally:
+        await store.close()
 
 
 def test_every_piece_was_killed(aftermath: Aftermath) -> None:

@@ -52,7 +52,7 @@ class Storm:
         self.random = random.Random(seed)
         self.kills: Counter[str] = Counter()
         self._zygote = Zygote(environment())
-        self._pids: dict[str, int] = {}
+        self.pids: dict[str, int] = {}
         store, gateway = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
         self.store_url = store
         self.database = directory / "store.db"
@@ -84,40 +84,38 @@ class Storm:
 
     def start(self, name: str, *further: str) -> None:
         arguments = [*self._arguments[name], *further]
-        self._pids[name] = self._zygote.start(arguments, self.log(name))
+        self.log(name).touch()
+        self.pids[name] = self._zygote.start(arguments, self.log(name))
 
     def kill_one(self) -> None:
         """kill -9 whichever, and start it again at once."""
         name = self.random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         self.check(name)
-        os.kill(self._pids[name], signal.SIGKILL)
-        status = self._zygote.wait(self._pids[name])
+        os.kill(self.pids[name], signal.SIGKILL)
+        status = self._zygote.wait(self.pids[name])
         assert status == -signal.SIGKILL, self.tail(name)
         self.kills[name] += 1
         self.start(name)
 
     def check(self, name: str) -> None:
         """No piece ends by itself, whatever happens to the others."""
-        status = self._zygote.poll(self._pids[name])
+        status = self._zygote.poll(self.pids[name])
         assert status is None, f"{name} ended with {status}:\n{self.tail(name)}"
 
     def end(self, name: str) -> int:
         """As an operator ends it; returns its status."""
-        os.kill(self._pids[name], signal.SIGTERM)
-        return self._zygote.wait(self._pids.pop(name))
+        os.kill(self.pids[name], signal.SIGTERM)
+        return self._zygote.wait(self.pids.pop(name))
 
     def finished(self, name: str) -> bool:
         """Whether it has ended well; any other end is none."""
-        status = self._zygote.poll(self._pids[name])
+        status = self._zygote.poll(self.pids[name])
         assert status in (None, 0), f"{name} ended with {status}:\n{self.tail(name)}"
         if status == 0:
-            del self._pids[name]
+            del self.pids[name]
         return status == 0
 
     def close(self) -> None:
-        for pid in self._pids.values():
-            os.kill(pid, signal.SIGKILL)
-            self._zygote.wait(pid)
         self._zygote.close()
 
     def log(self, name: str) -> Path:
@@ -141,7 +139,7 @@ class Storm:
     async def _get_on(self) -> None:
         step = self.newest_checkpoint()["step"]
         while self.newest_checkpoint()["step"] == step:
-            for name in self._pids:
+            for name in self.pids:
                 self.check(name)
             await asyncio.sleep(0.02)
 

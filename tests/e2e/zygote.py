@@ -48,6 +48,7 @@ class Zygote:
             text=True,
             env=environment,
             cwd=ROOT,
+            start_new_session=True,
         )
         self._ask({"do": "ready"})
 
@@ -64,9 +65,11 @@ class Zygote:
         return self._ask({"do": "wait", "pid": pid})
 
     def close(self) -> None:
-        self._process.stdin.close()
+        """Kill whatever still runs, though it be waiting for one that never ends."""
+        os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._process.stdout.close()
+        self._process.stdin.close()
 
     def _ask(self, request: dict[str, Any]) -> Any:
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -83,6 +86,7 @@ def _serve() -> None:
         request = json.loads(line)
         sys.stdout.write(json.dumps(_answer(request)) + "\n")
         sys.stdout.flush()
+    os.killpg(0, signal.SIGKILL)  # the test was killed: nobody else ends what it started
 
 
 def _answer(request: dict[str, Any]) -> int | None:
