@@ -88,21 +88,19 @@ def report_of(config: Path) -> dict[str, Any]:
     return json.loads(file.read_bytes())
 
 
-def train_whole(directory: Path, config: Path, *further: str) -> dict[str, Any]:
+def train_whole(pieces: Pieces, config: Path, *further: str) -> dict[str, Any]:
     """The same run in one process."""
     values = [
-        f"directory={directory / 'whole'}",
+        f"directory={pieces.directory / 'whole'}",
         "store.name=memory",
         "store.url=null",
         "gateway.url=null",
         "rollout.local=true",
         *further,
     ]
-    process = Process(
-        directory / "whole.log", "train", str(config), *set_options(values), disabled=""
-    )
+    process = pieces.start("train", str(config), *set_options(values), disabled="")
     assert process.popen.wait() == 0, process.said
-    (report,) = directory.glob("whole/*/report.json")
+    (report,) = pieces.directory.glob("whole/*/report.json")
     return json.loads(report.read_bytes())
 
 
@@ -132,7 +130,7 @@ def test_a_run_in_five_processes_equals_one_in_one(pieces: Pieces) -> None:
             assert process.interrupt() == 130, process.said
             until_gone(workers)
     assert "24 attempts ended, workers replaced: none, lost nothing" in runner.said
-    assert_equal_runs(report_of(config), train_whole(pieces.directory, config))
+    assert_equal_runs(report_of(config), train_whole(pieces, config))
     again, _ = pieces.serve()
     assert again.popen.poll() is None
 
@@ -161,7 +159,7 @@ def test_a_torch_run_in_pieces_ends_with_the_weights_of_one_in_one(pieces: Piece
     trainer = pieces.start("train", str(EXAMPLE), *options, disabled="")
     assert trainer.popen.wait() == 0, trainer.said
     (report,) = pieces.directory.glob("apart/*/report.json")
-    whole = train_whole(pieces.directory, EXAMPLE, *values)
+    whole = train_whole(pieces, EXAMPLE, *values)
     assert_equal_runs(json.loads(report.read_bytes()), whole)
 
 
