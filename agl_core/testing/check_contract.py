@@ -53,6 +53,7 @@ class CheckContract(ContractSuite):
         assert _bad(check, pitfall), "it finds nothing in the attempts that show the pitfall"
 
     def test_it_is_content_without_it(self, check: Check, healthy: list[AttemptRecord]) -> None:
+        assert healthy, "the fixture healthy holds no attempts"
         assert not _bad(check, healthy), f"it complains of sound attempts: {_bad(check, healthy)}"
 
     def test_it_says_nothing_where_nothing_ran(self, check: Check) -> None:

@@ -101,6 +101,11 @@ def test_a_broken_check_is_caught(rule, broken):
         run(broken)
 
 
+def test_no_attempts_do_not_count_as_sound_ones():
+    with pytest.raises(AssertionError, match="healthy"):
+        CheckContract().test_it_is_content_without_it(sound, [])
+
+
 def test_every_rule_has_its_broken_check():
     rules = {name[5:] for name in vars(CheckContract) if name.startswith("test_")}
     assert rules == {rule for rule, _ in _CASES}
