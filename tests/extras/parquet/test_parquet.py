@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import json
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from agl_core.app.export import ExportOptions, export_from
+from agl_core.app.export import ExportOptions, TrajectoryRow, export_from
 from agl_core.app.export.files import _ROWS_PER_GROUP, Parquet
 from agl_core.builtin import load_plugins
 from tests.core.export.recorded import CONFIG, Run, spoken
@@ -57,10 +58,6 @@ async def test_many_rows_are_several_groups(run):
     (row,) = (await export(run, "jsonl")).splitlines()
     stream = io.BytesIO()
     writer = Parquet(stream)
-    import msgspec
-
-    from agl_core.app.export import TrajectoryRow
-
     typed = msgspec.convert(json.loads(row), TrajectoryRow)
     for _ in range(_ROWS_PER_GROUP + 1):
         writer.write(typed)
