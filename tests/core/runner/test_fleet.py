@@ -185,8 +185,10 @@ def test_workers_do_not_outlive_a_supervisor_that_was_killed(lives, tmp_path, wo
     pids = begun(lives)
     supervisor.kill()
     supervisor.wait()
-    while any(alive(pid) for pid in pids):
+    deadline = time.monotonic() + 60
+    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.01)
+    assert not any(alive(pid) for pid in pids)
 
 
 def test_what_a_worker_is_given_can_be_pickled():
