@@ -6,12 +6,11 @@ import asyncio
 import json
 
 import pytest
-from msgspec.structs import replace
 
 from agl_core import semconv
 from agl_core.adapters import TrajectoryAdapter
 from agl_core.config.loader import resolve
-from agl_core.interfaces import AttemptRecord
+from agl_core.testing.attempts import CallOptions, ScriptedAttempt
 from agl_core.testing.fake_openai import FakeReply
 from agl_core.training.rollouts import RolloutPlan, RolloutSource
 from agl_core.types import (
@@ -20,11 +19,7 @@ from agl_core.types import (
     FailureKind,
     Limits,
     Policy,
-    Reward,
-    RewardTarget,
     Rollout,
-    Span,
-    SpanKind,
     Task,
 )
 from agl_core.types.ids import new_id
@@ -325,29 +320,12 @@ async def test_training_takes_the_recorded_tokens_of_replayed_calls(world, story
     triplets = []
     for attempt in (first, second):
         (span,) = await story.calls(attempt)
-        client = Span(
-            id=new_id("span"),
-            rollout_id=span.rollout_id,
-            attempt_id=attempt.id,
-            kind=SpanKind.LLM,
-            name="chat",
-            agent="writer",
-            agent_run_id="run_1",
-            sequence=1,
-            call_id=span.call.id,
-        )
-        reward = Span(
-            id=new_id("span"),
-            rollout_id=span.rollout_id,
-            attempt_id=attempt.id,
-            kind=SpanKind.REWARD,
-            name="reward",
-            sequence=2,
-            reward=Reward(value=1.0, target=RewardTarget()),
-        )
-        ended = replace(attempt, status=AttemptStatus.SUCCEEDED, sealed=True)
-        record = AttemptRecord(rollout=story.rollout, attempt=ended, spans=[client, span, reward])
-        (path,) = adapter.adapt(record).trajectories["writer"]
+        script = ScriptedAttempt()
+        script.rollout, script.attempt = story.rollout, attempt
+        script.client_span("writer", call_id=span.call.id, options=CallOptions(run="run_1"))
+        script.spans.append(span)
+        script.reward(1.0)
+        (path,) = adapter.adapt(script.record()).trajectories["writer"]
         triplets += path.calls
     (sampled,) = world.server.log
     (choice,) = sampled.choices
