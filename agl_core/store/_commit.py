@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agl_core.store._operations import Changes, Operations
-from agl_core.store._schema import FileSettings, as_store_error
+from agl_core.store._schema import FileSettings, as_store_error, roll_back
 from agl_core.store._sql import SqlRecords
 
 Operation = Callable[[Operations], Any]
@@ -111,8 +111,7 @@ class GroupCommit:
 
     def _roll_back(self) -> None:
         self._records.forget()
-        if self._sql.in_transaction:
-            self._sql.execute("ROLLBACK")
+        roll_back(self._sql)
 
     def _forget_what_others_changed(self) -> None:
         (version,) = self._sql.execute("PRAGMA data_version").fetchone()

@@ -16,6 +16,8 @@ _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 _CACHE_KIB = 32 * 1024
 _WAL_LIMIT_PAGES = 16_000
 """At which a commit moves them into the file itself, if nobody has done so meanwhile."""
+_PAGES_PER_PIECE = 256
+"""Given back to the file system at once; work that arrives waits for no more than these."""
 
 # Rows are numbered in order of insertion and found through unique indices: with time-ordered ids
 # that stays fast as the file grows, where a table without rowid does not.
@@ -102,6 +104,28 @@ def as_store_error(error: Exception, settings: FileSettings) -> StoreError:
         f"The store in {path} failed ({text}): check that its directory is writable and its disk "
         f"has space"
     )
+
+
+def roll_back(connection: sqlite3.Connection) -> None:
+    """End the transaction, if there still is one: some failures end it themselves."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def give_back_pages(connection: sqlite3.Connection) -> bool:
+    """Give some free pages back to the file system; True while more can be given.
+
+    A file that was not set up for it gives none, however often it is asked.
+    """
+    before = _free_pages(connection)
+    # The pragma frees a page per row that is fetched of it.
+    connection.execute(f"PRAGMA incremental_vacuum({_PAGES_PER_PIECE})").fetchall()
+    return 0 < _free_pages(connection) < before
+
+
+def _free_pages(connection: sqlite3.Connection) -> int:
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    return free
 
 
 def connect(settings: FileSettings, *, read_only: bool = False) -> sqlite3.Connection:

@@ -16,11 +16,9 @@ from agl_core.store._checkpoints import Checkpoints
 from agl_core.store._commit import GroupCommit, Job, Operation
 from agl_core.store._operations import Changes
 from agl_core.store._pace import Pace
-from agl_core.store._schema import FileSettings, as_store_error
+from agl_core.store._schema import FileSettings, as_store_error, give_back_pages
 
 _LARGEST_GROUP = 256
-_PAGES_PER_PIECE = 256
-"""Pages given back to the file system at once; work that arrives waits for no more than these."""
 
 
 class Medium(Protocol):
@@ -171,18 +169,10 @@ class Writer:
         return group, False
 
     def _reclaim(self, connection: sqlite3.Connection) -> bool:
-        """Give some free pages back to the file system; True while more can be given.
-
-        A file that was not set up for it gives none, however often it is asked.
-        """
         try:
-            (before,) = connection.execute("PRAGMA freelist_count").fetchone()
-            # The pragma frees a page per row that is fetched of it.
-            connection.execute(f"PRAGMA incremental_vacuum({_PAGES_PER_PIECE})").fetchall()
-            (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+            return give_back_pages(connection)
         except sqlite3.Error:
             return False
-        return 0 < free < before
 
     def _deliver_later(self, group: Sequence[Job]) -> None:
         self._under_way -= len(group)

@@ -9,13 +9,12 @@ from typing import Protocol, runtime_checkable
 import msgspec
 from msgspec.structs import replace
 
-from agl_core.store._schema import FileSettings, store_errors
+from agl_core.store._schema import FileSettings, give_back_pages, roll_back, store_errors
 from agl_core.store._sql import SqlRecords, key
 from agl_core.store.reader import connect_existing
 
 _ROLLOUTS_PER_WRITE = 100
 """Few enough that a run which writes to the file meanwhile hardly waits."""
-_PAGES_PER_PIECE = 256
 _CHECKPOINT_WAIT_MS = 1000
 
 
@@ -90,7 +89,7 @@ def _prune(connection: sqlite3.Connection, ids: Sequence[str], *, dry_run: bool)
                 records.save_rollout(replace(rollout, consumed=True))
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        roll_back(connection)
         raise
     return pruned
 
@@ -110,16 +109,7 @@ def _reclaim(connection: sqlite3.Connection) -> None:
 
     A file that was not set up for it keeps its pages and fills them again.
     """
-    free = _free_pages(connection)
-    while free:
-        connection.execute(f"PRAGMA incremental_vacuum({_PAGES_PER_PIECE})").fetchall()
-        before, free = free, _free_pages(connection)
-        if free >= before:
-            break
+    while give_back_pages(connection):
+        pass
     connection.execute(f"PRAGMA busy_timeout = {_CHECKPOINT_WAIT_MS}")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-
-
-def _free_pages(connection: sqlite3.Connection) -> int:
-    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-    return free

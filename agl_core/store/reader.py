@@ -13,7 +13,7 @@ from agl_core.errors import StoreError
 from agl_core.interfaces import StoreLifecycle
 from agl_core.store._operations import Operations
 from agl_core.store._records import Records
-from agl_core.store._schema import SCHEMA_VERSION, FileSettings, store_errors
+from agl_core.store._schema import SCHEMA_VERSION, FileSettings, roll_back, store_errors
 from agl_core.store._shell import StoreShell
 from agl_core.store._sql import SqlRecords
 
@@ -77,18 +77,26 @@ class SqliteReader(StoreShell):
 
     async def _read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
         del rows
-        return await self._in_thread(lambda: self._query(query))
-
-    def _query(self, query: Callable[[Records], T]) -> T:
-        with store_errors(self._settings):
-            self._reading.execute("BEGIN")
-            try:
-                return query(SqlRecords(self._reading))
-            finally:
-                self._reading.execute("ROLLBACK")
+        return await self._in_thread(lambda: look_up(self._reading, self._settings, query))
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+
+def look_up(
+    connection: sqlite3.Connection, settings: FileSettings, query: Callable[[Records], T]
+) -> T:
+    """Read at one point in time.
+
+    Raises:
+        StoreError: the file cannot be read.
+    """
+    with store_errors(settings):
+        connection.execute("BEGIN")
+        try:
+            return query(SqlRecords(connection))
+        finally:
+            roll_back(connection)
 
 
 def connect_existing(settings: FileSettings, *, mode: Literal["ro", "rw"]) -> sqlite3.Connection:

@@ -21,7 +21,7 @@ from agl_core.store._sql import SqlRecords
 from agl_core.store._writer import Writer
 from agl_core.store.lease import Clock
 from agl_core.store.prune import Pruned, prune_file
-from agl_core.store.reader import SqliteReader
+from agl_core.store.reader import SqliteReader, look_up
 
 T = TypeVar("T")
 Orphans = Literal["requeue", "keep"]
@@ -123,18 +123,8 @@ class SqliteStore(StoreShell):
         with self._writer.spared(rows) as connection:
             # What this connection has written or read before, it need not read again.
             if connection is not None:
-                return self._query(connection, query)
-        return await self._in_reader(lambda: self._query(self._reading, query))
-
-    def _query(self, connection: sqlite3.Connection, query: Callable[[Records], T]) -> T:
-        with store_errors(self._settings):
-            connection.execute("BEGIN")
-            try:
-                return query(SqlRecords(connection))
-            finally:
-                # Some failures end the transaction themselves.
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+                return look_up(connection, self._settings, query)
+        return await self._in_reader(lambda: look_up(self._reading, self._settings, query))
 
     async def _in_reader(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._reader, call)

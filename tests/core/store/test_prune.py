@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import sqlite3
+
 import pytest
 
 from agl_core.errors import StoreError
+from agl_core.store._sql import SqlRecords
 from agl_core.store.memory import MemoryStore
 from agl_core.store.prune import Prunable, Pruned
 from agl_core.store.sqlite import SqliteStore
@@ -78,6 +81,27 @@ async def test_a_store_that_is_not_open_can_be_thinned_out_and_is_not_recovered(
     rows = {row.id: row.status for row in await reader.rollouts(RolloutQuery())}
     await reader.close()
     assert rows[running.rollout.id] == "running"
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+async def test_a_failure_that_ends_the_transaction_itself_is_told_as_what_it_is(
+    store, monkeypatch, dry_run
+):
+    done = await begin(store)
+    await succeed(store, done, [span(done)])
+
+    def fail(records, _):
+        records._sql.execute("ROLLBACK")  # as SQLite does of its own where a disk is full
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(SqlRecords, "rollouts", fail)
+    with pytest.raises(StoreError, match="There is no space"):
+        await store.prune([done.rollout.id], dry_run=dry_run)
+    reader = store.reader()
+    await reader.open()
+    with pytest.raises(StoreError, match="There is no space"):
+        await reader.wait([done.rollout.id])
+    await reader.close()
 
 
 async def test_nothing_is_made_where_nothing_is(tmp_path):
