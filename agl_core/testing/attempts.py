@@ -54,18 +54,29 @@ class ScriptedAttempt:
     """One attempt in the making; the tests may alter `spans` before they take the record."""
 
     def __init__(
-        self, name: str = "1", *, task: str = "task", group: str = "group", mode: Mode = "train"
+        self,
+        name: str = "1",
+        *,
+        task: str = "task",
+        expected: Any = None,
+        group: str = "group",
+        mode: Mode = "train",
     ) -> None:
         """Begin an attempt.
 
         Args:
             name: Tells attempts apart: rollout ``ro_<name>``, attempt ``at_<name>``.
             task: Id of its task.
+            expected: What its task expects.
             group: Id of its group.
             mode: Mode of its rollout.
         """
         self.rollout = Rollout(
-            id=f"ro_{name}", task=Task(id=task), run_id="run", group_id=group, mode=mode
+            id=f"ro_{name}",
+            task=Task(id=task, expected=expected),
+            run_id="run",
+            group_id=group,
+            mode=mode,
         )
         self.attempt = Attempt(
             id=f"at_{name}", rollout_id=self.rollout.id, fence=1, worker="worker"
@@ -145,9 +156,12 @@ class ScriptedAttempt:
         status: AttemptStatus = AttemptStatus.SUCCEEDED,
         *,
         failure: Failure | None = None,
+        output: Any = None,
     ) -> AttemptRecord:
         """The attempt, ended, with all its spans."""
-        attempt = msgspec.structs.replace(self.attempt, status=status, failure=failure, sealed=True)
+        attempt = msgspec.structs.replace(
+            self.attempt, status=status, failure=failure, output=output, sealed=True
+        )
         return AttemptRecord(rollout=self.rollout, attempt=attempt, spans=list(self.spans))
 
     def _model_call(

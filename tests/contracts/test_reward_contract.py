@@ -3,11 +3,9 @@
 import random
 from itertools import count
 
-import msgspec
 import pytest
 
 from agl_core.errors import RewardError
-from agl_core.interfaces import AttemptRecord
 from agl_core.testing.attempts import CallOptions, ScriptedAttempt
 from agl_core.testing.reward_contract import RewardContract
 from agl_core.types import Reward, RewardTarget
@@ -24,12 +22,7 @@ def records():
 def make_record(name, output):
     script = ScriptedAttempt(name)
     script.call("writer", [1, 2], [3], options=CallOptions(run="run"))
-    record = script.record()
-    return AttemptRecord(
-        rollout=record.rollout,
-        attempt=msgspec.structs.replace(record.attempt, output=output),
-        spans=record.spans,
-    )
+    return script.record(output=output)
 
 
 def aimed(**target):

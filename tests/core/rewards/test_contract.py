@@ -1,22 +1,15 @@
-import msgspec
 import pytest
 
-from agl_core.interfaces import AttemptRecord
 from agl_core.rewards import ExactMatch, Numeric, Regex
 from agl_core.testing.attempts import ScriptedAttempt
 from agl_core.testing.reward_contract import RewardContract
-from agl_core.types import Reward, RewardTarget, Task
+from agl_core.types import Reward, RewardTarget
 
 
 def make_record(name, output):
-    script = ScriptedAttempt(name)
+    script = ScriptedAttempt(name, expected="7")
     script.call("writer", [1, 2], [3])
-    record = script.record()
-    return AttemptRecord(
-        rollout=msgspec.structs.replace(record.rollout, task=Task(id=name, expected="7")),
-        attempt=msgspec.structs.replace(record.attempt, output=output),
-        spans=record.spans,
-    )
+    return script.record(output=output)
 
 
 class Suite(RewardContract):

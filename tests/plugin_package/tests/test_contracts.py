@@ -6,14 +6,13 @@ import asyncio
 from typing import ClassVar
 
 import httpx
-import msgspec
 import pytest
 from parley import Speaker, Tool
 from parley_agl.concise import Concise
 from parley_agl.integration import ParleyIntegration
 from parley_agl.rank import Rank, RankOptions, rank_advantages
 
-from agl_core import AttemptRecord, Task
+from agl_core import AttemptRecord
 from agl_core.testing.algorithm_contract import AlgorithmContract
 from agl_core.testing.attempts import ScriptedAttempt
 from agl_core.testing.integration_contract import IntegrationContract
@@ -114,14 +113,9 @@ class TestAlgorithm(AlgorithmContract):
 
 
 def _record(name: str, output: str) -> AttemptRecord:
-    script = ScriptedAttempt(name)
+    script = ScriptedAttempt(name, expected="seven")
     script.call("writer", [1, 2], [3])
-    record = script.record()
-    return AttemptRecord(
-        rollout=msgspec.structs.replace(record.rollout, task=Task(id=name, expected="seven")),
-        attempt=msgspec.structs.replace(record.attempt, output=output),
-        spans=record.spans,
-    )
+    return script.record(output=output)
 
 
 def test_length_costs_and_never_more_than_there_is() -> None:
