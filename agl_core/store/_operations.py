@@ -216,8 +216,7 @@ class Operations:
         Whoever ran past a deadline meanwhile has that long to hand in the result.
         """
         for rollout in self._records.running(due_by=math.inf):
-            renewed = life.renew(rollout, now=self._now).attempts[-1]
-            self._records.save_attempt(renewed, due_at=renewed.lease_until)
+            self._save_attempt(life.keep(rollout, now=self._now))
 
     def recover(self) -> int:
         """Queue again whatever runs; returns how many."""

@@ -111,6 +111,13 @@ def begin_anew(rollout: Rollout, *, now: float) -> Rollout:
     )
 
 
+def keep(rollout: Rollout, *, now: float) -> Rollout:
+    """Let the running attempt run on for a lease at least: only the store had ended."""
+    until = now + rollout.limits.lease_s
+    deadline_at = max(rollout.attempts[-1].deadline_at, until)
+    return _with_latest(rollout, lease_until=until, deadline_at=deadline_at)
+
+
 def due_at(rollout: Rollout) -> float:
     """When the watchdog has to end the running attempt.
 

@@ -153,6 +153,8 @@ async def test_behind_a_server_attempts_run_on_until_a_lease_has_passed(path):
     await store.close()
     await clock.advance(100)
     await store.open()
+    assert await store.heartbeat([ended.attempt.id]) == []
+    await store._sweep()
     await succeed(store, ended, [span(ended)])
     await clock.advance(20)
     assert await store.heartbeat([living.attempt.id]) == []
