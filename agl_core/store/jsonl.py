@@ -99,7 +99,7 @@ def read_export(lines: Iterable[str]) -> Iterator[Resources | Rollout | Span]:
     for number, line in enumerate(lines, start=1):
         try:
             row = json_value(line)
-            kind = row["kind"]
+            kind, ended = row["kind"], False
             if number == 1 or kind == "store":
                 _check_head(row, number)
             elif kind == "end":
