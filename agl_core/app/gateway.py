@@ -4,40 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 from agl_core.app.store import store_file
+from agl_core.builtin import load_plugins
+from agl_core.config.loader import RESOLVED
 from agl_core.errors import ConfigError, StoreError
 from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.gateway.control import GatewayControl
 from agl_core.interfaces import StoreLifecycle
+from agl_core.plugins import PluginManager
 from agl_core.serving.keys import agent_key, shared_key
+from agl_core.store.locate import locate_store, make_store_at
+from agl_core.store.sqlite import SqliteStore
 
 _HOST_AND_PORT: Final = re.compile(r"[^/\\]+:\d+")
 _END_S: Final = 3.0
 """For writing what is left; of the ten seconds in which a process ends the store takes more."""
 
 
-def store_of(target: str) -> StoreLifecycle:
+def store_of(
+    target: str, plugins: Callable[[Sequence[str]], PluginManager] = load_plugins
+) -> StoreLifecycle:
     """The store at an address, or in a file that processes of one machine share; not yet open.
 
     Args:
-        target: ``http://host:port``, a run's directory or a database file.
+        target: What `locate_store` takes, or a file or directory that has no store yet.
+        plugins: Loads them with the files that a run names.
 
     Raises:
-        ConfigError: the target is an address and there is no shared key, or it lacks ``http://``.
+        ConfigError: the target is an address and there is no shared key, or it lacks ``http://``;
+            or it is a run whose store cannot be shared, or is gone.
     """
-    if target.startswith(("http://", "https://")):
-        from agl_core.store.client import HttpStore  # noqa: PLC0415
-
-        return HttpStore(target, shared_key())
-    from agl_core.store.sqlite import SqliteStore  # noqa: PLC0415
-
-    path = store_file(target)
-    if _HOST_AND_PORT.fullmatch(target) and not path.exists():
-        raise ConfigError(f"There is no store file {target!r}: an address is http://{target}")
-    return SqliteStore(path)
+    of_a_run = (Path(target).expanduser() / RESOLVED).is_file()
+    if not of_a_run and not target.startswith(("http://", "https://")):
+        file = store_file(target)
+        if not file.exists():
+            if _HOST_AND_PORT.fullmatch(target):
+                raise ConfigError(
+                    f"There is no store file {target!r}: an address is http://{target}"
+                )
+            return SqliteStore(file)
+    address = locate_store(target)
+    return make_store_at(address, plugins(address.plugins))
 
 
 async def serve_gateway(

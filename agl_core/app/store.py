@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agl_core.config import StoreConfig
+from agl_core.config.loader import RESOLVED, load_config
 from agl_core.serving.keys import shared_key
 from agl_core.store.locate import STORE_FILE
 from agl_core.store.server import StoreServer
@@ -14,9 +15,19 @@ from agl_core.store.sqlite import SqliteStore
 
 
 def store_file(target: str) -> Path:
-    """The database file that a user means by a file or a run's directory."""
+    """The database file that a user means by a file or a run's directory, whether or not it is there.
+
+    A run whose records a server keeps means the file in its directory: that server's.
+
+    Raises:
+        ConfigError: the run's configuration cannot be read.
+    """
     path = Path(target).expanduser()
-    return path / STORE_FILE if path.is_dir() else path
+    if not path.is_dir():
+        return path
+    resolved = path / RESOLVED
+    kept = load_config(resolved).store.path if resolved.is_file() else None
+    return Path(kept or path / STORE_FILE)
 
 
 async def serve_store(

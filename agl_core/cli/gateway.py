@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from agl_core.cli.group import CliState
 from agl_core.cli.options import debug_option, host_option, port_option
 
 
@@ -17,7 +18,8 @@ from agl_core.cli.options import debug_option, host_option, port_option
 @host_option
 @port_option
 @debug_option
-def command(*, store: str, host: str, port: int) -> None:
+@click.pass_obj
+def command(state: CliState, *, store: str, host: str, port: int) -> None:
     """Serve the model calls of a training whose trainer and runners are other processes.
 
     AGL_API_KEY holds the key that store, gateway, trainer and runners share. Give trainer and
@@ -32,5 +34,5 @@ def command(*, store: str, host: str, port: int) -> None:
         click.echo(f"Serving gateway at {url}")
 
     with rare_collections():
-        served = serve_gateway(store_of(store), host=host, port=port, ready=ready)
+        served = serve_gateway(store_of(store, state.plugins), host=host, port=port, ready=ready)
         run_blocking(served, new_loop=serving_loop)
