@@ -156,7 +156,8 @@ class App:
         gateway = config.gateway.model_copy(update={"url": None})
         apart = config.model_copy(update={"store": store, "rollout": local, "gateway": gateway})
         directory = self._plan.directory / folder
-        return self._with_agent(replace(self._plan, config=apart, directory=directory))
+        plan = replace(self._plan, config=apart, directory=directory)
+        return plan if plan.agent is not None else self._with_agent(plan)
 
     def _with_agent(self, plan: Blueprint) -> Blueprint:
         return replace(

@@ -16,6 +16,7 @@ from agl_core.errors import (
     RewardError,
     TrainingError,
 )
+from agl_core.rewards.exact_match import ExactMatch
 from tests.core.app.conftest import Bench, says_yes, speak, two_agents
 from tests.core.bandit_engine import FIRST_ID
 
@@ -382,3 +383,20 @@ def test_rollouts_of_steps_that_a_crash_undid_are_counted_each_once(bench: Bench
     report = bench.train(**settings)
     assert [step.step for step in report.steps] == [1, 2, 3, 4]
     assert report.lost["rollouts_abandoned"] == 3 * 8
+
+
+async def test_an_evaluation_makes_the_rewards_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may load a model."""
+    made = []
+
+    class Counted(ExactMatch):
+        def __init__(self, **options: Any) -> None:
+            made.append(self)
+            super().__init__(**options)
+
+    monkeypatch.setattr("agl_core.rewards.exact_match.ExactMatch", Counted)
+    inputs = {"reward": None, "tasks": [{"input": 0, "expected": "yes"}]}
+    await bench.app(inputs, rewards='[{"name": "exact_match"}]').evaluate()
+    assert len(made) == 1
