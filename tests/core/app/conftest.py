@@ -17,18 +17,28 @@ from agl_core.plugins.sources import Source
 from tests.core.bandit_engine import BanditEngine
 
 
-async def speak(agent: str, text: str) -> str:
-    """One model call of `agent` over real HTTP."""
+async def ask(messages: Any, **body: Any) -> dict[str, Any]:
+    """One model call of whoever speaks, over real HTTP; returns the answer's message.
+
+    A text stands for a user's message.
+    """
     llm = agl.current().llm
-    with agl.agent_scope(agent):
-        async with httpx.AsyncClient(verify=False) as client:
-            answer = await client.post(
-                f"{llm.base_url}/chat/completions",
-                headers={"authorization": f"Bearer {llm.api_key}"},
-                json={"model": "any", "messages": [{"role": "user", "content": text}]},
-            )
+    text = messages
+    given = [{"role": "user", "content": text}] if isinstance(text, str) else messages
+    async with httpx.AsyncClient(verify=False) as client:
+        answer = await client.post(
+            f"{llm.base_url}/chat/completions",
+            headers={"authorization": f"Bearer {llm.api_key}"},
+            json={"model": "any", "messages": given, **body},
+        )
     answer.raise_for_status()
-    return answer.json()["choices"][0]["message"]["content"]
+    return answer.json()["choices"][0]["message"]
+
+
+async def speak(agent: str, text: str) -> str:
+    """One model call of `agent`."""
+    with agl.agent_scope(agent):
+        return (await ask(text))["content"]
 
 
 async def two_agents(task: agl.Task) -> str:

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 
 import agl_core as agl
@@ -21,6 +20,7 @@ from agl_core.plugins import hookimpl
 from agl_core.plugins.sources import Source
 from agl_core.testing.fake_openai import FakeOpenAI, FakeOptions
 from agl_core.types import Diagnosis, Finding
+from tests.core.app.conftest import ask
 
 _SERVERS: dict[str, Any] = {}
 
@@ -125,21 +125,6 @@ def alternating() -> Any:
         return float(attempt.rollout.metadata["sample"])
 
     return reward
-
-
-async def ask(messages: Any, **body: Any) -> dict[str, Any]:
-    """One model call of whoever speaks; returns the answer's message."""
-    llm = agl.current().llm
-    text = messages
-    given = [{"role": "user", "content": text}] if isinstance(text, str) else messages
-    async with httpx.AsyncClient(verify=False) as client:
-        answer = await client.post(
-            f"{llm.base_url}/chat/completions",
-            headers={"authorization": f"Bearer {llm.api_key}"},
-            json={"model": "any", "messages": given, **body},
-        )
-    answer.raise_for_status()
-    return answer.json()["choices"][0]["message"]
 
 
 async def writer(task: agl.Task) -> str:
