@@ -46,8 +46,8 @@ class Writer:
         self.claims = []
 
     def note(self, kind, *ids):
-        """In one write, which no later kill takes back."""
-        os.write(self.log, (json.dumps([kind, *ids]) + "\n").encode())
+        """In one write. A kill during it may leave its beginning: each note has lines of its own."""
+        os.write(self.log, ("\n" + json.dumps([kind, *ids]) + "\n").encode())
 
     async def live(self):
         await self.store.open()

@@ -56,10 +56,12 @@ class Writers:
         return int(self._forker.stdout.readline())
 
     def notes(self) -> dict[str, list[list]]:
+        """All that were written to their end, which is the bracket."""
         found = defaultdict(list)
         for line in self.log.read_text().splitlines():
-            kind, *ids = json.loads(line)
-            found[kind].append(ids)
+            if line.endswith("]"):
+                kind, *ids = json.loads(line)
+                found[kind].append(ids)
         return found
 
 
