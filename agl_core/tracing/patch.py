@@ -4,37 +4,52 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from agl_core.errors import ConfigError
 
-_PARAMETERS: Final = ("request", "stream", "auth", "follow_redirects")
+SEND: Final = ("request", "stream", "auth", "follow_redirects")
+"""Parameters of ``send`` in httpx and httpx2."""
 
 Wrap = Callable[[Callable[..., Any], Callable[[], bool]], Callable[..., Any]]
 """Makes the wrapper of an original; the second function says whether it is still wanted."""
 
 
 class Patch:
-    """One wrapped ``send``.
+    """One wrapped function of a class.
 
     If somebody else has wrapped the function over ours by the time it is removed, ours stays in
     their chain and only passes through: taking theirs away is not our business.
     """
 
-    def __init__(self, library: Any, owner: type[Any], name: str, wrap: Wrap) -> None:
+    def __init__(
+        self,
+        library: Any,
+        owner: type[Any],
+        name: str,
+        wrap: Wrap,
+        *,
+        parameters: Sequence[str] = SEND,
+    ) -> None:
         """Check the function; nothing is changed before `install`.
 
+        Args:
+            library: Module whose name and version a refusal states.
+            owner: Class that has the function.
+            name: The function's name.
+            wrap: Makes the wrapper.
+            parameters: Names, ``self`` left out, that the wrapper relies on.
+
         Raises:
-            ConfigError: the function cannot be called with ``(self, request, *, stream, auth,
-                follow_redirects)``.
+            ConfigError: the function does not take these parameters by name.
         """
         self._owner = owner
         self._name = name
         self._original = inspect.getattr_static(owner, name)
         self._live = False
         function = getattr(owner, name)
-        _check_signature(library, owner, function)
+        _check_signature(library, owner, name, parameters)
         wrapper = wrap(function, lambda: self._live)
         self._wrapper = functools.wraps(function)(wrapper)
 
@@ -48,14 +63,14 @@ class Patch:
             setattr(self._owner, self._name, self._original)
 
 
-def _check_signature(library: Any, owner: type[Any], function: Callable[..., Any]) -> None:
-    signature = inspect.signature(function)
+def _check_signature(library: Any, owner: type[Any], name: str, parameters: Sequence[str]) -> None:
+    signature = inspect.signature(getattr(owner, name))
     try:
-        signature.bind(None, **dict.fromkeys(_PARAMETERS))
+        signature.bind(None, **dict.fromkeys(parameters))
     except TypeError as error:
         raise ConfigError(
-            f"{library.__name__} {getattr(library, '__version__', '?')}: {owner.__qualname__}.send"
-            f"{signature} is not the send(self, request, *, stream, auth, follow_redirects) that "
-            f"agl-core wraps ({error}), so its requests would go unrecorded: use a version of "
+            f"{library.__name__} {getattr(library, '__version__', '?')}: {owner.__qualname__}."
+            f"{name}{signature} is not the {name}(self, {', '.join(parameters)}) that agl-core wraps "
+            f"({error}), so what passes it would go unrecorded: use a version of "
             f"{library.__name__} that has it, or a newer agl-core"
         ) from error

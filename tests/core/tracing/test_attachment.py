@@ -138,6 +138,28 @@ def test_a_patch_checks_before_it_changes_anything():
         Patch(Library(), Library.AsyncClient, "send", lambda original, _: original)
 
 
+class Speaker:
+    def say(self, text, *, loudly=False):
+        return text
+
+
+def test_a_patch_of_any_function_names_the_parameters_it_needs():
+    def shouting(original, live):
+        def say(speaker, text, **options):
+            return original(speaker, text.upper() if live() else text, **options)
+
+        return say
+
+    with pytest.raises(ConfigError, match=r"Speaker\.say.*say\(self, words\)"):
+        Patch(Library(), Speaker, "say", shouting, parameters=("words",))
+    original = Speaker.say
+    patch = Patch(Library(), Speaker, "say", shouting, parameters=("text", "loudly"))
+    patch.install()
+    assert Speaker().say("tea", loudly=True) == "TEA"
+    patch.remove()
+    assert Speaker.say is original
+
+
 def run_python(code, env, *flags):
     return subprocess.run(
         [sys.executable, *flags, "-c", textwrap.dedent(code)],
