@@ -30,7 +30,7 @@ class Patch:
         name: str,
         wrap: Wrap,
         *,
-        parameters: Sequence[str] = SEND,
+        parameters: Sequence[str] | None = SEND,
     ) -> None:
         """Check the function; nothing is changed before `install`.
 
@@ -39,7 +39,8 @@ class Patch:
             owner: Class that has the function.
             name: The function's name.
             wrap: Makes the wrapper.
-            parameters: Names, ``self`` left out, that the wrapper relies on.
+            parameters: Names, ``self`` left out, that the wrapper relies on; None for one that
+                passes on whatever it is given.
 
         Raises:
             ConfigError: the function does not take these parameters by name.
@@ -49,7 +50,8 @@ class Patch:
         self._original = inspect.getattr_static(owner, name)
         self._live = False
         function = getattr(owner, name)
-        _check_signature(library, owner, name, parameters)
+        if parameters is not None:
+            _check_signature(library, owner, name, parameters)
         wrapper = wrap(function, lambda: self._live)
         self._wrapper = functools.wraps(function)(wrapper)
 

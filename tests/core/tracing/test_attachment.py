@@ -153,7 +153,8 @@ def test_a_patch_of_any_function_names_the_parameters_it_needs():
     with pytest.raises(ConfigError, match=r"Speaker\.say.*say\(self, words\)"):
         Patch(Library(), Speaker, "say", shouting, parameters=("words",))
     original = Speaker.say
-    patch = Patch(Library(), Speaker, "say", shouting, parameters=("text", "loudly"))
+    Patch(Library(), Speaker, "say", shouting, parameters=("text", "loudly"))
+    patch = Patch(Library(), Speaker, "say", shouting, parameters=None)
     patch.install()
     assert Speaker().say("tea", loudly=True) == "TEA"
     patch.remove()
