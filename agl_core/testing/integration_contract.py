@@ -225,7 +225,12 @@ class IntegrationContract(ContractSuite):
         program, error = self.program(), _AgentError("the shop is closed")
         async with self._attached() as bench:
             played = await bench.one(lambda job: program.fail(job, error))
-            assert played.error is error
+            raised = played.error
+            if program.wraps_errors:
+                assert raised is not None
+                assert raised is not error, "wraps_errors is declared, but nothing wraps it"
+                raised = raised.__cause__
+            assert raised is error
             ended = {span.agent: span for span in played.spans if span.kind is SpanKind.AGENT}
             assert ended[PLANNER].status == "error"
             assert "the shop is closed" in ended[PLANNER].error

@@ -90,6 +90,8 @@ class ScenarioProgram(ABC):
 
     lacks: ClassVar[Mapping[str, str]] = {}
     """Capability to the reason why the framework has none."""
+    wraps_errors: ClassVar[str] = ""
+    """Why the framework raises an error of its own, caused by the one that `fail` is given."""
 
     @abstractmethod
     def run(self, job: Job) -> str:

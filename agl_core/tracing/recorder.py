@@ -98,8 +98,10 @@ class Recorder:
         """Begin a span and return its id; ids sort by time.
 
         Without `parent_id` the span hangs under the current scope, or under the attempt itself
-        where none is open; an empty one hangs it under the attempt whatever is open. Agent and agent run come from that scope or, with `parent_id`, from the
-        parent's span; what runs inside a tool belongs to no agent unless one is named.
+        where none is open; an empty one hangs it under the attempt whatever is open. Agent and
+        agent run come from that scope or, with `parent_id`, from the parent's span; what runs
+        inside a tool belongs to no agent unless one is named. An empty `agent` says that nobody
+        speaks in the span, nor in those below it.
         """
         return self._add(
             kind,
@@ -233,7 +235,7 @@ class Recorder:
         if agent is None or agent == inherited:
             agent, agent_run_id = inherited, agent_run_id or run
         span_id = span_id or new_id("span")
-        if kind is SpanKind.AGENT and agent is not None:
+        if kind is SpanKind.AGENT and agent:
             agent_run_id = agent_run_id or span_id
         record = _Record(
             span_id, kind, name, parent_id or None, agent, agent_run_id, 0, time.time_ns()
@@ -289,7 +291,7 @@ class Recorder:
             kind=record.kind,
             name=bounded(record.name, MAX_ERROR_CHARS)[0],
             parent_id=record.parent_id,
-            agent=record.agent,
+            agent=record.agent or None,
             agent_run_id=record.agent_run_id,
             sequence=record.sequence,
             start_ns=record.start_ns,

@@ -261,6 +261,20 @@ async def test_a_broken_integration_is_caught(rule, broken):
         await getattr(broken(), f"test_{rule}")()
 
 
+async def test_an_error_that_the_framework_wraps_must_be_declared_and_be_the_cause(monkeypatch):
+    monkeypatch.setattr(Agent, "run", mangled(Agent.run))
+    wrapping = programmed(wraps_errors="it says which agent failed")
+    await wrapping().test_the_exception_arrives_unchanged()
+    monkeypatch.setattr(Agent, "run", mangled(Agent.run))
+    with pytest.raises(AssertionError):
+        await wrapping().test_the_exception_arrives_unchanged()
+
+
+async def test_an_error_that_only_claims_to_be_wrapped_is_caught():
+    with pytest.raises(AssertionError, match="nothing wraps it"):
+        await programmed(wraps_errors="it does not")().test_the_exception_arrives_unchanged()
+
+
 async def test_altered_tokens_are_caught(monkeypatch):
     calls = Played.calls.fget
 

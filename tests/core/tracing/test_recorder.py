@@ -65,6 +65,18 @@ def test_a_span_in_an_agent_span_names_its_agent_and_in_a_tool_span_nobody(recor
     assert (spans["judge"].agent, spans["judge"].agent_run_id) == (None, None)
 
 
+def test_an_empty_agent_is_nobody_for_all_that_hangs_below(recorder):
+    agent = recorder.start(SpanKind.AGENT, "writer", agent="writer")
+    guard = recorder.start(SpanKind.OPERATION, "guard", parent_id=agent, agent="")
+    judge = recorder.start(SpanKind.LLM, "judge", parent_id=guard)
+    recorder.start(SpanKind.AGENT, "inner", parent_id=judge, agent="inner")
+    recorder.update(guard, agent="writer")
+    spans = {span.name: span for span in recorder.drain()}
+    assert (spans["judge"].agent, spans["judge"].agent_run_id) == (None, None)
+    assert spans["inner"].agent == "inner"
+    assert spans["guard"].agent == "writer"
+
+
 def test_parent_and_agent_default_to_the_current_scope(make_context):
     context = make_context()
     with enter(context):
