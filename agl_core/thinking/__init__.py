@@ -1,0 +1,35 @@
+"""Thinking in a model's answer, told apart from what the model says.
+
+Reasoning models think aloud in tags, ``<think>...</think>``, or their server puts the thoughts into
+a field of its own, ``reasoning`` or ``reasoning_content``. `split_thinking` and, for an answer that
+is still coming, `ThinkParser` bring both into the same parts. Nothing is altered: the parts are
+pieces of the text as it came, and tokens are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agl_core.thinking.parser import Part, ThinkParser
+from agl_core.thinking.tags import DEFAULT_TAGS, mentions
+
+__all__ = ["DEFAULT_TAGS", "Part", "ThinkParser", "split_thinking", "without_thinking"]
+
+
+def split_thinking(
+    text: str, *, reasoning: str = "", tags: Sequence[str] = DEFAULT_TAGS, opened: bool = False
+) -> tuple[Part, ...]:
+    """Split a whole answer into its parts, in order; see `ThinkParser`."""
+    if not opened and not reasoning and not mentions(text, tags):
+        return (Part("text", text),) if text and not text.isspace() else ()
+    parser = ThinkParser(tags=tags, opened=opened)
+    parser.feed(text, reasoning=reasoning)
+    parser.finish()
+    return parser.parts
+
+
+def without_thinking(text: str, *, tags: Sequence[str] = DEFAULT_TAGS) -> str:
+    """What an answer says once its thoughts are taken out."""
+    if not mentions(text, tags):
+        return text
+    return "".join(part.text for part in split_thinking(text, tags=tags) if part.kind == "text")

@@ -1,0 +1,267 @@
+"""The parser: one line at a time, and never further than is certain."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import msgspec
+
+from agl_core.thinking.code import OPENING_FENCE, closes_fence, code_spans, inside
+from agl_core.thinking.tags import DEFAULT_TAGS, tag_pair
+
+Kind = Literal["thinking", "text"]
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A piece of an answer."""
+
+    kind: Kind
+    text: str
+    """As it came, white space at its ends included; the tags around it are not part of it."""
+
+
+@dataclass(slots=True)
+class _Hold:
+    """Thought that may turn out to be text, from the first closing tag that may be the true one."""
+
+    text: list[str] = field(default_factory=list[str])
+    length: int = 0
+    closed: tuple[int, int] | None = None
+    """The last closing tag outside code; openings that are never closed would leave none."""
+    in_code: tuple[int, int] | None = None
+    """The first inside code, which may be a fence that the model forgot to close."""
+
+
+class ThinkParser:
+    """Splits an answer into thinking and text while it comes.
+
+    A block goes from its opening tag to the closing one that belongs to it; blocks of one tag may
+    be nested, and the outermost is one part. What is never closed is thinking to the end. A closing
+    tag before any opening one ends thinking that began with the answer: the chat template had opened
+    it. Tags in Markdown code, fenced or between backticks on one line, are code. Where thinking
+    would not end for that reason or for a nested opening without an end, its last closing tag counts
+    after all, or else the first in code. Parts of white space alone are left out.
+
+    Feeding an answer in any pieces gives the same `parts` as feeding it whole.
+    """
+
+    def __init__(self, *, tags: Sequence[str] = DEFAULT_TAGS, opened: bool = False) -> None:
+        """Begin an answer.
+
+        Args:
+            tags: Names, ``"think"`` for ``<think>`` and ``</think>``; or both tags with a space
+                between them where they are written otherwise, ``"[THINK] [/THINK]"``.
+            opened: The prompt ended inside a thinking tag, so the answer begins with thinking.
+
+        Raises:
+            ConfigError: a tag is neither.
+        """
+        self._pairs = [tag_pair(tag) for tag in tags]
+        markers = sorted({each for pair in self._pairs for each in pair}, key=len, reverse=True)
+        self._markers = markers
+        self._pattern = re.compile("|".join(map(re.escape, markers)) or r"(?!)")
+        self._closers = frozenset(closer for _, closer in self._pairs)
+        self._kind: Kind = "thinking" if opened else "text"
+        self._pair: tuple[str, str] | None = None
+        """Tags of the open block; None where the prompt opened it."""
+        self._depth = 1
+        self._met = opened
+        """A block has begun before this point."""
+        self._line = ""
+        """The line under way, from its beginning or from the tag before."""
+        self._fresh = True
+        """`_line` begins where a line does."""
+        self._sent = 0
+        """Characters of `_line` that are in a part already."""
+        self._fence = ""
+        """The open code fence, as it was written."""
+        self._hold: _Hold | None = None
+        self._reasoning: list[str] = []
+        self._found: list[tuple[Kind, list[str]]] = [(self._kind, [])]
+        self._fresh_parts: list[Part] = []
+
+    def feed(self, text: str = "", *, reasoning: str = "") -> list[Part]:
+        """Take the next piece of content and of the reasoning field.
+
+        Returns:
+            What is certain now and was not before. Text that precedes a closing tag without an
+            opening one has been given out as text by then; `parts` has it as thinking.
+        """
+        if reasoning:
+            self._reasoning.append(reasoning)
+            self._fresh_parts.append(Part("thinking", reasoning))
+        if text:
+            self._line += text
+            self._advance()
+        return self._taken()
+
+    def finish(self) -> list[Part]:
+        """End the answer; returns what was not certain before."""
+        self._advance(final=True)
+        while self._hold is not None:
+            hold, self._hold = self._hold, None
+            held = "".join(hold.text)
+            start, end = hold.closed or hold.in_code or (len(held), len(held))
+            self._emit(held[:start])
+            self._switch("text")
+            self._line = held[end:]
+            self._advance(final=True)
+        return self._taken()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of what was fed, as if the answer ended here; the reasoning field comes first."""
+        if self._line or self._hold is not None:
+            ended = self._clone()
+            ended.finish()
+            return ended.parts
+        whole = [Part("thinking", "".join(self._reasoning))]
+        whole += [Part(kind, "".join(pieces)) for kind, pieces in self._found]
+        return tuple(part for part in whole if part.text and not part.text.isspace())
+
+    def _clone(self) -> ThinkParser:
+        clone = copy(self)
+        found = [(kind, list(pieces)) for kind, pieces in self._found]
+        hold = self._hold and replace(self._hold, text=list(self._hold.text))
+        vars(clone).update(_found=found, _hold=hold, _fresh_parts=[])
+        return clone
+
+    def _taken(self) -> list[Part]:
+        taken, self._fresh_parts = self._fresh_parts, []
+        return taken
+
+    def _advance(self, *, final: bool = False) -> None:
+        """Go through what lies in `_line`, line by line; the last may be unfinished."""
+        text, at = self._line, 0
+        while at < len(text):
+            end = text.find("\n", at) + 1
+            whole = final or end > 0
+            self._line = text[at : end or len(text)]
+            switched = self._scan(whole=whole)
+            if switched is None and not whole:
+                self._forget()
+                return
+            at += len(self._line) if switched is None else switched
+            self._sent, self._fresh = 0, True
+        self._line = ""
+
+    def _forget(self) -> None:
+        """Let go of the beginning of a line that can hold no code any more."""
+        if "`" not in self._line and self._line[: self._sent].strip(" ~"):
+            self._line, self._sent, self._fresh = self._line[self._sent :], 0, False
+
+    def _scan(self, *, whole: bool) -> int | None:
+        """Read the line on; gives where the tag ends that began or ended a block, if one did."""
+        line = self._line
+        fenced = self._fenced() if whole else self._may_be_fenced()
+        spans = code_spans(line) if whole and not fenced else []
+        ticks = line.find("`")
+        for match in self._pattern.finditer(line, self._sent):
+            at = match.start()
+            if not whole and (fenced or -1 < ticks < at):
+                self._send(at)
+                return None
+            if self._meet(match, in_code=fenced or inside(at, spans)):
+                return match.end()
+        self._send(len(line) - (0 if whole else self._unsure()))
+        return None
+
+    def _unsure(self) -> int:
+        """Length of the end of the line that may be the beginning of a tag."""
+        longest = len(self._markers[0]) - 1 if self._markers else 0
+        for length in range(min(longest, len(self._line) - self._sent), 0, -1):
+            end = self._line[-length:]
+            if any(marker.startswith(end) for marker in self._markers):
+                return length
+        return 0
+
+    def _may_be_fenced(self) -> bool:
+        begins = self._line.lstrip(" ")[:1] if self._fresh else ""
+        return bool(self._fence) or begins in ("`", "~")
+
+    def _fenced(self) -> bool:
+        """Whether the whole line belongs to a code fence, which it may open or close."""
+        if self._fence:
+            if closes_fence(self._line, self._fence):
+                self._fence = ""
+            return True
+        opening = OPENING_FENCE.match(self._line) if self._fresh else None
+        self._fence = opening[1] if opening is not None else ""
+        return opening is not None
+
+    def _meet(self, match: re.Match[str], *, in_code: bool) -> bool:
+        """Act on a tag; tells whether it began or ended a block."""
+        marker, at = match[0], match.start()
+        if self._kind == "text":
+            return not in_code and self._meet_in_text(marker, at)
+        if self._pair is None and not in_code and self._begins_again(marker, at):
+            return True
+        closes = marker in self._closers if self._pair is None else marker == self._pair[1]
+        if not closes:
+            if not in_code and self._pair is not None and marker == self._pair[0]:
+                self._depth += 1
+            return False
+        if in_code or self._depth > 1:
+            self._depth -= not in_code
+            self._may_close(at, len(marker), in_code=in_code)
+            return False
+        self._send(at)
+        if self._hold is not None:
+            held, self._hold = "".join(self._hold.text), None
+            self._emit(held)
+        self._switch("text")
+        return True
+
+    def _meet_in_text(self, marker: str, at: int) -> bool:
+        pair = next((pair for pair in self._pairs if pair[0] == marker), None)
+        if pair is None and self._met:
+            return False
+        self._send(at)
+        if pair is None:
+            self._found = [("thinking", [text for _, pieces in self._found for text in pieces])]
+            self._switch("text")
+        else:
+            self._switch("thinking", pair)
+        return True
+
+    def _begins_again(self, marker: str, at: int) -> bool:
+        """An opening tag with which an answer repeats the one that its prompt ended in."""
+        pair = next((pair for pair in self._pairs if pair[0] == marker), None)
+        if pair is None or "".join(self._found[-1][1]).strip() or self._line[:at].strip():
+            return False
+        self._switch("thinking", pair)
+        return True
+
+    def _may_close(self, at: int, length: int, *, in_code: bool) -> None:
+        self._send(at)
+        hold = self._hold = self._hold or _Hold()
+        place = (hold.length, hold.length + length)
+        if not in_code:
+            hold.closed = place
+        elif hold.in_code is None:
+            hold.in_code = place
+
+    def _switch(self, kind: Kind, pair: tuple[str, str] | None = None) -> None:
+        self._kind, self._pair, self._depth = kind, pair, 1
+        self._met = True
+        self._fence = ""
+        self._sent, self._fresh = 0, True
+        self._found.append((kind, []))
+
+    def _send(self, upto: int) -> None:
+        self._emit(self._line[self._sent : upto])
+        self._sent = max(self._sent, upto)
+
+    def _emit(self, text: str) -> None:
+        if not text:
+            return
+        if self._hold is not None:
+            self._hold.text.append(text)
+            self._hold.length += len(text)
+            return
+        self._found[-1][1].append(text)
+        self._fresh_parts.append(Part(self._kind, text))
