@@ -10,11 +10,13 @@ import msgspec
 
 from agl_core.gateway.attempts import UNKNOWN, Attempts, OpenAttempt
 from agl_core.gateway.dialects.chat import ChatRequest
+from agl_core.gateway.dialects.responses import ResponsesRequest
 from agl_core.gateway.headers import passed_on
 from agl_core.gateway.metrics import CONTENT_TYPE
 from agl_core.gateway.problems import Problem
 from agl_core.gateway.proxy import Proxy, answer
 from agl_core.gateway.recording import Recording
+from agl_core.gateway.responses import ResponsesAnswer
 from agl_core.gateway.routing import Identity, Route, Router, Target, identify, parse_path
 from agl_core.gateway.traces import TraceIngest
 from agl_core.serving import asgi
@@ -22,6 +24,7 @@ from agl_core.serving.rpc import PREFIX
 from agl_core.types import Losses
 
 _CHAT: Final = "/chat/completions"
+_RESPONSES: Final = "/responses"
 _CONTROL: Final = PREFIX.encode()
 
 
@@ -65,8 +68,8 @@ class Endpoints:
         metrics = raw_path == b"/metrics" and method == "GET"
         self._authorise(headers, also=self.operator_key if metrics else "")
         target = parse_path(raw_path)
-        if target is not None and target.path == _CHAT and method == "POST":
-            await self._chat(target, headers, receive, send)
+        if target is not None and target.path in (_CHAT, _RESPONSES) and method == "POST":
+            await self._generate(target, headers, receive, send)
         elif target is not None and target.path == "/models" and method == "GET":
             await asgi.respond(send, 200, self._models())
         elif target is not None and target.path == "/traces" and method == "POST":
@@ -77,7 +80,9 @@ class Endpoints:
             )
         else:
             path = raw_path.decode("ascii", "replace")
-            message = f"The gateway serves no {method} {path}: use POST .../v1{_CHAT}"
+            message = (
+                f"The gateway serves no {method} {path}: use POST .../v1{_CHAT} or {_RESPONSES}"
+            )
             raise Problem(404, "not_found", message)
 
     def _authorise(self, headers: list[tuple[bytes, bytes]], *, also: str) -> None:
@@ -104,7 +109,7 @@ class Endpoints:
         ]
         return msgspec.json.encode({"object": "list", "data": rows})
 
-    async def _chat(
+    async def _generate(
         self,
         target: Target,
         headers: list[tuple[bytes, bytes]],
@@ -117,6 +122,9 @@ class Endpoints:
             body = await asgi.read_body(receive)
             # Reading takes time, in which the attempt may have been sealed.
             self.attempts.admit(identity)
+            if target.path == _RESPONSES:
+                asked = ResponsesRequest(body)
+                body, send = asked.chat, ResponsesAnswer(asked, send)
             request, route = self._accept(identity, attempt, body)
         except asgi.ClientLeft:
             problem = Problem(499, "client_closed", "The client left before its request was whole")

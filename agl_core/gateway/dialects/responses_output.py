@@ -1,0 +1,312 @@
+"""OpenAI Responses: an answer in that form, from a whole chat completion or from its chunks.
+
+A whole answer is a stream of one chunk whose events nobody hears, so both say the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from agl_core.types.ids import new_id
+
+__all__ = ["ResponseBuilder"]
+
+Event = dict[str, Any]
+Emit = Callable[[Event], None]
+
+_INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""Finish reasons of answers that were cut, and Responses' words for why."""
+_ECHOED: Final[dict[str, Any]] = {
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "prompt_cache_key": None,
+    "reasoning": None,
+    "safety_identifier": None,
+    "temperature": None,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": None,
+    "user": None,
+}
+"""Fields of a request that its response repeats, with what stands there otherwise."""
+_FIXED: Final[dict[str, Any]] = {
+    "background": False,
+    "previous_response_id": None,
+    "service_tier": "default",
+    "store": False,
+    "truncation": "disabled",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _TextKind:
+    """One of the texts that a message consists of."""
+
+    item: str
+    prefix: str
+    part: str
+    field: str
+    event: str
+
+    @property
+    def extras(self) -> dict[str, Any]:
+        """What clients expect beside a text and its parts; log-probabilities are not given."""
+        return {"logprobs": []} if self.part == "output_text" else {}
+
+
+_REASONING: Final = _TextKind(
+    "reasoning", "rs", "reasoning_text", "text", "response.reasoning_text"
+)
+_TEXT: Final = _TextKind("message", "msg", "output_text", "text", "response.output_text")
+_REFUSAL: Final = _TextKind("message", "msg", "refusal", "refusal", "response.refusal")
+
+
+@dataclass(slots=True)
+class _Open:
+    """An output item that is still growing."""
+
+    index: int
+    item: dict[str, Any]
+    kind: _TextKind | None = None
+    """None: a function call."""
+    pieces: list[str] = field(default_factory=list[str])
+
+
+class ResponseBuilder:
+    """Puts a response together from chunks of a chat completion and tells each step as an event."""
+
+    def __init__(self, asked: Mapping[str, Any], emit: Emit) -> None:
+        """Begin.
+
+        Args:
+            asked: Fields of the Responses request.
+            emit: Takes each event at once; it may not keep it.
+        """
+        self._emit = emit
+        self._sequence = 0
+        self._usage: Mapping[str, Any] | None = None
+        self._finish: str | None = None
+        self._begun = False
+        self._text: _Open | None = None
+        self._calls: dict[int, _Open] = {}
+        self._unnamed: dict[int, dict[str, Any]] = {}
+        self.error: dict[str, Any] | None = None
+        self.response: dict[str, Any] = {
+            "id": "",
+            "object": "response",
+            "created_at": int(time.time()),
+            "completed_at": None,
+            "status": "in_progress",
+            "error": None,
+            "incomplete_details": None,
+            "model": asked.get("model", ""),
+            "output": [],
+            "usage": None,
+            **{name: asked.get(name, otherwise) for name, otherwise in _ECHOED.items()},
+            **_FIXED,
+        }
+
+    @property
+    def finished(self) -> bool:
+        """The backend has said how its answer ended."""
+        return self._finish is not None
+
+    def whole(self, answer: Mapping[str, Any]) -> None:
+        """Take a whole chat completion."""
+        rows = [{**row, "delta": row.get("message")} for row in answer.get("choices") or ()]
+        self.feed({**answer, "choices": rows})
+        self.end()
+
+    def feed(self, chunk: Mapping[str, Any]) -> None:
+        """Take a chunk."""
+        if error := chunk.get("error"):
+            self.error = error if isinstance(error, dict) else {"message": str(error)}
+            return
+        if not self._begun:
+            self._begin(chunk)
+        self._usage = chunk.get("usage") or self._usage
+        for row in chunk.get("choices") or ():
+            if row.get("index"):
+                continue
+            self._add(row.get("delta") or {})
+            if row.get("finish_reason"):
+                self._finish = row["finish_reason"]
+                self._close_all()
+
+    def end(self) -> None:
+        """Say how it ended; the answer must have `finished`."""
+        self.response["usage"] = _usage(self._usage)
+        reason = _INCOMPLETE.get(self._finish or "")
+        status = "incomplete" if reason else "completed"
+        self.response["status"] = status
+        if reason:
+            self.response["incomplete_details"] = {"reason": reason}
+        else:
+            self.response["completed_at"] = int(time.time())
+        self._tell(f"response.{status}", response=self.response)
+
+    def fail(self, error: Mapping[str, Any]) -> None:
+        """Say that there will be no more; in a form on which every client raises."""
+        told = {
+            "type": error.get("type") or "server_error",
+            "code": error.get("code") or "server_error",
+            "message": str(error.get("message") or "The answer broke off"),
+            "param": error.get("param"),
+        }
+        flat = {name: told[name] for name in ("code", "message", "param")}
+        self._tell("error", **flat, error=told)
+
+    def _begin(self, chunk: Mapping[str, Any]) -> None:
+        self._begun = True
+        self.response["id"] = chunk.get("id") or new_id("resp")
+        self._tell("response.created", response=self.response)
+        self._tell("response.in_progress", response=self.response)
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        self._emit({"type": event, "sequence_number": self._sequence, **fields})
+        self._sequence += 1
+
+    def _add(self, delta: Mapping[str, Any]) -> None:
+        if reasoning := delta.get("reasoning_content") or delta.get("reasoning"):
+            self._add_text(_REASONING, _plain(reasoning))
+        if content := delta.get("content"):
+            self._add_text(_TEXT, _plain(content))
+        if refusal := delta.get("refusal"):
+            self._add_text(_REFUSAL, _plain(refusal))
+        for position, part in enumerate(delta.get("tool_calls") or ()):
+            self._add_call(part.get("index", position), part)
+
+    def _open(self, item: dict[str, Any], kind: _TextKind | None = None) -> _Open:
+        index = len(self.response["output"])
+        self.response["output"].append(item)
+        self._tell("response.output_item.added", output_index=index, item=item)
+        return _Open(index, item, kind)
+
+    def _item_id(self, prefix: str) -> str:
+        return f"{prefix}_{self.response['id']}_{len(self.response['output'])}"
+
+    def _add_text(self, kind: _TextKind, text: str) -> None:
+        if self._text is None or self._text.kind is not kind:
+            self._close_text()
+            self._text = self._open_text(kind)
+        self._text.pieces.append(text)
+        self._tell(f"{kind.event}.delta", **_place(self._text), delta=text, **kind.extras)
+
+    def _open_text(self, kind: _TextKind) -> _Open:
+        item: dict[str, Any] = {
+            "id": self._item_id(kind.prefix),
+            "type": kind.item,
+            "status": "in_progress",
+        }
+        item |= {"role": "assistant"} if kind.item == "message" else {"summary": []}
+        opened = self._open({**item, "content": []}, kind)
+        part: dict[str, Any] = {"type": kind.part, kind.field: "", **kind.extras}
+        if kind is _TEXT:
+            part["annotations"] = []
+        opened.item["content"].append(part)
+        self._tell("response.content_part.added", **_place(opened), part=part)
+        return opened
+
+    def _close_text(self, status: str = "completed") -> None:
+        opened, self._text = self._text, None
+        if opened is None or opened.kind is None:
+            return
+        kind, part = opened.kind, opened.item["content"][0]
+        part[kind.field] = "".join(opened.pieces)
+        told = {kind.field: part[kind.field], **kind.extras}
+        self._tell(f"{kind.event}.done", **_place(opened), **told)
+        self._tell("response.content_part.done", **_place(opened), part=part)
+        self._close_item(opened, status)
+
+    def _close_item(self, opened: _Open, status: str) -> None:
+        opened.item["status"] = status
+        self._tell("response.output_item.done", output_index=opened.index, item=opened.item)
+
+    def _add_call(self, index: int, part: Mapping[str, Any]) -> None:
+        """A part of a function call; parts of several may come by turns."""
+        function: Mapping[str, Any] = part.get("function") or {}
+        opened = self._calls.get(index)
+        if opened is None:
+            known = self._unnamed.setdefault(index, {"id": "", "name": "", "arguments": ""})
+            known["id"] = part.get("id") or known["id"]
+            known["name"] += function.get("name") or ""
+            known["arguments"] += _plain(function.get("arguments") or "")
+            if not known["name"]:
+                return
+            opened = self._calls[index] = self._open_call(self._unnamed.pop(index))
+            return
+        if arguments := _plain(function.get("arguments") or ""):
+            self._add_arguments(opened, arguments)
+
+    def _open_call(self, known: Mapping[str, Any]) -> _Open:
+        self._close_text()
+        item = {
+            "id": self._item_id("fc"),
+            "type": "function_call",
+            "status": "in_progress",
+            "call_id": known["id"] or new_id("call"),
+            "name": known["name"],
+            "arguments": "",
+        }
+        opened = self._open(item)
+        if known["arguments"]:
+            self._add_arguments(opened, known["arguments"])
+        return opened
+
+    def _add_arguments(self, opened: _Open, arguments: str) -> None:
+        opened.pieces.append(arguments)
+        place = {"item_id": opened.item["id"], "output_index": opened.index}
+        self._tell("response.function_call_arguments.delta", **place, delta=arguments)
+
+    def _close_all(self) -> None:
+        """Everything is said; what was cut is the last item."""
+        cut = "incomplete" if self._finish in _INCOMPLETE else "completed"
+        silent = all(item["type"] == "reasoning" for item in self.response["output"])
+        if silent and cut == "completed":
+            self._close_text()
+            self._text = self._open_text(_TEXT)
+        self._close_text(cut)
+        last = max(self._calls, default=None)
+        for index, opened in sorted(self._calls.items()):
+            arguments = opened.item["arguments"] = "".join(opened.pieces)
+            place = {"item_id": opened.item["id"], "output_index": opened.index}
+            done = {"name": opened.item["name"], "arguments": arguments}
+            self._tell("response.function_call_arguments.done", **place, **done)
+            self._close_item(opened, cut if index == last else "completed")
+        self._calls.clear()
+
+
+def _place(opened: _Open) -> dict[str, Any]:
+    return {"item_id": opened.item["id"], "output_index": opened.index, "content_index": 0}
+
+
+def _plain(value: Any) -> str:
+    """Text as it is; parts, which some servers send instead, as JSON."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _usage(usage: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if usage is None:
+        return None
+    asked, sampled = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+    prompt: Mapping[str, Any] = usage.get("prompt_tokens_details") or {}
+    completion: Mapping[str, Any] = usage.get("completion_tokens_details") or {}
+    return {
+        "input_tokens": asked,
+        "input_tokens_details": {
+            "cached_tokens": prompt.get("cached_tokens") or 0,
+            "cache_write_tokens": prompt.get("cache_write_tokens") or 0,
+        },
+        "output_tokens": sampled,
+        "output_tokens_details": {"reasoning_tokens": completion.get("reasoning_tokens") or 0},
+        "total_tokens": usage.get("total_tokens") or asked + sampled,
+    }

@@ -1,0 +1,127 @@
+"""Between a client that speaks OpenAI Responses and the exchange, which speaks chat completions."""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+import msgspec
+
+from agl_core.gateway.dialects.responses import ResponsesRequest
+from agl_core.gateway.dialects.responses_output import Event, ResponseBuilder
+from agl_core.gateway.dialects.surrogates import mended
+from agl_core.gateway.problems import Problem
+from agl_core.gateway.stream import DONE, EventParser, render
+from agl_core.serving import asgi
+
+__all__ = ["ResponsesAnswer"]
+
+_ERROR: Final = 400
+_EVENT_STREAM: Final = b"text/event-stream"
+_BROKEN: Final = {
+    "code": "engine_error",
+    "message": "The backend's answer ended without a finish reason",
+}
+
+
+class ResponsesAnswer:
+    """An ASGI ``send`` that turns the chat completion sent through it into a response.
+
+    Answers with an error status pass as they are: both dialects say errors in the same form.
+    """
+
+    def __init__(self, asked: ResponsesRequest, send: asgi.Send) -> None:
+        self._send = send
+        self._events: list[bytes] = []
+        self._builder = ResponseBuilder(asked.fields, self._tell)
+        self._head: asgi.Message | None = None
+        """Of a whole answer, until its body is there."""
+        self._whole: list[bytes] = []
+        self._parser: EventParser | None = None
+        self._ended = False
+
+    async def __call__(self, message: asgi.Message) -> None:
+        if message["type"] == "http.response.start":
+            await self._start(message)
+        elif self._parser is not None:
+            await self._stream(self._parser, message)
+        elif self._head is not None:
+            await self._collect(self._head, message)
+        else:
+            await self._send(message)
+
+    def _tell(self, event: Event) -> None:
+        self._events.append(render(msgspec.json.encode(event), name=event["type"].encode()))
+
+    async def _start(self, head: asgi.Message) -> None:
+        kind = dict(head["headers"]).get(b"content-type", b"")
+        if head["status"] >= _ERROR:
+            await self._send(head)
+        elif kind.startswith(_EVENT_STREAM):
+            self._parser = EventParser()
+            await self._send(head)
+        else:
+            self._head = head
+
+    async def _stream(self, parser: EventParser, message: asgi.Message) -> None:
+        more: bool = message.get("more_body", False)
+        events = parser.feed(message.get("body", b""))
+        events += [] if more else parser.finish()
+        for event in events:
+            self._take(event.data)
+        if not more:
+            self._end()
+        body = b"".join(self._events)
+        self._events.clear()
+        if body or not more:
+            await self._send({**message, "body": body})
+
+    def _take(self, data: bytes) -> None:
+        if self._ended:
+            return
+        if data == DONE:
+            self._end()
+            return
+        chunk = _decoded(data)
+        if chunk is not None:
+            self._builder.feed(chunk)
+        if self._builder.error is not None:
+            self._end()
+
+    def _end(self) -> None:
+        """Once: the answer is whole, or it will not be."""
+        if self._ended:
+            return
+        self._ended = True
+        if self._builder.finished and self._builder.error is None:
+            self._builder.end()
+        else:
+            self._builder.fail(self._builder.error or _BROKEN)
+
+    async def _collect(self, head: asgi.Message, message: asgi.Message) -> None:
+        self._whole.append(message.get("body", b""))
+        if message.get("more_body"):
+            return
+        status: int = head["status"]
+        raw = b"".join(self._whole)
+        answer = _decoded(raw)
+        if answer is not None and answer.get("choices"):
+            self._builder.whole(answer)
+            body = msgspec.json.encode(self._builder.response)
+        else:
+            text = f"The backend answered no chat completion: {raw[:200]!r}"
+            status, body = 502, Problem(502, "engine_error", text, retry=True).body()
+        replaced = (b"content-length", b"content-type")
+        headers = [(name, value) for name, value in head["headers"] if name not in replaced]
+        await asgi.respond(self._send, status, body, headers=[*headers, *asgi.JSON])
+
+
+def _decoded(data: bytes) -> dict[str, Any] | None:
+    """A JSON object; None when it is none, which the exchange records as the backend's error."""
+    try:
+        try:
+            decoded = msgspec.json.decode(data)
+        except msgspec.DecodeError:
+            decoded = msgspec.json.decode(mended(data))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return cast("dict[str, Any]", decoded) if isinstance(decoded, dict) else None
