@@ -344,12 +344,8 @@ def existing(records: Records, rollout_ids: Sequence[str]) -> dict[str, Rollout]
 def spans_of(records: Records, rollout_ids: Sequence[str], attempt_id: str | None) -> list[Span]:
     """Spans by rollout id, then fence, then each attempt's stable order."""
     spans: list[Span] = []
-    known = records.rollouts(rollout_ids)
-    for rollout in (known[rollout_id] for rollout_id in sorted(known)):
-        for attempt in rollout.attempts:
-            if attempt_id in (None, attempt.id):
-                decoded = [SPANS.decode(blob) for blob in records.spans(attempt.id)]
-                spans += sorted(decoded, key=lambda span: span.order)
+    for blobs in records.spans(rollout_ids, attempt_id):
+        spans += sorted(map(SPANS.decode, blobs), key=lambda span: span.order)
     return spans
 
 

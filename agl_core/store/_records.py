@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -75,8 +75,11 @@ class Records(Protocol):
         """How many of the ids the attempt has."""
         ...
 
-    def spans(self, attempt_id: str) -> list[bytes]:
-        """Blobs in no particular order."""
+    def spans(self, rollout_ids: Sequence[str], attempt_id: str | None) -> Iterator[list[bytes]]:
+        """Blobs of each attempt, or of one, in no particular order.
+
+        Attempts come by the id of their rollout, then oldest first.
+        """
         ...
 
     def drop_spans(self, rollout_ids: Sequence[str]) -> None: ...

@@ -17,7 +17,13 @@ from agl_core.types import Attempt, Resources, Rollout, RolloutQuery, RolloutSta
 _MOST_VALUES = 500
 """Bound values per statement; some builds of SQLite allow no more than 999."""
 _SPANS_PER_STATEMENT = 64
-_ROLLOUT = "SELECT number, status, consumed, body FROM rollouts "
+_ROLLOUTS = (
+    "SELECT found.*, attempts.body FROM "
+    "(SELECT number, status, consumed, body, id FROM rollouts {where}) AS found "
+    "LEFT JOIN attempts ON attempts.rollout = found.number "
+    "ORDER BY found.{order}, attempts.number"
+)
+"""One row for each attempt, and one for a rollout without."""
 
 
 def key(text: str) -> str | bytes:
@@ -59,9 +65,14 @@ class SqlRecords:
             found += self._load(f"WHERE id IN {marks}", piece)
         return {rollout.id: rollout for rollout in found}
 
-    def _load(self, where: str, values: Sequence[Any]) -> list[Rollout]:
-        rows = self._sql.execute(_ROLLOUT + where, values).fetchall()
-        attempts = self._attempts([number for number, *_ in rows])
+    def _load(self, where: str, values: Sequence[Any], *, order: str = "number") -> list[Rollout]:
+        rows = self._sql.execute(_ROLLOUTS.format(where=where, order=order), values)
+        bodies: dict[int, tuple[str, int, bytes]] = {}
+        attempts: dict[int, list[Attempt]] = {}
+        for number, status, consumed, body, _, attempt in rows:
+            bodies[number] = (status, consumed, body)
+            if attempt is not None:
+                attempts.setdefault(number, []).append(ATTEMPTS.decode(attempt))
         return [
             replace(
                 ROLLOUTS.decode(body),
@@ -69,21 +80,8 @@ class SqlRecords:
                 consumed=bool(consumed),
                 attempts=tuple(attempts.get(number, ())),
             )
-            for number, status, consumed, body in rows
+            for number, (status, consumed, body) in bodies.items()
         ]
-
-    def _attempts(self, numbers: Sequence[int]) -> dict[int, list[Attempt]]:
-        found: dict[int, list[Attempt]] = {}
-        for start in range(0, len(numbers), _MOST_VALUES):
-            piece = numbers[start : start + _MOST_VALUES]
-            rows = self._sql.execute(
-                "SELECT rollout, body FROM attempts WHERE rollout IN "
-                f"({', '.join('?' * len(piece))}) ORDER BY number",
-                piece,
-            )
-            for number, body in rows:
-                found.setdefault(number, []).append(ATTEMPTS.decode(body))
-        return found
 
     def select(self, query: RolloutQuery) -> list[Rollout]:
         conditions = ["1"]
@@ -102,7 +100,7 @@ class SqlRecords:
         if query.ids:
             return self._select_ids(query, conditions, values)
         where = f"WHERE {' AND '.join(conditions)} ORDER BY id LIMIT ?"
-        return self._load(where, [*values, query.limit])
+        return self._load(where, [*values, query.limit], order="id")
 
     def _select_ids(
         self, query: RolloutQuery, conditions: Sequence[str], values: Sequence[Any]
@@ -110,7 +108,8 @@ class SqlRecords:
         found: list[Rollout] = []
         for marks, piece in _chunks(sorted(set(query.ids))):
             where = f"WHERE {' AND '.join(conditions)} AND id IN {marks} ORDER BY id LIMIT ?"
-            found += self._load(where, [*values, *piece, query.limit - len(found)])
+            left = query.limit - len(found)
+            found += self._load(where, [*values, *piece, left], order="id")
             if len(found) >= query.limit:
                 break
         return found
@@ -226,12 +225,22 @@ class SqlRecords:
             known.update(span_id for (span_id,) in rows)
         return sum(key(span_id) in known for span_id in ids)
 
-    def spans(self, attempt_id: str) -> list[bytes]:
-        rows = self._sql.execute(
-            "SELECT body FROM spans WHERE attempt = (SELECT number FROM attempts WHERE id = ?)",
-            (key(attempt_id),),
-        )
-        return [body for (body,) in rows]
+    def spans(self, rollout_ids: Sequence[str], attempt_id: str | None) -> Iterator[list[bytes]]:
+        found: dict[str | bytes, dict[int, list[bytes]]] = {}
+        one = "" if attempt_id is None else "AND attempts.id = ?"
+        for marks, piece in _chunks(rollout_ids):
+            rows = self._sql.execute(
+                "SELECT rollouts.id, attempts.number, spans.body FROM rollouts "
+                "JOIN attempts ON attempts.rollout = rollouts.number "
+                "JOIN spans ON spans.attempt = attempts.number "
+                f"WHERE rollouts.id IN {marks} {one}",
+                piece if attempt_id is None else [*piece, key(attempt_id)],
+            )
+            for rollout, number, body in rows:
+                found.setdefault(rollout, {}).setdefault(number, []).append(body)
+        for rollout_id in sorted(set(rollout_ids)):
+            attempts = found.get(key(rollout_id), {})
+            yield from (attempts[number] for number in sorted(attempts))
 
     def drop_spans(self, rollout_ids: Sequence[str]) -> None:
         for marks, piece in _chunks(rollout_ids):

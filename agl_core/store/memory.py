@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from bisect import bisect_right, insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
@@ -193,8 +193,11 @@ class MemoryRecords:
         rows = self._attempts[attempt_id].spans
         return sum(one in rows for one in ids)
 
-    def spans(self, attempt_id: str) -> list[bytes]:
-        return list(self._attempts[attempt_id].spans.values())
+    def spans(self, rollout_ids: Sequence[str], attempt_id: str | None) -> Iterator[list[bytes]]:
+        for rollout_id in sorted(self._rows.keys() & rollout_ids):
+            for one in self._rows[rollout_id].attempts:
+                if attempt_id in (None, one):
+                    yield list(self._attempts[one].spans.values())
 
     def drop_spans(self, rollout_ids: Sequence[str]) -> None:
         for rollout_id in rollout_ids:
