@@ -49,9 +49,8 @@ def command(*, writer: str, overrides: tuple[str, ...], json_file: str | None) -
     """Train the writer of a two-agent LangGraph program on this machine, and show it.
 
     Offline, on a CPU. It took 129 s on two cores; with --model smollm2, once the weights had been
-    fetched, 1,033 s at a load of 8, and about 430 s of processor time in user mode. Held-out tasks
-    are scored before and, in a fresh process that loads the saved weights, after. The planner's
-    weights do not change.
+    fetched, 296 s. Held-out tasks are scored before and, in a fresh process that loads the saved
+    weights, after. The planner's weights do not change.
     """
     on_stderr = json_file == STDOUT
     console = Console(stderr=on_stderr)
