@@ -1,0 +1,145 @@
+"""Pitfalls of Microsoft Agent Framework that ``agl doctor`` looks for in a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from agl_agent_framework._middleware import UNNAMED
+from agl_agent_framework._pieces import FRAMEWORK
+from agl_core import semconv
+from agl_core.interfaces import AttemptRecord
+from agl_core.types import Finding, Severity, Span, SpanKind
+
+_CLOSED_LOOP: Final = "Event loop is closed"
+
+
+def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
+    """Look at the runs that the middleware recorded; nothing is said where there are none."""
+    del config
+    ours = [record for record in records if any(map(_is_ours, record.spans))]
+    if not ours:
+        return
+    spans = [span for record in ours for span in record.spans]
+    yield _unnamed(spans)
+    yield _nobodys(spans)
+    yield _failed_tools(spans)
+    yield _lost_reasoning(spans)
+    yield from _closed_loop(ours)
+
+
+def _is_ours(span: Span) -> bool:
+    return span.attributes.get(semconv.AGL_FRAMEWORK) == FRAMEWORK
+
+
+def _unnamed(spans: Sequence[Span]) -> Finding:
+    """An agent without a name has a random id, by which nobody can choose it."""
+    runs = sum(
+        span.kind is SpanKind.OPERATION and span.name == UNNAMED and _is_ours(span)
+        for span in spans
+    )
+    return _finding(
+        "agent_framework.names",
+        "warning" if runs else "ok",
+        f"{runs} runs are of agents without a name, whose calls belong to nobody."
+        if runs
+        else "Every agent that ran has a name.",
+        fix="Name each agent: Agent(client, name='writer').",
+        figures={"runs": runs},
+    )
+
+
+def _nobodys(spans: Sequence[Span]) -> Finding:
+    """What an agent's run sends beside the calls of its own chat client is not the agent's."""
+    by_id = {span.id: span for span in spans}
+    lost = [
+        span
+        for span in spans
+        if span.kind is SpanKind.LLM
+        and span.call is None
+        and not span.agent
+        and _in_agent(span, by_id)
+    ]
+    return _finding(
+        "agent_framework.nobody",
+        "warning" if lost else "ok",
+        f"{len(lost)} model calls in tools, context providers or middleware of agents belong to "
+        f"nobody."
+        if lost
+        else "No model call inside an agent's run belongs to nobody.",
+        fix="Let a named agent make them, or put them in agl.agent_scope('name').",
+        figures={"calls": len(lost)},
+    )
+
+
+def _in_agent(span: Span, by_id: Mapping[str, Span]) -> bool:
+    above, left = by_id.get(span.parent_id or ""), len(by_id)
+    while above is not None and left:
+        if above.kind is SpanKind.AGENT and _is_ours(above):
+            return True
+        above, left = by_id.get(above.parent_id or ""), left - 1
+    return False
+
+
+def _failed_tools(spans: Sequence[Span]) -> Finding:
+    """The framework turns a tool's exception into three words for the model and goes on."""
+    used = [span for span in spans if span.kind is SpanKind.TOOL and _is_ours(span)]
+    failed = [span for span in used if span.status == "error"]
+    names = sorted({span.name for span in failed})
+    return _finding(
+        "agent_framework.tools",
+        "warning" if failed else "ok",
+        f"{len(failed)} of {len(used)} tool calls failed ({', '.join(names)}), the first with "
+        f"{failed[0].error}"
+        if failed
+        else f"All of {len(used)} tool calls succeeded.",
+        fix="The model is told 'Error: Function failed.' and the run goes on. Mend the tools; "
+        "function_invocation_configuration={'include_detailed_errors': True} of the chat client "
+        "tells the model more, and a function middleware that raises MiddlewareFailure ends the "
+        "run.",
+        figures={"failed": len(failed), "used": len(used), "tools": names},
+    )
+
+
+def _lost_reasoning(spans: Sequence[Span]) -> Finding:
+    """The chat completion client keeps text, and drops what the server parsed out of it."""
+    calls = [span.call for span in spans if span.call is not None]
+    reasoned = sum(any(choice.reasoning for choice in call.choices) for call in calls)
+    return _finding(
+        "agent_framework.reasoning",
+        "warning" if reasoned else "ok",
+        f"{reasoned} of {len(calls)} answers came with their reasoning in a field of its own, "
+        f"which OpenAIChatCompletionClient drops: the next turn's prompt lacks it."
+        if reasoned
+        else f"None of {len(calls)} answers had its reasoning in a field of its own.",
+        fix="Give OpenAIChatCompletionClient a response_parser that keeps message.reasoning and a "
+        "message_preparer that sends it again, or serve without a reasoning parser: text in "
+        "<think> tags is kept as it is.",
+        figures={"calls": reasoned},
+    )
+
+
+def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
+    failures = [record.attempt.failure for record in records]
+    closed = sum(_CLOSED_LOOP in failure.message for failure in failures if failure is not None)
+    if closed:
+        yield _finding(
+            "agent_framework.loop",
+            "error",
+            f"{closed} of {len(records)} attempts failed because the client's event loop is closed.",
+            fix="A chat client belongs to the loop that used it first: make the agent function "
+            "async instead of calling asyncio.run in it, or make the client inside of it.",
+            figures={"attempts": closed},
+        )
+
+
+def _finding(
+    check: str, severity: Severity, measured: str, *, fix: str, figures: dict[str, Any]
+) -> Finding:
+    return Finding(
+        check=check,
+        severity=severity,
+        measured=measured,
+        fix="" if severity == "ok" else fix,
+        figures=figures,
+    )

@@ -1,0 +1,67 @@
+"""Zero-code mode: every run of an agent is handed the middleware while agl is attached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import agent_framework
+from agent_framework import AgentMiddlewareLayer
+
+from agl_agent_framework._middleware import AglMiddleware
+from agl_agent_framework._pieces import FRAMEWORK
+from agl_core.tracing import active
+from agl_core.tracing.patch import Patch
+from agl_core.types import Scope
+
+
+class AgentFrameworkIntegration:
+    """Microsoft Agent Framework, attached to the process."""
+
+    name = FRAMEWORK
+
+    def __init__(self) -> None:
+        self._patch: Patch | None = None
+
+    def attach(self) -> None:
+        """Hand an `AglMiddleware` to every run, in its public parameter ``middleware``.
+
+        The framework has no list of middleware for all agents.
+
+        Raises:
+            ConfigError: runs of this version take no middleware.
+        """
+        if self._patch is None:
+            self._patch = Patch(
+                agent_framework, AgentMiddlewareLayer, "run", _wrap, parameters=("middleware",)
+            )
+            self._patch.install()
+
+    def detach(self) -> None:
+        """Put the original function back."""
+        if self._patch is not None:
+            self._patch.remove()
+            self._patch = None
+
+    def identity(self) -> Scope | None:
+        """No opinion: the scope is current where a call is made, in every step of a stream."""
+        return None
+
+
+def _wrap(original: Callable[..., Any], live: Callable[[], bool]) -> Callable[..., Any]:
+    ours = AglMiddleware()
+
+    def run(agent: Any, *args: Any, **kwargs: Any) -> Any:
+        if live() and active() is not None:
+            kwargs["middleware"] = _with(ours, kwargs.get("middleware"))
+        return original(agent, *args, **kwargs)
+
+    return run
+
+
+def _with(ours: AglMiddleware, given: Any) -> Any:
+    if given is None:
+        return [ours]
+    if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
+        return [ours, *cast("Sequence[Any]", given)]
+    return given  # which the framework refuses, in its own words

@@ -1,0 +1,103 @@
+"""What the framework's own objects say, as attributes of spans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, cast
+
+from agent_framework import ChatResponse, Content
+from pydantic import BaseModel
+
+from agl_agent_framework._pieces import FRAMEWORK, Speaker
+from agl_core import semconv
+from agl_core.tracing import active, guarded
+from agl_core.types import SpanKind
+
+HANDOFF: Final = "handoff"
+"""Name of a message span that says who hands the conversation on to whom."""
+_TARGET: Final = "handoff_to"
+"""Only key of the result that stands for a handoff in `HandoffBuilder`."""
+
+
+def nothing(value: Any) -> Mapping[str, Any]:
+    """An agent's response tells nothing that its calls do not."""
+    del value
+    return {}
+
+
+def answer(response: Any) -> Mapping[str, Any]:
+    """Id, model, reason of the end and usage of a model's answer."""
+    if not isinstance(response, ChatResponse):
+        return {}
+    usage = response.usage_details or {}
+    finish = response.finish_reason
+    found = {
+        semconv.GEN_AI_RESPONSE_ID: response.response_id,
+        semconv.GEN_AI_RESPONSE_MODEL: response.model,
+        semconv.GEN_AI_RESPONSE_FINISH_REASONS: [str(finish)] if finish else None,
+        semconv.GEN_AI_USAGE_INPUT_TOKENS: usage.get("input_token_count"),
+        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: usage.get("output_token_count"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def arguments(given: Any) -> Any:
+    """A tool's arguments as the model gave them."""
+    return given.model_dump() if isinstance(given, BaseModel) else given
+
+
+def tool_result(result: Any) -> Mapping[str, Any]:
+    """A tool's result: text where that is all of it, the framework's own form elsewhere."""
+    return {semconv.GEN_AI_TOOL_RESULT: _plain(result)}
+
+
+@guarded(FRAMEWORK)
+def handoff(tool_span: str, result: Any, asks: Speaker | None) -> None:
+    """Record the end of a tool that stopped the run, and the handoff if it was one."""
+    attempt = active()
+    if attempt is None:
+        return
+    recorder, plain = attempt.recorder, _plain(result)
+    recorder.update(tool_span, attributes={semconv.GEN_AI_TOOL_RESULT: plain})
+    target = _target(plain)
+    if target is None:
+        return
+    source = asks.agent if asks is not None else None
+    span = recorder.start(
+        SpanKind.MESSAGE,
+        HANDOFF,
+        agent=source,
+        agent_run_id=asks.agent_run_id if asks is not None else None,
+        attributes={
+            semconv.AGL_FRAMEWORK: FRAMEWORK,
+            semconv.AGL_HANDOFF_FROM: source,
+            semconv.AGL_HANDOFF_TO: target,
+        },
+    )
+    recorder.end(span)
+
+
+def _target(result: Any) -> str | None:
+    if isinstance(result, str):
+        with suppress(ValueError):
+            result = json.loads(result)
+    if not isinstance(result, Mapping):
+        return None
+    fields = cast("Mapping[str, Any]", result)
+    target = fields.get(_TARGET)
+    return target if len(fields) == 1 and isinstance(target, str) else None
+
+
+def _plain(result: Any) -> Any:
+    if isinstance(result, Content):
+        if result.type == "function_result":
+            return result.result
+        return result.text if result.type == "text" else result.to_dict()
+    if isinstance(result, Sequence) and not isinstance(result, (str, bytes)):
+        parts = [_plain(part) for part in cast("Sequence[Any]", result)]
+        if parts and all(isinstance(part, str) for part in parts):
+            return "".join(parts)
+        return parts
+    return result

@@ -1,0 +1,26 @@
+"""What agl-core is told about this integration; nothing here imports the framework."""
+
+from __future__ import annotations
+
+from agl_core.interfaces import Register
+from agl_core.plugins.specs import hookimpl
+
+
+@hookimpl
+def agl_register_integrations(register: Register) -> None:
+    register(
+        "agent_framework",
+        "agl_agent_framework._integration:AgentFrameworkIntegration",
+        extra="agent-framework",
+        summary="Microsoft Agent Framework: agents by their name, also in orchestrations",
+    )
+
+
+@hookimpl
+def agl_register_checks(register: Register) -> None:
+    register(
+        "agent_framework",
+        "agl_agent_framework._checks:pitfalls",
+        extra="agent-framework",
+        summary="unnamed agents, calls beside the agent's own, swallowed tool errors, lost reasoning",
+    )

@@ -1,0 +1,30 @@
+"""Microsoft Agent Framework through the whole integration contract."""
+
+from agent_framework import AgentMiddlewareLayer
+from agl_agent_framework._integration import AgentFrameworkIntegration
+
+from agl_core.testing.integration_contract import IntegrationContract
+from agl_core.testing.plugin_contract import PluginContract
+
+from .programs import AgentFrameworkProgram
+
+FRAMEWORKS = ("agent_framework", "agent_framework_openai", "agent_framework_orchestrations")
+
+
+class TestAgentFramework(IntegrationContract):
+    package = "agl_agent_framework"
+    frameworks = FRAMEWORKS
+
+    def integration(self):
+        return AgentFrameworkIntegration()
+
+    def program(self):
+        return AgentFrameworkProgram()
+
+    def framework_state(self):
+        return AgentMiddlewareLayer.run
+
+
+class TestPlugin(PluginContract):
+    plugin = "agl_agent_framework.plugin"
+    frameworks = (*FRAMEWORKS, "openai")
