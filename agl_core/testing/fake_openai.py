@@ -1,5 +1,7 @@
 """A loopback server for OpenAI chat completions with vLLM's extra fields, and a log of the truth.
 
+It takes OpenAI Responses too and logs the chat completions that they ask for.
+
 ::
 
     async with FakeOpenAI(lambda body: "hello") as server:
@@ -21,7 +23,10 @@ from typing import Any, final
 
 from aiohttp import web
 
+from agl_core.gateway.dialects.responses import ResponsesRequest
+from agl_core.gateway.problems import Problem
 from agl_core.testing import _fake_answers as answers
+from agl_core.testing import _fake_responses as responses
 from agl_core.testing._fake_answers import Answered, AnsweredChoice, FakeReply, Script
 from agl_core.testing.vocabulary import decode
 
@@ -61,7 +66,7 @@ class FakeOptions:
 
 @final
 class FakeOpenAI:
-    """Answers ``/v1/chat/completions`` and ``/v1/models`` and keeps what it answered in `log`."""
+    """Answers ``/v1/chat/completions``, ``/v1/responses`` and ``/v1/models``; `log` has the truth."""
 
     def __init__(self, script: Script | None = None, options: FakeOptions | None = None) -> None:
         """Build a server; it listens once entered.
@@ -116,6 +121,7 @@ class FakeOpenAI:
     async def __aenter__(self) -> FakeOpenAI:
         app = web.Application(client_max_size=2**30)
         app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/v1/responses", self._responses)
         app.router.add_get("/v1/models", self._models)
         if self.options.detokenize:
             app.router.add_post("/detokenize", self._detokenize)
@@ -159,7 +165,20 @@ class FakeOpenAI:
         return web.json_response({"prompt": decode(body["tokens"])})
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        body: dict[str, Any] = await request.json()
+        return await self._answer(request, await request.json())
+
+    async def _responses(self, request: web.Request) -> web.StreamResponse:
+        try:
+            asked = ResponsesRequest(await request.read())
+        except Problem as problem:
+            return web.Response(
+                status=problem.status, body=problem.body(), content_type="application/json"
+            )
+        return await self._answer(request, json.loads(asked.chat), asked)
+
+    async def _answer(
+        self, request: web.Request, body: dict[str, Any], asked: ResponsesRequest | None = None
+    ) -> web.StreamResponse:
         headers = {name.lower(): value for name, value in request.headers.items()}
         answer = Answered(
             id=f"chatcmpl-{self._random.getrandbits(64):016x}", body=body, headers=headers
@@ -174,7 +193,8 @@ class FakeOpenAI:
         self.in_flight += 1
         answer.closed_early = True
         try:
-            response = await (self._stream if answer.streamed else self._plain)(request, answer)
+            send = self._stream if answer.streamed else self._plain
+            response = await send(request, answer, asked)
             answer.closed_early = False
         except ConnectionError:
             if request.transport is not None:
@@ -239,7 +259,9 @@ class FakeOpenAI:
         model = answer.body.get("model")
         return {"id": answer.id, "object": kind, "created": 1, "model": model}
 
-    async def _plain(self, request: web.Request, answer: Answered) -> web.StreamResponse:
+    async def _plain(
+        self, request: web.Request, answer: Answered, asked: ResponsesRequest | None
+    ) -> web.StreamResponse:
         if self.pace is not None:
             await self.pace(answer, 0)
         ids = self.options.token_ids
@@ -258,7 +280,8 @@ class FakeOpenAI:
             payload["prompt_token_ids"] = answer.prompt_token_ids
         if self.tamper is not None:
             self.tamper(payload)
-        response = web.json_response(payload)
+        body = payload if asked is None else responses.whole(asked, payload)
+        response = web.json_response(body)
         await response.prepare(request)
         await response.write_eof()
         return response
@@ -283,15 +306,22 @@ class FakeOpenAI:
         if usage:
             yield {**base, "choices": [], "usage": answer.usage}
 
-    async def _stream(self, request: web.Request, answer: Answered) -> web.StreamResponse:
-        if self.pace is not None:
-            await self.pace(answer, 0)
-        events: list[bytes] = []
+    def _tampered(self, answer: Answered) -> Iterable[dict[str, Any]]:
         for chunk in self._chunks(answer):
             if self.tamper is not None:
                 self.tamper(chunk)
-            events.append(b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n")
-        events.append(b"data: [DONE]\n\n")
+            yield chunk
+
+    async def _stream(
+        self, request: web.Request, answer: Answered, asked: ResponsesRequest | None
+    ) -> web.StreamResponse:
+        if self.pace is not None:
+            await self.pace(answer, 0)
+        chunks = self._tampered(answer)
+        if asked is None:
+            events = [_event(chunk) for chunk in chunks] + [b"data: [DONE]\n\n"]
+        else:
+            events = list(responses.streamed(asked, chunks))
         pieces = events if self.cut is None else self.cut(b"".join(events))
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
@@ -301,6 +331,10 @@ class FakeOpenAI:
             await response.write(piece)
         await response.write_eof()
         return response
+
+
+def _event(chunk: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n"
 
 
 def _chunk_choice(

@@ -164,3 +164,22 @@ async def test_stream_can_be_cut_anywhere() -> None:
         chunks = await stream(server)
     text = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks)
     assert text == "héllo 你好 👋"
+
+
+async def test_responses_are_answered_and_logged_as_chat_completions() -> None:
+    async with FakeOpenAI() as server, aiohttp.ClientSession() as session:
+        url = server.base_url + "/responses"
+        async with session.post(url, json={"model": "m", "input": "hi"}) as answer:
+            whole = await answer.json()
+        async with session.post(url, json={"input": "hi", "stream": True}) as answer:
+            told = (await answer.text()).splitlines()
+        async with session.post(url, json={"input": "hi", "background": True}) as answer:
+            assert answer.status == 400
+    assert [entry.body["messages"] for entry in server.log] == [
+        [{"role": "user", "content": "hi"}]
+    ] * 2
+    assert [item["content"][0]["text"] for item in whole["output"]] == ["hi"]
+    assert whole["id"] == server.log[0].id
+    final = json.loads(told[-2].removeprefix("data: "))["response"]
+    assert final["id"] == server.log[1].id
+    assert final["usage"]["total_tokens"] == server.log[1].usage["total_tokens"]

@@ -1,0 +1,34 @@
+"""The fake server's answers in the OpenAI Responses form, translated as the gateway does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from agl_core.gateway.dialects.responses import ResponsesRequest
+from agl_core.gateway.dialects.responses_output import Event, ResponseBuilder
+
+
+def whole(asked: ResponsesRequest, payload: dict[str, Any]) -> dict[str, Any]:
+    """A chat completion as a response."""
+    builder = ResponseBuilder(asked.fields, lambda _: None)
+    builder.whole(payload)
+    return builder.response
+
+
+def streamed(asked: ResponsesRequest, chunks: Iterable[dict[str, Any]]) -> Iterable[bytes]:
+    """Chunks of a chat completion as the events of a response, one piece for each chunk."""
+    told: list[bytes] = []
+
+    def tell(event: Event) -> None:
+        data = json.dumps(event, ensure_ascii=False)
+        told.append(f"event: {event['type']}\ndata: {data}\n\n".encode())
+
+    builder = ResponseBuilder(asked.fields, tell)
+    for chunk in chunks:
+        builder.feed(chunk)
+        yield b"".join(told)
+        told.clear()
+    builder.end()
+    yield b"".join(told)
