@@ -16,6 +16,9 @@ from pydantic import (
     model_validator,
 )
 
+from agl_core.errors import ConfigError
+from agl_core.thinking import DEFAULT_TAGS
+from agl_core.thinking.tags import tag_pair
 from agl_core.types import FailureKind
 
 FailureAction = Literal["drop", "penalize", "retry"]
@@ -147,6 +150,19 @@ class CaptureConfig(_Config):
     """Share of a step's attempts that may be dropped for capture errors before the run stops."""
     reward_grace_s: float = Field(default=0.0, ge=0)
     """Rewards that come up to this long after an attempt ends still count; every step waits."""
+    thinking_tags: list[str] = Field(default_factory=lambda: list(DEFAULT_TAGS))
+    """What models write their thinking in: names, as ``think`` for ``<think>``, or both tags with a
+    space between them, as ``[THINK] [/THINK]``."""
+
+    @field_validator("thinking_tags")
+    @classmethod
+    def _are_tags(cls, given: list[str]) -> list[str]:
+        try:
+            for tag in given:
+                tag_pair(tag)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        return given
 
 
 class StoreConfig(_Config):
@@ -223,6 +239,9 @@ class RunConfig(_Config):
     """Empty: ``trained`` serves `agents`, ``frozen`` everybody else, both from `model`."""
     prompts: dict[str, str] = Field(default_factory=dict[str, str])
     """Name to template text; the agent reads the current one with ``agl.resource(name)``."""
+    prompt_budgets: dict[str, PositiveInt] = Field(default_factory=dict[str, PositiveInt])
+    """Agent's name or glob to the tokens that its prompts may have, for a `PromptBudget` that
+    states none; the first that matches counts."""
     tasks: TasksConfig = TasksConfig()
     rewards: list[RewardConfig] = Field(default_factory=list[RewardConfig])
     channel_weights: dict[str, float] = Field(default_factory=dict[str, float])

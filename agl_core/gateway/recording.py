@@ -70,6 +70,7 @@ def model_call(exchange: Exchange) -> ModelCall:
         started_ns=call.started_ns,
         first_token_ns=exchange.first_token_ns,
         ended_ns=max(time.time_ns(), call.started_ns),  # the clock may have been set back
+        thinking_tags=call.attempt.rollout.thinking_tags,
     )
 
 

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from threading import Event
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -16,6 +17,7 @@ from agl_core.errors import ConfigError
 from agl_core.tracing.context import AttemptContext, current, current_scope
 from agl_core.tracing.recorder import Recorder
 from agl_core.types import LLM, Attempt, Resources, Rollout, Scope, Span, SpanKind, Task
+from agl_core.types.rollout import PROMPT_BUDGETS, THINKING_TAGS
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +34,8 @@ class _Identity(msgspec.Struct, kw_only=True):
     model: str = ""
     deadline_at: float = 0.0
     """Unix seconds."""
+    settings: dict[str, Any] = {}
+    """Of the run, as `Rollout.metadata` has them."""
 
 
 def child_environment(*, agent: str | None = None) -> dict[str, str]:
@@ -60,6 +64,11 @@ def child_environment(*, agent: str | None = None) -> dict[str, str]:
         trainable=scope is None or scope.trainable,
         model=context.llm.model,
         deadline_at=time.time() + context.seconds_left(),
+        settings={
+            name: value
+            for name, value in context.rollout.metadata.items()
+            if name in (THINKING_TAGS, PROMPT_BUDGETS)
+        },
     )
     return {
         semconv.ENV_CONTEXT: msgspec.json.encode(identity).decode(),
@@ -97,7 +106,7 @@ def inherited_context() -> tuple[AttemptContext | None, Scope | None]:
 
 
 def _inherit(identity: _Identity) -> AttemptContext:
-    rollout = Rollout(id=identity.rollout, task=Task(id=""), run_id="")
+    rollout = Rollout(id=identity.rollout, task=Task(id=""), run_id="", metadata=identity.settings)
     attempt = Attempt(
         id=identity.attempt,
         rollout_id=identity.rollout,

@@ -13,6 +13,7 @@ import msgspec
 from agl_core import semconv
 from agl_core.config import RunConfig
 from agl_core.interfaces import AttemptRecord, Store
+from agl_core.thinking import DEFAULT_TAGS
 from agl_core.training.sampler import derive_seed
 from agl_core.types import (
     FailureKind,
@@ -27,6 +28,7 @@ from agl_core.types import (
     Task,
 )
 from agl_core.types.ids import new_id
+from agl_core.types.rollout import PROMPT_BUDGETS, THINKING_TAGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +152,10 @@ class RolloutSource:
         metadata: dict[str, Any] = {"sampling": self._sampling(mode), "sample": sample}
         if self._config.rollout.resume == "replay":
             metadata["resume"] = "replay"
+        if (tags := self._config.capture.thinking_tags) != list(DEFAULT_TAGS):
+            metadata[THINKING_TAGS] = tags
+        if budgets := self._config.prompt_budgets:
+            metadata[PROMPT_BUDGETS] = dict(budgets)
         return metadata
 
     def _limits(self) -> Limits:

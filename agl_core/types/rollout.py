@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import time
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec.structs import replace
 
+from agl_core.thinking import DEFAULT_TAGS
+from agl_core.types.resources import agent_matches
 from agl_core.types.task import Task
 
 Mode = Literal["train", "val", "test"]
+
+THINKING_TAGS: Final = "thinking_tags"
+PROMPT_BUDGETS: Final = "prompt_budgets"
+"""Keys of `Rollout.metadata` with settings of the run that attempts need wherever they are run."""
 
 
 class RolloutStatus(str, Enum):
@@ -140,6 +146,17 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     def attempt(self) -> Attempt | None:
         """The latest attempt; it drives the rollout's status."""
         return self.attempts[-1] if self.attempts else None
+
+    @property
+    def thinking_tags(self) -> tuple[str, ...]:
+        """What the models of this run write their thinking in: ``capture.thinking_tags``."""
+        return tuple(self.metadata.get(THINKING_TAGS) or DEFAULT_TAGS)
+
+    def prompt_budget(self, agent: str) -> int | None:
+        """Tokens that a prompt of the agent may have: the first of ``prompt_budgets`` that fits."""
+        budgets: dict[str, int] = self.metadata.get(PROMPT_BUDGETS) or {}
+        fitting = (tokens for name, tokens in budgets.items() if agent_matches(name, agent))
+        return next(fitting, None)
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):

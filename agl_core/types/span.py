@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from agl_core.thinking import DEFAULT_TAGS, Part, split_thinking
 from agl_core.types.reward import Reward
 
 
@@ -93,6 +94,17 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     """Unix nanoseconds, as are all ``*_ns``."""
     first_token_ns: int | None = None
     ended_ns: int = 0
+    thinking_tags: tuple[str, ...] = DEFAULT_TAGS
+    """What this run's models write their thinking in; see `agl_core.thinking`."""
+
+    @property
+    def parts(self) -> list[tuple[Part, ...]]:
+        """Thinking and text of each choice, apart; parsed anew from what is kept raw."""
+        tags = self.thinking_tags
+        return [
+            split_thinking(choice.text, reasoning=choice.reasoning, tags=tags)
+            for choice in self.choices
+        ]
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):

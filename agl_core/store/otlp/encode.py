@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
 from agl_core.store.otlp.values import attributes_of, text
+from agl_core.thinking import Part
 from agl_core.types import AttemptStatus, Choice, ModelCall, Reward, Span, SpanKind
 
 _INTERNAL: Final = 1
@@ -17,6 +18,7 @@ _SERVER: Final = 2
 _CLIENT: Final = 3
 _STATUS: Final = {"unset": 0, "ok": 1, "error": 2}
 _NS_PER_S: Final = 1e9
+_PART_TYPES: Final = {"thinking": "reasoning", "text": "text"}
 _OPERATIONS: Final = {
     SpanKind.AGENT: "invoke_agent",
     SpanKind.LLM: "chat",
@@ -192,7 +194,9 @@ def _of_call(call: ModelCall, *, content: bool) -> dict[str, Any]:
     }
     if content:
         attributes[semconv.GEN_AI_INPUT_MESSAGES] = _json([_asked(m) for m in call.messages])
-        attributes[semconv.GEN_AI_OUTPUT_MESSAGES] = _json([_answer(c) for c in call.choices])
+        attributes[semconv.GEN_AI_OUTPUT_MESSAGES] = _json(
+            [_answer(*each) for each in zip(call.choices, call.parts, strict=True)]
+        )
     return attributes
 
 
@@ -220,12 +224,8 @@ def _part(part: Any) -> dict[str, Any]:
     return {"type": kind or "unknown"}
 
 
-def _answer(choice: Choice) -> dict[str, Any]:
-    parts: list[dict[str, Any]] = []
-    if choice.reasoning:
-        parts.append({"type": "reasoning", "content": choice.reasoning})
-    if choice.text:
-        parts.append({"type": "text", "content": choice.text})
+def _answer(choice: Choice, said: Sequence[Part]) -> dict[str, Any]:
+    parts = [{"type": _PART_TYPES[part.kind], "content": part.text} for part in said]
     parts += _tool_calls(choice.tool_calls)
     return {"role": "assistant", "parts": parts, "finish_reason": choice.finish_reason or ""}
 

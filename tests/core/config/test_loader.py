@@ -443,3 +443,7 @@ def test_a_plugin_may_take_any_option():
     assert check_options(section(anything=1), Open, where="algorithm").model_extra == {
         "anything": 1
     }
+
+
+def test_a_thinking_tag_that_is_none_is_refused():
+    assert "'<think>'" in message({"capture": {"thinking_tags": ["<think>"]}})

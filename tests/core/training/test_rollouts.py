@@ -85,3 +85,11 @@ async def test_rollouts_of_a_run_are_counted_from_any_one_on(store):
     assert await mine.count_since(ids[0][-1], "r") == 2
     assert await mine.count_since(mine.newest, "r") == 0
     assert mine.newest == ids[2][-1]
+
+
+def test_settings_that_attempts_need_travel_with_each_rollout(store):
+    plain = RolloutSource(store, resolve({"name": "r"})).make(PLAN)[0]
+    assert (plain.thinking_tags, plain.prompt_budget("writer")) == (("think", "thinking"), None)
+    told = {"capture": {"thinking_tags": ["r"]}, "prompt_budgets": {"wr*": 300}}
+    (first, _) = RolloutSource(store, resolve({"name": "r", **told})).make(PLAN)
+    assert (first.thinking_tags, first.prompt_budget("writer")) == (("r",), 300)
