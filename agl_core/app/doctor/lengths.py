@@ -24,7 +24,8 @@ async def lengths(trial: Trial, backends: Mapping[str, Backend]) -> list[Finding
     found: list[Finding] = []
     by_policy: dict[str, list[OwnedCall]] = defaultdict(list)
     for owned in trial.calls:
-        by_policy[owned.call.policy].append(owned)
+        if owned.call.policy:  # one that no policy answered has failed, which others say
+            by_policy[owned.call.policy].append(owned)
     for policy, calls in sorted(by_policy.items()):
         backend = backends.get(policy)
         limit = await backend.context_length() if isinstance(backend, LegibleBackend) else None

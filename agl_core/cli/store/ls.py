@@ -78,7 +78,7 @@ def command(
         page = {"rollouts": found.rollouts, "counts": found.counts, "matching": found.matching}
         write_records(page, json_file)
         return
-    _show(found)
+    _show(found, none="no rollouts" if filters == Filters() else "no rollouts match")
 
 
 async def listing(store: Store, filters: Filters, *, limit: int, before: str | None) -> Listing:
@@ -97,7 +97,7 @@ async def listing(store: Store, filters: Filters, *, limit: int, before: str | N
     return Listing(rollouts=list(newest), counts=dict(counts), matching=matching)
 
 
-def _show(found: Listing) -> None:
+def _show(found: Listing, *, none: str) -> None:
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
@@ -110,7 +110,7 @@ def _show(found: Listing) -> None:
     if found.rollouts:
         target.print(table)
     counted = ", ".join(f"{count} {status}" for status, count in sorted(found.counts.items()))
-    target.print(f"{sum(found.counts.values())} rollouts: {counted}" if counted else "no rollouts")
+    target.print(f"{sum(found.counts.values())} rollouts: {counted}" if counted else none)
     if found.rollouts and len(found.rollouts) < found.matching:
         target.print(
             f"{len(found.rollouts)} of {found.matching} shown; before them: "

@@ -92,7 +92,7 @@ async def test_rollouts_are_listed_counted_and_filtered(agl, run):
     assert listed(await in_thread(agl, "store", "ls", directory, "--run", "other"), ids) == [3]
     assert listed(await in_thread(agl, "store", "ls", directory, "--group", "g"), ids) == [0]
     nobody = await in_thread(agl, "store", "ls", directory, "--group", "x")
-    assert nobody.stdout.strip() == "no rollouts"
+    assert nobody.stdout.strip() == "no rollouts match"
 
 
 async def test_pages_go_back_in_time(agl, run):

@@ -1,6 +1,11 @@
 """Lengths: the context, and answers that are cut."""
 
+from types import SimpleNamespace
+
 import agl_core as agl
+from agl_core.app.doctor.calls import OwnedCall
+from agl_core.app.doctor.lengths import lengths
+from agl_core.types import ModelCall
 from tests.core.app.doctor.conftest import ask, only, writer
 
 
@@ -74,3 +79,17 @@ def test_cut_answers_are_counted_with_their_share(clinic) -> None:
 
 def test_whole_answers_are_ok(clinic) -> None:
     assert clinic.find(writer, "lengths.cut").severity == "ok"
+
+
+async def test_a_call_that_no_policy_answered_has_no_context_to_fit() -> None:
+    call = ModelCall(id="call", rollout_id="ro", attempt_id="at", agent="writer")
+    owned = OwnedCall(
+        call=call,
+        agent="writer",
+        agent_run_id="",
+        in_tool=False,
+        prompt_tokens=None,
+        answer_tokens=None,
+    )
+    trial = SimpleNamespace(calls=[owned], records=[])
+    assert await lengths(trial, {}) == []
