@@ -1,0 +1,146 @@
+"""Pitfalls of the OpenAI Agents SDK that ``agl doctor`` looks for in a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from agl_core import semconv
+from agl_core.interfaces import AttemptRecord
+from agl_core.types import Finding, Severity, Span, SpanKind
+from agl_openai_agents._shapes import FRAMEWORK, UNNAMED, UNTRACED
+
+_CLOSED_LOOP: Final = "Event loop is closed"
+
+
+def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
+    """Look at the runs that were recorded; nothing is said where the SDK took no part."""
+    del config
+    spans = [span for record in records for span in record.spans if _is_ours(span)]
+    if not spans:
+        return
+    yield _untraced(spans)
+    yield _unnamed(spans)
+    yield _nobody([span for record in records for span in record.spans if span.call is None])
+    yield _unsent(spans)
+    yield _failed_tools(spans)
+    yield from _closed_loop(records)
+
+
+def _is_ours(span: Span) -> bool:
+    return span.attributes.get(semconv.AGL_FRAMEWORK) == FRAMEWORK
+
+
+def _untraced(spans: Sequence[Span]) -> Finding:
+    """Without tracing nothing tells agents apart."""
+    told = [span for span in spans if span.name == UNTRACED]
+    return _finding(
+        "openai_agents.tracing",
+        "error" if told else "ok",
+        f"{len(told)} attempts ran with tracing disabled, so their agents are unknown: "
+        f"{told[0].error}"
+        if told
+        else "Tracing is on where agents run.",
+        fix="Leave tracing on: no RunConfig(tracing_disabled=True), no set_tracing_disabled(True), "
+        "no OPENAI_AGENTS_DISABLE_TRACING. Rollouts send nothing to OpenAI, with or without a key.",
+        figures={"attempts": len(told)},
+    )
+
+
+def _unnamed(spans: Sequence[Span]) -> Finding:
+    unnamed = sum(span.name == UNNAMED for span in spans)
+    return _finding(
+        "openai_agents.names",
+        "warning" if unnamed else "ok",
+        f"{unnamed} runs of agents without a name, whose calls belong to nobody."
+        if unnamed
+        else "Every agent has a name.",
+        fix="Name each agent, Agent(name='writer', ...): the name is what agents=[...] selects.",
+        figures={"runs": unnamed},
+    )
+
+
+def _nobody(spans: Sequence[Span]) -> Finding:
+    """A model in a tool, guardrail or handoff belongs to nobody unless an agent asks it."""
+    by_id = {span.id: span for span in spans if _is_ours(span)}
+    lost = [s for s in spans if s.kind is SpanKind.LLM and not s.agent and _beside(s, by_id)]
+    return _finding(
+        "openai_agents.nobody",
+        "warning" if lost else "ok",
+        f"{len(lost)} models asked in tools, guardrails or handoffs belong to nobody."
+        if lost
+        else "No model asked in a tool, guardrail or handoff belongs to nobody.",
+        fix="Ask it through an agent of its own, Runner.run(Agent(name=...), ...), or name it with "
+        "agl.agent_scope(name).",
+        figures={"calls": len(lost)},
+    )
+
+
+def _beside(span: Span, by_id: Mapping[str, Span]) -> bool:
+    """Whether the nearest of our spans that tells of an agent only stands beside it."""
+    above = by_id.get(span.parent_id or "")
+    while above is not None and above.kind is not SpanKind.AGENT:
+        if above.kind is SpanKind.TOOL or above.agent:
+            return True
+        above = by_id.get(above.parent_id or "")
+    return False
+
+
+def _unsent(spans: Sequence[Span]) -> Finding:
+    """A call over a WebSocket, or to another address, has no tokens."""
+    unsent = sum(
+        span.kind is SpanKind.LLM and span.call_id is None and span.status == "ok" for span in spans
+    )
+    return _finding(
+        "openai_agents.unsent",
+        "error" if unsent else "ok",
+        f"{unsent} model calls were answered without a request through the gateway."
+        if unsent
+        else "Every answered model call went through the gateway.",
+        fix="Let the model use OPENAI_BASE_URL, with a client made inside the agent function, and "
+        "HTTP: no set_default_openai_responses_transport('websocket').",
+        figures={"unsent": unsent},
+    )
+
+
+def _failed_tools(spans: Sequence[Span]) -> Finding:
+    """The SDK turns a tool's exception into a text for the model, and goes on."""
+    failed = sorted({s.name for s in spans if s.kind is SpanKind.TOOL and s.status == "error"})
+    return _finding(
+        "openai_agents.tools",
+        "warning" if failed else "ok",
+        f"Tools failed: {', '.join(failed)}. By default the model is told, and the run goes on."
+        if failed
+        else "No tool failed.",
+        fix="See the tool's span. @function_tool(failure_error_function=None) ends the run with "
+        "the exception instead, so that the attempt fails and is not trained.",
+        figures={"tools": failed},
+    )
+
+
+def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
+    """The SDK's default client is shared in the process, and belongs to one loop."""
+    failures = [record.attempt.failure for record in records if any(map(_is_ours, record.spans))]
+    closed = sum(_CLOSED_LOOP in failure.message for failure in failures if failure is not None)
+    if closed:
+        yield _finding(
+            "openai_agents.loop",
+            "error",
+            f"{closed} of {len(failures)} attempts failed because the client's event loop is "
+            f"closed.",
+            fix="Make the agent function async and await Runner.run in it, or give each model "
+            "openai_client=AsyncOpenAI() of its own.",
+            figures={"attempts": closed},
+        )
+
+
+def _finding(
+    check: str, severity: Severity, measured: str, *, fix: str, figures: dict[str, Any]
+) -> Finding:
+    return Finding(
+        check=check,
+        severity=severity,
+        measured=measured,
+        fix="" if severity == "ok" else fix,
+        figures=figures,
+    )

@@ -1,0 +1,59 @@
+"""The SDK's own tracing, turned into spans and scopes."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakValueDictionary
+
+from agents.tracing import Span, Trace, TracingProcessor
+
+from agl_core.tracing import active, guarded
+from agl_openai_agents._shapes import FRAMEWORK
+from agl_openai_agents._spans import OpenSpan, SpanTable
+
+
+class AglTracingProcessor(TracingProcessor):
+    """Records what a program of the OpenAI Agents SDK does, and tells requests who speaks.
+
+    Add it beside your own with ``agents.add_trace_processor``. It exports nothing, and outside a
+    rollout it does nothing, so it may stay in production. One instance serves any number of
+    rollouts, threads and tasks; a span that reaches several instances is recorded once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # A span lives in its attempt's table; an attempt that ends early leaves nothing here.
+        self._open: WeakValueDictionary[str, OpenSpan] = WeakValueDictionary()
+        self._stopped = False
+
+    @guarded(FRAMEWORK)
+    def on_span_start(self, span: Span[Any]) -> None:
+        """Called in the task that goes on inside the span, before the span is current."""
+        context = active()
+        if context is None or self._stopped:
+            return
+        table = SpanTable.of(context)
+        if span.span_id not in table:
+            opened = table.start(span)
+            if opened is not None:
+                self._open[span.span_id] = opened
+
+    @guarded(FRAMEWORK)
+    def on_span_end(self, span: Span[Any]) -> None:
+        """Called anywhere: an abandoned stream ends where it is collected."""
+        opened = self._open.pop(span.span_id, None)
+        if opened is not None:
+            opened.table.end(span)
+
+    def on_trace_start(self, trace: Trace) -> None:
+        """Traces only group runs; their spans say the rest."""
+
+    def on_trace_end(self, trace: Trace) -> None:
+        """Nothing ends with a trace."""
+
+    def shutdown(self) -> None:
+        """Record nothing that begins from now on."""
+        self._stopped = True
+
+    def force_flush(self) -> None:
+        """Nothing is buffered: an attempt's spans are taken when it ends."""

@@ -1,0 +1,126 @@
+"""What each kind of the SDK's spans becomes, free of any state."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from agl_core import semconv
+from agl_core.types import ScopeKind, SpanKind
+
+FRAMEWORK: Final = "openai_agents"
+HANDOFF: Final = "handoff"
+UNNAMED: Final = "agent without a name"
+UNTRACED: Final = "agl.openai_agents.tracing_disabled"
+"""Name of the span that says why an attempt's agents are unknown."""
+_GUARDRAIL_TRIGGERED: Final = "agl.guardrail.triggered"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a span is recorded when it begins."""
+
+    kind: SpanKind
+    scope: ScopeKind
+    """``tool`` where code of the user's runs beside the agent: nobody speaks in it."""
+    name: str
+    agent: str | None = None
+    """The agent that begins to speak."""
+    attributes: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+_GROUPS: Final = frozenset({"task", "turn"})
+_KINDS: Final[dict[str, tuple[SpanKind, ScopeKind]]] = {
+    "agent": (SpanKind.AGENT, "agent"),
+    "generation": (SpanKind.LLM, "call"),
+    "response": (SpanKind.LLM, "call"),
+    "function": (SpanKind.TOOL, "tool"),
+    HANDOFF: (SpanKind.MESSAGE, "tool"),
+    "guardrail": (SpanKind.OPERATION, "tool"),
+}
+_UNNAMED: Final = Shape(SpanKind.OPERATION, "operation", UNNAMED)
+
+
+def shape_of(data: Any) -> Shape | None:
+    """How to record a span with this data; None for one that only groups others."""
+    kind: str = data.type
+    if kind in _GROUPS:
+        return None
+    name: str = _name(data)
+    recorded, scope = _KINDS.get(kind, (SpanKind.OPERATION, "operation"))
+    if recorded is SpanKind.AGENT:
+        return Shape(recorded, scope, name, agent=name) if name else _UNNAMED
+    if recorded is SpanKind.TOOL:
+        return Shape(recorded, scope, name, attributes={semconv.GEN_AI_TOOL_NAME: name})
+    return Shape(recorded, scope, name or kind)
+
+
+def _name(data: Any) -> str:
+    """What a span's data is called; that of a model call holds the model's name."""
+    return str(getattr(data, "name", None) or getattr(data, "model", None) or "")
+
+
+def results_of(data: Any) -> dict[str, Any]:
+    """The attributes that a span's data has at its end."""
+    read = _RESULTS.get(data.type)
+    found = read(data) if read is not None else {}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _tool(data: Any) -> dict[str, Any]:
+    return {
+        semconv.GEN_AI_TOOL_ARGUMENTS: _parsed(data.input),
+        semconv.GEN_AI_TOOL_RESULT: data.output,
+    }
+
+
+def _generation(data: Any) -> dict[str, Any]:
+    return {semconv.GEN_AI_REQUEST_MODEL: data.model, **_usage(data.usage)}
+
+
+def _response(data: Any) -> dict[str, Any]:
+    response = data.response
+    return {
+        semconv.GEN_AI_RESPONSE_ID: getattr(response, "id", None),
+        semconv.GEN_AI_RESPONSE_MODEL: getattr(response, "model", None),
+        **_usage(data.usage),
+    }
+
+
+def _usage(usage: Any) -> dict[str, Any]:
+    counted: dict[str, Any] = usage or {}
+    return {
+        semconv.GEN_AI_USAGE_INPUT_TOKENS: counted.get("input_tokens"),
+        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: counted.get("output_tokens"),
+    }
+
+
+def _handoff(data: Any) -> dict[str, Any]:
+    return {semconv.AGL_HANDOFF_FROM: data.from_agent, semconv.AGL_HANDOFF_TO: data.to_agent}
+
+
+def _guardrail(data: Any) -> dict[str, Any]:
+    return {_GUARDRAIL_TRIGGERED: data.triggered}
+
+
+def _custom(data: Any) -> dict[str, Any]:
+    return {semconv.AGL_OBJECT: data.data or None}
+
+
+_RESULTS: Final = {
+    "function": _tool,
+    "generation": _generation,
+    "response": _response,
+    HANDOFF: _handoff,
+    "guardrail": _guardrail,
+    "custom": _custom,
+}
+
+
+def _parsed(arguments: str | None) -> Any:
+    """A tool's arguments as the JSON they are meant to be, else the model's text."""
+    try:
+        return json.loads(arguments) if arguments else arguments
+    except (ValueError, RecursionError):
+        return arguments

@@ -1,0 +1,65 @@
+"""A bench with the OpenAI Agents SDK attached, and agents that say by their model who speaks."""
+
+import pytest
+from agents import Agent, OpenAIChatCompletionsModel
+from agl_openai_agents._integration import OpenAIAgentsIntegration
+from openai import AsyncOpenAI
+
+from agl_core.testing.bench import Bench
+from agl_core.testing.scenario import SYSTEM
+from agl_core.tracing import attach
+
+
+def pytest_collection_modifyitems(items):
+    # `Runner.run_sync` shuts the generators of its thread's loop down each time, and uses it again.
+    again = "ignore:asynchronous generator .* was scheduled after:ResourceWarning"
+    for item in items:
+        if "openai_agents" in item.nodeid:
+            item.add_marker(pytest.mark.filterwarnings(again))
+
+
+@pytest.fixture
+async def bench():
+    async with Bench.open() as bench:
+        attachment = attach(integrations=[OpenAIAgentsIntegration()])
+        yield bench
+        attachment.detach()
+
+
+@pytest.fixture
+async def agent():
+    """Makes an agent over a client of its own, which is closed with the test."""
+    clients = []
+
+    def make(job, name, *, model=OpenAIChatCompletionsModel, called="", **fields):
+        client = AsyncOpenAI(base_url=job.base_url, api_key=job.api_key)
+        clients.append(client)
+        asked = model(model=job.model(called or name), openai_client=client)
+        return Agent(name=name, instructions=SYSTEM, model=asked, **fields)
+
+    yield make
+    for client in clients:
+        await client.close()
+
+
+@pytest.fixture
+def tree():
+    """Spans as nested lines of kind, name and agent."""
+    return _tree
+
+
+def _tree(spans, *kinds):
+    shown = [span for span in spans if not kinds or span.kind.value in kinds]
+    parents = {span.id: span.parent_id for span in spans}
+    ids = {span.id for span in shown}
+
+    def depth(span):
+        at, found = span.parent_id, 0
+        while at is not None:
+            found += at in ids
+            at = parents.get(at)
+        return found
+
+    return [
+        f"{'. ' * depth(span)}{span.kind.value} {span.name} {span.agent or '-'}" for span in shown
+    ]
