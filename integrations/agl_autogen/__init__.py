@@ -1,0 +1,1 @@
+"""AutoGen for agl-core; nothing here is needed in the user's code."""

@@ -1,0 +1,16 @@
+"""What agl-core is told about this integration; nothing here imports the framework."""
+
+from __future__ import annotations
+
+from agl_core.interfaces import Register
+from agl_core.plugins.specs import hookimpl
+
+
+@hookimpl
+def agl_register_integrations(register: Register) -> None:
+    register(
+        "autogen",
+        "agl_autogen._integration:AutoGenIntegration",
+        extra="autogen",
+        summary="AutoGen: agents and teams of agentchat, and agents of core by their type",
+    )
