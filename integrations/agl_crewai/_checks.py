@@ -1,0 +1,160 @@
+"""Pitfalls of CrewAI that ``agl doctor`` looks for in a trial."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from agl_core import semconv
+from agl_core.interfaces import AttemptRecord
+from agl_core.types import Finding, Severity, Span, SpanKind
+from agl_crewai._events import AGENT_ID, DEFERS_RESULTS, FRAMEWORK, RESPECTS_WINDOW, SUMMARIZER
+from agl_crewai._listener import REWRITING_FIX
+
+_SWITCHES: Final = ("CREWAI_DISABLE_TELEMETRY", "OTEL_SDK_DISABLED")
+_DEFERRED: Final = "was stored as temporary artifact"
+"""What CrewAI writes where a tool's result was."""
+
+
+def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
+    """Look at the runs that the listener recorded; nothing is said where there are none."""
+    del config
+    ours = [[span for span in record.spans if _is_ours(span)] for record in records]
+    if not any(ours):
+        return
+    spans = [span for each in ours for span in each]
+    calls = [span for record in records for span in record.spans if span.call is not None]
+    yield _rewriting(spans, calls)
+    yield _telemetry()
+    yield _shared_roles(ours)
+    yield _repeated(ours)
+    yield _dropped_text(calls)
+
+
+def _is_ours(span: Span) -> bool:
+    return span.attributes.get(semconv.AGL_FRAMEWORK) == FRAMEWORK
+
+
+def _rewriting(spans: Sequence[Span], calls: Sequence[Span]) -> Finding:
+    """Text that CrewAI puts in place of a history or a result was never sampled nor asked for."""
+    able = sorted(
+        {
+            span.agent or ""
+            for span in spans
+            if span.attributes.get(RESPECTS_WINDOW) or span.attributes.get(DEFERS_RESULTS)
+        }
+    )
+    summaries = sum(span.kind is SpanKind.LLM and span.agent == SUMMARIZER for span in spans)
+    deferred = sum(_has_deferred(span) for span in calls)
+    done = f"it wrote {summaries} summaries of histories and took tool results out of {deferred} prompts"
+    return _finding(
+        "crewai.rewriting",
+        "error" if summaries or deferred else "warning" if able else "ok",
+        f"CrewAI may rewrite the prompts of {', '.join(map(repr, able))}; {done}."
+        if able or summaries or deferred
+        else "CrewAI rewrites no prompts.",
+        fix=f"Make every agent so: {REWRITING_FIX}. For models that it does not know, CrewAI assumes a "
+        "window of 8192 tokens, and four characters for each.",
+        figures={"agents": able, "summaries": summaries, "deferred": deferred},
+    )
+
+
+def _has_deferred(span: Span) -> bool:
+    messages = span.call.messages if span.call is not None else ()
+    return any(
+        message.get("role") == "tool" and _DEFERRED in str(message.get("content"))
+        for message in messages
+    )
+
+
+def _telemetry() -> Finding:
+    """CrewAI reports runs to its maker unless told not to."""
+    off = any(os.environ.get(name, "").strip().lower() == "true" for name in _SWITCHES)
+    return _finding(
+        "crewai.telemetry",
+        "ok" if off else "warning",
+        "CrewAI's telemetry is off." if off else "CrewAI sends telemetry during rollouts.",
+        fix="Set CREWAI_DISABLE_TELEMETRY=true and CREWAI_TRACING_ENABLED=false before crewai is "
+        "imported.",
+        figures={"off": off},
+    )
+
+
+def _shared_roles(attempts: Sequence[Sequence[Span]]) -> Finding:
+    """Agents are told apart by role alone."""
+    shared: set[str] = set()
+    for spans in attempts:
+        owners: dict[str, str] = {}
+        for span in spans:
+            name, owner = span.agent, span.attributes.get(AGENT_ID)
+            if name and owner and owners.setdefault(name, owner) != owner:
+                shared.add(name)
+    names = sorted(shared)
+    return _finding(
+        "crewai.roles",
+        "warning" if names else "ok",
+        f"Several agents share the role {', '.join(map(repr, names))}: they train as one."
+        if names
+        else "No two agents share a role.",
+        fix="Give each agent a role of its own: the role is the agent's name.",
+        figures={"roles": names},
+    )
+
+
+def _repeated(attempts: Sequence[Sequence[Span]]) -> Finding:
+    """An agent that fails is run again, twice unless told otherwise, without a word."""
+    failed = 0
+    for spans in attempts:
+        runs = [span for span in spans if span.kind is SpanKind.AGENT]
+        failed += sum(
+            run.status == "error"
+            and any(
+                (later.parent_id, later.agent) == (run.parent_id, run.agent)
+                for later in runs[at + 1 :]
+            )
+            for at, run in enumerate(runs)
+        )
+    return _finding(
+        "crewai.retries",
+        "warning" if failed else "ok",
+        f"CrewAI ran agents again after {failed} failed runs."
+        if failed
+        else "CrewAI ran no agent again.",
+        fix="Look at the failed runs with agl trace; Agent(..., max_retry_limit=0) shows such "
+        "failures instead of hiding them.",
+        figures={"failed": failed},
+    )
+
+
+def _dropped_text(calls: Sequence[Span]) -> Finding:
+    """What a model says beside a tool call is missing from the next prompt."""
+    dropped = sum(
+        bool(choice.tool_calls and (choice.text.strip() or choice.reasoning.strip()))
+        for span in calls
+        if span.call is not None
+        for choice in span.call.choices
+    )
+    return _finding(
+        "crewai.text",
+        "warning" if dropped else "ok",
+        f"In {dropped} answers the model spoke beside a tool call; CrewAI leaves that out of the "
+        "next prompt, which so begins a new branch."
+        if dropped
+        else "No answer had text beside a tool call.",
+        fix="Ask for tool calls without text, or train with the branches: each keeps its own exact "
+        "tokens.",
+        figures={"answers": dropped},
+    )
+
+
+def _finding(
+    check: str, severity: Severity, measured: str, *, fix: str, figures: dict[str, Any]
+) -> Finding:
+    return Finding(
+        check=check,
+        severity=severity,
+        measured=measured,
+        fix="" if severity == "ok" else fix,
+        figures=figures,
+    )

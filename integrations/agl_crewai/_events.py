@@ -1,0 +1,290 @@
+"""CrewAI's events, read: what each one opens or closes. Free of any state."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from agl_core import semconv
+from agl_core.tracing.emit import describe
+from agl_core.types import ScopeKind, SpanKind
+
+FRAMEWORK: Final = "crewai"
+SUMMARIZER: Final = "@summarizer"
+"""Speaks in the calls with which CrewAI shortens a history that is too long for the model."""
+OWN: Final = "@crewai"
+"""Speaks in every other call that CrewAI makes for itself, on no agent's behalf."""
+
+RESPECTS_WINDOW: Final = "crewai.respect_context_window"
+DEFERS_RESULTS: Final = "crewai.use_better_compaction"
+AGENT_ID: Final = "crewai.agent_id"
+TASK: Final = "crewai.task"
+
+_LONGEST_NAME: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """An event with which something begins."""
+
+    kind: SpanKind
+    scope: ScopeKind
+    name: str
+    key: str
+    """Tells what goes on at one time apart, as the closing event names it."""
+    agent: str | None = None
+    attributes: dict[str, Any] = field(default_factory=dict[str, Any])
+    message: tuple[str, Any] | None = None
+    """Role and content of what is handed on to what begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """An event with which something ends."""
+
+    opened_by: str
+    """Type of the event with which it began."""
+    key: str
+    error: str = ""
+    attributes: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+def opening(source: Any, event: Any) -> Opening | None:
+    """What begins with this event; None where it begins nothing that is recorded."""
+    read = _OPENINGS.get(event.type)
+    return None if read is None else read(source, event)
+
+
+def closing(event: Any) -> Closing | None:
+    """What ends with this event; None where it ends nothing that is recorded."""
+    found = _CLOSINGS.get(event.type)
+    if found is None:
+        return None
+    opened_by, key = found
+    failed = event.type in _FAILURES
+    return Closing(
+        opened_by,
+        key(event),
+        error=_error(event) if failed else "",
+        attributes={} if failed else _outcome(event),
+    )
+
+
+def _crew(source: Any, event: Any) -> Opening:
+    del source
+    return Opening(SpanKind.OPERATION, "operation", event.crew_name or "crew", _crew_key(event))
+
+
+def _flow(source: Any, event: Any) -> Opening | None:
+    if _is_internal(source):
+        return None
+    return Opening(SpanKind.OPERATION, "operation", event.flow_name, event.flow_name)
+
+
+def _method(source: Any, event: Any) -> Opening | None:
+    if _is_internal(source):
+        return None
+    return Opening(SpanKind.OPERATION, "operation", event.method_name, _method_key(event))
+
+
+def _is_internal(source: Any) -> bool:
+    """Whether a flow is part of CrewAI: an agent's loop and the memory are flows too."""
+    return bool(getattr(source, "is_crewai_internal", False))
+
+
+def _task(source: Any, event: Any) -> Opening:
+    del source
+    name = (event.task_name or "task").strip()
+    return Opening(
+        SpanKind.OPERATION,
+        "operation",
+        name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…",
+        _task_key(event),
+        message=("context", event.context) if event.context else None,
+    )
+
+
+def _agent(source: Any, event: Any) -> Opening:
+    del source
+    agent = event.agent
+    return Opening(
+        SpanKind.AGENT,
+        "agent",
+        _role(agent.role),
+        _agent_key(event),
+        agent=_role(agent.role),
+        attributes={TASK: event.task_prompt, **_facts(agent)},
+        message=("handoff", event.task_prompt),
+    )
+
+
+def _lite_agent(source: Any, event: Any) -> Opening:
+    role = _role(event.agent_info["role"])
+    return Opening(
+        SpanKind.AGENT,
+        "agent",
+        role,
+        role,
+        agent=role,
+        attributes={TASK: event.messages, **_facts(source)},
+        message=("handoff", event.messages),
+    )
+
+
+def _tool(source: Any, event: Any) -> Opening:
+    del source
+    return Opening(
+        SpanKind.TOOL,
+        "tool",
+        event.tool_name,
+        event.tool_name,
+        attributes={
+            semconv.GEN_AI_TOOL_NAME: event.tool_name,
+            semconv.GEN_AI_TOOL_ARGUMENTS: event.tool_args,
+        },
+    )
+
+
+def _call(source: Any, event: Any) -> Opening:
+    del source
+    attributes = {
+        semconv.GEN_AI_OPERATION_NAME: "chat",
+        semconv.GEN_AI_REQUEST_MODEL: event.model,
+    }
+    return Opening(
+        SpanKind.LLM,
+        "call",
+        "chat",
+        event.call_id,
+        agent=_role(event.agent_role) if event.agent_role else None,
+        attributes={name: value for name, value in attributes.items() if value is not None},
+    )
+
+
+def _summary(source: Any, event: Any) -> Opening:
+    del source, event
+    return Opening(SpanKind.AGENT, "agent", SUMMARIZER, "", agent=SUMMARIZER)
+
+
+def _role(role: str) -> str:
+    return role.strip()
+
+
+def _facts(agent: Any) -> dict[str, Any]:
+    """Which agent it is, and the settings under which CrewAI rewrites what its model is sent."""
+    found = {
+        AGENT_ID: str(agent.id) if getattr(agent, "id", None) is not None else None,
+        RESPECTS_WINDOW: getattr(agent, "respect_context_window", None),
+        DEFERS_RESULTS: getattr(agent, "use_better_compaction", None),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _outcome(event: Any) -> dict[str, Any]:
+    """What came of a tool or a model call."""
+    if event.type == "tool_usage_finished":
+        return {semconv.GEN_AI_TOOL_RESULT: event.output}
+    if event.type != "llm_call_completed":
+        return {}
+    usage: Mapping[str, Any] = event.usage or {}
+    found = {
+        semconv.GEN_AI_RESPONSE_ID: event.response_id,
+        semconv.GEN_AI_RESPONSE_FINISH_REASONS: [event.finish_reason]
+        if event.finish_reason
+        else None,
+        semconv.GEN_AI_USAGE_INPUT_TOKENS: usage.get("prompt_tokens"),
+        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: usage.get("completion_tokens"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _error(event: Any) -> str:
+    """What failed, by the exception itself: an event often has nothing but its text."""
+    told = event.error
+    if isinstance(told, BaseException):
+        return describe(told)
+    raised = sys.exc_info()[1]
+    if raised is not None and str(raised) in str(told):
+        return describe(raised)
+    return str(told)
+
+
+def _crew_key(event: Any) -> str:
+    return event.crew_name or ""
+
+
+def _method_key(event: Any) -> str:
+    return f"{event.flow_name}.{event.method_name}"
+
+
+def _task_key(event: Any) -> str:
+    return str(event.task_id)
+
+
+def _agent_key(event: Any) -> str:
+    return str(event.agent.id)
+
+
+def _named(field_name: str) -> Callable[[Any], str]:
+    return lambda event: getattr(event, field_name)
+
+
+def _lite_key(event: Any) -> str:
+    return _role(event.agent_info["role"])
+
+
+def _no_key(event: Any) -> str:
+    del event
+    return ""
+
+
+_OPENINGS: Final[Mapping[str, Callable[[Any, Any], Opening | None]]] = {
+    "crew_kickoff_started": _crew,
+    "flow_started": _flow,
+    "method_execution_started": _method,
+    "task_started": _task,
+    "agent_execution_started": _agent,
+    "lite_agent_execution_started": _lite_agent,
+    "tool_usage_started": _tool,
+    "llm_call_started": _call,
+    "context_window_summarization_started": _summary,
+}
+
+_CLOSINGS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
+    "crew_kickoff_completed": ("crew_kickoff_started", _crew_key),
+    "crew_kickoff_failed": ("crew_kickoff_started", _crew_key),
+    "flow_finished": ("flow_started", _named("flow_name")),
+    "flow_failed": ("flow_started", _named("flow_name")),
+    "flow_paused": ("flow_started", _named("flow_name")),
+    "method_execution_finished": ("method_execution_started", _method_key),
+    "method_execution_failed": ("method_execution_started", _method_key),
+    "method_execution_paused": ("method_execution_started", _method_key),
+    "task_completed": ("task_started", _task_key),
+    "task_failed": ("task_started", _task_key),
+    "agent_execution_completed": ("agent_execution_started", _agent_key),
+    "agent_execution_error": ("agent_execution_started", _agent_key),
+    "lite_agent_execution_completed": ("lite_agent_execution_started", _lite_key),
+    "lite_agent_execution_error": ("lite_agent_execution_started", _lite_key),
+    "tool_usage_finished": ("tool_usage_started", _named("tool_name")),
+    "tool_usage_error": ("tool_usage_started", _named("tool_name")),
+    "llm_call_completed": ("llm_call_started", _named("call_id")),
+    "llm_call_failed": ("llm_call_started", _named("call_id")),
+    "context_window_summarization_completed": ("context_window_summarization_started", _no_key),
+    "context_window_summarization_failed": ("context_window_summarization_started", _no_key),
+}
+
+_FAILURES: Final = frozenset(
+    {
+        "crew_kickoff_failed",
+        "flow_failed",
+        "method_execution_failed",
+        "task_failed",
+        "agent_execution_error",
+        "lite_agent_execution_error",
+        "tool_usage_error",
+        "llm_call_failed",
+        "context_window_summarization_failed",
+    }
+)

@@ -1,0 +1,187 @@
+"""What of CrewAI goes on here, in the context of whoever emits: a chain of open frames.
+
+CrewAI hands its context variables to the threads and tasks that it starts, so a frame that is open
+where an agent begins is open in everything the agent does.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final
+
+from agl_core import semconv
+from agl_core.tracing.context import (
+    AttemptContext,
+    active,
+    close_scope,
+    current_scope,
+    open_scope,
+)
+from agl_core.tracing.recorder import Recorder
+from agl_core.types import Scope, SpanKind
+from agl_crewai._events import FRAMEWORK, OWN, SUMMARIZER, Closing, Opening
+
+_METHOD: Final = "method_execution_started"
+_TOOL: Final = "tool_usage_started"
+_AGENTS: Final = frozenset({"agent_execution_started", "lite_agent_execution_started"})
+_MACHINERY: Final = _AGENTS | {"crew_kickoff_started", "task_started"}
+"""Where CrewAI itself calls models. Tools and the methods of flows are the user's code."""
+
+
+@dataclass(eq=False, slots=True)
+class Frame:
+    """One thing that goes on, from the event that opened it to the one that closes it."""
+
+    type: str
+    """Of the event that opened it."""
+    key: str
+    name: str
+    scope: Scope
+    recorder: Recorder
+    parent: Frame | None
+
+
+_FRAME: ContextVar[Frame | None] = ContextVar("agl_crewai_frame", default=None)
+_LAST_EVENT: ContextVar[str | None] = ContextVar("agl_crewai_event", default=None)
+
+
+def seen(event_id: str) -> bool:
+    """Whether this event was observed here already: two listeners are told of each."""
+    if _LAST_EVENT.get() == event_id:
+        return True
+    _LAST_EVENT.set(event_id)
+    return False
+
+
+def begin(context: AttemptContext, event_type: str, found: Opening, *, summarizes: bool) -> None:
+    """Open the frame of what begins; its span hangs under whatever is open here.
+
+    Args:
+        context: The attempt that runs here.
+        event_type: Type of the event.
+        found: What begins.
+        summarizes: It is a model call that asks for a summary of a history.
+    """
+    around, recorder = _innermost(context.recorder), context.recorder
+    agent, run, trainable = found.agent, None, True
+    if found.scope == "call":
+        agent, run, trainable = _caller(around, found, summarizes=summarizes)
+    elif found.agent == SUMMARIZER:
+        trainable = False
+    if found.message is not None:
+        _tell(recorder, around, event_type, found)
+    scope = current_scope()
+    span = recorder.start(
+        found.kind,
+        found.name,
+        agent=agent,
+        agent_run_id=run,
+        attributes={semconv.AGL_FRAMEWORK: FRAMEWORK, **found.attributes},
+    )
+    if found.scope == "call" and agent is not None and run is None:
+        run = span if scope is None or agent != scope.agent else scope.agent_run_id
+        recorder.update(span, agent_run_id=run)
+    opened = open_scope(
+        found.scope, span_id=span, agent=agent, agent_run_id=run, trainable=trainable
+    )
+    _FRAME.set(Frame(event_type, found.key, found.name, opened, recorder, around))
+
+
+def end(context: AttemptContext, found: Closing) -> None:
+    """Close the frame that has ended, and every frame inside whose own end was never told.
+
+    CrewAI does not tell the end of an agent that is left by a deliberate stop, for one.
+    """
+    inner = _innermost(context.recorder)
+    frame = inner
+    while frame is not None and (frame.type, frame.key) != (found.opened_by, found.key):
+        frame = _open(frame.parent, context.recorder)
+    if frame is None:
+        return
+    while inner is not None and inner is not frame:
+        _close(inner, error=found.error)
+        inner = _open(inner.parent, context.recorder)
+    _close(frame, error=found.error, attributes=found.attributes)
+    _FRAME.set(_open(frame.parent, context.recorder))
+
+
+def speaker() -> Scope | None:
+    """The scope of whatever is sent here; None outside CrewAI and outside a rollout.
+
+    The method of a flow that calls a model itself becomes an agent of its name.
+    """
+    context = active()
+    frame = None if context is None else _innermost(context.recorder)
+    if frame is None:
+        return None
+    scope = current_scope()
+    if frame.type == _METHOD and scope is frame.scope and frame.scope.agent is None:
+        span = frame.scope.span_id
+        frame.scope.agent, frame.scope.agent_run_id = frame.name, span
+        frame.recorder.update(span, kind=SpanKind.AGENT, agent=frame.name, agent_run_id=span)
+    return scope
+
+
+def _caller(
+    around: Frame | None, found: Opening, *, summarizes: bool
+) -> tuple[str | None, str | None, bool]:
+    """Who makes a model call: agent, agent run where it is known, whether it may be trained."""
+    scope = speaker() if around is not None else current_scope()
+    if summarizes:
+        return SUMMARIZER, None, False
+    if found.agent is not None:
+        return found.agent, None, True
+    if around is not None and around.type in _MACHINERY and scope is around.scope:
+        return OWN, None, False
+    if scope is None:
+        return None, None, True
+    return scope.agent, scope.agent_run_id, True
+
+
+def _tell(recorder: Recorder, around: Frame | None, event_type: str, found: Opening) -> None:
+    """Record what is handed on: a task's context, or what one agent asks of another."""
+    if found.message is None:
+        return
+    role, content = found.message
+    message: dict[str, Any] = {"role": role, "content": content}
+    if event_type in _AGENTS:
+        asked_by = _asking(around)
+        if asked_by is None:
+            return
+        message |= {"from": asked_by, "to": found.agent}
+    recorder.point(
+        semconv.AGL_MESSAGE,
+        attributes={semconv.AGL_FRAMEWORK: FRAMEWORK, semconv.AGL_MESSAGE: message},
+    )
+
+
+def _asking(around: Frame | None) -> str | None:
+    """The agent whose tool this is, if it is one."""
+    if around is None or around.type != _TOOL:
+        return None
+    frame = around.parent
+    while frame is not None and frame.type not in _AGENTS:
+        frame = frame.parent
+    return None if frame is None else frame.scope.agent
+
+
+def _innermost(recorder: Recorder) -> Frame | None:
+    return _open(_FRAME.get(), recorder)
+
+
+def _open(frame: Frame | None, recorder: Recorder) -> Frame | None:
+    """The innermost frame of this attempt that has not been closed elsewhere."""
+    while frame is not None and (frame.scope.closed or frame.recorder is not recorder):
+        frame = frame.parent
+    return frame
+
+
+def _close(frame: Frame, *, error: str, attributes: dict[str, Any] | None = None) -> None:
+    close_scope(frame.scope)
+    frame.recorder.end(
+        frame.scope.span_id,
+        status="error" if error else "ok",
+        error=error,
+        attributes=attributes or None,
+    )

@@ -1,0 +1,109 @@
+"""CrewAI's event bus, listened to where events are emitted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import crewai
+from crewai.events.base_event_listener import BaseEventListener
+from crewai.events.event_bus import CrewAIEventsBus
+from crewai.utilities.i18n import I18N_DEFAULT
+
+from agl_core.tracing import active, guarded
+from agl_core.tracing.patch import Patch
+from agl_crewai._events import DEFERS_RESULTS, FRAMEWORK, RESPECTS_WINDOW, Opening, closing, opening
+from agl_crewai._frames import begin, end, seen
+
+_log = logging.getLogger(__name__)
+
+REWRITING_FIX: Final = "Agent(..., respect_context_window=False, use_better_compaction=False)"
+
+
+class AglEventListener(BaseEventListener):
+    """Records what a CrewAI program does, and tells requests who speaks.
+
+    Like every listener of CrewAI, it listens from the moment it is made. Outside a rollout it does
+    nothing, so it may stay in production; several listeners record once.
+
+    Handlers of the bus run in a pool, in any order, with copies of the context, some after the
+    agent has gone on: too late to say who sends. This listener is told by the same events at the
+    moment and place of their emission, before any handler.
+    """
+
+    def __init__(self) -> None:
+        """Begin to listen.
+
+        Raises:
+            ConfigError: this version's bus emits in a way that is not known.
+        """
+        self._patch: Patch | None = None
+        self._warned: set[str] = set()
+        super().__init__()
+
+    def setup_listeners(self, crewai_event_bus: CrewAIEventsBus) -> None:
+        """Called by CrewAI's base class."""
+        self._patch = Patch(
+            crewai,
+            type(crewai_event_bus),
+            "emit",
+            self._wrap,
+            parameters=("source", "event"),
+        )
+        self._patch.install()
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._patch is not None:
+            self._patch.remove()
+        self._patch = None
+
+    def _wrap(self, original: Callable[..., Any], live: Callable[[], bool]) -> Callable[..., Any]:
+        def emit(bus: Any, source: Any, event: Any) -> Any:
+            if live():
+                self._observe(source, event)
+            return original(bus, source, event)
+
+        return emit
+
+    @guarded(FRAMEWORK)
+    def _observe(self, source: Any, event: Any) -> None:
+        context = active()
+        if context is None or seen(event.event_id):
+            return
+        begun = opening(source, event)
+        if begun is not None:
+            self._warn(begun)
+            begin(context, event.type, begun, summarizes=_summarizes(event))
+            return
+        ended = closing(event)
+        if ended is not None:
+            end(context, ended)
+
+    def _warn(self, begun: Opening) -> None:
+        """Say once for each agent that what its model is sent may not be what it said."""
+        rewriting = [
+            name.partition(".")[2]
+            for name in (RESPECTS_WINDOW, DEFERS_RESULTS)
+            if begun.attributes.get(name)
+        ]
+        if rewriting and begun.name not in self._warned:
+            self._warned.add(begun.name)
+            _log.warning(
+                "CrewAI may rewrite the prompts of agent %r (%s): train it with %s",
+                begun.name,
+                ", ".join(rewriting),
+                REWRITING_FIX,
+            )
+
+
+def _summarizes(event: Any) -> bool:
+    """Whether a model call asks for CrewAI's summary of a history."""
+    if event.type != "llm_call_started":
+        return False
+    messages: Any = event.messages
+    if not messages or isinstance(messages, str):
+        return False
+    prompt = I18N_DEFAULT.slice("summarizer_system_message")
+    return messages[0].get("content") == prompt

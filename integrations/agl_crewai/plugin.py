@@ -1,0 +1,26 @@
+"""What agl-core is told about this integration; nothing here imports the framework."""
+
+from __future__ import annotations
+
+from agl_core.interfaces import Register
+from agl_core.plugins.specs import hookimpl
+
+
+@hookimpl
+def agl_register_integrations(register: Register) -> None:
+    register(
+        "crewai",
+        "agl_crewai._integration:CrewAIIntegration",
+        extra="crewai",
+        summary="CrewAI: agents from their role, crews, flows and delegation",
+    )
+
+
+@hookimpl
+def agl_register_checks(register: Register) -> None:
+    register(
+        "crewai",
+        "agl_crewai._checks:pitfalls",
+        extra="crewai",
+        summary="prompts that CrewAI rewrites, telemetry, shared roles, agents run again",
+    )

@@ -1,0 +1,59 @@
+"""CrewAI, imported without its telemetry and its own warnings, and a bench with it attached."""
+
+import asyncio
+import functools
+import os
+import ssl
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+os.environ["CREWAI_DISABLE_TELEMETRY"] = "true"
+os.environ["CREWAI_TRACING_ENABLED"] = "false"
+os.environ["CREWAI_TESTING"] = "true"
+
+import pytest
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from agl_crewai._integration import CrewAIIntegration
+
+from agl_core.testing.bench import Bench
+from agl_core.tracing import attach
+
+THREADS = 64
+_CREATE = ssl.create_default_context
+
+
+def pytest_collection_modifyitems(items):
+    """CrewAI reads its own deprecated fields, and warns of callbacks it cannot save."""
+    for item in items:
+        if item.path.parent.name == "crewai":
+            item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning:crewai"))
+            item.add_marker(pytest.mark.filterwarnings("ignore:function callbacks:UserWarning"))
+
+
+@pytest.fixture(autouse=True)
+async def threads():
+    """CrewAI asks models in threads of the loop's own pool; fifty rollouts need as many."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        asyncio.get_running_loop().set_default_executor(pool)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def certificates(monkeypatch):
+    """Read once: every model of CrewAI makes two clients, and nothing here speaks TLS."""
+    monkeypatch.setattr(ssl, "create_default_context", _default_context)
+
+
+@functools.cache
+def _default_context(**options):
+    return _CREATE(**options)
+
+
+@pytest.fixture
+async def bench():
+    async with Bench.open() as bench:
+        attachment = attach(integrations=[CrewAIIntegration()])
+        yield bench
+        attachment.detach()
