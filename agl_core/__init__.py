@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agl_core.app import attach, evaluate, train
     from agl_core.app.export import export_rollouts
+    from agl_core.budget import PromptBudget
     from agl_core.config import RunConfig
     from agl_core.errors import (
         AglError,
@@ -64,6 +65,7 @@ __all__ = [
     "ModelCall",
     "PluginError",
     "Policy",
+    "PromptBudget",
     "PromptTemplate",
     "Report",
     "Resources",
@@ -97,6 +99,7 @@ __all__ = [
 _ROOMS = {
     "agl_core.app": ("attach", "evaluate", "train"),
     "agl_core.app.export": ("export_rollouts",),
+    "agl_core.budget": ("PromptBudget",),
     "agl_core.config": ("RunConfig",),
     "agl_core.interfaces": ("AttemptRecord",),
     "agl_core.plugins": ("hookimpl",),

@@ -38,6 +38,9 @@ AGL_REPLAYED: Final = "agl.replayed"
 """The call was answered from the record of the attempt before."""
 AGL_INPUT: Final = "agl.input"
 AGL_OUTPUT: Final = "agl.output"
+AGL_PROMPT_CUT: Final = "agl.prompt_cut"
+"""What a `PromptBudget` left out of a prompt: ``agent``, ``budget``, ``tokens_before`` and ``_after``,
+``messages_cut``, ``characters_cut``; on a span of the same name."""
 AGL_LOST: Final = "agl.lost"
 """Losses by cause that a runner in another process counted; on a span of the same name."""
 

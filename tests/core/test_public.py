@@ -17,6 +17,7 @@ NAMES = [
     "ModelCall",
     "PluginError",
     "Policy",
+    "PromptBudget",
     "PromptTemplate",
     "Report",
     "Resources",

@@ -1,0 +1,132 @@
+"""Tokens as the gateway counts them: for the agent's own policy, by its own chat template."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from agl_core import semconv
+from agl_core.budget.history import Message
+from agl_core.errors import ConfigError, DeadlineError, EngineError
+from agl_core.tracing.context import AttemptContext
+
+PATH: Final = "/tokenize"
+"""Below an agent's base URL."""
+REFUSED: Final = "prompt_refused"
+"""Code of the answer that the model's chat template does not take the messages."""
+_OK: Final = 200
+_BAD_REQUEST: Final = 400
+_NOT_COUNTED: Final = 501
+_TIMEOUT_S: Final = 60.0
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """The length of a prompt."""
+
+    tokens: int
+    """The opening of the answer included."""
+    limit: int | None = None
+    """Tokens that prompt and answer may have together; None where it is not known."""
+
+
+class _Answer(msgspec.Struct):
+    count: int
+    max_model_len: int | None = None
+
+
+class _Error(msgspec.Struct, frozen=True):
+    message: str = ""
+    code: Any = None
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    error: _Error = _Error()
+
+
+def count(
+    context: AttemptContext, agent: str, messages: Sequence[Message], tools: Sequence[Any]
+) -> Counted | None:
+    """Ask the attempt's gateway; blocks.
+
+    Returns:
+        None where the model's chat template refuses the messages.
+
+    Raises:
+        ConfigError: called where the gateway could not answer, or its backend cannot count.
+        DeadlineError: the attempt has no time left.
+        EngineError: the gateway or its backend does not answer.
+    """
+    _refuse_on_loop()
+    asked = {"model": context.llm.model, "messages": list(messages), "tools": list(tools)}
+    url = urlsplit(context.llm.base_url)
+    path = url.path.rstrip("/") + PATH
+    seconds = min(context.seconds_left(), _TIMEOUT_S)
+    if seconds <= 0:
+        raise DeadlineError("The attempt's deadline has passed: its prompt was not counted")
+    secure = url.scheme == "https"
+    connection = (HTTPSConnection if secure else HTTPConnection)(url.netloc, timeout=seconds)
+    try:
+        connection.request("POST", path, msgspec.json.encode(asked), _headers(context, agent))
+        answer = connection.getresponse()
+        body = answer.read()
+    except (OSError, HTTPException) as error:
+        raise EngineError(
+            f"The gateway at {url.netloc} did not count a prompt's tokens: "
+            f"{error or type(error).__name__}"
+        ) from error
+    finally:
+        connection.close()
+    return _read(answer.status, body, agent)
+
+
+def _read(status: int, body: bytes, agent: str) -> Counted | None:
+    try:
+        if status == _OK:
+            given = msgspec.json.decode(body, type=_Answer)
+            return Counted(given.count, given.max_model_len)
+        refusal = msgspec.json.decode(body, type=_Refusal).error
+    except msgspec.DecodeError as error:
+        raise EngineError(f"The gateway answered no count but {body[:200]!r}") from error
+    if status == _BAD_REQUEST and refusal.code == REFUSED:
+        return None
+    if status == _NOT_COUNTED:
+        raise ConfigError(
+            f"Nobody counts the tokens of agent {agent!r}: {refusal.message}. Give PromptBudget a "
+            f"count of your own"
+        )
+    raise EngineError(f"The gateway did not count a prompt's tokens: {status} {refusal.message}")
+
+
+def _headers(context: AttemptContext, agent: str) -> Mapping[str, str]:
+    identity = {
+        semconv.HEADER_ROLLOUT: context.rollout.id,
+        semconv.HEADER_ATTEMPT: context.attempt.id,
+        semconv.HEADER_AGENT: agent,
+    }
+    headers = {
+        name: quote(value, safe="", errors="surrogatepass")
+        for name, value in identity.items()
+        if value
+    }
+    return {
+        **headers,
+        "Authorization": f"Bearer {context.llm.api_key}",
+        "Content-Type": "application/json",
+    }
+
+
+def _refuse_on_loop() -> None:
+    """The gateway may answer on this very loop, which would wait for itself."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise ConfigError(
+        "PromptBudget.fit would block the event loop that the gateway answers on: await "
+        "PromptBudget.afit here, or call fit in a thread"
+    )

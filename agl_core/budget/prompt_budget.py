@@ -1,0 +1,186 @@
+"""The budget of an agent's prompts, as integrations wire it and agents call it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from agl_core import semconv
+from agl_core.budget.gateway import Counted
+from agl_core.budget.gateway import count as count_at_gateway
+from agl_core.budget.history import Message
+from agl_core.budget.plan import FittedPrompt, Search, fit, untouched
+from agl_core.errors import ConfigError
+from agl_core.tracing.context import AttemptContext, active, current_scope
+from agl_core.tracing.guard import guarded
+from agl_core.tracing.threads import in_thread
+
+Tool = Mapping[str, Any]
+Count = Callable[[Sequence[Message], Sequence[Tool]], "int | Awaitable[int]"]
+"""Tokens of messages and tools, both in OpenAI's form."""
+
+_SHARE: Final = 0.75
+"""Of the model's context, for a prompt with no budget of its own: the rest is left to the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """Whose prompt it is."""
+
+    context: AttemptContext | None
+    agent: str
+    nobody_counts: bool
+
+    def at_gateway(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Counted | None:
+        assert self.context is not None
+        return count_at_gateway(self.context, self.agent, messages, tools)
+
+
+class PromptBudget:
+    """Cuts prompts to a number of tokens, counted by the chat template of the model they go to.
+
+    System messages and the last turn stay: the last user message, and the last message with the
+    tool calls that it answers. Whole messages leave from the middle, the oldest first and a tool's
+    result with its call; if that is not enough, the longest texts lose their middle. Tool calls are
+    never changed. Equal prompts are cut equally, and one that fits is not touched.
+
+    Within a rollout the gateway counts, for the policy of the agent, and a span named
+    ``agl.prompt_cut`` says what was cut. Outside a rollout nothing happens unless `count` is given.
+    """
+
+    def __init__(
+        self, max_tokens: int | None = None, *, agent: str | None = None, count: Count | None = None
+    ) -> None:
+        """Set a budget; one object serves any number of prompts, threads and tasks.
+
+        Args:
+            max_tokens: Of a prompt with its tools. When None, ``prompt_budgets`` of the run has it,
+                else it is three quarters of the model's context.
+            agent: Whose prompts they are; who speaks in the current scope when None.
+            count: Counts instead of the gateway, in production too; `afit` awaits it if need be.
+
+        Raises:
+            ConfigError: the budget is no positive number.
+        """
+        if max_tokens is not None and max_tokens < 1:
+            raise ConfigError(f"A prompt budget of {max_tokens} tokens holds no prompt: give more")
+        self.max_tokens = max_tokens
+        self._agent = agent
+        self._count = count
+
+    def fit(self, messages: Sequence[Message], *, tools: Sequence[Tool] = ()) -> list[Message]:
+        """The messages, in OpenAI's form, or as many of them as the budget holds.
+
+        Raises:
+            ContextOverflowError: system messages, tools and the last turn alone exceed it.
+            ConfigError: nobody counts, or no budget is known, or an event loop runs in this thread.
+            EngineError: the gateway does not answer.
+        """
+        return self.plan(messages, tools=tools).messages
+
+    async def afit(
+        self, messages: Sequence[Message], *, tools: Sequence[Tool] = ()
+    ) -> list[Message]:
+        """`fit` for coroutines."""
+        return (await self.aplan(messages, tools=tools)).messages
+
+    def plan(self, messages: Sequence[Message], *, tools: Sequence[Tool] = ()) -> FittedPrompt:
+        """`fit`, and what was cut: for frameworks with messages of their own."""
+        question = self._question()
+        if question.nobody_counts:
+            return untouched(messages)
+        search = self._search(messages, question)
+        try:
+            prompt = next(search)
+            while True:
+                prompt = search.send(self._counted(question, prompt, tools))
+        except StopIteration as found:
+            return self._told(found.value, question)
+
+    async def aplan(
+        self, messages: Sequence[Message], *, tools: Sequence[Tool] = ()
+    ) -> FittedPrompt:
+        """`plan` for coroutines."""
+        question = self._question()
+        if question.nobody_counts:
+            return untouched(messages)
+        search = self._search(messages, question)
+        try:
+            prompt = next(search)
+            while True:
+                prompt = search.send(await self._acounted(question, prompt, tools))
+        except StopIteration as found:
+            return self._told(found.value, question)
+
+    def _question(self) -> _Question:
+        context = active()
+        agent = self._agent
+        if agent is None and context is not None:
+            scope = current_scope()
+            agent = scope.agent if scope is not None else None
+        nobody = self._count is None and (context is None or not context.llm.base_url)
+        return _Question(context, agent or "", nobody)
+
+    def _search(self, messages: Sequence[Message], question: _Question) -> Search:
+        def budget_of(counted: Counted) -> int:
+            return self._budget(question, counted.limit)
+
+        return fit(messages, budget_of, agent=question.agent)
+
+    def _budget(self, question: _Question, limit: int | None) -> int:
+        wanted = self.max_tokens
+        if wanted is None and question.context is not None:
+            wanted = question.context.rollout.prompt_budget(question.agent)
+        if wanted is not None:
+            return wanted if limit is None else min(wanted, limit - 1)
+        if limit is None:
+            raise ConfigError(
+                f"Agent {question.agent!r} has no prompt budget, and the length of its model's "
+                f"context is not known: give PromptBudget max_tokens, or set prompt_budgets"
+            )
+        return int(limit * _SHARE)
+
+    def _counted(
+        self, question: _Question, messages: Sequence[Message], tools: Sequence[Tool]
+    ) -> Counted | None:
+        if self._count is None:
+            return question.at_gateway(messages, tools)
+        tokens = self._count(messages, tools)
+        if not isinstance(tokens, int):
+            if inspect.iscoroutine(tokens):
+                tokens.close()
+            raise ConfigError(
+                f"The count given to PromptBudget gave {tokens!r}: await afit for one that is async"
+            )
+        return Counted(tokens)
+
+    async def _acounted(
+        self, question: _Question, messages: Sequence[Message], tools: Sequence[Tool]
+    ) -> Counted | None:
+        if self._count is None:
+            outcome = await in_thread(question.at_gateway, messages, tools, name="agl-count")
+            if outcome.error is not None:
+                raise outcome.error
+            return outcome.value
+        tokens = self._count(messages, tools)
+        return Counted(tokens if isinstance(tokens, int) else await tokens)
+
+    def _told(self, fitted: FittedPrompt, question: _Question) -> FittedPrompt:
+        if fitted.cut and question.context is not None:
+            _tell(question.context, fitted, agent=question.agent)
+        return fitted
+
+
+@guarded()
+def _tell(context: AttemptContext, fitted: FittedPrompt, *, agent: str) -> None:
+    cut = {
+        "agent": agent,
+        "budget": fitted.budget,
+        "tokens_before": fitted.tokens_before,
+        "tokens_after": fitted.tokens,
+        "messages_cut": fitted.messages_cut,
+        "characters_cut": fitted.characters_cut,
+    }
+    context.recorder.point(semconv.AGL_PROMPT_CUT, attributes={semconv.AGL_PROMPT_CUT: cut})
