@@ -6,7 +6,7 @@ hold no state, so that pipelines which the framework caches by their middleware 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from agent_framework import (
@@ -39,6 +39,7 @@ CallNext = Callable[[], Awaitable[None]]
 
 UNNAMED: Final = "unnamed agent"
 """Name of the span of an agent that has none."""
+_STORE: Final = "store"
 _SEEN: Final = "agl_run"
 """In the metadata of an agent's context while one `AglMiddleware` records its run."""
 
@@ -111,6 +112,7 @@ def _open_run(context: AgentContext) -> Piece | None:
     same = around is not None and around.agent == name
     trainable = around is None or around.trainable
     records_calls = _hand_on(context)
+    _keep_history_here(context)
     piece = open_piece(
         attempt.recorder,
         Opening(
@@ -143,6 +145,20 @@ def _hand_on(context: AgentContext) -> bool:
         others = [each for each in given if each is not _CHAT and each is not _FUNCTION]
         context.client_kwargs["middleware"] = [*ours, *others]
     return _CHAT in ours
+
+
+def _keep_history_here(context: AgentContext) -> None:
+    """Let the agent send its whole history, where it says nothing else: the gateway keeps none.
+
+    Clients of Responses send the id of the response before, and the server knows the rest.
+    """
+    agent: Any = context.agent
+    if not getattr(getattr(agent, "client", None), "STORES_BY_DEFAULT", False):
+        return
+    options: Mapping[str, Any] = context.options or {}
+    defaults: Mapping[str, Any] = getattr(agent, "default_options", None) or {}
+    if options.get(_STORE) is None and defaults.get(_STORE) is None:
+        context.options = {**options, _STORE: False}
 
 
 @guarded(FRAMEWORK)

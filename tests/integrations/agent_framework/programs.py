@@ -78,8 +78,8 @@ class AgentFrameworkProgram(ScenarioProgram):
 
     async def astream(self, job):
         async with self.clients(job) as client:
-            plan = await _streamed(self.agent(client, PLANNER, lookup), job.question)
-            return await _streamed(self.agent(client, WRITER), plan)
+            plan = await streamed(self.agent(client, PLANNER, lookup), job.question)
+            return await streamed(self.agent(client, WRITER), plan)
 
     def structured(self, job):
         return asyncio.run(self._structured(job))
@@ -132,6 +132,8 @@ class AgentFrameworkProgram(ScenarioProgram):
                 raise failure.__cause__ from None
 
 
-async def _streamed(agent, text):
-    pieces = [update.text async for update in agent.run(text, stream=True)]
-    return "".join(pieces)
+async def streamed(agent, text):
+    """Read an agent's stream to its end and give its text; updates may replace earlier ones."""
+    stream = agent.run(text, stream=True)
+    assert [update async for update in stream]
+    return (await stream.get_final_response()).text

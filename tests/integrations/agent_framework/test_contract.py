@@ -1,6 +1,9 @@
 """Microsoft Agent Framework through the whole integration contract."""
 
+from typing import ClassVar
+
 from agent_framework import AgentMiddlewareLayer
+from agent_framework.openai import OpenAIChatClient
 from agl_agent_framework._integration import AgentFrameworkIntegration
 
 from agl_core.testing.integration_contract import IntegrationContract
@@ -23,6 +26,18 @@ class TestAgentFramework(IntegrationContract):
 
     def framework_state(self):
         return AgentMiddlewareLayer.run
+
+
+class ResponsesProgram(AgentFrameworkProgram):
+    """The same over Responses, which `OpenAIChatClient` speaks."""
+
+    client_type = OpenAIChatClient
+    agent_fields: ClassVar = {"default_options": {"store": False}}
+
+
+class TestResponses(TestAgentFramework):
+    def program(self):
+        return ResponsesProgram()
 
 
 class TestPlugin(PluginContract):
