@@ -11,6 +11,7 @@ from agl_core.gateway.probe import probe
 from agl_core.gateway.proxy import Proxy
 from agl_core.gateway.recording import Recording, RecordingOptions
 from agl_core.gateway.replay import find_replay
+from agl_core.gateway.rewards import RewardIngest
 from agl_core.gateway.routing import Route, Router
 from agl_core.gateway.traces import TraceIngest
 from agl_core.interfaces import Backend, Capabilities, Store
@@ -82,6 +83,7 @@ class GatewayServer:
             recording=self._recording,
             proxy=self._proxy,
             traces=TraceIngest(store, self._attempts, losses=self.losses),
+            rewards=RewardIngest(store, self._attempts, losses=self.losses),
             losses=self.losses,
             operator_key=self._options.operator_key,
         )

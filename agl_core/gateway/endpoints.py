@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from agl_core.gateway.attempts import UNKNOWN, Attempts, OpenAttempt
+from agl_core.gateway.attempts import Attempts, OpenAttempt
 from agl_core.gateway.dialects.chat import ChatRequest
 from agl_core.gateway.dialects.responses import ResponsesRequest
 from agl_core.gateway.headers import passed_on
@@ -17,6 +17,7 @@ from agl_core.gateway.problems import Problem
 from agl_core.gateway.proxy import Proxy, answer
 from agl_core.gateway.recording import Recording
 from agl_core.gateway.responses import ResponsesAnswer
+from agl_core.gateway.rewards import RewardIngest
 from agl_core.gateway.routing import Identity, Route, Router, Target, identify, parse_path
 from agl_core.gateway.traces import TraceIngest
 from agl_core.serving import asgi
@@ -39,6 +40,7 @@ class Endpoints:
     recording: Recording
     proxy: Proxy
     traces: TraceIngest
+    rewards: RewardIngest
     losses: Losses
     operator_key: str = ""
     """Opens the metrics too."""
@@ -49,8 +51,6 @@ class Endpoints:
         try:
             await self._dispatch(scope, receive, send)
         except Problem as problem:
-            if problem.status in (409, 410) or problem.code == UNKNOWN:
-                self.losses.add("late_calls")
             await answer(send, problem)
 
     async def _dispatch(
@@ -74,6 +74,8 @@ class Endpoints:
             await asgi.respond(send, 200, self._models())
         elif target is not None and target.path == "/traces" and method == "POST":
             await self.traces.serve(target, headers, receive, send)
+        elif target is not None and target.path == "/rewards" and method == "POST":
+            await self.rewards.serve(target, headers, receive, send)
         elif metrics:
             await asgi.respond(
                 send, 200, self._metrics(), headers=((b"content-type", CONTENT_TYPE),)
@@ -117,11 +119,11 @@ class Endpoints:
         send: asgi.Send,
     ) -> None:
         identity = identify(target, headers)
-        attempt = self.attempts.admit(identity)
+        attempt = self._admit(identity)
         try:
             body = await asgi.read_body(receive)
             # Reading takes time, in which the attempt may have been sealed.
-            self.attempts.admit(identity)
+            self._admit(identity)
             if target.path == _RESPONSES:
                 asked = ResponsesRequest(body)
                 body, send = asked.chat, ResponsesAnswer(asked, send)
@@ -135,6 +137,13 @@ class Endpoints:
             raise
         call = attempt.begin(identity, request, passed_on(headers))
         await self.proxy.serve(call, route, receive, send)
+
+    def _admit(self, identity: Identity) -> OpenAttempt:
+        try:
+            return self.attempts.admit(identity)
+        except Problem:
+            self.losses.add("late_calls")
+            raise
 
     def _accept(
         self, identity: Identity, attempt: OpenAttempt, body: bytes

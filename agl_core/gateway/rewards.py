@@ -1,0 +1,138 @@
+"""Rewards from agents in any language: one JSON object into the attempt that its sender names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from agl_core.errors import StoreError
+from agl_core.gateway.attempts import Attempts
+from agl_core.gateway.problems import Problem
+from agl_core.gateway.routing import Identity, Target, identify
+from agl_core.interfaces import Store
+from agl_core.serving import asgi
+from agl_core.types import Losses, Reward, RewardTarget, Span, SpanKind, finite_number
+from agl_core.types.ids import new_id
+
+_LARGEST: Final = 64 * 1024
+"""Bytes of a request."""
+_ENDED: Final = 410
+_FIX: Final = "give one finite number, such as 0.0, 0.5 or true"
+
+
+class _Given(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request."""
+
+    value: Any
+    channel: str = "main"
+    call: str | None = None
+    choice: int | None = None
+    agent: str | None = None
+    agent_run: str | None = None
+    id: str | None = None
+
+
+class RewardIngest:
+    """Takes rewards of attempts that run, and late ones where the store still does."""
+
+    def __init__(self, store: Store, attempts: Attempts, *, losses: Losses) -> None:
+        self._store = store
+        self._attempts = attempts
+        self._losses = losses
+
+    async def serve(
+        self,
+        target: Target,
+        headers: Iterable[tuple[bytes, bytes]],
+        receive: asgi.Receive,
+        send: asgi.Send,
+    ) -> None:
+        """Answer one request.
+
+        Raises:
+            Problem: it is no reward, its attempt does not run, or the store is not to be had.
+        """
+        identity = identify(target, headers)
+        try:
+            body = await asgi.read_body(receive, largest=_LARGEST)
+        except asgi.ClientLeft:
+            return
+        except asgi.TooLarge as error:
+            message = f"A reward has at most {_LARGEST} bytes: send a number, not what it is about"
+            raise Problem(413, "too_large", message) from error
+        span = _span(identity, _read(body))
+        try:
+            self._attempts.admit(identity)
+        except Problem as problem:
+            if problem.status != _ENDED or not await self._late(span):
+                self._losses.add("late_reward")
+                raise
+        else:
+            await self._keep(span)
+        await asgi.respond(send, 200, msgspec.json.encode({"id": span.id}))
+
+    async def _keep(self, span: Span) -> None:
+        try:
+            ingest = await self._store.add_spans([span])
+        except StoreError as error:
+            message = f"The store did not take the reward: {error}"
+            raise Problem(503, "store_unavailable", message, retry=True) from error
+        if ingest.late:
+            self._losses.add("late_reward")
+            message = f"Attempt {span.attempt_id!r} ended while the reward was on its way"
+            raise Problem(_ENDED, "attempt_sealed", message)
+
+    async def _late(self, span: Span) -> bool:
+        """Whether the store takes a reward of an attempt that has ended here."""
+        try:
+            return not (await self._store.add_spans([span])).late
+        except StoreError:
+            return False
+
+
+def _read(body: bytes) -> _Given:
+    try:
+        return msgspec.json.decode(body, type=_Given)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        message = f'Request body is no reward ({error}): send {{"value": 1.0}}'
+        raise Problem(400, "invalid_body", message) from error
+
+
+def _span(identity: Identity, given: _Given) -> Span:
+    number = finite_number(given.value)
+    if number is None:
+        raise _refuse("value", given.value, _FIX)
+    for name in ("channel", "call", "agent", "agent_run", "id"):
+        if getattr(given, name) == "":
+            raise _refuse(name, "", "leave it out, or name one")
+    target = RewardTarget(
+        call=given.call, choice=given.choice, agent=given.agent, agent_run=given.agent_run
+    )
+    if len(target.units) > 1:
+        fix = "name one of call, agent and agent_run, or send one reward for each"
+        raise _refuse(target.units[0], target.units, fix)
+    if target.ambiguous:
+        raise _refuse("choice", given.choice, "name the call too")
+    if given.choice is not None and given.choice < 0:
+        raise _refuse("choice", given.choice, "give the index of a choice, from 0")
+    now = time.time_ns()
+    return Span(
+        id=given.id or new_id("span"),
+        rollout_id=identity.rollout_id,
+        attempt_id=identity.attempt_id,
+        kind=SpanKind.REWARD,
+        name=given.channel,
+        agent=identity.agent or None,
+        agent_run_id=identity.agent_run_id or None,
+        start_ns=now,
+        end_ns=now,
+        reward=Reward(value=number, channel=given.channel, target=target),
+    )
+
+
+def _refuse(field: str, value: Any, fix: str) -> Problem:
+    message = f"{field}: {value!r:.200} says nothing about a reward: {fix}"
+    return Problem(400, "invalid_reward", message, param=field)
