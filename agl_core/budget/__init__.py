@@ -4,8 +4,7 @@ Reading order: `prompt_budget` (what integrations and agents use), `plan` (which
 `history` (what may leave a history), `texts` (how a text is cut), `gateway` (who counts).
 """
 
-from agl_core.budget.gateway import Counted
 from agl_core.budget.plan import FittedPrompt
 from agl_core.budget.prompt_budget import PromptBudget
 
-__all__ = ["Counted", "FittedPrompt", "PromptBudget"]
+__all__ = ["FittedPrompt", "PromptBudget"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, Final
@@ -13,28 +14,23 @@ import msgspec
 from agl_core import semconv
 from agl_core.budget.history import Message
 from agl_core.errors import ConfigError, DeadlineError, EngineError
+from agl_core.interfaces import Counted
 from agl_core.tracing.context import AttemptContext
 
 PATH: Final = "/tokenize"
 """Below an agent's base URL."""
 REFUSED: Final = "prompt_refused"
-"""Code of the answer that the model's chat template does not take the messages."""
+"""Code of the answer, with status 400, that the chat template does not take the messages."""
+NOT_COUNTED: Final = 501
+"""Status of the answer that the backend cannot count."""
 _OK: Final = 200
 _BAD_REQUEST: Final = 400
-_NOT_COUNTED: Final = 501
 _TIMEOUT_S: Final = 60.0
 
 
-class Counted(msgspec.Struct, frozen=True):
-    """The length of a prompt."""
+class CountAnswer(msgspec.Struct, frozen=True):
+    """A count on the wire, in the form of vLLM's ``/tokenize``."""
 
-    tokens: int
-    """The opening of the answer included."""
-    limit: int | None = None
-    """Tokens that prompt and answer may have together; None where it is not known."""
-
-
-class _Answer(msgspec.Struct):
     count: int
     max_model_len: int | None = None
 
@@ -71,7 +67,8 @@ def count(
     secure = url.scheme == "https"
     connection = (HTTPSConnection if secure else HTTPConnection)(url.netloc, timeout=seconds)
     try:
-        connection.request("POST", path, msgspec.json.encode(asked), _headers(context, agent))
+        # Not msgspec: half a character, which programs that cut text send, has to pass.
+        connection.request("POST", path, json.dumps(asked).encode(), _headers(context, agent))
         answer = connection.getresponse()
         body = answer.read()
     except (OSError, HTTPException) as error:
@@ -87,14 +84,14 @@ def count(
 def _read(status: int, body: bytes, agent: str) -> Counted | None:
     try:
         if status == _OK:
-            given = msgspec.json.decode(body, type=_Answer)
+            given = msgspec.json.decode(body, type=CountAnswer)
             return Counted(given.count, given.max_model_len)
         refusal = msgspec.json.decode(body, type=_Refusal).error
     except msgspec.DecodeError as error:
         raise EngineError(f"The gateway answered no count but {body[:200]!r}") from error
     if status == _BAD_REQUEST and refusal.code == REFUSED:
         return None
-    if status == _NOT_COUNTED:
+    if status == NOT_COUNTED:
         raise ConfigError(
             f"Nobody counts the tokens of agent {agent!r}: {refusal.message}. Give PromptBudget a "
             f"count of your own"

@@ -6,9 +6,9 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 from agl_core.budget import texts
-from agl_core.budget.gateway import Counted
 from agl_core.budget.history import Message, leaving
 from agl_core.errors import ContextOverflowError
+from agl_core.interfaces import Counted
 
 Search = Generator[Sequence[Message], Counted | None, "FittedPrompt"]
 """Gives prompts, takes their tokens; None for one that the chat template refuses."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from agl_core import semconv
-from agl_core.budget.gateway import Counted
 from agl_core.budget.gateway import count as count_at_gateway
 from agl_core.budget.history import Message
 from agl_core.budget.plan import FittedPrompt, Search, fit, untouched
 from agl_core.errors import ConfigError
+from agl_core.interfaces import Counted
 from agl_core.tracing.context import AttemptContext, active, current_scope
 from agl_core.tracing.guard import guarded
 from agl_core.tracing.threads import in_thread

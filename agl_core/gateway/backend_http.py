@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from agl_core.errors import EngineError
+from agl_core.gateway.capture import error_text
+from agl_core.interfaces import Counted
 
 if sys.version_info >= (3, 11):
     from asyncio import timeout as time_limit
@@ -25,6 +27,9 @@ _CONNECT_S: Final = 30.0
 _IDLE_S: Final = 4.0
 """Seconds an idle connection is kept: less than the five after which uvicorn, and so vLLM, drops
 it."""
+_REFUSALS: Final = (400, 422)
+_SERVER_ERROR: Final = 500
+_NOT_IMPLEMENTED: Final = 501
 
 
 class _Model(msgspec.Struct):
@@ -35,6 +40,11 @@ class _Model(msgspec.Struct):
 
 class _ModelList(msgspec.Struct):
     data: list[_Model]
+
+
+class _Count(msgspec.Struct):
+    count: int
+    max_model_len: int | None = None
 
 
 class HttpReply:
@@ -140,6 +150,39 @@ class HttpBackend:
         answer = await self._json("POST", url, {"model": self.model, "tokens": list(token_ids)})
         text: Any = answer.get("prompt") if isinstance(answer, dict) else None  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
         return text if isinstance(text, str) else None
+
+    async def count_tokens(self, body: bytes) -> Counted | None:
+        """What vLLM's ``/tokenize`` says, which lies beside ``/v1``; None where there is none.
+
+        Raises:
+            ValueError: the server refuses the messages.
+            EngineError: it does not answer.
+        """
+        from aiohttp import ClientError  # noqa: PLC0415
+
+        url = self.base_url.removesuffix("/v1") + "/tokenize"
+        try:
+            async with time_limit(_CONNECT_S):
+                response = await self._post(url, body, self._headers)
+                async with response:
+                    status, content = response.status, await response.read()
+        except (ClientError, asyncio.TimeoutError, OSError) as error:
+            raise EngineError(
+                f"{url} did not count a prompt: {error or type(error).__name__}"
+            ) from error
+        try:
+            answer = msgspec.json.decode(content)
+        except msgspec.DecodeError:
+            answer = content[:200].decode("utf-8", "replace")
+        if status in _REFUSALS:
+            raise ValueError(f"HTTP {status}: {error_text(answer)}")
+        if status >= _SERVER_ERROR and status != _NOT_IMPLEMENTED:
+            raise EngineError(f"{url} did not count a prompt: HTTP {status}: {error_text(answer)}")
+        try:
+            counted = msgspec.convert(answer, _Count)
+        except msgspec.ValidationError:
+            return None
+        return Counted(counted.count, counted.max_model_len)
 
     async def _listed(self) -> list[_Model]:
         listed = await self._json("GET", self.base_url + "/models", None)

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
+from agl_core.budget.gateway import PATH
 from agl_core.errors import EngineError
+from agl_core.gateway.counting import answer_of
 from agl_core.gateway.headers import answered, passed_on
 from agl_core.gateway.problems import Problem
 from agl_core.interfaces import Backend
@@ -38,6 +40,7 @@ class BackendServer:
         self._host = host
         self._bearer = f"Bearer {self.key}".encode()
         self._backends: dict[bytes, Backend] = {}
+        self._counting: dict[bytes, Backend] = {}
         self._ending = asyncio.Event()
         self._server: GuestServer | None = None
         self._url = ""
@@ -67,12 +70,16 @@ class BackendServer:
         """Answer for a policy from `backend`, in place of an earlier one; returns the base URL."""
         path = f"/{quote(policy, safe='')}"
         self._backends[f"{path}{_CHAT}".encode()] = backend
+        self._counting[f"{path}{PATH}".encode()] = backend
         return f"{self._url}{path}/v1"
 
     async def _app(self, scope: Mapping[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
         try:
             backend = self._find(scope)
             body = await asgi.read_body(receive)
+            if scope["raw_path"] in self._counting:
+                await asgi.respond(send, 200, await answer_of(backend, body))
+                return
         except asgi.ClientLeft:
             return
         except Problem as problem:
@@ -99,7 +106,7 @@ class BackendServer:
         if not hmac.compare_digest(headers.get(b"authorization", b""), self._bearer):
             raise Problem(401, "invalid_api_key", "This backend answers its run's gateway only")
         path: bytes = scope["raw_path"]
-        backend = self._backends.get(path)
+        backend = self._backends.get(path) or self._counting.get(path)
         if backend is None or scope["method"] != "POST":
             shown = path.decode("ascii", "replace")
             raise Problem(404, "not_found", f"No policy is served at {scope['method']} {shown}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
+from agl_core.budget.gateway import PATH
 from agl_core.gateway.attempts import Attempts, OpenAttempt
+from agl_core.gateway.counting import TokenCounting
 from agl_core.gateway.dialects.chat import ChatRequest
 from agl_core.gateway.dialects.responses import ResponsesRequest
 from agl_core.gateway.headers import passed_on
@@ -46,6 +48,10 @@ class Endpoints:
     """Opens the metrics too."""
     control: asgi.App | None = None
     """Methods below `PREFIX`, behind a key of their own."""
+    counting: TokenCounting = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.counting = TokenCounting(self.router, self.attempts)
 
     async def __call__(self, scope: dict[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
         try:
@@ -70,6 +76,8 @@ class Endpoints:
         target = parse_path(raw_path)
         if target is not None and target.path in (_CHAT, _RESPONSES) and method == "POST":
             await self._generate(target, headers, receive, send)
+        elif target is not None and target.path == PATH and method == "POST":
+            await self.counting.serve(target, headers, receive, send)
         elif target is not None and target.path == "/models" and method == "GET":
             await asgi.respond(send, 200, self._models())
         elif target is not None and target.path == "/traces" and method == "POST":

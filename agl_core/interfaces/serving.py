@@ -58,6 +58,30 @@ class LegibleBackend(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The length of a prompt."""
+
+    tokens: int
+    """The opening of the answer included."""
+    limit: int | None = None
+    """Tokens that prompt and answer may have together; None where it is not known."""
+
+
+@runtime_checkable
+class CountingBackend(Protocol):
+    """What a `Backend` may offer besides: the length of a prompt by its own chat template."""
+
+    async def count_tokens(self, body: bytes) -> Counted | None:
+        """Length of the prompt that a chat request makes; None where this cannot be told.
+
+        Raises:
+            ValueError: the chat template refuses the messages.
+            EngineError: the backend does not answer.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What a probe found a backend to give."""

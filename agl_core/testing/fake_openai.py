@@ -62,6 +62,8 @@ class FakeOptions:
     models: tuple[str, ...] = ("fake-model",)
     detokenize: bool = False
     """Say at vLLM's ``/detokenize`` what token ids stand for."""
+    tokenize: bool = False
+    """Say at vLLM's ``/tokenize`` how long a prompt is; exact with `stable`."""
 
 
 @final
@@ -125,6 +127,8 @@ class FakeOpenAI:
         app.router.add_get("/v1/models", self._models)
         if self.options.detokenize:
             app.router.add_post("/detokenize", self._detokenize)
+        if self.options.tokenize:
+            app.router.add_post("/tokenize", self._tokenize)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -163,6 +167,10 @@ class FakeOpenAI:
     async def _detokenize(self, request: web.Request) -> web.Response:
         body: dict[str, Any] = await request.json()
         return web.json_response({"prompt": decode(body["tokens"])})
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        ids = answers.prompt_ids(await request.json(), random=self._spelling())
+        return web.json_response({"count": len(ids), "max_model_len": self.options.max_model_len})
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         return await self._answer(request, await request.json())

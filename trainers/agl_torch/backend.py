@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from agl_core.errors import EngineError
+from agl_core.interfaces import Counted
 from agl_torch.chat.request import ChatRequest, RequestError, parse_request
 from agl_torch.chat.response import Completion, error_document
 from agl_torch.chat.template import ChatTemplate, PromptError
@@ -132,18 +133,33 @@ class TorchBackend:
         """Text of the ids; control tokens have none."""
         return self._endpoint.vocabulary.decode(token_ids)
 
+    async def count_tokens(self, body: bytes) -> Counted:
+        """Length of the prompt that a chat request makes.
+
+        Raises:
+            ValueError: the body is no request, or the chat template refuses its messages.
+        """
+        try:
+            request = parse_request(msgspec.json.decode(body))
+        except msgspec.DecodeError as error:
+            raise ValueError(f"The request body is no JSON: {error}") from error
+        return Counted(len(self._encoded(request)), self._endpoint.max_model_len)
+
     async def context_length(self) -> int:
         """Tokens that a prompt and its answer may have together."""
         return self._endpoint.max_model_len
 
-    def _prompt(self, request: ChatRequest) -> tuple[int, ...]:
+    def _encoded(self, request: ChatRequest) -> tuple[int, ...]:
         tools = request.tools if request.uses_tools else ()
         try:
-            prompt = self._endpoint.template.encode(
+            return self._endpoint.template.encode(
                 request.messages, tools=tools, options=request.chat_template_kwargs
             )
         except PromptError as error:
             raise RequestError(str(error), param="messages") from error
+
+    def _prompt(self, request: ChatRequest) -> tuple[int, ...]:
+        prompt = self._encoded(request)
         limit = self._endpoint.max_model_len
         if len(prompt) >= limit:
             raise RequestError(

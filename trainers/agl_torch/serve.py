@@ -105,10 +105,18 @@ def _app(name: str, backend: TorchBackend) -> web.Application:
             await reply.close()
         return response
 
+    async def tokenize(request: web.Request) -> web.Response:
+        try:
+            counted = await backend.count_tokens(await request.read())
+        except ValueError as error:
+            return web.json_response({"error": {"message": str(error)}}, status=400)
+        return web.json_response({"count": counted.tokens, "max_model_len": counted.limit})
+
     async def models(_: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": name, "object": "model"}]})
 
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_post("/v1/chat/completions", chat)
+    app.router.add_post("/tokenize", tokenize)
     app.router.add_get("/v1/models", models)
     return app

@@ -28,6 +28,11 @@ async def test_weights_answer_plainly_and_streamed(model_path: str) -> None:
                 models = await response.json()
             async with session.post(f"{url}/chat/completions", json=body) as response:
                 answer = await response.json()
+            counting = url.removesuffix("/v1") + "/tokenize"
+            async with session.post(counting, json=body) as response:
+                counted = await response.json()
+            async with session.post(counting, json={"messages": []}) as response:
+                assert response.status == 400
             streamed = {**body, "stream": True}
             async with session.post(f"{url}/chat/completions", json=streamed) as response:
                 events = (await response.text()).split("\n\n")
@@ -37,6 +42,7 @@ async def test_weights_answer_plainly_and_streamed(model_path: str) -> None:
     assert models["data"][0]["id"] == Path(model_path).name
     assert answer["choices"][0]["message"]["role"] == "assistant"
     assert answer["usage"]["completion_tokens"] <= 4
+    assert counted["count"] == answer["usage"]["prompt_tokens"] < counted["max_model_len"]
     assert events[-2] == "data: [DONE]"
 
 

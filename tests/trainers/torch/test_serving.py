@@ -152,6 +152,19 @@ async def test_a_prompt_beyond_the_context_is_refused_as_openai_does(serve):
     assert "64" in error["message"]
 
 
+async def test_a_prompt_is_counted_as_it_will_be_read(serve):
+    client = await serve(max_model_len=256)
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    for fields in ({}, {"tools": tools}):
+        reply = await client.ask("héllo", max_tokens=1, **fields)
+        body = {"messages": [{"role": "user", "content": "héllo"}], **fields}
+        counted = await client.backend.count_tokens(json.dumps(body).encode())
+        assert (counted.tokens, counted.limit) == (len(reply.prompt), 256)
+    for refused in (b"{", b"{}", b'{"messages": [{"content": "no role"}]}'):
+        with pytest.raises(ValueError, match=r"JSON|messages"):
+            await client.backend.count_tokens(refused)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

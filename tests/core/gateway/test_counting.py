@@ -1,0 +1,245 @@
+"""Prompts are counted by whoever would answer them, and cut by that count."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from agl_core import PromptBudget, semconv
+from agl_core.errors import ConfigError, ContextOverflowError, DeadlineError, EngineError
+from agl_core.gateway.backend_http import HttpBackend
+from agl_core.gateway.backend_server import BackendServer
+from agl_core.interfaces import Counted
+from agl_core.testing.fake_openai import FakeOpenAI, FakeOptions
+from agl_core.tracing import AttemptContext, Recorder, agent_scope, enter, origins_of
+from agl_core.types import LLM, Resources
+
+COUNTING = FakeOptions(tokenize=True, stable=True, max_model_len=500)
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+SYSTEM = {"role": "system", "content": "be brief"}
+
+
+def turns(count: int) -> list[dict[str, Any]]:
+    return [
+        {"role": role, "content": f"{role} {n} " + "x" * 20}
+        for n in range(count)
+        for role in ("user", "assistant")
+    ]
+
+
+def context_of(world: Any, attempt: Any, *, seconds: float = 60.0) -> AttemptContext:
+    rollout = world.store_rollout(attempt)
+    return AttemptContext(
+        rollout=rollout,
+        attempt=attempt,
+        llm=LLM(model="gpt-x", base_url=f"{world.gateway.url}/v1", api_key=world.gateway.api_key),
+        resources=Resources(),
+        recorder=Recorder(rollout.id, attempt.id),
+        origins=origins_of(world.gateway.url),
+        deadline=time.monotonic() + seconds,
+    )
+
+
+@pytest.fixture
+async def inside(make_world: Any):
+    """Enter an attempt of a world whose backend counts."""
+
+    async def make(options: FakeOptions = COUNTING, **rollout: Any):
+        world = await make_world(options)
+        attempt = await world.attempt(**rollout)
+        (found,) = await world.store.rollouts(_query(attempt.rollout_id))
+        world.store_rollout = lambda _: found
+        return world, attempt, context_of(world, attempt)
+
+    return make
+
+
+def _query(rollout_id: str):
+    from agl_core.types import RolloutQuery
+
+    return RolloutQuery(ids=(rollout_id,))
+
+
+async def test_the_gateway_counts_what_the_model_will_read(make_world: Any) -> None:
+    world = await make_world(COUNTING)
+    attempt = await world.attempt()
+    asked = {"messages": [SYSTEM, *turns(2)], "tools": TOOLS}
+    async with world.post(world.headers(attempt), path="/v1/tokenize", **asked) as answer:
+        counted = await answer.json()
+    await world.ask(attempt, **asked)
+    assert counted == {"count": len(world.server.log[0].prompt_token_ids), "max_model_len": 500}
+    (call,) = await world.calls(attempt)
+    assert counted["count"] == len(call.prompt_token_ids)
+
+
+async def test_a_count_is_asked_for_in_an_attempt_and_of_a_prompt(make_world: Any) -> None:
+    world = await make_world(COUNTING)
+    attempt = await world.attempt()
+    url = f"/r/{attempt.rollout_id}/a/{attempt.id}/agent/writer/v1/tokenize"
+    key = {"Authorization": f"Bearer {world.gateway.api_key}"}
+    seen = []
+    for headers, path, body in (
+        (key, url, {}),
+        (key, "/v1/tokenize", {}),
+        ({}, url, {}),
+        (key, url, {"messages": "hi"}),
+        (world.headers(attempt), "/v1/tokenize", {"messages": [{"content": "\ud83d"}]}),
+    ):
+        async with world.post(headers, path=path, **body) as answer:
+            seen.append(answer.status)
+    assert seen == [200, 400, 401, 400, 200]
+    await world.gateway.seal(attempt.id)
+    async with world.post(key, path=url) as answer:
+        assert answer.status == 410
+
+
+async def test_a_backend_that_cannot_count_is_said_so(inside: Any) -> None:
+    _, _, context = await inside(FakeOptions())
+    with enter(context), pytest.raises(ConfigError, match="PromptBudget a count"):
+        await PromptBudget(10, agent="writer").afit(turns(2))
+
+
+async def test_prompts_are_cut_to_what_the_model_reads(inside: Any) -> None:
+    world, attempt, context = await inside()
+    messages = [SYSTEM, *turns(9)]
+    budget = PromptBudget(250)
+    with enter(context), agent_scope("writer"):
+        cut = await budget.afit(messages, tools=TOOLS)
+        again = await asyncio.to_thread(budget.fit, messages, tools=TOOLS)
+    assert cut == again
+    assert (cut[0], cut[-1]) == (messages[0], messages[-1])
+    await world.ask(attempt, messages=cut, tools=TOOLS)
+    read = len(world.server.log[0].prompt_token_ids)
+    assert 150 < read <= 250
+    told, _ = [s for s in context.recorder.snapshot() if s.name == semconv.AGL_PROMPT_CUT]
+    assert told.agent == "writer"
+    assert told.attributes[semconv.AGL_PROMPT_CUT] == {
+        "agent": "writer",
+        "budget": 250,
+        "tokens_before": told.attributes[semconv.AGL_PROMPT_CUT]["tokens_before"],
+        "tokens_after": read,
+        "messages_cut": len(messages) - len(cut),
+        "characters_cut": 0,
+    }
+    assert told.attributes[semconv.AGL_PROMPT_CUT]["tokens_before"] > 500
+
+
+async def test_a_prompt_that_fits_leaves_no_trace(inside: Any) -> None:
+    _, _, context = await inside()
+    with enter(context):
+        assert await PromptBudget(400, agent="writer").afit(turns(1)) == turns(1)
+    assert context.recorder.snapshot() == []
+
+
+async def test_the_run_sets_budgets_per_agent(inside: Any) -> None:
+    _, _, context = await inside(metadata={"prompt_budgets": {"writer": 130, "j*": 200}})
+    lengths = {}
+    with enter(context):
+        for agent in ("writer", "judge", "planner"):
+            with agent_scope(agent):
+                plan = await PromptBudget().aplan([SYSTEM, *turns(9)])
+                lengths[agent] = (plan.budget, len(plan.messages))
+    # Nobody set one for the planner: a quarter of the context of 500 is left to the answer.
+    assert {agent: budget for agent, (budget, _) in lengths.items()} == {
+        "writer": 130,
+        "judge": 200,
+        "planner": 375,
+    }
+    assert lengths["writer"][1] < lengths["judge"][1] < lengths["planner"][1]
+
+
+async def test_a_budget_beyond_the_context_leaves_room_for_a_token(inside: Any) -> None:
+    _, _, context = await inside()
+    with enter(context):
+        plan = await PromptBudget(10_000, agent="writer").aplan([SYSTEM, *turns(20)])
+    assert plan.budget == 499
+
+
+async def test_what_cannot_fit_is_an_overflow(inside: Any) -> None:
+    _, _, context = await inside()
+    long = {"role": "system", "content": "s" * 900}
+    with enter(context), pytest.raises(ContextOverflowError, match=r"'writer'.*budget is 300"):
+        await PromptBudget(300, agent="writer").afit([long, *turns(2)])
+
+
+async def test_fit_on_the_loop_of_the_gateway_is_refused_before_it_hangs(inside: Any) -> None:
+    _, _, context = await inside()
+    with enter(context), pytest.raises(ConfigError, match="afit"):
+        PromptBudget(300, agent="writer").fit(turns(2))
+
+
+async def test_a_gateway_that_is_away_is_the_engines_fault(inside: Any) -> None:
+    world, _, context = await inside()
+    await world.gateway.stop()
+    with enter(context), pytest.raises(EngineError, match="did not count"):
+        await PromptBudget(300, agent="writer").afit(turns(2))
+    context.deadline = time.monotonic() - 1
+    with enter(context), pytest.raises(DeadlineError):
+        await PromptBudget(300, agent="writer").afit(turns(2))
+
+
+class Counter:
+    """A backend of this process that counts in its own way."""
+
+    def __init__(self, result: Counted | Exception | None) -> None:
+        self.result = result
+        self.bodies: list[bytes] = []
+
+    async def chat(self, body: bytes, *, headers: Any, timeout_s: float) -> Any:
+        raise NotImplementedError
+
+    async def count_tokens(self, body: bytes) -> Counted | None:
+        self.bodies.append(body)
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+async def over_http(backend: Counter) -> Counted | None:
+    server = BackendServer()
+    await server.start()
+    there = HttpBackend(server.serve("a b", backend), api_key=server.key, model="m")
+    try:
+        return await there.count_tokens(b'{"messages":[]}')
+    finally:
+        await there.close()
+        await server.stop()
+
+
+async def test_a_backend_counts_for_a_gateway_in_another_process() -> None:
+    backend = Counter(Counted(7, 90))
+    assert await over_http(backend) == Counted(7, 90)
+    assert backend.bodies == [b'{"messages":[]}']
+    assert await over_http(Counter(None)) is None
+    with pytest.raises(ValueError, match="alternate"):
+        await over_http(Counter(ValueError("roles must alternate")))
+    with pytest.raises(EngineError, match="gone"):
+        await over_http(Counter(EngineError("gone")))
+
+
+async def test_a_server_without_tokenize_counts_nothing() -> None:
+    async with FakeOpenAI() as server:
+        backend = HttpBackend(server.base_url)
+        assert await backend.count_tokens(b"{}") is None
+        await backend.close()
+    with pytest.raises(EngineError, match="did not count"):
+        await backend.count_tokens(b"{}")
+    await backend.close()
+
+
+async def test_a_prompt_that_the_template_refuses_is_left_to_the_model_to_refuse(
+    inside: Any,
+) -> None:
+    world, _, context = await inside()
+    world.backend = Counter(ValueError("roles must alternate"))
+    await world.route("trained", ("writer",), trainable=True)
+    with enter(context):
+        plan = await PromptBudget(3, agent="writer").aplan(turns(2))
+    assert plan.messages == turns(2)
+    assert plan.tokens is None
