@@ -50,7 +50,7 @@ def _unnamed(spans: Sequence[Span]) -> Finding:
 
 
 def _nobodys(spans: Sequence[Span]) -> Finding:
-    """What an agent's run sends beside the calls of its own chat client is not the agent's."""
+    """A model in a tool belongs to nobody, and training needs to know who speaks."""
     by_id = {span.id: span for span in spans}
     lost = [
         span
@@ -63,11 +63,10 @@ def _nobodys(spans: Sequence[Span]) -> Finding:
     return _finding(
         "agent_framework.nobody",
         "warning" if lost else "ok",
-        f"{len(lost)} model calls in tools, context providers or middleware of agents belong to "
-        f"nobody."
+        f"{len(lost)} model calls in tools of agents belong to nobody."
         if lost
-        else "No model call inside an agent's run belongs to nobody.",
-        fix="Let a named agent make them, or put them in agl.agent_scope('name').",
+        else "No model call in an agent's tool belongs to nobody.",
+        fix="Let a named agent make them, or put them in agl.agent_scope('judge', trainable=False).",
         figures={"calls": len(lost)},
     )
 

@@ -39,6 +39,8 @@ CallNext = Callable[[], Awaitable[None]]
 
 UNNAMED: Final = "unnamed agent"
 """Name of the span of an agent that has none."""
+CONTEXT: Final = "@context"
+"""Makes the calls of context providers and middleware in an agent's run; never trained."""
 _STORE: Final = "store"
 _SEEN: Final = "agl_run"
 """In the metadata of an agent's context while one `AglMiddleware` records its run."""
@@ -117,13 +119,13 @@ def _open_run(context: AgentContext) -> Piece | None:
         attempt.recorder,
         Opening(
             kind=SpanKind.AGENT if name else SpanKind.OPERATION,
-            scope="tool" if records_calls else "agent",
+            scope="agent",
             name=name or UNNAMED,
             agent=name,
             agent_run_id=around.agent_run_id if around is not None and same else None,
             trainable=trainable,
             # Of what is sent in the run, only the calls of its own chat client are the agent's.
-            suspended=records_calls,
+            inside=CONTEXT if records_calls and name else None,
         ),
     )
     scope = piece.scope
@@ -209,7 +211,6 @@ def _open_tool(context: FunctionInvocationContext, asks: Speaker | None) -> Piec
             name=name,
             agent=asks.agent if asks else None,
             agent_run_id=asks.agent_run_id if asks else None,
-            suspended=True,
             attributes=attributes,
         ),
     )

@@ -157,8 +157,8 @@ class Opening:
     agent: str | None = None
     agent_run_id: str | None = None
     trainable: bool = True
-    suspended: bool = False
-    """Nobody speaks inside, though the span is the agent's."""
+    inside: str | None = None
+    """Who speaks inside, where that is not the agent whose span it is."""
     attributes: Mapping[str, Any] | None = None
 
 
@@ -173,11 +173,12 @@ def open_piece(recorder: Recorder, opening: Opening) -> Piece:
             agent_run_id=opening.agent_run_id,
             attributes={semconv.AGL_FRAMEWORK: FRAMEWORK, **(opening.attributes or {})},
         )
+        own = opening.scope != "tool" and opening.inside is None
         scope = open_scope(
             opening.scope,
             span_id=span_id,
-            agent=None if opening.suspended else opening.agent,
-            agent_run_id=None if opening.suspended else opening.agent_run_id,
+            agent=opening.agent if own else opening.inside,
+            agent_run_id=opening.agent_run_id if own else None,
             trainable=opening.trainable,
         )
         return Piece(recorder, scope, ScopeFrame())

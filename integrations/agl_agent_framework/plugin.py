@@ -22,5 +22,5 @@ def agl_register_checks(register: Register) -> None:
         "agent_framework",
         "agl_agent_framework._checks:pitfalls",
         extra="agent-framework",
-        summary="unnamed agents, calls beside the agent's own, swallowed tool errors, lost reasoning",
+        summary="unnamed agents, models inside tools, swallowed tool errors, lost reasoning",
     )
