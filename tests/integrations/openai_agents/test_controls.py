@@ -1,0 +1,89 @@
+"""Records that are wrong in one way each: the contract or the join must notice."""
+
+import agents
+import msgspec
+import pytest
+from agents import Runner
+from agl_openai_agents import AglTracingProcessor, _spans
+from agl_openai_agents._spans import SpanTable
+
+from agl_core.errors import CaptureError
+from agl_core.interfaces import AttemptRecord
+from agl_core.testing.bench import Played
+from agl_core.testing.scenario import PLANNER, WRITER
+from agl_core.types import SpanKind
+
+from .test_contract import OpenAIAgentsProgram, TestOpenAIAgents
+
+SWAPPED = {PLANNER: WRITER, WRITER: PLANNER}
+
+
+class Broken(TestOpenAIAgents):
+    """One rule at a time is run by hand."""
+
+    __test__ = False
+
+    def program(self):
+        return OpenAIAgentsProgram()
+
+
+def with_spans(played, spans):
+    record = AttemptRecord(
+        rollout=played.record.rollout, attempt=played.record.attempt, spans=spans
+    )
+    return Played(job=played.job, record=record, output=None, error=None)
+
+
+async def test_swapped_agents_are_caught(monkeypatch):
+    shape_of = _spans.shape_of
+
+    def swapped(data):
+        if data.type == "agent":
+            data.name = SWAPPED[data.name]
+        return shape_of(data)
+
+    monkeypatch.setattr(_spans, "shape_of", swapped)
+    with pytest.raises(AssertionError):
+        await Broken().test_one_span_per_call_with_the_right_agent_and_parent()
+
+
+async def test_recording_twice_is_caught(monkeypatch):
+    monkeypatch.setattr(SpanTable, "__contains__", lambda table, span_id: False)
+    agents.add_trace_processor(second := AglTracingProcessor())
+    try:
+        with pytest.raises(AssertionError):
+            await Broken().test_the_skeleton_is_that_of_every_framework()
+    finally:
+        second.shutdown()
+
+
+async def test_a_dropped_tail_of_a_stream_is_caught(bench, agent):
+    def tamper(chunk):
+        for choice in chunk.get("choices", ()):
+            choice.pop("finish_reason", None)
+
+    bench.fake.tamper = tamper
+
+    async def program(job):
+        result = Runner.run_streamed(agent(job, WRITER), job.question)
+        return [event async for event in result.stream_events()]
+
+    played = await bench.one(program)
+    assert [call.complete for call in played.calls] == [False]
+    with pytest.raises(CaptureError, match="incomplete"):
+        played.adapt(WRITER)
+
+
+async def test_a_retried_call_that_is_counted_twice_is_caught(bench, agent):
+    bench.fake.fail(1, status=503)
+
+    async def program(job):
+        return (await Runner.run(agent(job, WRITER), job.question)).final_output
+
+    played = await bench.one(program)
+    assert len(played.adapt(WRITER).trajectories[WRITER]) == 1
+    spans = list(played.record.spans)
+    twice = next(span for span in spans if span.kind is SpanKind.LLM and span.call is None)
+    spans.append(msgspec.structs.replace(twice, id="again", sequence=twice.sequence + 100))
+    with pytest.raises(CaptureError):
+        with_spans(played, spans).adapt(WRITER)
