@@ -41,6 +41,8 @@ AGL_OUTPUT: Final = "agl.output"
 AGL_PROMPT_CUT: Final = "agl.prompt_cut"
 """What a `PromptBudget` left out of a prompt: ``agent``, ``budget``, ``tokens_before`` and ``_after``,
 ``messages_cut``, ``characters_cut``; on a span of the same name."""
+AGL_THOUGHT: Final = "agl.thought"
+"""What the framework itself took out of an answer as the model's thinking."""
 AGL_LOST: Final = "agl.lost"
 """Losses by cause that a runner in another process counted; on a span of the same name."""
 

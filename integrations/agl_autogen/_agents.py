@@ -20,7 +20,7 @@ from agl_autogen._work import FRAMEWORK, Watcher, Work, start_span
 from agl_core import semconv
 from agl_core.tracing import guarded
 from agl_core.tracing.context import active
-from agl_core.types import Scope
+from agl_core.types import Scope, SpanKind
 
 
 class AgentRun(Watcher):
@@ -97,15 +97,18 @@ class AgentRun(Watcher):
         )
 
     def _record_handoff(self, message: HandoffMessage) -> None:
-        content = {
-            "role": message.source,
-            "content": message.content,
-            "target": message.target,
-        }
-        self._work.recorder.point(
+        span_id = self._work.recorder.start(
+            SpanKind.MESSAGE,
             "handoff",
-            attributes={semconv.AGL_FRAMEWORK: FRAMEWORK, semconv.AGL_MESSAGE: content},
+            parent_id=self.scope.span_id,
+            attributes={
+                semconv.AGL_FRAMEWORK: FRAMEWORK,
+                semconv.AGL_HANDOFF_FROM: message.source,
+                semconv.AGL_HANDOFF_TO: message.target,
+                semconv.AGL_MESSAGE: {"role": message.source, "content": message.content},
+            },
         )
+        self._work.recorder.end(span_id)
 
 
 class _Within(Watcher):

@@ -34,6 +34,8 @@ def _attributes(result: CreateResult) -> dict[str, Any]:
     attributes: dict[str, Any] = {
         semconv.GEN_AI_RESPONSE_FINISH_REASONS: [result.finish_reason],
     }
+    if result.thought:
+        attributes[semconv.AGL_THOUGHT] = result.thought
     if result.usage.prompt_tokens or result.usage.completion_tokens:
         # A stream states none unless it was asked to.
         attributes[semconv.GEN_AI_USAGE_INPUT_TOKENS] = result.usage.prompt_tokens

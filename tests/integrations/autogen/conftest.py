@@ -1,0 +1,79 @@
+"""A bench with AutoGen attached, and clients that say by their model who speaks."""
+
+import pytest
+from agl_autogen._integration import AutoGenIntegration
+from autogen_agentchat.agents import AssistantAgent
+from autogen_ext.models.openai import OpenAIChatCompletionClient
+from openai import DefaultAsyncHttpxClient
+
+from agl_core.testing.bench import Bench
+from agl_core.testing.scenario import SYSTEM
+from agl_core.tracing import attach
+
+KNOWS = {
+    "vision": False,
+    "function_calling": True,
+    "json_output": True,
+    "structured_output": True,
+    "family": "unknown",
+}
+
+
+@pytest.fixture
+async def bench():
+    async with Bench.open() as bench:
+        attachment = attach(integrations=[AutoGenIntegration()])
+        yield bench
+        attachment.detach()
+
+
+@pytest.fixture
+async def client():
+    """Makes clients of models over connections that are closed with the test."""
+    opened = []
+
+    def make(job, name, *, kind=OpenAIChatCompletionClient, knows=(), **fields):
+        http_client = DefaultAsyncHttpxClient(verify=False)
+        opened.append(http_client)
+        return kind(
+            model=job.model(name),
+            base_url=job.base_url,
+            api_key=job.api_key,
+            model_info={**KNOWS, **dict(knows)},
+            http_client=http_client,
+            **fields,
+        )
+
+    yield make
+    for http_client in opened:
+        await http_client.aclose()
+
+
+@pytest.fixture
+def agent(client):
+    """Makes an agent whose model is called after it."""
+
+    def make(job, name, *, model=None, family="unknown", vision=False, **fields):
+        fields.setdefault("system_message", SYSTEM)
+        knows = {"family": family, "vision": vision}
+        return AssistantAgent(name, model or client(job, name, knows=knows), **fields)
+
+    return make
+
+
+@pytest.fixture
+def tree():
+    """Spans as nested lines of kind and name, with the agent where it differs from the name."""
+    return _tree
+
+
+def _tree(spans):
+    parents = {span.id: span.parent_id for span in spans}
+
+    def depth(span):
+        at, found = span.parent_id, 0
+        while at in parents:
+            at, found = parents[at], found + 1
+        return found
+
+    return [f"{'. ' * depth(span)}{span.kind.value} {span.name}" for span in spans]
