@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
@@ -48,20 +49,47 @@ class Call:
     """Past the door: its exchange with the backend has begun."""
     abort: Abort = ""
     """Why its exchange was cancelled."""
-    work: asyncio.Task[None] = field(init=False)
-    """The exchange with the backend, or the wait for it; there before anybody else can ask."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    _work: asyncio.Task[Any] | None = None
+    """The task that `stop` cancels; None outside of an exchange and the wait for it."""
+    _cancellations: int = 0
+    """By `stop`, of the work under way."""
+    _outside: asyncio.Future[None] | None = None
+
+    def begin(self) -> None:
+        """From now on `stop` cancels the current task, until `finish`."""
+        self._work = asyncio.current_task()
+
+    def finish(self) -> None:
+        """The exchange is over, by itself or because it was stopped.
+
+        What `stop` asked of the task is taken back, so that it can go on and excuse itself.
+        """
+        if sys.version_info >= (3, 11) and self._work is not None:
+            for _ in range(self._cancellations):
+                self._work.uncancel()
+        self._work, self._cancellations, self.inside = None, 0, False
+        if self._outside is not None:
+            self._outside.set_result(None)
+            self._outside = None
+
+    def outside(self) -> asyncio.Future[None]:
+        """Done as soon as the exchange that is under way is over."""
+        if self._outside is None:
+            self._outside = asyncio.get_running_loop().create_future()
+        return self._outside
 
     def stop(self, reason: Abort) -> None:
         """Cancel the exchange with the backend unless it has ended by itself.
 
         The first reason stays, but nothing that was merely to be run again outlives another one.
         """
-        if self.work.done() and not self.work.cancelled():
+        if self._work is None:
             return
         if self.abort in ("", "drained"):
             self.abort = reason
-        self.work.cancel()
+        self._cancellations += 1
+        self._work.cancel()
 
 
 @dataclass(eq=False, slots=True)

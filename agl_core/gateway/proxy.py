@@ -58,12 +58,12 @@ class Proxy:
 
         An aborted call of which its client has seen nothing starts anew once the door is open.
         """
-        inside = {call.work: call for call in self._calls if call.inside}
+        inside = {call.outside(): call for call in self._calls if call.inside}
         if not inside:
             return 0
         _, late = await asyncio.wait(inside, timeout=timeout_s)
-        for work in late:
-            inside[work].stop("drained")
+        for outside in late:
+            inside[outside].stop("drained")
         if late:
             await asyncio.wait(late)
         return len(late)
@@ -72,13 +72,17 @@ class Proxy:
         """Answer a request whose body has been read, and record it."""
         exchange = self._exchange(call, route)
         left = asyncio.create_task(asgi.client_leaves(receive))
+        left.add_done_callback(partial(_leave, call))
+        seconds = max(call.attempt.seconds_left(), 0.0)
+        deadline = asyncio.get_running_loop().call_later(seconds, call.stop, "deadline")
         self._calls.add(call)
         try:
-            while not await self._attend(call, exchange, left, send):
+            while not await self._attend(call, exchange, send):
                 self._losses.add("restarted_calls")
                 call.abort = ""
                 exchange = self._exchange(call, exchange.route)
         finally:
+            deadline.cancel()
             left.cancel()
             self._calls.discard(call)
             if exchange.recorded is not None and exchange.complete:
@@ -97,42 +101,36 @@ class Proxy:
             seeded=trainable or self.deterministic,
         )
 
-    async def _attend(
-        self, call: Call, exchange: Exchange, left: asyncio.Task[None], send: asgi.Send
-    ) -> bool:
+    async def _attend(self, call: Call, exchange: Exchange, send: asgi.Send) -> bool:
         """Run an exchange to whatever end it takes; False when it has to be run again."""
-        call.work = work = asyncio.create_task(self._run(call, exchange, send))
-        leave = partial(_leave, call)
-        left.add_done_callback(leave)
-        seconds = max(call.attempt.seconds_left(), 0.0)
-        deadline = asyncio.get_running_loop().call_later(seconds, call.stop, "deadline")
         try:
-            await asyncio.wait({work})
+            await self._run(call, exchange, send)
         except asyncio.CancelledError:
-            call.stop("stopped")
-            raise
-        finally:
-            deadline.cancel()
-            left.remove_done_callback(leave)
-        if not work.cancelled():
-            await self._settle(work.exception(), send)
-        elif call.abort == "drained" and not call.forwarded:
-            return False
-        elif call.abort != "client" and (exchange.streamed or not call.forwarded):
-            await self._excuse(call, send)
+            if not call.abort:  # it is the server that ends this task
+                call.abort = "stopped"
+                raise
+            if call.abort == "drained" and not call.forwarded:
+                return False
+            if call.abort != "client" and (exchange.streamed or not call.forwarded):
+                await self._excuse(call, send)
+        except Problem as problem:
+            await answer(send, problem)
+        except EngineError as error:
+            await _break_off(send, Problem(502, "engine_error", str(error), retry=True))
         return True
 
     async def _run(self, call: Call, exchange: Exchange, send: asgi.Send) -> None:
-        await self._recording.room()
-        await self._door.wait()
-        self._renew(exchange)
-        if call.attempt.resumable:
-            _remember(exchange)
-        call.inside = True
+        call.begin()
         try:
+            await self._recording.room()
+            await self._door.wait()
+            self._renew(exchange)
+            if call.attempt.resumable:
+                _remember(exchange)
+            call.inside = True
             await exchange.run(send)
         finally:
-            call.inside = False
+            call.finish()
 
     def _renew(self, exchange: Exchange) -> None:
         """Take the policy as it is served now.
@@ -148,14 +146,6 @@ class Proxy:
             exchange.status, exchange.error = problem.status, f"{problem.code}: {message}"
             raise problem
         exchange.route = route
-
-    async def _settle(self, error: BaseException | None, send: asgi.Send) -> None:
-        if isinstance(error, Problem):
-            await answer(send, error)
-        elif isinstance(error, EngineError):
-            await _break_off(send, Problem(502, "engine_error", str(error), retry=True))
-        elif error is not None:
-            raise error
 
     async def _excuse(self, call: Call, send: asgi.Send) -> None:
         problem = Problem(*_ANSWERS[call.abort])
