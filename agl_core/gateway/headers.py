@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from agl_core.serving import asgi
 
-_LINE_BREAKS: Final = {ord("\r"): " ", ord("\n"): " "}
+_LINE_BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
 def passed_on(headers: asgi.RawHeaders) -> dict[str, str]:
     """A client's headers, as a backend is sent them."""
-    return {
-        name: value.decode("latin-1")
-        for raw, value in headers
-        if asgi.travels(name := raw.decode("latin-1"))
-    }
+    return {name: value.decode("latin-1") for raw, value in headers if (name := _travelling(raw))}
+
+
+@lru_cache(maxsize=1024)
+def _travelling(raw: bytes) -> str:
+    """The name of a header that passes the gateway, empty for any other."""
+    name = raw.decode("latin-1")
+    return name if asgi.travels(name) else ""
 
 
 def answered(headers: Mapping[str, str], ours: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
@@ -27,4 +31,4 @@ def answered(headers: Mapping[str, str], ours: Mapping[str, str]) -> list[tuple[
 
 def _encoded(text: str) -> bytes:
     """The bytes that HTTP clients read the text from; a line break would begin another header."""
-    return text.translate(_LINE_BREAKS).encode("utf-8", "surrogateescape")
+    return text.encode("utf-8", "surrogateescape").translate(_LINE_BREAKS)
