@@ -30,8 +30,7 @@ _OVERDUE_S: Final = 120.0
 Abort = Literal["", "client", "sealed", "drained", "deadline", "stopped"]
 
 
-@dataclass(eq=False, slots=True, kw_only=True)
-class Call:
+class Call(msgspec.Struct, eq=False, kw_only=True):
     """One request of a client: one try of a logical call."""
 
     id: str
@@ -49,7 +48,7 @@ class Call:
     """Past the door: its exchange with the backend has begun."""
     abort: Abort = ""
     """Why its exchange was cancelled."""
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     _work: asyncio.Task[Any] | None = None
     """The task that `stop` cancels; None outside of an exchange and the wait for it."""
     _cancellations: int = 0
@@ -168,10 +167,17 @@ class OpenAttempt:
         """
         written = self._ready
         self._ready = []
-        for call_id, span in list(self._latest.items()):
-            settled = span.status == "ok" and span.end_ns <= (ended_before_ns or 0)
-            if settled or ended_before_ns is None:
-                written.append(self._latest.pop(call_id))
+        if ended_before_ns is None:
+            written += self._latest.values()
+            self._latest.clear()
+            return written
+        settled: list[str] = []
+        for call_id, span in self._latest.items():
+            if span.end_ns > ended_before_ns:
+                break  # those behind it ended later
+            if span.status == "ok":
+                settled.append(call_id)
+        written += [self._latest.pop(call_id) for call_id in settled]
         return written
 
     def put_back(self, spans: list[Span]) -> None:

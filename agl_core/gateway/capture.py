@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -14,16 +13,15 @@ from agl_core.types import Choice
 __all__ = ["Answer", "AnsweredChoice"]
 
 
-@dataclass(slots=True)
-class AnsweredChoice:
+class AnsweredChoice(msgspec.Struct):
     """One choice while it is being received."""
 
     index: int
-    token_ids: list[int] = field(default_factory=list[int])
-    logprobs: list[float] = field(default_factory=list[float])
-    text: list[str] = field(default_factory=list[str])
-    reasoning: list[str] = field(default_factory=list[str])
-    tool_calls: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
+    token_ids: list[int] = []
+    logprobs: list[float] = []
+    text: list[str] = []
+    reasoning: list[str] = []
+    tool_calls: dict[int, dict[str, Any]] = {}
     finish_reason: str | None = None
 
     def add(self, row: Row) -> None:
@@ -66,19 +64,18 @@ class AnsweredChoice:
         )
 
 
-@dataclass(slots=True)
-class Answer:
+class Answer(msgspec.Struct):
     """A backend's answer to one request, from a whole body or from chunks."""
 
     expected_choices: int
     response_id: str = ""
     model: str = ""
     """Name the backend gave."""
-    prompt_token_ids: list[int] = field(default_factory=list[int])
-    usage: dict[str, Any] = field(default_factory=dict[str, Any])
+    prompt_token_ids: list[int] = []
+    usage: dict[str, Any] = {}
     error: str = ""
     """What the backend reported inside an answer with status 200."""
-    _choices: dict[int, AnsweredChoice] = field(default_factory=dict[int, AnsweredChoice])
+    _choices: dict[int, AnsweredChoice] = {}
 
     def add(self, payload: Payload) -> None:
         """Take a whole answer or one chunk; prompt ids count from the first that has them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
 
@@ -31,8 +30,7 @@ _SPARE_S: Final = 1.0
 _EVENT_STREAM: Final = "text/event-stream"
 
 
-@dataclass(slots=True)
-class Exchange:
+class Exchange(msgspec.Struct, eq=False):
     """What is known of one try while it runs, and afterwards."""
 
     call: Call
@@ -40,8 +38,8 @@ class Exchange:
     capture: bool
     """The call is trained: ask for tokens and take them out of the client's answer."""
     seeded: bool
-    answer: Answer = field(init=False)
-    sampling: Sampling = field(default_factory=Sampling)
+    answer: Answer
+    sampling: Sampling = Sampling()
     status: int = 0
     """The backend's; 0 before it answered."""
     error: str = ""
@@ -56,9 +54,6 @@ class Exchange:
     recorded: Recorded | None = None
     """What answers in place of the backend."""
     _verbatim: bool = False
-
-    def __post_init__(self) -> None:
-        self.answer = Answer(self.call.request.choices)
 
     async def run(self, send: asgi.Send) -> None:
         """Ask the backend and forward its answer.

@@ -9,6 +9,7 @@ from typing import Final
 
 from agl_core.errors import EngineError
 from agl_core.gateway.attempts import Abort, Call
+from agl_core.gateway.capture import Answer
 from agl_core.gateway.exchange import Exchange
 from agl_core.gateway.problems import Problem
 from agl_core.gateway.recording import Recording
@@ -99,6 +100,7 @@ class Proxy:
             and identity.trainable
             and not identity.agent.startswith(RESERVED_PREFIX),
             seeded=trainable or self.deterministic,
+            answer=Answer(call.request.choices),
         )
 
     async def _attend(self, call: Call, exchange: Exchange, send: asgi.Send) -> bool:

@@ -9,6 +9,8 @@ from itertools import chain
 from typing import Final
 from urllib.parse import unquote
 
+import msgspec
+
 from agl_core import semconv
 from agl_core.errors import ConfigError
 from agl_core.gateway.problems import Problem
@@ -26,8 +28,7 @@ _FIX: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Whose call a request is."""
 
     rollout_id: str
@@ -40,8 +41,7 @@ class Identity:
     trainable: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """Where a request goes: the path below ``/v1`` and the identity its URL spells."""
 
     path: str

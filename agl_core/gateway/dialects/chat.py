@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -66,8 +65,7 @@ class _Typed(msgspec.Struct):
 _typed = msgspec.json.Decoder(_Typed)
 
 
-@dataclass(frozen=True, slots=True)
-class Wants:
+class Wants(msgspec.Struct, frozen=True):
     """What the client itself asked for; everything else is taken out of its answer."""
 
     token_ids: bool
@@ -80,8 +78,7 @@ class Wants:
         return self.token_ids and self.logprobs and self.usage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How a request is changed on its way to the backend."""
 
     model: str
