@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from agent_framework import ChatContext
 
+from agl_agent_framework._budget import ASKED, Asked, PromptBudgetStrategy
 from agl_core.tracing import close_scope, open_scope
 from agl_core.types import Scope
 from agl_core.types.ids import new_id
@@ -16,7 +17,7 @@ SUMMARIZER: Final = "@summarizer"
 _STRATEGY: Final = "compaction_strategy"
 
 
-def speaking_for_itself(context: ChatContext, around: Scope | None) -> None:
+def speaking_for_itself(context: ChatContext, around: Scope | None, agent: str | None) -> None:
     """Let what compacts the history of this call speak as `SUMMARIZER`.
 
     The strategy given for the call counts, else the client's, as in the framework.
@@ -24,21 +25,37 @@ def speaking_for_itself(context: ChatContext, around: Scope | None) -> None:
     Args:
         context: Of the call.
         around: The scope outside the call; the summarizer's requests hang under its span.
+        agent: Whose history it is.
     """
     strategy = context.kwargs.get(_STRATEGY) or getattr(context.client, _STRATEGY, None)
     if strategy is not None:
-        context.kwargs[_STRATEGY] = _Compaction(strategy, around.span_id if around else "")
+        parent_span = around.span_id if around else ""
+        asked = Asked.of(agent, context.options or {})
+        context.kwargs[_STRATEGY] = _Compaction(strategy, parent_span, asked)
 
 
 class _Compaction:
     """A strategy in a scope of its own; it keeps the name and the fields of the given one."""
 
-    def __init__(self, strategy: Callable[[list[Any]], Awaitable[bool]], parent_span: str) -> None:
+    def __init__(
+        self, strategy: Callable[[list[Any]], Awaitable[bool]], parent_span: str, asked: Asked
+    ) -> None:
         self._strategy = strategy
         self._parent_span = parent_span
+        self._asked = asked
         self.__name__: str = getattr(strategy, "__name__", type(strategy).__name__)
 
     async def __call__(self, messages: list[Any]) -> bool:
+        before = ASKED.get()
+        ASKED.set(self._asked)
+        try:
+            if isinstance(self._strategy, PromptBudgetStrategy):
+                return await self._strategy(messages)  # says what it cuts, and asks no model
+            return await self._as_summarizer(messages)
+        finally:
+            ASKED.set(before)
+
+    async def _as_summarizer(self, messages: list[Any]) -> bool:
         scope = open_scope(
             "agent",
             span_id=self._parent_span,

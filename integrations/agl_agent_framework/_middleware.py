@@ -187,7 +187,7 @@ def _open_call(context: ChatContext) -> Piece | None:
             },
         ),
     )
-    speaking_for_itself(context, around)
+    speaking_for_itself(context, around, asks.agent if asks else None)
     return piece
 
 

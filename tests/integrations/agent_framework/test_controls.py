@@ -1,0 +1,108 @@
+"""The golden skeleton, and records that are wrong in one way each: somebody must notice."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+import pytest
+from agl_agent_framework import _middleware
+
+from agl_core.errors import CaptureError
+from agl_core.interfaces import AttemptRecord
+from agl_core.testing.bench import Played
+from agl_core.testing.scenario import PLANNER, WRITER
+from agl_core.types import SpanKind
+
+from . import test_contract
+from .programs import AgentFrameworkProgram, agent, clients, streamed
+
+GOLDEN = Path(__file__).parent / "golden" / "skeleton.txt"
+SWAPPED = {PLANNER: WRITER, WRITER: PLANNER}
+
+
+class Broken(test_contract.TestAgentFramework):
+    """One rule at a time is run by hand."""
+
+    __test__ = False
+
+
+def with_spans(played, spans):
+    record = AttemptRecord(
+        rollout=played.record.rollout, attempt=played.record.attempt, spans=spans
+    )
+    return Played(job=played.job, record=record, output=None, error=None)
+
+
+@pytest.mark.parametrize("form", ["run", "arun", "stream", "astream"])
+async def test_the_skeleton_is_the_golden_one(bench, tree, form):
+    played = await bench.one(getattr(AgentFrameworkProgram(), form))
+    assert played.error is None
+    assert [*tree(played.spans)] == GOLDEN.read_text(encoding="utf-8").splitlines()
+
+
+async def test_swapped_agents_are_caught(monkeypatch):
+    open_piece = _middleware.open_piece
+
+    def swapped(recorder, opening):
+        return open_piece(recorder, replace(opening, agent=SWAPPED.get(opening.agent)))
+
+    monkeypatch.setattr(_middleware, "open_piece", swapped)
+    with pytest.raises(AssertionError):
+        await Broken().test_one_span_per_call_with_the_right_agent_and_parent()
+
+
+class Blind(_middleware.AglMiddleware):
+    """Does not see that another one records already."""
+
+    async def process(self, context, call_next):
+        context.metadata = {}
+        await super().process(context, call_next)
+        context.metadata = {_middleware._SEEN: True}
+
+
+class RecordsTwice(AgentFrameworkProgram):
+    agent_fields: ClassVar = {"middleware": [Blind(), Blind()]}
+
+
+class Doubled(Broken):
+    def program(self):
+        return RecordsTwice()
+
+
+async def test_recording_twice_is_caught():
+    with pytest.raises(AssertionError):
+        await Doubled().test_the_skeleton_is_that_of_every_framework()
+
+
+async def test_a_dropped_tail_of_a_stream_is_caught(bench):
+    def tamper(chunk):
+        for choice in chunk.get("choices", ()):
+            choice.pop("finish_reason", None)
+
+    bench.fake.tamper = tamper
+
+    async def program(job):
+        async with clients(job) as client:
+            await streamed(agent(client, WRITER), job.question)
+
+    played = await bench.one(program)
+    assert [call.complete for call in played.calls] == [False]
+    with pytest.raises(CaptureError, match="incomplete"):
+        played.adapt(WRITER)
+
+
+async def test_a_retried_call_that_is_counted_twice_is_caught(bench):
+    bench.fake.fail(1, status=503)
+
+    async def program(job):
+        async with clients(job) as client:
+            await agent(client, WRITER).run(job.question)
+
+    played = await bench.one(program)
+    assert len(played.adapt(WRITER).trajectories[WRITER]) == 1
+    spans = list(played.record.spans)
+    twice = next(span for span in spans if span.kind is SpanKind.LLM and span.call is None)
+    spans.append(msgspec.structs.replace(twice, id="again", sequence=twice.sequence + 100))
+    with pytest.raises(CaptureError):
+        with_spans(played, spans).adapt(WRITER)
