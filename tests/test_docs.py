@@ -28,6 +28,7 @@ PAGES = sorted(
 )
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+PROBLEM = re.compile(r"(?:Problem\(\s*|: \()(\d{3}), \"([a-z_]+)\"")
 COUNTED = re.compile(r"(?:losses\.add|_count|losses\[)\(?\s*f?\"([a-z_]+)")
 
 
@@ -173,6 +174,17 @@ def test_counted_losses_are_documented() -> None:
     for cause in counted:
         varies = cause.endswith("_")
         assert any(name.startswith(cause) if varies else name == cause for name in names), cause
+
+
+def test_codes_of_the_gateway_are_documented() -> None:
+    documented = (ROOT / "docs/http.md").read_text(encoding="utf-8")
+    told: set[tuple[str, str]] = set()
+    for file in (ROOT / "agl_core/gateway").rglob("*.py"):
+        told |= set(PROBLEM.findall(file.read_text(encoding="utf-8")))
+    assert told
+    # The client that would be told so has left.
+    for status, code in sorted(told - {("499", "client_closed")}):
+        assert re.search(rf"^\| {status} \|.*`{code}`", documented, re.MULTILINE), (status, code)
 
 
 def test_the_plugin_of_the_documentation_works(tmp_path: Path) -> None:

@@ -42,11 +42,12 @@ def child_environment(*, agent: str | None = None) -> dict[str, str]:
     """Environment variables that carry this attempt into a subprocess.
 
     Merge them into the child's environment. A Python child calls `attach`; a program in another
-    language is identified by the URL in ``OPENAI_BASE_URL``, which needs `agent`.
+    language is identified by the URL in ``OPENAI_BASE_URL``.
 
     Args:
-        agent: Who speaks in the child, written into the URL. When None, the child must be a Python
-            program that attaches; the current scope's agent speaks there until it names another.
+        agent: Who speaks in the child, written into the URL. When None, the current scope's agent
+            speaks in a Python child that attaches, until it names another; any other program names
+            its agents itself, with ``/agent/<name>`` before ``/v1`` or the header ``x-agl-agent``.
 
     Raises:
         ConfigError: outside a rollout.

@@ -1,0 +1,64 @@
+"""Train the writer of a program in another language: the program runs as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+
+from agl_demo import world
+
+import agl_core as agl
+from agl_core.tracing import child_environment
+
+HERE = Path(__file__).parent
+
+
+def run_node(task: agl.Task) -> str:
+    """Two agents in Node.js, which names them itself."""
+    given = {
+        "question": task.input["question"],
+        "item": task.input["item"],
+        "prices": {item: f"{price} {unit}" for item, (price, unit) in world.PRICES.items()},
+    }
+    return _run(["node", str(HERE / "agent.mjs")], child_environment(), json.dumps(given))
+
+
+def run_shell(task: agl.Task) -> str:
+    """One agent in shell, which its URL names."""
+    given = task.input
+    price = f"{given['price']} {given['unit']}"
+    line = ["sh", str(HERE / "agent.sh"), given["question"], given["item"], price]
+    return _run(line, child_environment(agent="writer"))
+
+
+def _run(line: list[str], environment: dict[str, str], given: str = "") -> str:
+    done = subprocess.run(  # noqa: S603  our own programs
+        line,
+        input=given,
+        env={**os.environ, **environment},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{line[:2]} ended with {done.returncode}: {done.stderr or done.stdout}")
+    return done.stdout.strip()
+
+
+def train_tasks() -> list[agl.Task]:
+    return _tasks("train", 200)
+
+
+def held_out_tasks() -> list[agl.Task]:
+    """Questions about items that training never mentions."""
+    return _tasks("held_out", 40)
+
+
+def _tasks(split: world.Split, count: int) -> list[agl.Task]:
+    return [
+        agl.Task(id=f"{split}-{index}", input=asdict(task))
+        for index, task in enumerate(world.tasks(split, count, seed=1))
+    ]
