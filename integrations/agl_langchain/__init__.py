@@ -1,6 +1,7 @@
-"""LangChain and LangGraph for agl-core: one callback handler that tells which agent speaks.
+"""LangChain and LangGraph for agl-core: who speaks, and a budget for what is asked.
 
-Importing this package needs no framework; using `AglCallbackHandler` does.
+Importing this package needs no framework; using `AglCallbackHandler` or `PromptBudgetMiddleware`
+does.
 """
 
 from __future__ import annotations
@@ -8,20 +9,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agl_langchain._budget import PromptBudgetMiddleware
     from agl_langchain._handler import AglCallbackHandler
 
-__all__ = ["AglCallbackHandler"]
+__all__ = ["AglCallbackHandler", "PromptBudgetMiddleware"]
+
+_PLACES = {
+    "AglCallbackHandler": "agl_langchain._handler",
+    "PromptBudgetMiddleware": "agl_langchain._budget",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name != "AglCallbackHandler":
+    if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415
+
     from agl_core.errors import MissingExtraError  # noqa: PLC0415
 
+    module = _PLACES[name]
     try:
-        from agl_langchain._handler import AglCallbackHandler  # noqa: PLC0415
+        return getattr(import_module(module), name)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "langchain_core":
-            raise
-        raise MissingExtraError("langchain", needs="langchain-core", extra="langchain") from error
-    return AglCallbackHandler
+        missing = (error.name or "").partition(".")[0]
+        if missing == "langchain_core":
+            raise MissingExtraError(
+                "langchain", needs="langchain-core", extra="langchain"
+            ) from error
+        if missing == "langchain":
+            raise MissingExtraError(name, needs="langchain") from error
+        raise

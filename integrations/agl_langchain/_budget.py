@@ -1,0 +1,82 @@
+"""A prompt budget as an agent's middleware: the request is cut, the agent's state keeps everything."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
+from langchain_core.messages import AnyMessage, BaseMessage, convert_to_openai_messages
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+from agl_core import PromptBudget
+from agl_core.budget import FittedPrompt
+
+
+class PromptBudgetMiddleware(AgentMiddleware[Any, Any]):
+    """Cuts what an agent of ``create_agent`` asks its model, as `agl_core.PromptBudget` does.
+
+    Outside a rollout it does nothing, unless the budget has a count of its own. Give it last: what
+    middleware after it adds to the request is not counted.
+    """
+
+    def __init__(self, budget: PromptBudget | int | None = None) -> None:
+        """Set a budget.
+
+        Args:
+            budget: A `PromptBudget`, or its tokens; when None, ``prompt_budgets`` of the run has
+                them for the agent.
+        """
+        super().__init__()
+        self.budget = budget if isinstance(budget, PromptBudget) else PromptBudget(budget)
+
+    def wrap_model_call(
+        self,
+        request: ModelRequest[Any],
+        handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
+    ) -> ModelResponse[Any]:
+        """Cut the request, then ask."""
+        messages = _system(request) + [_converted(message) for message in request.messages]
+        return handler(_cut(request, self.budget.plan(messages, tools=_tools(request))))
+
+    async def awrap_model_call(
+        self,
+        request: ModelRequest[Any],
+        handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
+    ) -> ModelResponse[Any]:
+        """The same for coroutines."""
+        messages = _system(request) + [_converted(message) for message in request.messages]
+        return await handler(
+            _cut(request, await self.budget.aplan(messages, tools=_tools(request)))
+        )
+
+
+def _system(request: ModelRequest[Any]) -> list[dict[str, Any]]:
+    return [] if request.system_message is None else [_converted(request.system_message)]
+
+
+def _converted(message: BaseMessage) -> dict[str, Any]:
+    """One message in OpenAI's form."""
+    (converted,) = convert_to_openai_messages([message])
+    return converted
+
+
+def _tools(request: ModelRequest[Any]) -> list[dict[str, Any]]:
+    return [convert_to_openai_tool(tool) for tool in request.tools]
+
+
+def _cut(request: ModelRequest[Any], plan: FittedPrompt) -> ModelRequest[Any]:
+    if not plan.cut:
+        return request
+    before = len(_system(request))
+    left: list[AnyMessage] = []
+    for at, message in zip(plan.kept, plan.messages, strict=True):
+        if at >= before:
+            left.append(_with_content(request.messages[at - before], message["content"]))
+    return request.override(messages=left)
+
+
+def _with_content(message: AnyMessage, content: Any) -> AnyMessage:
+    if _converted(message)["content"] == content:
+        return message
+    return message.model_copy(update={"content": content})
