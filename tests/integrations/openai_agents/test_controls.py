@@ -1,4 +1,7 @@
-"""Records that are wrong in one way each: the contract or the join must notice."""
+"""The golden skeleton, and records that are wrong in one way each: somebody must notice."""
+
+import json
+from pathlib import Path
 
 import agents
 import msgspec
@@ -10,11 +13,12 @@ from agl_openai_agents._spans import SpanTable
 from agl_core.errors import CaptureError
 from agl_core.interfaces import AttemptRecord
 from agl_core.testing.bench import Played
-from agl_core.testing.scenario import PLANNER, WRITER
+from agl_core.testing.scenario import EXPECTED, PLANNER, WRITER, skeleton
 from agl_core.types import SpanKind
 
-from .test_contract import OpenAIAgentsProgram, TestOpenAIAgents
+from .test_contract import OpenAIAgentsProgram, ResponsesProgram, TestOpenAIAgents
 
+GOLDEN = Path(__file__).parent / "golden" / "skeleton.json"
 SWAPPED = {PLANNER: WRITER, WRITER: PLANNER}
 
 
@@ -32,6 +36,19 @@ def with_spans(played, spans):
         rollout=played.record.rollout, attempt=played.record.attempt, spans=spans
     )
     return Played(job=played.job, record=record, output=None, error=None)
+
+
+def lines(nodes):
+    return [
+        {"kind": node.kind, "agent": node.agent, "below": lines(node.children)} for node in nodes
+    ]
+
+
+@pytest.mark.parametrize("program", [OpenAIAgentsProgram, ResponsesProgram])
+async def test_the_skeleton_is_the_golden_one(bench, program):
+    played = await bench.one(program().arun)
+    assert lines(skeleton(played.spans)) == json.loads(GOLDEN.read_text(encoding="utf-8"))
+    assert skeleton(played.spans) == EXPECTED
 
 
 async def test_swapped_agents_are_caught(monkeypatch):
