@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from autogen_agentchat.base import Response
 from autogen_agentchat.messages import (
@@ -22,6 +22,11 @@ from agl_core.tracing import guarded
 from agl_core.tracing.context import active
 from agl_core.types import Scope, SpanKind
 
+ANSWERS: Final = "autogen.answers"
+"""Answers of models that an agent's messages carry, on the span of its turn."""
+RESPONSE: Final = "autogen.response"
+"""Type of the message with which a turn ended."""
+
 
 class AgentRun(Watcher):
     """One turn of an agent, from the messages it is given to its response."""
@@ -33,6 +38,8 @@ class AgentRun(Watcher):
         self._asked: dict[str, FunctionCall] = {}
         self._ran: set[str] = set()
         self._noted: set[str] = set()
+        self._answers = 0
+        self._response: str | None = None
 
     @property
     def scope(self) -> Scope:
@@ -47,6 +54,7 @@ class AgentRun(Watcher):
         if isinstance(item, Response):
             for message in (*(item.inner_messages or ()), item.chat_message):
                 self._note(message)
+            self._response = type(item.chat_message).__name__
         elif not isinstance(item, ModelClientStreamingChunkEvent):
             self._note(item)
 
@@ -54,18 +62,25 @@ class AgentRun(Watcher):
         self.note(item)
         if isinstance(item, Response):
             # Whoever takes the response may leave the rest of the stream unread.
-            self._work.end()
+            self._finish(None)
 
     def _end(self, error: BaseException | None) -> None:
         self._place.leave(self)
         if error is not None or not self.scope.closed:
-            self._work.end(error)
+            self._finish(error)
+
+    def _finish(self, error: BaseException | None) -> None:
+        attributes: dict[str, Any] = {ANSWERS: self._answers}
+        if self._response is not None:
+            attributes[RESPONSE] = self._response
+        self._work.end(error, attributes)
 
     def _note(self, message: Any) -> None:
         # The same message comes again with the response.
         if message.id in self._noted:
             return
         self._noted.add(message.id)
+        self._answers += message.models_usage is not None
         if isinstance(message, ToolCallRequestEvent):
             self._asked.update({call.id: call for call in message.content})
         elif isinstance(message, ToolCallExecutionEvent):

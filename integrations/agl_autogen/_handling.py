@@ -17,8 +17,8 @@ from agl_core.types import Scope
 
 OWNED_PREFIX: Final = "@"
 """Agents whose name starts like this belong to the framework and are never trained."""
-_SELECTOR: Final = "selector"
-_MANAGER: Final = "manager"
+SELECTOR: Final = OWNED_PREFIX + "selector"
+_MANAGER: Final = OWNED_PREFIX + "manager"
 _HANDLING: ContextVar[Handling | None] = ContextVar("agl_autogen_handling", default=None)
 
 
@@ -85,9 +85,9 @@ class Handling(Watcher):
 def speaker_name(agent: Any) -> str:
     """The type that a core agent is registered under; teams add their id to it."""
     if isinstance(agent, SelectorGroupChatManager):
-        return OWNED_PREFIX + _SELECTOR
+        return SELECTOR
     if isinstance(agent, BaseGroupChatManager):
-        return OWNED_PREFIX + _MANAGER
+        return _MANAGER
     return agent.id.type.removesuffix(f"_{agent.id.key}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from threading import Lock
 from typing import Any, Final
@@ -73,7 +73,7 @@ class AutoGenIntegration:
         def wrap(original: Any, live: Any) -> Any:
             def init(agent: Any, *args: Any, **kwargs: Any) -> None:
                 if live():
-                    self._cover_all(type(agent))
+                    self._cover_all(agent.__class__.__mro__)
                 original(agent, *args, **kwargs)
 
             return init
@@ -81,10 +81,9 @@ class AutoGenIntegration:
         return Patch(autogen_agentchat, BaseChatAgent, "__init__", wrap, parameters=None)
 
     @guarded(FRAMEWORK)
-    def _cover_all(self, kind: type[Any]) -> None:
-        every: tuple[type[Any], ...] = kind.__mro__
-        for each in every:
-            if each not in self._covered and BaseChatAgent in each.__mro__:
+    def _cover_all(self, kinds: Iterable[type[Any]]) -> None:
+        for each in kinds:
+            if each not in self._covered and issubclass(each, BaseChatAgent):
                 self._cover(each)
 
     def _cover(self, kind: type[Any]) -> None:

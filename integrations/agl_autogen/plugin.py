@@ -14,3 +14,13 @@ def agl_register_integrations(register: Register) -> None:
         extra="autogen",
         summary="AutoGen: agents and teams of agentchat, and agents of core by their type",
     )
+
+
+@hookimpl
+def agl_register_checks(register: Register) -> None:
+    register(
+        "autogen",
+        "agl_autogen._checks:pitfalls",
+        extra="autogen",
+        summary="answers without a request, unread tool results, thoughts, selectors, runtimes",
+    )

@@ -74,9 +74,10 @@ async def asked(agents, *messages):
     for name, (kind, make) in agents.items():
         await kind.register(runtime, name, make)
     runtime.start()
-    said = [await runtime.send_message(each, AgentId(name, "default")) for name, each in messages]
-    await runtime.stop_when_idle()
-    return said
+    try:
+        return [await runtime.send_message(text, AgentId(name, "desk")) for name, text in messages]
+    finally:
+        await runtime.stop()
 
 
 def lookup(item: str) -> str:

@@ -1,0 +1,170 @@
+"""Pitfalls of AutoGen that ``agl doctor`` looks for in a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from agl_autogen._agents import ANSWERS, RESPONSE
+from agl_autogen._handling import SELECTOR
+from agl_autogen._work import FRAMEWORK
+from agl_core import semconv
+from agl_core.interfaces import AttemptRecord
+from agl_core.types import Finding, Severity, Span, SpanKind
+
+_FAILURES: Final = {
+    "loop": (
+        "Event loop is closed",
+        "the client's event loop is closed",
+        (
+            "A client belongs to the loop that used it first: make it inside the agent function, and "
+            "make that function async instead of calling asyncio.run in it."
+        ),
+    ),
+    "runtime": (
+        "Request names no rollout and attempt",
+        "a request did not say which rollout it belongs to",
+        (
+            "Start a runtime of your own inside the agent function: its tasks see the context in which "
+            "start() was called. Threads of your own need contextvars.copy_context().run."
+        ),
+    ),
+    "download": (
+        "openaipublic.blob.core.windows.net",
+        "a token counter wanted to download its vocabulary",
+        (
+            "TokenLimitedChatCompletionContext counts with tiktoken, which fetches its vocabulary and "
+            "knows no model of yours: use agl_autogen.PromptBudgetContext."
+        ),
+    ),
+}
+"""By finding: what the failure's message has, what that means, what to do."""
+_TOOL_SUMMARY: Final = "ToolCallSummaryMessage"
+_ASKED_FOR_TOOLS: Final = "function_calls"
+
+
+def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
+    """Look at the turns that were recorded; nothing is said where there are none."""
+    del config
+    ours = [record for record in records if any(_is_ours(span) for span in record.spans)]
+    if not ours:
+        return
+    spans = [span for record in ours for span in record.spans if _is_ours(span)]
+    yield _unsent(ours)
+    yield _tool_results(spans)
+    yield _thoughts(spans)
+    yield _selector(ours)
+    yield from _failures(ours)
+
+
+def _is_ours(span: Span) -> bool:
+    return span.attributes.get(semconv.AGL_FRAMEWORK) == FRAMEWORK
+
+
+def _unsent(records: Sequence[AttemptRecord]) -> Finding:
+    """A cached or replayed answer has no tokens, and no two attempts at a task differ."""
+    answered = sent = 0
+    for record in records:
+        runs = {span.agent_run_id: span for span in record.spans if ANSWERS in span.attributes}
+        answered += sum(span.attributes[ANSWERS] for span in runs.values())
+        sent += sum(
+            span.kind is SpanKind.LLM and span.call is None and span.agent_run_id in runs
+            for span in record.spans
+        )
+    unsent = max(answered - sent, 0)
+    return _finding(
+        "unsent",
+        "error" if unsent else "ok",
+        f"Agents got {answered} answers of models, {unsent} of them without a request.",
+        fix="Take ChatCompletionCache and ReplayChatCompletionClient out for training: what they "
+        "answer has no tokens.",
+        figures={"answers": answered, "unsent": unsent},
+    )
+
+
+def _tool_results(spans: Sequence[Span]) -> Finding:
+    """By default an agent answers with what its tool gave, and no model has seen it."""
+    ended = [span for span in spans if span.attributes.get(RESPONSE) == _TOOL_SUMMARY]
+    names = sorted({span.agent for span in ended if span.agent})
+    return _finding(
+        "tool_results",
+        "warning" if ended else "ok",
+        f"{len(ended)} turns of {', '.join(map(repr, names))} ended with a tool's result, which no "
+        f"model of theirs has read."
+        if ended
+        else "No turn ended with a tool's result.",
+        fix="Give the agent max_tool_iterations above 1 or reflect_on_tool_use=True, if it is to "
+        "answer with words of its own.",
+        figures={"turns": len(ended), "agents": names},
+    )
+
+
+def _thoughts(spans: Sequence[Span]) -> Finding:
+    """A thought that leaves the history makes the next prompt no continuation of this answer."""
+    cut = [
+        span
+        for span in spans
+        if semconv.AGL_THOUGHT in span.attributes
+        # Beside a call of tools the text is a thought too, but stays in the history.
+        and _ASKED_FOR_TOOLS not in span.attributes.get(semconv.GEN_AI_RESPONSE_FINISH_REASONS, ())
+    ]
+    return _finding(
+        "thoughts",
+        "warning" if cut else "ok",
+        f"AutoGen took the thoughts out of {len(cut)} answers; each later turn begins a new "
+        f"trajectory."
+        if cut
+        else "AutoGen took no thoughts out of an answer.",
+        fix="That is how such models are used and no harm to one-turn agents. Where turns should "
+        "join, give model_info another family than R1: answers then stay as they were sampled.",
+        figures={"calls": len(cut)},
+    )
+
+
+def _selector(records: Sequence[AttemptRecord]) -> Finding:
+    """A selector whose model names nobody is asked again, then the speaker stays or is the first."""
+    runs = asked = 0
+    for record in records:
+        calls = [
+            span.agent_run_id
+            for span in record.spans
+            if span.kind is SpanKind.LLM and span.call is None and span.agent == SELECTOR
+        ]
+        runs += len(set(calls))
+        asked += len(calls)
+    again = asked - runs
+    return _finding(
+        "selector",
+        "warning" if again else "ok",
+        f"The selector chose {runs} times and was asked again {again} times, because it did not "
+        f"name exactly one agent.",
+        fix="Serve @selector with a model that follows its prompt, or choose the next speaker with "
+        "selector_func: after max_selector_attempts AutoGen takes the last speaker or the first.",
+        figures={"choices": runs, "again": again},
+    )
+
+
+def _failures(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
+    messages = [record.attempt.failure.message for record in records if record.attempt.failure]
+    for name, (phrase, meaning, fix) in _FAILURES.items():
+        failed = sum(phrase in message for message in messages)
+        if failed:
+            yield _finding(
+                name,
+                "error",
+                f"{failed} of {len(records)} attempts failed because {meaning}.",
+                fix=fix,
+                figures={"attempts": failed},
+            )
+
+
+def _finding(
+    check: str, severity: Severity, measured: str, *, fix: str, figures: dict[str, Any]
+) -> Finding:
+    return Finding(
+        check=f"{FRAMEWORK}.{check}",
+        severity=severity,
+        measured=measured,
+        fix="" if severity == "ok" else fix,
+        figures=figures,
+    )
