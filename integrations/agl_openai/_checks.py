@@ -9,6 +9,8 @@ from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
 from agl_core.types import Finding, ModelCall
 
+_UNSERVED: Final = "unsupported_parameter: "
+"""How the record of a refused Responses request begins."""
 _CLOSED_LOOP: Final = "Event loop is closed"
 _CONNECTION: Final = ("openai.APIConnectionError", "openai.NotFoundError")
 
@@ -21,6 +23,7 @@ def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]
         return
     calls = [span.call for record in plain for span in record.spans if span.call is not None]
     yield from _retried(calls)
+    yield from _refused(calls)
     yield from _elsewhere(plain)
     yield from _closed_loop(plain)
 
@@ -45,6 +48,21 @@ def _retried(calls: Sequence[ModelCall]) -> Iterator[Finding]:
         )
 
 
+def _refused(calls: Sequence[ModelCall]) -> Iterator[Finding]:
+    """The Responses API keeps conversations and runs tools at OpenAI; nobody does so here."""
+    refused = [call.error for call in calls if call.error.startswith(_UNSERVED)]
+    if refused:
+        yield Finding(
+            check="openai.responses",
+            severity="error",
+            measured=f"{len(refused)} of {len(calls)} requests ask for what only OpenAI serves, and "
+            f"were refused: {refused[0].removeprefix(_UNSERVED)}",
+            fix="Do as the message says. previous_response_id: keep the conversation yourself and "
+            "send all of it as input. Hosted tools: give the agent a function that does it.",
+            figures={"calls": len(refused)},
+        )
+
+
 def _elsewhere(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
     """A client made at import keeps the address that was in the environment then."""
     lost = [
@@ -61,7 +79,7 @@ def _elsewhere(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
             measured=f"{len(lost)} of {len(records)} attempts failed with {lost[0].type} and sent "
             f"nothing through the gateway: {lost[0].message}",
             fix="Make the client inside the agent function, where OPENAI_BASE_URL names the "
-            "gateway, and use client.chat.completions.",
+            "gateway, and use client.chat.completions or client.responses.",
             figures={"attempts": len(lost)},
         )
 

@@ -49,6 +49,15 @@ class TestRetries(_Healthy):
         return [script.record()]
 
 
+class TestRefused(_Healthy):
+    @pytest.fixture
+    def pitfall(self):
+        script = ScriptedAttempt()
+        error = "unsupported_parameter: background: cannot serve True: wait, or stream"
+        script.call(WRITER, [], [], complete=False, error=error, status_code=400)
+        return [script.record()]
+
+
 class TestAddress(_Healthy):
     @pytest.fixture
     def pitfall(self):
@@ -85,6 +94,24 @@ async def test_retries_of_the_real_client_are_found_with_their_status():
         attachment.detach()
     assert played.error is None
     assert found(played.record)["openai.retries"].figures == {"calls": 1, "statuses": [503]}
+
+
+async def test_a_response_that_only_openai_can_give_is_found():
+    async with Bench.open() as bench:
+        attachment = attach(integrations=[OpenAIIntegration()])
+
+        def program(job):
+            client = openai.OpenAI(base_url=job.base_url, api_key=job.api_key)
+            with client, agent_scope(WRITER):
+                client.responses.create(
+                    model=job.model(WRITER), input="and?", previous_response_id="resp_1"
+                )
+
+        played = await bench.one(program)
+        attachment.detach()
+    finding = found(played.record)["openai.responses"]
+    assert finding.figures == {"calls": 1}
+    assert "previous_response_id: cannot serve 'resp_1'" in finding.measured
 
 
 def test_the_real_client_calls_its_connection_error_so():
