@@ -7,6 +7,7 @@ cause                           meaning
 ==============================  ==================================================================
 ``superseded_tries``            earlier sends of a retried request
 ``calls_refused``               the backend answered with an HTTP error
+``calls_overflowed``            the prompt did not fit the model's context
 ``calls_incomplete``            cut off before the end, in a failed attempt or by an untrained agent
 ``calls_unsent``                a trained agent's call that failed before it was sent
 ``calls_untrainable``           a selected agent's call under ``trainable=False`` or a frozen policy

@@ -86,6 +86,7 @@ def assemble(
         calls=len(joined.calls),
         seen=joined.seen,
         losses=joined.losses,
+        overflowed=joined.overflowed,
     )
 
 

@@ -12,6 +12,7 @@ from agl_core.adapters.select import AgentSelector, serving_policy
 from agl_core.errors import CaptureError, TokenMismatchError
 from agl_core.interfaces import AttemptRecord
 from agl_core.types import AttemptStatus, Losses, ModelCall, Policy, Span
+from agl_core.types.overflow import says_overflow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,8 @@ class JoinedAttempt:
     calls: tuple[JoinedCall, ...]
     dropped: Mapping[str, str]
     """Call ids that gave no sample, to the agent that made them."""
+    overflowed: Mapping[str, str]
+    """Agents whose every call to be trained had a prompt beyond the context, to what was answered."""
     runs: Mapping[str, str]
     """Agent run ids to their agents."""
     seen: frozenset[str]
@@ -74,6 +77,7 @@ class _Join:
         self._training = record.rollout.mode == "train"
         self._succeeded = record.attempt.status is AttemptStatus.SUCCEEDED
         self._losses = Losses()
+        self._overflowed: dict[str, str] = {}
         self._spans = sort_spans(record)
         self._by_sequence = (
             self._spans.single_clock and self._spans.structure.keys() >= self._spans.answers.keys()
@@ -94,10 +98,12 @@ class _Join:
             if not joined.trained and self._training and self._agents.matches(joined.agent):
                 self._losses.add("calls_untrainable")
         ordered = _numbered(sorted(calls, key=self._order))
+        sampled = {call.agent for call in calls if call.trained}
         return JoinedAttempt(
             record=self._record,
             calls=tuple(ordered),
             dropped=dropped,
+            overflowed={a: why for a, why in self._overflowed.items() if a not in sampled},
             runs=self._runs(ordered),
             seen=self._seen(ordered, dropped),
             losses=self._losses,
@@ -180,7 +186,10 @@ class _Join:
         """Whether the call gave an answer that can be trained on, or needs none."""
         call = joined.call
         if call.status_code >= 400:  # noqa: PLR2004 (HTTP errors)
-            self._losses.add("calls_refused")
+            overflow = says_overflow(call.error)
+            self._losses.add("calls_overflowed" if overflow else "calls_refused")
+            if overflow and joined.trained:
+                self._overflowed.setdefault(joined.agent, call.error)
             return False
         if not call.complete:
             if self._succeeded and joined.trained:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agl_core.types import (
@@ -89,6 +89,8 @@ class AdaptedAttempt:
     seen: frozenset[str]
     """Every agent that spoke or ran, trained or not."""
     losses: Losses
+    overflowed: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Trained agents without a sample because no prompt of theirs fit, to what was answered."""
 
 
 class Adapter(Protocol):

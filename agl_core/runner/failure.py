@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final, cast
 
 from agl_core.errors import (
@@ -16,11 +18,11 @@ from agl_core.errors import (
 from agl_core.tracing.context import origin_key
 from agl_core.tracing.emit import describe
 from agl_core.types import Failure, FailureKind
+from agl_core.types.overflow import OVERFLOW, says_overflow
 
-_OVERFLOW: Final = "context_length_exceeded"
-_OVERFLOW_TEXT: Final = "maximum context length"
 _DEADLINE: Final = "deadline_exceeded"
-_BAD_REQUEST: Final = 400
+_REFUSED: Final = (400, 413, 422)
+"""Statuses with which servers refuse a prompt that is too long."""
 _SERVER_ERROR: Final = 500
 _MAX_TEXT: Final = 16_384
 
@@ -39,9 +41,9 @@ def failure_of(
 
     Frameworks wrap what their clients raise, so causes, contexts and the members of exception
     groups are looked at too, and a client's error is known by its attributes and not by its class:
-    a 400 with ``code`` ``context_length_exceeded`` is an overflow; a 5xx or a connection that
-    failed is the engine's fault if the request went to the gateway. A tool's own web server that
-    fails is the agent's fault.
+    a 400 with ``code`` ``context_length_exceeded``, or with the words of one of the usual servers,
+    is an overflow; a 5xx or a connection that failed is the engine's fault if the request went to
+    the gateway. A tool's own web server that fails is the agent's fault.
 
     Args:
         error: What was raised.
@@ -95,9 +97,12 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _answered(error: BaseException, origins: frozenset[str]) -> FailureKind | None:
     """What an HTTP client's exception says about the gateway's answer; None for all others."""
-    status = _attribute(error, "status_code", int)
-    code = _code(error)
-    if status == _BAD_REQUEST and (code == _OVERFLOW or _OVERFLOW_TEXT in describe(error)):
+    response = _attribute(error, "response", object)
+    status = _attribute(error, "status_code", int) or _attribute(response, "status_code", int)
+    answer = _attribute(response, "text", str) or ""
+    code = _code(error, answer)
+    overflow = code == OVERFLOW or says_overflow(describe(error)) or says_overflow(answer)
+    if overflow and status in _REFUSED:
         return FailureKind.CONTEXT_OVERFLOW
     if _origin(error) in origins:
         if code == _DEADLINE:
@@ -105,15 +110,19 @@ def _answered(error: BaseException, origins: frozenset[str]) -> FailureKind | No
         if status is None or status >= _SERVER_ERROR:
             return FailureKind.ENGINE
     # Some frameworks keep only the text of what they wrap.
-    return FailureKind.CONTEXT_OVERFLOW if _OVERFLOW in describe(error) else None
+    return FailureKind.CONTEXT_OVERFLOW if overflow and status is None else None
 
 
-def _code(error: BaseException) -> str | None:
+def _code(error: BaseException, answer: str) -> str | None:
+    """The machine-readable cause, which SDKs take out of the answer and plain clients do not."""
     code = _attribute(error, "code", str)
-    body = _attribute(error, "body", Mapping)
-    if code is not None or body is None:
+    body: Any = _attribute(error, "body", Mapping)
+    if code is not None:
         return code
-    inner: Any = body.get("error", body)
+    if body is None:
+        with suppress(ValueError):
+            body = json.loads(answer)
+    inner: Any = body.get("error", body) if isinstance(body, Mapping) else None  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
     found: Any = (
         cast("Mapping[str, Any]", inner).get("code") if isinstance(inner, Mapping) else None
     )

@@ -56,7 +56,9 @@ class FakeOptions:
     stable: bool = False
     """One spelling per text, so that a conversation's prompts extend each other token by token."""
     max_model_len: int = 1_000_000
-    """Longer prompts get vLLM's 400."""
+    """Longer prompts are refused with 400."""
+    overflow_code: str | int = "context_length_exceeded"
+    """Of that refusal; vLLM's is 400, so that only the words tell."""
     api_key: str | None = None
     """Bearer token that requests must carry."""
     models: tuple[str, ...] = ("fake-model",)
@@ -228,7 +230,7 @@ class FakeOpenAI:
         length, limit = len(answer.prompt_token_ids), self.options.max_model_len
         if length >= limit:
             text = f"This model's maximum context length is {limit} tokens, got {length}"
-            return 400, _error(text, "context_length_exceeded")
+            return 400, _error(text, self.options.overflow_code)
         return None
 
     def _spelling(self) -> Random | None:
@@ -367,5 +369,5 @@ def _echo(body: dict[str, Any]) -> str:
     return content if isinstance(content, str) else json.dumps(content)
 
 
-def _error(message: str, code: str) -> dict[str, Any]:
+def _error(message: str, code: str | int) -> dict[str, Any]:
     return {"error": {"message": message, "type": "invalid_request_error", "code": code}}

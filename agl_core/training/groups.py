@@ -5,13 +5,19 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from agl_core.config import RolloutConfig
-from agl_core.errors import CaptureError, ConfigError, RewardError, TrainingError
+from agl_core.errors import (
+    CaptureError,
+    ConfigError,
+    ContextOverflowError,
+    RewardError,
+    TrainingError,
+)
 from agl_core.interfaces import AdaptedAttempt, Adapter, AttemptRecord
 from agl_core.types import (
     AttemptStatus,
@@ -20,6 +26,7 @@ from agl_core.types import (
     Losses,
     TrajectoryGroup,
 )
+from agl_core.types.overflow import says_overflow
 
 _log = logging.getLogger(__name__)
 
@@ -144,6 +151,10 @@ class GroupBuilder:
         adapted = self._adapt(record, step)
         if adapted is None:
             return
+        if adapted.overflowed:
+            # The agent took the refusal for an answer; its trajectory would be empty.
+            self._fail(record, _overflow(adapted.overflowed), step, adapted=adapted)
+            return
         step.adapted.append((record, adapted))
         step.scores.append(adapted.score)
         for channel, value in adapted.channels.items():
@@ -151,13 +162,20 @@ class GroupBuilder:
         if not adapted.calls:
             step.losses.add("attempts_without_calls")
 
-    def _fail(self, record: AttemptRecord, failure: Failure, step: _Step) -> None:
+    def _fail(
+        self,
+        record: AttemptRecord,
+        failure: Failure,
+        step: _Step,
+        *,
+        adapted: AdaptedAttempt | None = None,
+    ) -> None:
         step.failures[failure.kind.value] += 1
         step.reasons.append(f"{failure.kind.value}: {failure.message}")
         if self._rollout.failures.get(failure.kind, "drop") != "penalize":
             step.losses.add(f"attempts_dropped_{failure.kind.value}")
             return
-        adapted = self._adapt(record, step)
+        adapted = adapted or self._adapt(record, step)
         if adapted is not None:
             step.adapted.append((record, _penalised(adapted, self._rollout.penalty, failure.kind)))
             step.scores.append(self._rollout.penalty)
@@ -216,9 +234,32 @@ def failure_of(record: AttemptRecord) -> Failure | None:
     if attempt.status is AttemptStatus.SUCCEEDED:
         return None
     if attempt.failure is not None:
-        return attempt.failure
+        return _told_by_calls(record, attempt.failure)
     kind = _KIND_OF_STATUS.get(attempt.status, FailureKind.LOST)
     return Failure(kind=kind, message=f"the attempt ended as {attempt.status.value}")
+
+
+def _told_by_calls(record: AttemptRecord, failure: Failure) -> Failure:
+    """The failure; an overflow where the last call was one, of which the exception kept no word."""
+    if failure.kind is not FailureKind.AGENT:
+        return failure
+    calls = [span.call for span in record.spans if span.call and not span.call.superseded]
+    last = max(calls, key=lambda call: call.ended_ns, default=None)
+    if last is None or last.complete or not says_overflow(last.error):
+        return failure
+    message = f"{last.error} (the agent raised: {failure.message})"
+    return msgspec.structs.replace(failure, kind=FailureKind.CONTEXT_OVERFLOW, message=message)
+
+
+def _overflow(agents: Mapping[str, str]) -> Failure:
+    agent, said = next(iter(agents.items()))
+    kind = ContextOverflowError
+    return Failure(
+        kind=FailureKind.CONTEXT_OVERFLOW,
+        message=f"No prompt of agent {agent!r} fit its model's context ({said}): cut its history "
+        f"with agl.PromptBudget, or raise the engine's max_model_len",
+        type=f"{kind.__module__}.{kind.__qualname__}",
+    )
 
 
 def _as_failed(record: AttemptRecord, failure: Failure) -> AttemptRecord:

@@ -11,12 +11,10 @@ from agl_core.app.doctor.trial import Trial
 from agl_core.interfaces import Backend, LegibleBackend
 from agl_core.training.groups import failure_of
 from agl_core.types import FailureKind, Finding
+from agl_core.types.overflow import says_overflow
 
 _TIGHT: Final = 0.9
 """Share of the context from which on the longest call is called tight."""
-
-_OVERFLOW: Final = ("context_length_exceeded", "maximum context length")
-"""How backends of OpenAI's kind say that a prompt is too long."""
 
 
 async def lengths(trial: Trial, backends: Mapping[str, Backend]) -> list[Finding]:
@@ -81,7 +79,7 @@ def _overflows(trial: Trial) -> list[Finding]:
         if failure is not None and failure.kind is FailureKind.CONTEXT_OVERFLOW
     }
     for owned in trial.calls:
-        if any(mark in owned.call.error for mark in _OVERFLOW):
+        if says_overflow(owned.call.error):
             reasons.setdefault(owned.call.attempt_id, owned.call.error)
     if not reasons:
         return []
@@ -91,8 +89,8 @@ def _overflows(trial: Trial) -> list[Finding]:
             severity="error",
             measured=f"{len(reasons)} of {len(trial.records)} attempts sent a prompt that does "
             f"not fit. The first: {next(iter(reasons.values()))}",
-            fix="Shorten the history or the tools' results, or raise the engine's context "
-            "(max_model_len).",
+            fix="Shorten the history or the tools' results, as agl.PromptBudget does, or raise the "
+            "engine's context (max_model_len).",
             figures={"attempts": len(reasons)},
         )
     ]

@@ -263,6 +263,18 @@ def test_a_refused_call_is_no_sample():
     assert result.losses.counts == {"calls_refused": 1}
 
 
+def test_an_agent_none_of_whose_prompts_fit_is_told():
+    attempt = ScriptedAttempt()
+    too_long = {"status_code": 400, "error": "HTTP 400: maximum context length", "complete": False}
+    attempt.call("planner", [], [], **too_long)
+    attempt.call("writer", [], [], **too_long)
+    attempt.call("writer", [1], [2])
+    attempt.call("judge", [], [], **too_long, trainable=False)
+    result = joined(attempt, agents=("*",))
+    assert result.overflowed == {"planner": "HTTP 400: maximum context length"}
+    assert result.losses.counts == {"calls_overflowed": 3}
+
+
 @pytest.mark.parametrize(
     "status", [AttemptStatus.TIMED_OUT, AttemptStatus.FAILED, AttemptStatus.CANCELLED]
 )

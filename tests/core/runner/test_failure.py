@@ -70,10 +70,54 @@ def test_types_decide_through_causes_and_contexts(error, expected):
             ValueError("team failed"), ClientError(status_code=400, code="context_length_exceeded")
         ),
         RuntimeError("Error code: 400 - {'error': {'code': 'context_length_exceeded'}}"),
+        ClientError(
+            "You passed 4097 input tokens and requested 1 output tokens. However, the model's "
+            "context length is only 4096 tokens",
+            status_code=400,
+        ),
+        ClientError("the request exceeds the available context size", status_code=400),
+        ClientError(
+            "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000", status_code=422
+        ),
+        ClientError("prompt is too long: 200001 tokens > 200000 maximum", status_code=400),
+        ClientError("Your input exceeds the context window of this model", status_code=400),
+        RuntimeError(
+            "BadRequestError: Error code: 400 - {'error': {'message': \"This model's maximum "
+            'context length is 2048 tokens. However, your request has 2100 input tokens."}}'
+        ),
+        RuntimeError("litellm.ContextWindowExceededError: too long"),
     ],
 )
 def test_a_prompt_that_does_not_fit_is_an_overflow_however_it_is_wrapped(error):
     assert kind(error) is FailureKind.CONTEXT_OVERFLOW
+
+
+def status_error(status, body):
+    request = httpx.Request("POST", f"{GATEWAY}/v1/chat/completions")
+    response = httpx.Response(status, json=body, request=request)
+    return httpx.HTTPStatusError("Client error '400'", request=request, response=response)
+
+
+def test_what_a_plain_client_was_answered_lies_in_its_response():
+    overflow = {"error": {"code": 400, "message": "longer than the maximum model length of 96"}}
+    coded = {"error": {"code": "context_length_exceeded", "message": "no"}}
+    assert kind(status_error(400, overflow)) is FailureKind.CONTEXT_OVERFLOW
+    assert kind(status_error(400, coded)) is FailureKind.CONTEXT_OVERFLOW
+    assert kind(status_error(400, {"error": {"code": "invalid_body"}})) is FailureKind.AGENT
+    assert kind(status_error(504, {"error": {"code": "deadline_exceeded"}})) is FailureKind.DEADLINE
+    assert kind(status_error(502, ["no object"])) is FailureKind.ENGINE
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("the prompt is too long for my taste"),
+        ClientError("maximum context length", status_code=404, url="https://elsewhere.example/"),
+        ValueError("no context of this length"),
+    ],
+)
+def test_other_complaints_about_length_are_the_agents_own(error):
+    assert kind(error) is FailureKind.AGENT
 
 
 def connect_error(url):

@@ -218,6 +218,41 @@ def test_losses_of_single_attempts_are_added_up():
     assert builder().build(records(*scripts)).losses.counts == {"calls_refused": 2}
 
 
+TOO_LONG = {"status_code": 400, "error": "HTTP 400: context_length_exceeded", "complete": False}
+
+
+def test_an_agent_that_took_an_overflow_for_an_answer_has_failed():
+    swallowed = attempt("2", agents=("planner",))
+    swallowed.call("writer", [], [], **TOO_LONG)
+    step = builder().build(records(attempt("1", agents=("planner", "writer")), swallowed))
+    assert step.failures == {"context_overflow": 1}
+    assert step.losses.counts["attempts_dropped_context_overflow"] == 1
+    assert step.losses.counts["calls_overflowed"] == 1
+    assert [len(group.returns) for group in step.groups] == [1, 1]
+
+
+def test_its_penalty_reaches_the_agents_that_did_speak():
+    swallowed = attempt("2", agents=("planner",))
+    swallowed.call("writer", [], [], **TOO_LONG)
+    step = builder(context_overflow="penalize", penalty=-1.0).build(
+        records(attempt("1", agents=("planner", "writer")), swallowed)
+    )
+    planners = next(group for group in step.groups if group.agent == "planner")
+    assert [returned.value for returned in planners.returns] == [1.0, -1.0]
+    assert planners.returns[1].failure is FailureKind.CONTEXT_OVERFLOW
+    assert step.losses.counts["calls_overflowed"] == 1
+
+
+def test_an_overflow_that_no_exception_tells_of_is_told_by_the_last_call():
+    script = attempt("2")
+    script.call("writer", [], [], **TOO_LONG)
+    step = builder().build([*records(attempt("1")), failed(script, FailureKind.AGENT)])
+    assert step.failures == {"context_overflow": 1}
+    script.call("writer", [3], [4])
+    step = builder().build([*records(attempt("1")), failed(script, FailureKind.AGENT)])
+    assert step.failures == {"agent": 1}
+
+
 def batches(step, algorithm=None, **kwargs):
     return Batcher(algorithm or GRPO(GRPOOptions()), forest).build(step.groups, step=4, **kwargs)
 
