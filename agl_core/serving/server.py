@@ -7,15 +7,25 @@ import contextlib
 import os
 import socket
 from collections.abc import Generator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from agl_core.errors import ConfigError
+from agl_core.serving.transport import JoinedWrites
 
 _IDLE_S: Final = 600
 """Seconds an idle client connection is kept: agents think and run tools between calls."""
 _HANDLES: Final = 64
+
+
+class _Connection(AutoHTTPProtocol):
+    """uvicorn's own, with fewer writes."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are none by name.
+        super().connection_made(JoinedWrites(cast("asyncio.Transport", transport)))
 
 
 class GuestServer(uvicorn.Server):
@@ -26,6 +36,7 @@ class GuestServer(uvicorn.Server):
             app,
             log_config=None,
             access_log=False,
+            http=_Connection,
             interface="asgi3",
             lifespan="off",
             ws="none",
