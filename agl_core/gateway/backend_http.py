@@ -5,9 +5,18 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
+from aiohttp import (
+    ClientError,
+    ClientOSError,
+    ClientResponse,
+    ClientSession,
+    ClientTimeout,
+    ServerDisconnectedError,
+    TCPConnector,
+)
 
 from agl_core.errors import EngineError
 from agl_core.gateway.capture import error_text
@@ -19,9 +28,6 @@ else:
     from async_timeout import (  # pyright: ignore[reportMissingImports]
         timeout as time_limit,  # pyright: ignore[reportUnknownVariableType]
     )
-
-if TYPE_CHECKING:
-    from aiohttp import ClientResponse, ClientSession
 
 _CONNECT_S: Final = 30.0
 _IDLE_S: Final = 4.0
@@ -63,8 +69,6 @@ class HttpReply:
         Raises:
             EngineError: it broke off.
         """
-        from aiohttp import ClientError  # noqa: PLC0415
-
         try:
             async for chunk in self._response.content.iter_any():
                 yield chunk
@@ -107,8 +111,6 @@ class HttpBackend:
         Raises:
             EngineError: the endpoint cannot be reached or did not answer in time.
         """
-        from aiohttp import ClientError  # noqa: PLC0415
-
         url = self.base_url + "/chat/completions"
         ends_at = asyncio.get_running_loop().time() + timeout_s
         try:
@@ -125,8 +127,6 @@ class HttpBackend:
         return HttpReply(response, self.base_url, ends_at=ends_at)
 
     async def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> ClientResponse:
-        from aiohttp import ClientOSError, ServerDisconnectedError  # noqa: PLC0415
-
         post = self._session().post
         try:
             return await post(url, data=body, headers=headers, allow_redirects=False)
@@ -158,8 +158,6 @@ class HttpBackend:
             ValueError: the server refuses the messages.
             EngineError: it does not answer.
         """
-        from aiohttp import ClientError  # noqa: PLC0415
-
         url = self.base_url.removesuffix("/v1") + "/tokenize"
         try:
             async with time_limit(_CONNECT_S):
@@ -193,8 +191,6 @@ class HttpBackend:
 
     async def _json(self, method: str, url: str, body: Any) -> Any:
         """The answer's JSON; None where there is none."""
-        from aiohttp import ClientError, ClientTimeout  # noqa: PLC0415
-
         data = None if body is None else msgspec.json.encode(body)
         timeout = ClientTimeout(total=_CONNECT_S)
         request: dict[str, Any] = {"data": data, "headers": self._headers, "timeout": timeout}
@@ -212,8 +208,6 @@ class HttpBackend:
 
     def _session(self) -> ClientSession:
         if self._opened is None:
-            from aiohttp import ClientSession, ClientTimeout, TCPConnector  # noqa: PLC0415
-
             connector = TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=_IDLE_S)
             timeout = ClientTimeout(total=None, sock_connect=_CONNECT_S)
             self._opened = ClientSession(connector=connector, timeout=timeout, read_bufsize=2**20)
