@@ -7,10 +7,12 @@ import pytest
 from agents import (
     GuardrailFunctionOutput,
     InputGuardrailTripwireTriggered,
+    MaxTurnsExceeded,
     ModelRetrySettings,
     ModelSettings,
     OpenAIResponsesModel,
     Runner,
+    SQLiteSession,
     custom_span,
     function_tool,
     handoff,
@@ -339,3 +341,69 @@ async def test_a_conversation_goes_on_from_the_tokens_of_before(bench, agent):
     assert speakers(played) == [WRITER, WRITER]
     first, second = triplets(played, WRITER)
     assert (first.agent_run_id, second.ordinal) == (second.agent_run_id, first.ordinal + 1)
+
+
+async def test_what_a_reader_of_a_stream_does_is_not_the_agents(bench, agent):
+    """Between two events the reader runs, and whatever it sends is its own."""
+
+    async def program(job):
+        async with openai.AsyncOpenAI(base_url=job.base_url, api_key=job.api_key) as client:
+            result = Runner.run_streamed(agent(job, WRITER), job.question)
+            async for event in result.stream_events():
+                if event.type == "agent_updated_stream_event":
+                    messages = [{"role": "user", "content": "good?"}]
+                    await client.chat.completions.create(model=job.model(JUDGE), messages=messages)
+                    with agent_scope(PLANNER):
+                        await client.chat.completions.create(
+                            model=job.model(PLANNER), messages=messages
+                        )
+
+    played = await bench.one(program)
+    assert sorted(speakers(played, {JUDGE: None})) == ["", PLANNER, WRITER]
+
+
+async def test_a_run_that_waits_for_approval_goes_on_where_it_stopped(bench, agent, tree):
+    @function_tool(needs_approval=True)
+    def buy(item: str) -> str:
+        """Buy an item."""
+        return "bought"
+
+    async def program(job):
+        planner = agent(job, PLANNER, tools=[buy])
+        asked = await Runner.run(planner, job.question)
+        state = asked.to_state()
+        for interruption in asked.interruptions:
+            state.approve(interruption)
+        return (await Runner.run(planner, state)).final_output
+
+    played = await bench.one(program)
+    assert speakers(played) == [PLANNER, PLANNER]
+    assert played.output == ANSWER
+    assert {span.status for span in played.spans} == {"ok"}
+    tools = [span for span in played.spans if span.kind is SpanKind.TOOL]
+    assert tools[-1].attributes[semconv.GEN_AI_TOOL_RESULT] == "bought"
+    assert [each.agent for each in triplets(played, PLANNER)] == [PLANNER, PLANNER]
+
+
+async def test_too_many_turns_end_the_agent_as_an_error(bench, agent):
+    async def program(job):
+        planner = agent(job, PLANNER, tools=[lookup])
+        return await Runner.run(planner, job.question, max_turns=1)
+
+    played = await bench.one(program)
+    assert isinstance(played.error, MaxTurnsExceeded)
+    (ended,) = [span for span in played.spans if span.kind is SpanKind.AGENT]
+    assert ended.error.startswith("MaxTurnsExceeded")
+
+
+async def test_a_session_hands_the_history_on(bench, agent):
+    session = SQLiteSession("shop")
+
+    async def program(job):
+        for text in (job.question, "and milk?"):
+            await Runner.run(agent(job, WRITER), text, session=session)
+
+    played = await bench.one(program)
+    session.close()
+    assert speakers(played) == [WRITER, WRITER]
+    assert [len(call.messages) for call in played.calls] == [2, 4]
