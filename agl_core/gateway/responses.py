@@ -7,8 +7,8 @@ from typing import Any, Final, cast
 import msgspec
 
 from agl_core.gateway.dialects.responses import ResponsesRequest
+from agl_core.gateway.dialects.responses_chunk import Chunk, read_chunk
 from agl_core.gateway.dialects.responses_output import Event, ResponseBuilder
-from agl_core.gateway.dialects.surrogates import mended
 from agl_core.gateway.problems import Problem
 from agl_core.gateway.stream import DONE, EventParser, render
 from agl_core.serving import asgi
@@ -81,47 +81,48 @@ class ResponsesAnswer:
         if data == DONE:
             self._end()
             return
-        chunk = _decoded(data)
-        if chunk is not None:
+        try:
+            chunk = read_chunk(data)
+        except msgspec.DecodeError as error:
+            self._end({"message": f"The backend's stream holds no chunk ({error}): {data[:200]!r}"})
+            return
+        if chunk.error:
+            self._end(_told(chunk.error))
+        else:
             self._builder.feed(chunk)
-        if self._builder.error is not None:
-            self._end()
 
-    def _end(self) -> None:
+    def _end(self, error: dict[str, Any] | None = None) -> None:
         """Once: the answer is whole, or it will not be."""
         if self._ended:
             return
         self._ended = True
-        if self._builder.finished and self._builder.error is None:
+        if error is None and self._builder.finished:
             self._builder.end()
         else:
-            self._builder.fail(self._builder.error or _BROKEN)
+            self._builder.fail(_BROKEN | (error or {}))
 
     async def _collect(self, head: asgi.Message, message: asgi.Message) -> None:
         self._whole.append(message.get("body", b""))
         if message.get("more_body"):
             return
-        status: int = head["status"]
         raw = b"".join(self._whole)
-        answer = _decoded(raw)
-        if answer is not None and answer.get("choices"):
-            self._builder.whole(answer)
+        status: int = head["status"]
+        try:
+            chunk = read_chunk(raw)
+        except msgspec.DecodeError as error:
+            chunk = Chunk(error=f"no chat completion ({error})")
+        if chunk.choices and not chunk.error:
+            self._builder.feed(chunk)
+        if self._builder.finished:
+            self._builder.end()
             body = msgspec.json.encode(self._builder.response)
         else:
-            text = f"The backend answered no chat completion: {raw[:200]!r}"
+            text = f"The backend answered no whole chat completion: {raw[:200]!r}"
             status, body = 502, Problem(502, "engine_error", text, retry=True).body()
         replaced = (b"content-length", b"content-type")
         headers = [(name, value) for name, value in head["headers"] if name not in replaced]
         await asgi.respond(self._send, status, body, headers=[*headers, *asgi.JSON])
 
 
-def _decoded(data: bytes) -> dict[str, Any] | None:
-    """A JSON object; None when it is none, which the exchange records as the backend's error."""
-    try:
-        try:
-            decoded = msgspec.json.decode(data)
-        except msgspec.DecodeError:
-            decoded = msgspec.json.decode(mended(data))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return cast("dict[str, Any]", decoded) if isinstance(decoded, dict) else None
+def _told(error: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", error) if isinstance(error, dict) else {"message": str(error)}

@@ -6,14 +6,18 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from agl_core.gateway.dialects.responses import ResponsesRequest
+from agl_core.gateway.dialects.responses_chunk import Chunk
 from agl_core.gateway.dialects.responses_output import Event, ResponseBuilder
 
 
 def whole(asked: ResponsesRequest, payload: dict[str, Any]) -> dict[str, Any]:
     """A chat completion as a response."""
     builder = ResponseBuilder(asked.fields, lambda _: None)
-    builder.whole(payload)
+    builder.feed(msgspec.convert(payload, Chunk))
+    builder.end()
     return builder.response
 
 
@@ -27,7 +31,7 @@ def streamed(asked: ResponsesRequest, chunks: Iterable[dict[str, Any]]) -> Itera
 
     builder = ResponseBuilder(asked.fields, tell)
     for chunk in chunks:
-        builder.feed(chunk)
+        builder.feed(msgspec.convert(chunk, Chunk))
         yield b"".join(told)
         told.clear()
     builder.end()

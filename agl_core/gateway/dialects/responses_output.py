@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
-
+from agl_core.gateway.dialects.responses_chunk import CallPart, Chunk, Delta, Usage, plain_text
 from agl_core.types.ids import new_id
 
-__all__ = ["ResponseBuilder"]
+__all__ = ["Event", "ResponseBuilder"]
 
 Event = dict[str, Any]
 Emit = Callable[[Event], None]
@@ -93,13 +92,12 @@ class ResponseBuilder:
         """
         self._emit = emit
         self._sequence = 0
-        self._usage: Mapping[str, Any] | None = None
+        self._usage: Usage | None = None
         self._finish: str | None = None
         self._begun = False
         self._text: _Open | None = None
         self._calls: dict[int, _Open] = {}
-        self._unnamed: dict[int, dict[str, Any]] = {}
-        self.error: dict[str, Any] | None = None
+        self._unnamed: dict[int, dict[str, str]] = {}
         self.response: dict[str, Any] = {
             "id": "",
             "object": "response",
@@ -120,26 +118,19 @@ class ResponseBuilder:
         """The backend has said how its answer ended."""
         return self._finish is not None
 
-    def whole(self, answer: Mapping[str, Any]) -> None:
-        """Take a whole chat completion."""
-        rows = [{**row, "delta": row.get("message")} for row in answer.get("choices") or ()]
-        self.feed({**answer, "choices": rows})
-        self.end()
-
-    def feed(self, chunk: Mapping[str, Any]) -> None:
-        """Take a chunk."""
-        if error := chunk.get("error"):
-            self.error = error if isinstance(error, dict) else {"message": str(error)}
-            return
+    def feed(self, chunk: Chunk) -> None:
+        """Take a chunk, or a whole chat completion."""
         if not self._begun:
             self._begin(chunk)
-        self._usage = chunk.get("usage") or self._usage
-        for row in chunk.get("choices") or ():
-            if row.get("index"):
+        self._usage = chunk.usage or self._usage
+        for row in chunk.choices or ():
+            said = row.message or row.delta
+            if row.index or self.finished:
                 continue
-            self._add(row.get("delta") or {})
-            if row.get("finish_reason"):
-                self._finish = row["finish_reason"]
+            if said is not None:
+                self._add(said)
+            if row.finish_reason:
+                self._finish = row.finish_reason
                 self._close_all()
 
     def end(self) -> None:
@@ -165,9 +156,9 @@ class ResponseBuilder:
         flat = {name: told[name] for name in ("code", "message", "param")}
         self._tell("error", **flat, error=told)
 
-    def _begin(self, chunk: Mapping[str, Any]) -> None:
+    def _begin(self, chunk: Chunk) -> None:
         self._begun = True
-        self.response["id"] = chunk.get("id") or new_id("resp")
+        self.response["id"] = chunk.id or new_id("resp")
         self._tell("response.created", response=self.response)
         self._tell("response.in_progress", response=self.response)
 
@@ -175,15 +166,15 @@ class ResponseBuilder:
         self._emit({"type": event, "sequence_number": self._sequence, **fields})
         self._sequence += 1
 
-    def _add(self, delta: Mapping[str, Any]) -> None:
-        if reasoning := delta.get("reasoning_content") or delta.get("reasoning"):
-            self._add_text(_REASONING, _plain(reasoning))
-        if content := delta.get("content"):
-            self._add_text(_TEXT, _plain(content))
-        if refusal := delta.get("refusal"):
-            self._add_text(_REFUSAL, _plain(refusal))
-        for position, part in enumerate(delta.get("tool_calls") or ()):
-            self._add_call(part.get("index", position), part)
+    def _add(self, delta: Delta) -> None:
+        if reasoning := delta.reasoning_content or delta.reasoning:
+            self._add_text(_REASONING, plain_text(reasoning))
+        if delta.content:
+            self._add_text(_TEXT, plain_text(delta.content))
+        if delta.refusal:
+            self._add_text(_REFUSAL, plain_text(delta.refusal))
+        for position, part in enumerate(delta.tool_calls or ()):
+            self._add_call(position if part.index is None else part.index, part)
 
     def _open(self, item: dict[str, Any], kind: _TextKind | None = None) -> _Open:
         index = len(self.response["output"])
@@ -231,23 +222,20 @@ class ResponseBuilder:
         opened.item["status"] = status
         self._tell("response.output_item.done", output_index=opened.index, item=opened.item)
 
-    def _add_call(self, index: int, part: Mapping[str, Any]) -> None:
+    def _add_call(self, index: int, part: CallPart) -> None:
         """A part of a function call; parts of several may come by turns."""
-        function: Mapping[str, Any] = part.get("function") or {}
         opened = self._calls.get(index)
         if opened is None:
             known = self._unnamed.setdefault(index, {"id": "", "name": "", "arguments": ""})
-            known["id"] = part.get("id") or known["id"]
-            known["name"] += function.get("name") or ""
-            known["arguments"] += _plain(function.get("arguments") or "")
-            if not known["name"]:
-                return
-            opened = self._calls[index] = self._open_call(self._unnamed.pop(index))
-            return
-        if arguments := _plain(function.get("arguments") or ""):
-            self._add_arguments(opened, arguments)
+            known["id"] = part.id or known["id"]
+            known["name"] += part.name
+            known["arguments"] += part.arguments
+            if known["name"]:
+                self._calls[index] = self._open_call(self._unnamed.pop(index))
+        elif part.arguments:
+            self._add_arguments(opened, part.arguments)
 
-    def _open_call(self, known: Mapping[str, Any]) -> _Open:
+    def _open_call(self, known: Mapping[str, str]) -> _Open:
         self._close_text()
         item = {
             "id": self._item_id("fc"),
@@ -289,24 +277,20 @@ def _place(opened: _Open) -> dict[str, Any]:
     return {"item_id": opened.item["id"], "output_index": opened.index, "content_index": 0}
 
 
-def _plain(value: Any) -> str:
-    """Text as it is; parts, which some servers send instead, as JSON."""
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-def _usage(usage: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _usage(usage: Usage | None) -> dict[str, Any] | None:
     if usage is None:
         return None
-    asked, sampled = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
-    prompt: Mapping[str, Any] = usage.get("prompt_tokens_details") or {}
-    completion: Mapping[str, Any] = usage.get("completion_tokens_details") or {}
+    asked, sampled = usage.prompt_tokens or 0, usage.completion_tokens or 0
+    prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
     return {
         "input_tokens": asked,
         "input_tokens_details": {
-            "cached_tokens": prompt.get("cached_tokens") or 0,
-            "cache_write_tokens": prompt.get("cache_write_tokens") or 0,
+            "cached_tokens": (prompt and prompt.cached_tokens) or 0,
+            "cache_write_tokens": (prompt and prompt.cache_write_tokens) or 0,
         },
         "output_tokens": sampled,
-        "output_tokens_details": {"reasoning_tokens": completion.get("reasoning_tokens") or 0},
-        "total_tokens": usage.get("total_tokens") or asked + sampled,
+        "output_tokens_details": {
+            "reasoning_tokens": (completion and completion.reasoning_tokens) or 0
+        },
+        "total_tokens": usage.total_tokens or asked + sampled,
     }

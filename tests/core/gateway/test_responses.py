@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.gateway.dialects.responses import ResponsesRequest
+from agl_core.gateway.dialects.responses_chunk import Chunk, read_chunk
 from agl_core.gateway.dialects.responses_output import ResponseBuilder
 from agl_core.gateway.problems import Problem
 from agl_core.testing.fake_openai import FakeOptions, FakeReply
@@ -188,6 +189,10 @@ DELTAS = st.lists(
 )
 
 
+def chunk_of(**fields: Any) -> Chunk:
+    return read_chunk(json.dumps(fields).encode())
+
+
 @given(DELTAS, st.sampled_from(["stop", "tool_calls", "length", "content_filter"]))
 def test_whatever_comes_the_events_amount_to_the_response(
     deltas: list[dict[str, Any]], finish: str
@@ -195,8 +200,8 @@ def test_whatever_comes_the_events_amount_to_the_response(
     told: list[dict[str, Any]] = []
     builder = ResponseBuilder({}, lambda event: told.append(json.loads(json.dumps(event))))
     for delta in [{"role": "assistant"}, *deltas]:
-        builder.feed({"id": "chatcmpl-1", "choices": [{"index": 0, "delta": delta}]})
-    builder.feed({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
+        builder.feed(chunk_of(id="chatcmpl-1", choices=[{"index": 0, "delta": delta}]))
+    builder.feed(chunk_of(choices=[{"index": 0, "delta": {}, "finish_reason": finish}]))
     builder.end()
     items = heard(told)
     said = [part for item in items for part in item.get("content", ())]
@@ -458,10 +463,35 @@ async def test_a_stream_without_a_finish_reason_is_no_answer(client: Client) -> 
     )
 
 
-async def test_a_whole_answer_that_is_none_is_the_backends_fault(client: Client) -> None:
-    client.world.server.tamper = lambda body: body.update(choices=[])
+@pytest.mark.parametrize(
+    "nonsense",
+    [{"choices": []}, {"choices": None}, {"error": {"message": "no"}}, {"choices": "text"}],
+    ids=str,
+)
+async def test_a_whole_answer_that_is_none_is_the_backends_fault(
+    client: Client, nonsense: dict[str, Any]
+) -> None:
+    client.world.server.tamper = lambda body: body.update(nonsense)
     status, answer = await client.post()
     assert (status, answer["error"]["code"]) == (502, "engine_error")
+    (call,) = await recorded(client)
+    assert call.error or not call.complete
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [{"choices": 3}, {"choices": [{"delta": "text"}]}, {"error": "no"}, {"error": {"code": 7}}],
+    ids=str,
+)
+async def test_a_chunk_that_is_none_ends_the_stream_in_an_error(
+    client: Client, nonsense: dict[str, Any]
+) -> None:
+    client.world.server.tamper = lambda body: body.update(nonsense)
+    told = await client.stream()
+    assert told[-1]["type"] == "error"
+    assert told[-1]["error"]["message"]
+    (call,) = await recorded(client)
+    assert call.error
 
 
 async def test_the_events_are_the_same_however_bytes_are_cut(client: Client) -> None:
