@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from agl_core.gateway.dialects.responses_chunk import Chunk, read_chunk
 from agl_core.gateway.dialects.responses_output import ResponseBuilder
 from agl_core.gateway.problems import Problem
 from agl_core.testing.fake_openai import FakeOptions, FakeReply
-from agl_core.types import ModelCall
+from agl_core.types import AttemptStatus, Failure, FailureKind, Limits, ModelCall
 
 PATH = "/v1/responses"
 TOOL = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": True}
@@ -528,3 +529,50 @@ async def test_other_paths_below_it_say_what_is_served(client: Client) -> None:
     async with client.world.session.get(url, headers=headers) as answer:
         assert answer.status == 404
         assert "/responses" in (await answer.json())["error"]["message"]
+
+
+async def test_an_attempt_that_ends_during_a_stream_says_so(client: Client) -> None:
+    heard_first, never = asyncio.Event(), asyncio.Event()
+
+    async def pace(answered: Any, position: int) -> None:
+        if position == 3:
+            await never.wait()
+
+    client.world.server.pace = pace
+    url, headers = client.world.gateway.url + PATH, client.world.headers(client.attempt)
+    read = bytearray()
+
+    async def ask() -> None:
+        body = {"model": "m", "input": "long enough", "stream": True}
+        async with client.world.session.post(url, json=body, headers=headers) as answer:
+            async for chunk in answer.content.iter_any():
+                read.extend(chunk)
+                heard_first.set()
+
+    asking = asyncio.create_task(ask())
+    await heard_first.wait()
+    (call,) = await recorded(client)
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await asking
+    assert not call.complete
+    last = events(bytes(read))[-1]
+    assert (last["type"], last["code"]) == ("error", "attempt_sealed")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_retried_attempt_hears_the_same_response(world: Any, stream: bool) -> None:
+    world.server.script = lambda body: EVERYTHING
+    limits = Limits(timeout_s=60.0, max_attempts=2, retry_on=(FailureKind.LOST,))
+    first = await world.attempt(metadata={"resume": "replay"}, limits=limits)
+    before = await Client(world, first).ask(tools=[TOOL])
+    await world.gateway.seal(first.id)
+    lost = Failure(kind=FailureKind.LOST, message="killed")
+    await world.store.finish(first.id, status=AttemptStatus.LOST, failure=lost)
+    (claim,) = await world.store.claim("w", timeout_s=5.0)
+    await world.gateway.open(claim.rollout, claim.attempt)
+    second = Client(world, claim.attempt)
+    told = await second.stream(tools=[TOOL]) if stream else await second.ask(tools=[TOOL])
+    after = told[-1]["response"] if isinstance(told, list) else told
+    assert (after["id"], after["output"]) == (before["id"], before["output"])
+    assert after["usage"] == before["usage"]
+    assert len(world.server.log) == 1
