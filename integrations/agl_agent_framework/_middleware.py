@@ -64,8 +64,8 @@ class AglMiddleware(AgentMiddleware):
             await piece.run(call_next)
         finally:
             # Middleware outside may go on to run the agent again, which is a run of its own.
-            del context.metadata[_SEEN]
-        piece.result(context.result, _told.nothing)
+            context.metadata.pop(_SEEN, None)
+        piece.result(context.result)
 
 
 class AglChatMiddleware(ChatMiddleware):

@@ -23,6 +23,8 @@ from agl_core.tracing.emit import describe, exception_attributes
 from agl_core.types import Scope, ScopeKind, SpanKind
 
 FRAMEWORK: Final = "agent_framework"
+Attributes = Callable[[Any], Mapping[str, Any]]
+"""What a result of the framework's says, as attributes of a span."""
 _CONTROL_FLOW: Final = (GeneratorExit, MiddlewareTermination, UserInputRequiredException)
 """What leaves a piece that has not failed: its reader left, or the framework goes on elsewhere."""
 
@@ -82,26 +84,32 @@ class Piece:
             self.end(error)
             raise
 
-    def result(self, value: Any, attributes: Callable[[Any], Mapping[str, Any]]) -> None:
+    @guarded(FRAMEWORK)
+    def result(self, value: Any, attributes: Attributes | None = None) -> None:
         """End now, or with the stream that `value` is; what it gave is told by `attributes`."""
         if not isinstance(value, ResponseStream):
             self.end(None, value, attributes)
             return
-
-        def told(final: Any) -> None:
-            self._tell(final, attributes)
-
         stream: Any = value  # pyright: ignore[reportUnknownVariableType]
         stream.with_pull_context_manager(lambda: _Pull(self))
-        stream.with_result_hook(told)
         stream.with_cleanup_hook(lambda: self.end(None))
+
+        def told(final: Any) -> None:
+            self.end(None)
+            if attributes is not None:
+                self._tell(final, attributes)
+
+        try:
+            stream.with_result_hook(told)
+        except RuntimeError:  # middleware inside has read it all
+            self.end(None)
 
     @guarded(FRAMEWORK)
     def end(
         self,
         error: BaseException | None,
         value: Any = None,
-        attributes: Callable[[Any], Mapping[str, Any]] | None = None,
+        attributes: Attributes | None = None,
     ) -> None:
         """End the span; the first end counts."""
         if self._ended:
@@ -120,7 +128,7 @@ class Piece:
             )
 
     @guarded(FRAMEWORK)
-    def _tell(self, value: Any, attributes: Callable[[Any], Mapping[str, Any]]) -> None:
+    def _tell(self, value: Any, attributes: Attributes) -> None:
         self._recorder.update(self.scope.span_id, attributes=attributes(value))
 
 

@@ -21,12 +21,6 @@ _TARGET: Final = "handoff_to"
 """Only key of the result that stands for a handoff in `HandoffBuilder`."""
 
 
-def nothing(value: Any) -> Mapping[str, Any]:
-    """An agent's response tells nothing that its calls do not."""
-    del value
-    return {}
-
-
 def answer(response: Any) -> Mapping[str, Any]:
     """Id, model, reason of the end and usage of a model's answer."""
     if not isinstance(response, ChatResponse):

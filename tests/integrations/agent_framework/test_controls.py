@@ -58,7 +58,6 @@ class Blind(_middleware.AglMiddleware):
     async def process(self, context, call_next):
         context.metadata = {}
         await super().process(context, call_next)
-        context.metadata = {_middleware._SEEN: True}
 
 
 class RecordsTwice(AgentFrameworkProgram):

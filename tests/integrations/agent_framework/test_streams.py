@@ -4,7 +4,7 @@ import asyncio
 import gc
 
 import pytest
-from agent_framework import AgentMiddleware
+from agent_framework import AgentMiddleware, ChatMiddleware
 from agent_framework.exceptions import ChatClientException
 
 from agl_core.errors import CaptureError
@@ -118,6 +118,31 @@ async def test_updates_that_are_held_back(bench):
     played = await bench.one(program)
     checked(played, bench)
     assert played.output == ANSWER
+
+
+class Reads(ChatMiddleware):
+    """Reads what it hands on, held back or not."""
+
+    def __init__(self, *, held):
+        self.held = held
+
+    async def process(self, context, call_next):
+        await call_next()
+        stream = context.result
+        await (stream.buffer_updates() if self.held else stream).get_final_response()
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_a_stream_that_middleware_has_read_already(bench, held):
+    async def program(job):
+        async with clients(job) as client:
+            mine = [Reads(held=held)]
+            stream = agent(client, WRITER).run(job.question, stream=True, middleware=mine)
+            return (await stream.get_final_response()).text
+
+    played = await bench.one(program)
+    checked(played, bench)
+    assert [span.status for span in played.spans if span.kind.value == "llm"] == ["ok"]
 
 
 async def test_usage_is_that_of_each_call_and_no_agent_repeats_it(bench):
