@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
+from agl_core.adapters.continuity import continuity
 from agl_core.adapters.credit import credit
 from agl_core.adapters.join import JoinedAttempt, JoinedCall, join
 from agl_core.adapters.select import AgentSelector
@@ -45,7 +47,10 @@ class TrajectoryAdapter:
     def adapt(self, record: AttemptRecord) -> AdaptedAttempt:
         """See `agl_core.interfaces.Adapter.adapt`."""
         joined = join(record, agents=self._selector, policies=self._policies)
-        return assemble(joined, _trained_calls(joined), channel_weights=self._weights)
+        by_agent = _trained_calls(joined)
+        adapted = assemble(joined, by_agent, channel_weights=self._weights)
+        found = continuity(call for calls in by_agent.values() for call in calls)
+        return replace(adapted, breaks=found.by_agent)
 
     def check(self, seen: Collection[str]) -> None:
         """See `agl_core.interfaces.Adapter.check`."""

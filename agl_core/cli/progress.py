@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agl_core.cli.output import console, supports_unicode
 from agl_core.interfaces import Observer
 from agl_core.types import Estimate, Evaluation, Report, StepReport
+from agl_core.types.breaks import TOLD, sum_breaks
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -158,6 +159,8 @@ class LiveProgress:
                 ("failures", counts(view.total("failures")) or "none"),
                 ("lost", counts(view.total("lost")) or "none"),
             ]
+            broken = _breaks(sum_breaks(step.breaks for step in view.steps))
+            rows += [("breaks", counts(broken))] if broken else []
             rows += [(name, f"{value:.3f}") for name, value in _channels(last)]
         rows += [("score", evaluation_line(found)) for found in view.evaluations[-2:]]
         return rows
@@ -184,6 +187,8 @@ def step_line(report: StepReport, eta_s: float | None) -> str:
     for label, values in (("failures", report.failures), ("lost", report.lost)):
         if values:
             parts.append(f"{label} {counts(values)}")
+    if report.breaks:
+        parts.append(f"breaks {counts(_breaks(report.breaks))}")
     if eta_s is not None:
         parts.append(f"eta {clock(eta_s)}")
     return "  ".join(parts)
@@ -207,6 +212,11 @@ def summary_lines(report: Report) -> list[str]:
         first, last = report.evaluations[0], report.evaluations[-1]
         lines.append(f"score {estimate(first.score)} -> {estimate(last.score)}")
     lines.append(f"lost {counts(report.lost) or 'nothing'}")
+    for agent, causes in sorted(report.breaks.items()):
+        lines += [
+            f"{agent}: {count} prompts continued no earlier one: {TOLD.get(cause, cause)}"
+            for cause, count in sorted(causes.items())
+        ]
     lines.append(f"weights {report.best or 'none: no checkpoint was written'}")
     return lines
 
@@ -247,3 +257,12 @@ def clock(seconds: float) -> str:
 def _channels(report: StepReport) -> list[tuple[str, float]]:
     """Channels worth a place of their own: one alone is the reward itself."""
     return sorted(report.channels.items()) if len(report.channels) > 1 else []
+
+
+def _breaks(found: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """Calls whose prompt continued no earlier one, by agent and likely cause in one."""
+    return {
+        f"{agent}:{cause}": count
+        for agent, causes in found.items()
+        for cause, count in causes.items()
+    }

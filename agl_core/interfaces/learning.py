@@ -91,6 +91,8 @@ class AdaptedAttempt:
     losses: Losses
     overflowed: Mapping[str, str] = field(default_factory=dict[str, str])
     """Trained agents without a sample because no prompt of theirs fit, to what was answered."""
+    breaks: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, dict[str, int]])
+    """Trained agents to the likely causes for which a prompt of theirs continued no earlier one."""
 
 
 class Adapter(Protocol):

@@ -34,6 +34,7 @@ from agl_core.types import (
     Task,
     Update,
 )
+from agl_core.types.breaks import sum_breaks
 
 Metric = Callable[[Batch], dict[str, float]]
 
@@ -232,6 +233,7 @@ class TrainingLoop:
             tokens=sum(len(batch.targets) for batch in batches),
             failures=groups.failures,
             lost=dict(losses.counts),
+            breaks=sum_breaks(adapted.breaks for _, adapted in groups.adapted),
             metrics=metrics,
             wall_s=wall_s,
         )
@@ -310,6 +312,7 @@ class TrainingLoop:
                 for name, policy in progress.policies.items()
             },
             lost=dict(progress.losses.counts),
+            breaks=sum_breaks(step.breaks for step in progress.steps),
             calls=progress.calls,
             wall_s=wall_s,
             best=str(best) if best is not None else None,

@@ -73,6 +73,9 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     """Sampled tokens."""
     failures: dict[str, int] = {}
     lost: dict[str, int] = {}
+    breaks: dict[str, dict[str, int]] = {}
+    """Trained agent to likely cause to calls whose prompt continued no earlier one of their run.
+    They are trained all the same, on a path of their own."""
     metrics: dict[str, float] = {}
     wall_s: float = 0.0
 
@@ -87,6 +90,8 @@ class Report(msgspec.Struct, kw_only=True):
     policies: dict[str, dict[str, Any]] = {}
     """Policy name to ``{"sha256_before", "sha256_after", "version", "path"}``."""
     lost: dict[str, int] = {}
+    breaks: dict[str, dict[str, int]] = {}
+    """Those of all steps."""
     calls: int = 0
     wall_s: float = 0.0
     best: str | None = None

@@ -17,7 +17,7 @@ from agl_core.errors import (
     TrainingError,
 )
 from agl_core.rewards.exact_match import ExactMatch
-from tests.core.app.conftest import Bench, says_yes, speak, two_agents
+from tests.core.app.conftest import Bench, ask, says_yes, speak, two_agents
 from tests.core.bandit_engine import FIRST_ID
 
 
@@ -42,6 +42,20 @@ def test_batches_hold_the_trained_agents_calls_only(bench: Bench) -> None:
     prompts = bytes(list(batch.tokens)).decode()
     assert "write" in prompts
     assert "plan" not in prompts
+
+
+def test_breaks_of_conversations_are_counted_in_steps_and_report(bench: Bench) -> None:
+    async def edits(task: agl.Task) -> str:
+        first = {"role": "user", "content": f"write {task.id}"}
+        with agl.agent_scope("writer"):
+            answer = await ask([first])
+            edited = {**first, "content": "wrote"}
+            said = {"role": "assistant", "content": answer["content"]}
+            return (await ask([edited, said, first]))["content"]
+
+    report = bench.train({"agent": edits})
+    assert [step.breaks for step in report.steps] == [{"writer": {"edited": 8}}] * 2
+    assert report.breaks == {"writer": {"edited": 16}}
 
 
 def test_learning_rate_zero_changes_nothing(bench: Bench) -> None:

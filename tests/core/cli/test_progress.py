@@ -87,6 +87,20 @@ def test_lines_are_neither_wrapped_nor_read_as_markup():
     assert "[red]a cause[/red]" in file.getvalue()
 
 
+def test_breaks_of_conversations_are_shown_and_explained():
+    file, console = io.StringIO(), terminal()
+    broken = msgspec.structs.replace(STEPS[0], breaks={"writer": {"thinking": 2}})
+    plain, live = PlainProgress(Console(file=file, width=200)), LiveProgress(console)
+    assert "breaks" not in shown(live, console)
+    for display in (plain, live):
+        display.step(broken)
+    plain.finished(Report(run_id="r", directory="d", breaks=broken.breaks))
+
+    assert "breaks writer:thinking=2" in file.getvalue()
+    assert "writer: 2 prompts continued no earlier one: thinking was stripped" in file.getvalue()
+    assert "writer:thinking=2" in shown(live, console)
+
+
 def test_the_summary_of_a_run_without_checkpoint():
     file = io.StringIO()
 

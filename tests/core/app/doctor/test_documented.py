@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from agl_core.app.doctor.causes import TOLD
+from agl_core.types.breaks import TOLD
 
 ROOT = Path(__file__).parents[4]
 CHECK = re.compile(r'(?:check=|_finding\(\s*|check = )"([a-z_.]+)"')

@@ -5,9 +5,10 @@ import json
 import pytest
 
 import agl_core as agl
-from agl_core.app.doctor.causes import FIX, TOLD, cause
+from agl_core.adapters.causes import cause
 from agl_core.testing.fake_openai import FakeReply
 from agl_core.types import Choice, ModelCall
+from agl_core.types.breaks import FIX, TOLD
 from tests.core.app.doctor.conftest import ask, only, writer
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -201,6 +202,17 @@ def why(old, new, *, choice=None, shared=5, prompt=10) -> str:
             [USER, {"role": "assistant", "tool_calls": [{**CALL, "id": "d"}]}, MORE, SECOND, LAST],
             "tool_calls",
         ),
+        (
+            [USER, {"role": "assistant", "content": "I look.", "tool_calls": [CALL]}, MORE],
+            [
+                USER,
+                {"role": "assistant", "content": None, "tool_calls": [CALL]},
+                MORE,
+                SECOND,
+                LAST,
+            ],
+            "text",
+        ),
         ([USER], [LAST], "other"),
         (
             [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
@@ -239,6 +251,22 @@ def test_messages_that_came_back_whole_point_to_the_template(
     old, choice, sent, shared, expected
 ) -> None:
     assert why(old, [*old, sent, LAST], choice=choice, shared=shared) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "expected"),
+    [
+        ("I look.", None, "text"),
+        ("<think>hm</think>", None, "thinking"),
+        ("[T]hm[/T]I look.", "I look.", "thinking"),
+        ("I look.", "I looked.", "edited"),
+    ],
+)
+def test_what_is_lost_beside_tool_calls_is_told(text, content, expected) -> None:
+    sent = {"role": "assistant", "content": content, "tool_calls": [CALL]}
+    before = model_call([USER], prompt_token_ids=[1], thinking_tags=("think", "[T] [/T]"))
+    choice = Choice(text=text, tool_calls=[CALL])
+    assert cause(before, choice, model_call([USER, sent, LAST]), shared=1) == expected
 
 
 def test_every_cause_has_its_words_and_its_fix() -> None:
