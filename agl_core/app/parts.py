@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,12 @@ from agl_core.interfaces import (
     RewardFunction,
     StoreLifecycle,
 )
-from agl_core.plugins import PluginManager
+from agl_core.plugins import PluginManager, Registration
+from agl_core.plugins.registry import unmet_extra
 from agl_core.rewards import NamedReward, Scorer, build_rewards
 from agl_core.types import Task
+
+_log = logging.getLogger(__name__)
 
 Agent = Callable[[Task], Any]
 
@@ -184,7 +188,10 @@ def make_store(config: RunConfig, plugins: PluginManager, directory: Path) -> St
 
 
 def make_integrations(plugins: PluginManager) -> list[Integration]:
-    """Every installed integration whose framework is here; the others have nothing to hook."""
+    """Every installed integration whose framework is here; the others have nothing to hook.
+
+    A framework of another version than the extra allows is attached with a warning.
+    """
     registry = plugins.registry("integrations")
     found: list[Integration] = []
     for name in registry.names():
@@ -192,7 +199,20 @@ def make_integrations(plugins: PluginManager) -> list[Integration]:
             found.append(registry.create(name))
         except MissingExtraError:
             continue
+        _warn_if_untested(registry.get(name))
     return found
+
+
+def _warn_if_untested(registration: Registration) -> None:
+    lacking = unmet_extra(registration)
+    if lacking:
+        _log.warning(
+            "Integration %r is tested with %s, which is not what is installed: what it records may "
+            "be wrong. Run pip install 'agl-core[%s]'",
+            registration.name,
+            ", ".join(lacking),
+            registration.extra,
+        )
 
 
 def config_digest(config: RunConfig) -> str:
