@@ -5,18 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
+from weakref import WeakSet
 
 import agents
-from agents.tracing import TraceProvider, TracingProcessor
+from agents.tracing import Span, Trace, TraceProvider, TracingProcessor
 from agents.tracing.processors import default_processor
 from agents.tracing.provider import DefaultTraceProvider
 
 from agl_core.errors import ConfigError
 from agl_core.tracing import active
-
-_EXPORTING: Final = ("on_trace_start", "on_span_end")
-"""Where the SDK's own processor takes up what it will send."""
 
 
 class Shadow:
@@ -99,7 +97,13 @@ class CloudExport:
 
     def __init__(self) -> None:
         processor = default_processor()
-        self._shadows = [Shadow(processor, name, _outside) for name in _EXPORTING]
+        self._shadows = [
+            Shadow(processor, "on_trace_start", self._trace_start),
+            Shadow(processor, "on_span_start", self._span_start),
+            Shadow(processor, "on_span_end", self._span_end),
+        ]
+        # A stream that is left to itself ends its spans wherever it is collected.
+        self._begun: WeakSet[Span[Any]] = WeakSet()
 
     def install(self) -> None:
         for shadow in self._shadows:
@@ -109,12 +113,25 @@ class CloudExport:
         for shadow in self._shadows:
             shadow.remove()
 
+    def _trace_start(self, original: Callable[..., None], trace: Trace) -> None:
+        if not _in_rollout():
+            original(trace)
 
-def _outside(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    def _span_start(self, original: Callable[..., None], span: Span[Any]) -> None:
+        if _in_rollout():
+            self._begun.add(span)
+        else:
+            original(span)
+
+    def _span_end(self, original: Callable[..., None], span: Span[Any]) -> None:
+        if span not in self._begun and not _in_rollout():
+            original(span)
+
+
+def _in_rollout() -> bool:
     context = active()
     # `agl_core.trace` records without a gateway, outside any rollout.
-    if context is None or not context.origins:
-        original(*args, **kwargs)
+    return context is not None and bool(context.origins)
 
 
 def _processors(provider: TraceProvider) -> Sequence[TracingProcessor] | None:

@@ -4,7 +4,7 @@ import logging
 
 import agents
 import pytest
-from agents import RunConfig, Runner, TracingProcessor, function_tool
+from agents import RunConfig, Runner, TracingProcessor, custom_span, function_tool
 from agents.tracing import TraceProvider, get_trace_provider, set_trace_provider
 from agents.tracing.processors import default_exporter, default_processor
 from agents.tracing.provider import DefaultTraceProvider
@@ -180,7 +180,15 @@ async def test_rollouts_are_not_exported(bench, agent, monkeypatch):
     monkeypatch.setattr(default_exporter(), "export", sent.extend)
     default_processor().force_flush()
     sent.clear()
-    assert calls_of(await bench.one(writing(agent))) == [WRITER]
+    left = []
+
+    async def program(job):
+        left.append(custom_span("left open", parent=agents.trace("shop")))
+        left[0].start()
+        return await writing(agent)(job)
+
+    assert calls_of(await bench.one(program)) == [WRITER]
+    left.pop().finish()
     default_processor().force_flush()
     assert sent == []
     async with FakeOpenAI(reply) as fake:
