@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
@@ -25,13 +26,17 @@ def code_spans(line: str) -> list[tuple[int, int]]:
     if "`" not in line:
         return []
     runs = [(match.start(), match.end()) for match in _TICKS.finditer(line)]
+    of_length: dict[int, list[int]] = defaultdict(list)
+    for position, (start, end) in enumerate(runs):
+        of_length[end - start].append(position)
     spans: list[tuple[int, int]] = []
     position = 0
     while position < len(runs):
         start, end = runs[position]
-        lengths = [last - first for first, last in runs[position + 1 :]]
-        if end - start in lengths:
-            position += 1 + lengths.index(end - start)
+        alike = of_length[end - start]
+        following = bisect_right(alike, position)
+        if following < len(alike):
+            position = alike[following]
             spans.append((start, runs[position][1]))
         position += 1
     return spans

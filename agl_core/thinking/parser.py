@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
@@ -32,8 +31,8 @@ class _Hold:
     length: int = 0
     closed: tuple[int, int] | None = None
     """The last closing tag outside code; openings that are never closed would leave none."""
-    in_code: tuple[int, int] | None = None
-    """The first inside code, which may be a fence that the model forgot to close."""
+    in_code: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Those inside code, which may be a fence that the model forgot to close."""
 
 
 class ThinkParser:
@@ -46,7 +45,7 @@ class ThinkParser:
     would not end for that reason or for a nested opening without an end, its last closing tag counts
     after all, or else the first in code. Parts of white space alone are left out.
 
-    Feeding an answer in any pieces gives the same `parts` as feeding it whole.
+    Feeding an answer in any pieces gives, once it is finished, the same `parts` as feeding it whole.
     """
 
     def __init__(self, *, tags: Sequence[str] = DEFAULT_TAGS, opened: bool = False) -> None:
@@ -102,33 +101,31 @@ class ThinkParser:
     def finish(self) -> list[Part]:
         """End the answer; returns what was not certain before."""
         self._advance(final=True)
+        again = False
         while self._hold is not None:
             hold, self._hold = self._hold, None
             held = "".join(hold.text)
-            start, end = hold.closed or hold.in_code or (len(held), len(held))
+            # Behind the last one there is no other: however often tags are repeated, this ends.
+            in_code = hold.in_code[-1 if again else 0] if hold.in_code else (len(held), len(held))
+            start, end = hold.closed or in_code
             self._emit(held[:start])
             self._switch("text")
-            self._line = held[end:]
+            self._line, again = held[end:], True
             self._advance(final=True)
         return self._taken()
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The parts of what was fed, as if the answer ended here; the reasoning field comes first."""
-        if self._line or self._hold is not None:
-            ended = self._clone()
-            ended.finish()
-            return ended.parts
+        """The parts; the reasoning field comes first.
+
+        Before `finish` they are what is certain, and text of which only the end of the answer can
+        tell whether it is still thinking counts as that.
+        """
         whole = [Part("thinking", "".join(self._reasoning))]
         whole += [Part(kind, "".join(pieces)) for kind, pieces in self._found]
+        if self._hold is not None:
+            whole[-1] = Part("thinking", whole[-1].text + "".join(self._hold.text))
         return tuple(part for part in whole if part.text and not part.text.isspace())
-
-    def _clone(self) -> ThinkParser:
-        clone = copy(self)
-        found = [(kind, list(pieces)) for kind, pieces in self._found]
-        hold = self._hold and replace(self._hold, text=list(self._hold.text))
-        vars(clone).update(_found=found, _hold=hold, _fresh_parts=[])
-        return clone
 
     def _taken(self) -> list[Part]:
         taken, self._fresh_parts = self._fresh_parts, []
@@ -158,13 +155,15 @@ class ThinkParser:
         """Read the line on; gives where the tag ends that began or ended a block, if one did."""
         line = self._line
         fenced = self._fenced() if whole else self._may_be_fenced()
-        spans = code_spans(line) if whole and not fenced else []
+        spans: list[tuple[int, int]] | None = None
         ticks = line.find("`")
         for match in self._pattern.finditer(line, self._sent):
             at = match.start()
             if not whole and (fenced or -1 < ticks < at):
                 self._send(at)
                 return None
+            if spans is None:
+                spans = code_spans(line) if whole and not fenced else []
             if self._meet(match, in_code=fenced or inside(at, spans)):
                 return match.end()
         self._send(len(line) - (0 if whole else self._unsure()))
@@ -242,8 +241,8 @@ class ThinkParser:
         place = (hold.length, hold.length + length)
         if not in_code:
             hold.closed = place
-        elif hold.in_code is None:
-            hold.in_code = place
+        else:
+            hold.in_code.append(place)
 
     def _switch(self, kind: Kind, pair: tuple[str, str] | None = None) -> None:
         self._kind, self._pair, self._depth = kind, pair, 1

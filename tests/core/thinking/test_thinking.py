@@ -191,15 +191,40 @@ def test_text_is_given_out_as_soon_as_it_is_certain():
 def test_the_parts_so_far_can_be_looked_at_while_the_answer_comes():
     parser = ThinkParser()
     seen = []
-    for piece in ("<thi", "nk>a", "</think>", "b"):
+    for piece in ("<thi", "nk>a", "</th", "ink>", "b"):
         parser.feed(piece)
         seen.append([(part.kind, part.text) for part in parser.parts])
-    assert seen == [
-        [(TEXT, "<thi")],
-        [(THOUGHT, "a")],
-        [(THOUGHT, "a")],
-        [(THOUGHT, "a"), (TEXT, "b")],
-    ]
+    thought = [(THOUGHT, "a")]
+    assert seen == [[], thought, thought, thought, [*thought, (TEXT, "b")]]
+
+
+def test_what_only_the_end_can_tell_counts_as_thinking_until_then():
+    parser = ThinkParser()
+    parser.feed("<think>a <think> tag</think>b")
+    assert [part.kind for part in parser.parts] == [THOUGHT]
+    parser.finish()
+    assert [part.text for part in parser.parts] == ["a <think> tag", "b"]
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["<think>`</think>`", "<think>a<think>b</think>", "<think>\n```\n</think>\n", "` `` <think>"],
+)
+def test_tags_without_end_take_no_time_without_end(piece):
+    parser = ThinkParser()
+    passes = 0
+    advance = parser._advance
+
+    def counted(**options):
+        nonlocal passes
+        passes += 1
+        advance(**options)
+
+    parser._advance = counted
+    parser.feed(piece * 2000)
+    parser.finish()
+    assert passes <= 5
+    assert sum(len(part.text) for part in parser.parts) <= len(piece) * 2000
 
 
 def test_fields_and_content_may_come_in_turns():
@@ -231,7 +256,7 @@ def test_every_way_to_cut_an_answer_gives_the_same_parts(text, cuts, opened):
     bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     for start, end in pairwise(bounds):
         given_out += parser.feed(text[start:end])
-        assert parser.parts == split_thinking(text[:end], opened=opened)
+        assert len(joined(parser.parts)) <= len(text[:end])
     given_out += parser.finish()
     assert parser.parts == whole
     assert joined(given_out) == joined(whole)
