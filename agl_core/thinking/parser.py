@@ -62,6 +62,8 @@ class ThinkParser:
         self._pairs = [tag_pair(tag) for tag in tags]
         markers = sorted({each for pair in self._pairs for each in pair}, key=len, reverse=True)
         self._markers = markers
+        self._firsts = frozenset(marker[0] for marker in markers)
+        self._longest = len(markers[0]) - 1 if markers else 0
         self._pattern = re.compile("|".join(map(re.escape, markers)) or r"(?!)")
         self._closers = frozenset(closer for _, closer in self._pairs)
         self._kind: Kind = "thinking" if opened else "text"
@@ -171,11 +173,10 @@ class ThinkParser:
 
     def _unsure(self) -> int:
         """Length of the end of the line that may be the beginning of a tag."""
-        longest = len(self._markers[0]) - 1 if self._markers else 0
-        for length in range(min(longest, len(self._line) - self._sent), 0, -1):
-            end = self._line[-length:]
-            if any(marker.startswith(end) for marker in self._markers):
-                return length
+        end = self._line[max(self._sent, len(self._line) - self._longest) :]
+        for at, character in enumerate(end):
+            if character in self._firsts and any(m.startswith(end[at:]) for m in self._markers):
+                return len(end) - at
         return 0
 
     def _may_be_fenced(self) -> bool:
