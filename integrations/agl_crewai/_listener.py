@@ -15,6 +15,7 @@ from agl_core.tracing import active, guarded
 from agl_core.tracing.patch import Patch
 from agl_crewai._events import DEFERS_RESULTS, FRAMEWORK, RESPECTS_WINDOW, Opening, closing, opening
 from agl_crewai._frames import begin, end, seen
+from agl_crewai._overflow import OverflowGuard
 
 _log = logging.getLogger(__name__)
 
@@ -36,9 +37,10 @@ class AglEventListener(BaseEventListener):
         """Begin to listen.
 
         Raises:
-            ConfigError: this version's bus emits in a way that is not known.
+            ConfigError: this version emits events, or leaves agents, in a way that is not known.
         """
         self._patch: Patch | None = None
+        self._guard = OverflowGuard()
         self._warned: set[str] = set()
         super().__init__()
 
@@ -51,6 +53,7 @@ class AglEventListener(BaseEventListener):
             self._wrap,
             parameters=("source", "event"),
         )
+        self._guard.install()
         self._patch.install()
 
     def close(self) -> None:
@@ -58,6 +61,7 @@ class AglEventListener(BaseEventListener):
         if self._patch is not None:
             self._patch.remove()
         self._patch = None
+        self._guard.remove()
 
     def _wrap(self, original: Callable[..., Any], live: Callable[[], bool]) -> Callable[..., Any]:
         def emit(bus: Any, source: Any, event: Any) -> Any:

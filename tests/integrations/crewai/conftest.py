@@ -25,11 +25,15 @@ _CREATE = ssl.create_default_context
 
 
 def pytest_collection_modifyitems(items):
-    """CrewAI reads its own deprecated fields, and warns of callbacks it cannot save."""
+    """CrewAI reads its own deprecated fields, closes no client, and warns of what it cannot save."""
     for item in items:
         if item.path.parent.name == "crewai":
-            item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning:crewai"))
-            item.add_marker(pytest.mark.filterwarnings("ignore:function callbacks:UserWarning"))
+            for ignored in (
+                "ignore::DeprecationWarning:crewai",
+                "ignore:unclosed:ResourceWarning",
+                "ignore:function callbacks:UserWarning",
+            ):
+                item.add_marker(pytest.mark.filterwarnings(ignored))
 
 
 @pytest.fixture(autouse=True)
@@ -57,3 +61,25 @@ async def bench():
         attachment = attach(integrations=[CrewAIIntegration()])
         yield bench
         attachment.detach()
+
+
+@pytest.fixture
+def tree():
+    """Spans as nested lines of kind, name and agent."""
+    return _tree
+
+
+def _tree(spans):
+    parents = {span.id: span.parent_id for span in spans}
+
+    def depth(span):
+        at, found = span.parent_id, 0
+        while at is not None:
+            found, at = found + 1, parents.get(at)
+        return found
+
+    return [
+        f"{'. ' * depth(span)}{span.kind.value} {span.name} {span.agent or '-'}"
+        for span in spans
+        if span.kind.value != "reward"
+    ]

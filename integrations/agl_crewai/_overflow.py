@@ -1,0 +1,91 @@
+"""A prompt over the model's context ends the attempt as such, not the process.
+
+An agent that may not summarise leaves by ``SystemExit`` then. In a task of an event loop, that ends
+the loop with every rollout in it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final
+
+import crewai
+from crewai import lite_agent
+from crewai.agents import agent_executor
+from crewai.hooks.dispatch import HookAborted
+
+from agl_core.errors import ConfigError, ContextOverflowError
+from agl_core.tracing import active
+
+_NAME: Final = "handle_context_length"
+_ALLOWED: Final = "respect_context_window"
+_USERS: Final = (agent_executor, lite_agent)
+"""Modules that have the function under its name."""
+
+
+class PromptOverflowError(ContextOverflowError, HookAborted):
+    """A prompt is longer than the model's context, or than its budget.
+
+    As CrewAI's own kind of deliberate stop it passes through an agent at once; after others the
+    agent is run again with the same prompt.
+    """
+
+    def __init__(self, message: str) -> None:
+        """Say what did not fit."""
+        HookAborted.__init__(self, message, source="agl")
+
+
+class OverflowGuard:
+    """Raises `PromptOverflowError` where CrewAI would leave the process, inside rollouts only."""
+
+    def __init__(self) -> None:
+        self._live = False
+        self._replaced: list[tuple[ModuleType, Any, Any]] = []
+
+    def install(self) -> None:
+        """Put the guard before the function that leaves.
+
+        Raises:
+            ConfigError: this version has no such function.
+        """
+        self._live = True
+        for module in _USERS:
+            original = getattr(module, _NAME, None)
+            if original is None or _ALLOWED not in inspect.signature(original).parameters:
+                self.remove()
+                raise ConfigError(
+                    f"crewai {crewai.__version__} has no {_NAME}({_ALLOWED}=...) in {module.__file__}, "
+                    f"where prompts that are too long are caught: use a version that has it, or a "
+                    f"newer agl-core"
+                )
+            guard = self._guarding(original)
+            setattr(module, _NAME, guard)
+            self._replaced.append((module, original, guard))
+
+    def remove(self) -> None:
+        """Put the originals back; a guard that somebody else has wrapped only passes on."""
+        self._live = False
+        while self._replaced:
+            module, original, guard = self._replaced.pop()
+            if getattr(module, _NAME) is guard:
+                setattr(module, _NAME, original)
+
+    def _guarding(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def handle_context_length(**given: Any) -> None:
+            if self._live and active() is not None and not given[_ALLOWED]:
+                raise PromptOverflowError(
+                    f"A prompt is longer than the context of the model "
+                    f"{_model(given.get('llm'))!r}: register agl_crewai.PromptBudgetHook, ask for "
+                    f"less, or serve a longer context"
+                )
+            original(**given)
+
+        return handle_context_length
+
+
+def _model(llm: Any) -> str:
+    return str(getattr(llm, "model", llm))
