@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 from typing import Final
 from urllib.parse import unquote
@@ -50,6 +51,7 @@ class Target(msgspec.Struct, frozen=True):
     agent: str = ""
 
 
+@lru_cache(maxsize=1024)  # most agents have one
 def parse_path(raw_path: bytes) -> Target | None:
     """Split an undecoded request path; None when it is none of the gateway's."""
     match = _PATH.match(raw_path.partition(b"?")[0])
