@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from autogen_agentchat.base import Response
 from autogen_agentchat.messages import (
+    BaseAgentEvent,
+    BaseChatMessage,
     HandoffMessage,
     ModelClientStreamingChunkEvent,
     ToolCallExecutionEvent,
@@ -76,9 +78,10 @@ class AgentRun(Watcher):
         self._work.end(error, attributes)
 
     def _note(self, message: Any) -> None:
-        # The same message comes again with the response.
+        if not isinstance(message, (BaseChatMessage, BaseAgentEvent)):
+            return  # an agent of the user's own may give anything
         if message.id in self._noted:
-            return
+            return  # it comes again with the response
         self._noted.add(message.id)
         self._answers += message.models_usage is not None
         if isinstance(message, ToolCallRequestEvent):

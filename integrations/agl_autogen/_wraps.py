@@ -56,7 +56,8 @@ def generator(begin: Begin) -> Wrap:
                     yield item
             except BaseException as error:
                 with frame.running():
-                    await items.aclose()
+                    if (close := getattr(items, "aclose", None)) is not None:
+                        await close()
                     _end(watcher, error)
                 raise
             with frame.running():

@@ -260,6 +260,40 @@ async def test_an_agent_of_a_class_of_ones_own_is_one(bench, client, streamed):
     assert len(kinds(played, SpanKind.AGENT)) == 1
 
 
+class Lines:
+    """An iterator that cannot be closed."""
+
+    def __init__(self, *items):
+        self._items = list(items)
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        item = self._items.pop(0)
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+
+async def test_a_stream_of_an_unusual_kind_passes_as_it_is(bench):
+    error = LookupError("no more lines")
+
+    class Reader(Echo):
+        def on_messages_stream(self, messages, cancellation_token):
+            return Lines("a line", error)
+
+    async def program(job):
+        async for _ in Reader(WRITER, None).on_messages_stream([], CancellationToken()):
+            pass
+
+    played = await bench.one(program)
+    assert played.error is error
+    (span,) = kinds(played, SpanKind.AGENT)
+    assert span.error == "LookupError: no more lines"
+    assert kinds(played, SpanKind.MESSAGE) == []
+
+
 async def test_an_agent_that_is_a_society_stands_above_its_team(bench, agent, client, tree):
     async def program(job):
         team = RoundRobinGroupChat(
