@@ -16,13 +16,14 @@ from agl_core.testing.bench import Played
 from agl_core.testing.scenario import EXPECTED, PLANNER, WRITER, skeleton
 from agl_core.types import SpanKind
 
-from .test_contract import OpenAIAgentsProgram, ResponsesProgram, TestOpenAIAgents
+from . import test_contract
+from .test_contract import OpenAIAgentsProgram, ResponsesProgram
 
 GOLDEN = Path(__file__).parent / "golden" / "skeleton.json"
 SWAPPED = {PLANNER: WRITER, WRITER: PLANNER}
 
 
-class Broken(TestOpenAIAgents):
+class Broken(test_contract.TestOpenAIAgents):
     """One rule at a time is run by hand."""
 
     __test__ = False
