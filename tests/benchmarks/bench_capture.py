@@ -1,13 +1,15 @@
 """What recording adds to one model call in the agent's process: LangChain's handler and the wire.
 
 No request leaves: the callbacks and the preparation of a request are called as LangChain and httpx
-call them, inside a graph node of a running attempt.
+call them, inside a graph node of a running attempt. Beside the handler LangChain's own recorder of
+runs in memory.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -15,6 +17,8 @@ import harness
 import httpx
 from agl_langchain import AglCallbackHandler
 from agl_langchain._integration import LangChainIntegration
+from langchain_core.outputs import LLMResult
+from langchain_core.tracers.run_collector import RunCollectorCallbackHandler
 
 from agl_core.tracing.context import AttemptContext, enter, origins_of
 from agl_core.tracing.recorder import Recorder
@@ -31,6 +35,7 @@ _BODY = {
         {"role": "user", "content": "Say what the item costs in one short sentence. " * 20},
     ],
 }
+_ANSWER = LLMResult(generations=[[]])
 
 
 def attempt_context() -> AttemptContext:
@@ -53,7 +58,8 @@ class Program:
 
     def __init__(self) -> None:
         self._client = httpx.Client()
-        self._handler = AglCallbackHandler()
+        collector = partial(RunCollectorCallbackHandler, _schema_format="original+chat")
+        self._handlers = {"agl": AglCallbackHandler, "run_collector": collector}
         self._wire = Wire([LangChainIntegration()])
         self._none = lambda *_, **__: None
 
@@ -64,10 +70,10 @@ class Program:
             self._client.build_request("POST", url, json=_BODY) for _ in range(CALLS_PER_ATTEMPT)
         ]
 
-    def attempt_s(self, *, handler: bool, wire: bool) -> float:
+    def attempt_s(self, *, handler: str | None, wire: bool) -> float:
         """Seconds of processor time that the recording of one attempt's calls takes."""
         requests = self.requests()
-        hooks: Any = self._handler if handler else None
+        hooks: Any = self._handlers[handler]() if handler else None
         prepare: Callable[..., Any] = self._wire.prepare if wire else self._none
         root, node = uuid4(), uuid4()
         names = {"langgraph_node": "writer", "langgraph_checkpoint_ns": "writer:1"}
@@ -91,15 +97,16 @@ class Program:
                     )
                 prepare(self._client, request)
                 if hooks is not None:
-                    hooks.on_llm_end(None, run_id=run_id)
+                    hooks.on_llm_end(_ANSWER, run_id=run_id)
             return time.process_time() - begin
 
 
 SIDES = {
-    "handler_and_wire": {"handler": True, "wire": True},
-    "handler": {"handler": True, "wire": False},
-    "wire": {"handler": False, "wire": True},
-    "neither": {"handler": False, "wire": False},
+    "handler_and_wire": {"handler": "agl", "wire": True},
+    "handler": {"handler": "agl", "wire": False},
+    "run_collector": {"handler": "run_collector", "wire": False},
+    "wire": {"handler": None, "wire": True},
+    "neither": {"handler": None, "wire": False},
 }
 ATTEMPTS_PER_ROUND = 20
 
@@ -116,5 +123,7 @@ def run(*, rounds: int) -> None:
     medians = harness.medians(samples)
     for side, microseconds in medians.items():
         harness.say(f"capture    {side:16s} {microseconds:6.1f} us")
-    added = medians["handler_and_wire"] - medians["neither"]
-    harness.write("capture", report | {"samples": samples, "medians": medians, "added_us": added})
+    added = {side: medians[side] - medians["neither"] for side in SIDES if side != "neither"}
+    ratios = {"handler": added["handler"] / added["run_collector"]}
+    found = {"samples": samples, "medians": medians, "added_us": added, "ratios": ratios}
+    harness.write("capture", report | found)
