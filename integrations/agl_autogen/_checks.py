@@ -13,7 +13,7 @@ from agl_core.interfaces import AttemptRecord
 from agl_core.types import Finding, Severity, Span, SpanKind
 
 _FAILURES: Final = {
-    "loop": (
+    "autogen.loop": (
         "Event loop is closed",
         "the client's event loop is closed",
         (
@@ -21,7 +21,7 @@ _FAILURES: Final = {
             "make that function async instead of calling asyncio.run in it."
         ),
     ),
-    "runtime": (
+    "autogen.runtime": (
         "Request names no rollout and attempt",
         "a request did not say which rollout it belongs to",
         (
@@ -29,7 +29,7 @@ _FAILURES: Final = {
             "start() was called. Threads of your own need contextvars.copy_context().run."
         ),
     ),
-    "download": (
+    "autogen.download": (
         "openaipublic.blob.core.windows.net",
         "a token counter wanted to download its vocabulary",
         (
@@ -73,7 +73,7 @@ def _unsent(records: Sequence[AttemptRecord]) -> Finding:
         )
     unsent = max(answered - sent, 0)
     return _finding(
-        "unsent",
+        "autogen.unsent",
         "error" if unsent else "ok",
         f"Agents got {answered} answers of models, {unsent} of them without a request.",
         fix="Take ChatCompletionCache and ReplayChatCompletionClient out for training: what they "
@@ -87,7 +87,7 @@ def _tool_results(spans: Sequence[Span]) -> Finding:
     ended = [span for span in spans if span.attributes.get(RESPONSE) == _TOOL_SUMMARY]
     names = sorted({span.agent for span in ended if span.agent})
     return _finding(
-        "tool_results",
+        "autogen.tool_results",
         "warning" if ended else "ok",
         f"{len(ended)} turns of {', '.join(map(repr, names))} ended with a tool's result, which no "
         f"model of theirs has read."
@@ -109,7 +109,7 @@ def _thoughts(spans: Sequence[Span]) -> Finding:
         and _ASKED_FOR_TOOLS not in span.attributes.get(semconv.GEN_AI_RESPONSE_FINISH_REASONS, ())
     ]
     return _finding(
-        "thoughts",
+        "autogen.thoughts",
         "warning" if cut else "ok",
         f"AutoGen took the thoughts out of {len(cut)} answers; each later turn begins a new "
         f"trajectory."
@@ -134,7 +134,7 @@ def _selector(records: Sequence[AttemptRecord]) -> Finding:
         asked += len(calls)
     again = asked - runs
     return _finding(
-        "selector",
+        "autogen.selector",
         "warning" if again else "ok",
         f"The selector chose {runs} times and was asked again {again} times, because it did not "
         f"name exactly one agent.",
@@ -162,7 +162,7 @@ def _finding(
     check: str, severity: Severity, measured: str, *, fix: str, figures: dict[str, Any]
 ) -> Finding:
     return Finding(
-        check=f"{FRAMEWORK}.{check}",
+        check=check,
         severity=severity,
         measured=measured,
         fix="" if severity == "ok" else fix,
