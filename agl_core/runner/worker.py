@@ -21,6 +21,7 @@ from agl_core.runner.heartbeat import Flight, Heartbeats
 from agl_core.runner.ledger import Ledger, span_of
 from agl_core.runner.limits import Limits
 from agl_core.runner.options import RunnerOptions
+from agl_core.runner.overflow import reconsidered
 from agl_core.runner.process import gateway_environment
 from agl_core.runner.sealing import opened, sealed
 from agl_core.tracing import AttemptContext, Recorder, attach, bounded, origins_of
@@ -227,6 +228,7 @@ class Runner:
         attempt_id = flight.claim.attempt.id
         ending = await sealed(self._gateway, attempt_id, ending)
         spans = flight.recorder.drain()
+        ending = await reconsidered(self._store, flight.claim.attempt, ending, spans)
         self._ledger.count("dropped_span", flight.recorder.dropped)
         output, cut = bounded(ending.output, MAX_OUTPUT_CHARS)
         self._ledger.count("truncated_value", flight.recorder.truncated + cut)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -14,7 +14,6 @@ from agl_core.config import RolloutConfig
 from agl_core.errors import (
     CaptureError,
     ConfigError,
-    ContextOverflowError,
     RewardError,
     TrainingError,
 )
@@ -26,7 +25,7 @@ from agl_core.types import (
     Losses,
     TrajectoryGroup,
 )
-from agl_core.types.overflow import says_overflow
+from agl_core.types.overflow import none_fit, told_by_calls
 
 _log = logging.getLogger(__name__)
 
@@ -153,7 +152,7 @@ class GroupBuilder:
             return
         if adapted.overflowed:
             # The agent took the refusal for an answer; its trajectory would be empty.
-            self._fail(record, _overflow(adapted.overflowed), step, adapted=adapted)
+            self._fail(record, none_fit(adapted.overflowed), step, adapted=adapted)
             return
         step.adapted.append((record, adapted))
         step.scores.append(adapted.score)
@@ -234,32 +233,9 @@ def failure_of(record: AttemptRecord) -> Failure | None:
     if attempt.status is AttemptStatus.SUCCEEDED:
         return None
     if attempt.failure is not None:
-        return _told_by_calls(record, attempt.failure)
+        return told_by_calls(attempt.failure, (span.call for span in record.spans if span.call))
     kind = _KIND_OF_STATUS.get(attempt.status, FailureKind.LOST)
     return Failure(kind=kind, message=f"the attempt ended as {attempt.status.value}")
-
-
-def _told_by_calls(record: AttemptRecord, failure: Failure) -> Failure:
-    """The failure; an overflow where the last call was one, of which the exception kept no word."""
-    if failure.kind is not FailureKind.AGENT:
-        return failure
-    calls = [span.call for span in record.spans if span.call and not span.call.superseded]
-    last = max(calls, key=lambda call: call.ended_ns, default=None)
-    if last is None or last.complete or not says_overflow(last.error):
-        return failure
-    message = f"{last.error} (the agent raised: {failure.message})"
-    return msgspec.structs.replace(failure, kind=FailureKind.CONTEXT_OVERFLOW, message=message)
-
-
-def _overflow(agents: Mapping[str, str]) -> Failure:
-    agent, said = next(iter(agents.items()))
-    kind = ContextOverflowError
-    return Failure(
-        kind=FailureKind.CONTEXT_OVERFLOW,
-        message=f"No prompt of agent {agent!r} fit its model's context ({said}): cut its history "
-        f"with agl.PromptBudget, or raise the engine's max_model_len",
-        type=f"{kind.__module__}.{kind.__qualname__}",
-    )
 
 
 def _as_failed(record: AttemptRecord, failure: Failure) -> AttemptRecord:

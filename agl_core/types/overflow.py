@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import Final
+
+from msgspec.structs import replace
+
+from agl_core.errors import ContextOverflowError
+from agl_core.types.rollout import Failure, FailureKind
+from agl_core.types.span import ModelCall
 
 OVERFLOW: Final = "context_length_exceeded"
 """OpenAI's code for it."""
@@ -25,3 +32,39 @@ _WORDS: Final = re.compile(
 def says_overflow(text: str) -> bool:
     """Whether an error's text says that a prompt is longer than the model's context."""
     return _WORDS.search(text) is not None
+
+
+def overflowed(calls: Iterable[ModelCall]) -> dict[str, str]:
+    """Agents to be trained none of whose prompts fit, to what they were answered."""
+    answered: set[str] = set()
+    refused: dict[str, str] = {}
+    for call in calls:
+        if call.complete and not call.superseded:
+            answered.add(call.agent)
+        elif call.trainable and says_overflow(call.error):
+            refused.setdefault(call.agent, call.error)
+    return {agent: said for agent, said in refused.items() if agent not in answered}
+
+
+def none_fit(agents: Mapping[str, str]) -> Failure:
+    """The failure of an attempt that went on as if the refusal were an answer."""
+    agent, said = next(iter(agents.items()))
+    kind = ContextOverflowError
+    return Failure(
+        kind=FailureKind.CONTEXT_OVERFLOW,
+        message=f"No prompt of agent {agent!r} fit its model's context ({said}): cut its history "
+        f"with agl.PromptBudget, or raise the engine's max_model_len",
+        type=f"{kind.__module__}.{kind.__qualname__}",
+    )
+
+
+def told_by_calls(failure: Failure, calls: Iterable[ModelCall]) -> Failure:
+    """The agent's failure; an overflow where the last call was one of which it kept no word."""
+    if failure.kind is not FailureKind.AGENT:
+        return failure
+    told = (call for call in calls if not call.superseded)
+    last = max(told, key=lambda call: call.ended_ns, default=None)
+    if last is None or last.complete or not says_overflow(last.error):
+        return failure
+    message = f"{last.error} (the agent raised: {failure.message})"
+    return replace(failure, kind=FailureKind.CONTEXT_OVERFLOW, message=message)
