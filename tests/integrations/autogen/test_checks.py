@@ -122,7 +122,7 @@ def test_text_beside_a_call_of_tools_is_no_lost_thought():
 def test_a_shared_client_on_a_second_loop_words_it_so():
     loop = asyncio.new_event_loop()
     loop.close()
-    with pytest.raises(RuntimeError, match=_checks._FAILURES["loop"][0]):
+    with pytest.raises(RuntimeError, match=_checks._FAILURES["autogen.loop"][0]):
         loop.call_soon(print)
 
 
