@@ -10,6 +10,8 @@ from agl_core.interfaces import AttemptRecord
 from agl_core.types import Finding, Severity, Span, SpanKind
 from agl_openai_agents._shapes import FRAMEWORK, UNNAMED, UNTRACED
 
+_UNSERVED: Final = "unsupported_parameter: "
+"""How the record of a refused Responses request begins."""
 _CLOSED_LOOP: Final = "Event loop is closed"
 
 
@@ -24,6 +26,7 @@ def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]
     yield _nobody([span for record in records for span in record.spans if span.call is None])
     yield _unsent(spans)
     yield _failed_tools(spans)
+    yield from _unserved([record for record in records if any(map(_is_ours, record.spans))])
     yield from _closed_loop(records)
 
 
@@ -116,6 +119,22 @@ def _failed_tools(spans: Sequence[Span]) -> Finding:
         "the exception instead, so that the attempt fails and is not trained.",
         figures={"tools": failed},
     )
+
+
+def _unserved(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
+    """Conversations, stored prompts and hosted tools are OpenAI's own; nobody serves them here."""
+    calls = [span.call for record in records for span in record.spans if span.call is not None]
+    refused = [call.error for call in calls if call.error.startswith(_UNSERVED)]
+    if refused:
+        yield _finding(
+            "openai_agents.unserved",
+            "error",
+            f"{len(refused)} of {len(calls)} requests ask for what only OpenAI serves, and were "
+            f"refused: {refused[0].removeprefix(_UNSERVED)}",
+            fix="Keep conversations in a session, SQLiteSession('id'), instead of conversation_id "
+            "and previous_response_id, and give agents function tools instead of hosted ones.",
+            figures={"calls": len(refused)},
+        )
 
 
 def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 import msgspec
 import openai
 import pytest
-from agents import Runner, function_tool
+from agents import OpenAIResponsesModel, Runner, function_tool
 from agl_openai_agents._checks import pitfalls
 from agl_openai_agents._shapes import UNNAMED, UNTRACED
 
@@ -122,3 +122,15 @@ async def test_a_sound_program_is_left_alone(bench, agent):
 
     played = await bench.one(program)
     assert {each.severity for each in found(played.record).values()} == {"ok"}
+
+
+async def test_what_only_openai_serves_is_found(bench, agent):
+    async def program(job):
+        writer = agent(job, WRITER, model=OpenAIResponsesModel)
+        await Runner.run(writer, job.question, previous_response_id="resp_1")
+
+    played = await bench.one(program)
+    assert isinstance(played.error, openai.BadRequestError)
+    finding = found(played.record)["openai_agents.unserved"]
+    assert (finding.severity, finding.figures) == ("error", {"calls": 1})
+    assert "previous_response_id" in finding.measured
