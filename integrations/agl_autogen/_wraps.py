@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
 from agl_autogen._work import Watcher
-from agl_core.tracing.context import ScopeFrame
+from agl_core.tracing.context import ScopeFrame, active
 from agl_core.tracing.patch import Wrap
 
 Begin = Callable[..., Watcher | None]
@@ -37,35 +37,44 @@ def coroutine(begin: Begin) -> Wrap:
 
 
 def generator(begin: Begin) -> Wrap:
-    """Watch an async generator: what `begin` opens is current while its own body runs."""
+    """Watch an async generator: what `begin` opens is current while its own body runs.
+
+    Outside a rollout the caller gets the generator itself.
+    """
 
     def wrap(original: Callable[..., Any], live: Callable[[], bool]) -> Callable[..., Any]:
-        async def call(owner: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-            frame = ScopeFrame()
-            with frame.running():
-                watcher = begin(owner, *args, **kwargs) if live() else None
+        def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
             items = original(owner, *args, **kwargs)
-            try:
-                while True:
-                    with frame.running():
-                        item = await anext(items, _DONE)
-                        if item is _DONE:
-                            break
-                        if watcher is not None:
-                            watcher.saw(item)
-                    yield item
-            except BaseException as error:
-                with frame.running():
-                    if (close := getattr(items, "aclose", None)) is not None:
-                        await close()
-                    _end(watcher, error)
-                raise
-            with frame.running():
-                _end(watcher, None)
+            if not live() or active() is None:
+                return items
+            return _watched(items, lambda: begin(owner, *args, **kwargs))
 
         return call
 
     return wrap
+
+
+async def _watched(items: Any, begin: Callable[[], Watcher | None]) -> AsyncGenerator[Any, None]:
+    frame = ScopeFrame()
+    with frame.running():
+        watcher = begin()
+    try:
+        while True:
+            with frame.running():
+                item = await anext(items, _DONE)
+                if item is _DONE:
+                    break
+                if watcher is not None:
+                    watcher.saw(item)
+            yield item
+    except BaseException as error:
+        with frame.running():
+            if (close := getattr(items, "aclose", None)) is not None:
+                await close()
+            _end(watcher, error)
+        raise
+    with frame.running():
+        _end(watcher, None)
 
 
 def _end(watcher: Watcher | None, error: BaseException | None) -> None:
