@@ -10,6 +10,7 @@ import asyncio
 import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Final, cast
 from urllib.parse import urlsplit
 
@@ -178,9 +179,8 @@ class Connection(asyncio.Protocol):
         self._whole = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._transport is not None and not (
-            self._parser is not None and self._parser.should_keep_alive()
-        ):
+        kept = self._parser is not None and self._parser.should_keep_alive()
+        if self._transport is not None and not kept:
             self._transport.close()
         self._parser = None
         self._tell()
@@ -241,12 +241,9 @@ class PlainHttp:
         """
         request = self._head(path, len(body), headers) + body
         ends_at = asyncio.get_running_loop().time() + timeout_s
-        pooled = self._pooled()
-        if pooled is not None:
-            try:
+        if (pooled := self._pooled()) is not None:
+            with suppress(ConnectionLostError):
                 return await self._ask(pooled, request, ends_at)
-            except ConnectionLostError:
-                pass
         return await self._ask(await self._connect(ends_at), request, ends_at)
 
     def release(self, connection: Connection) -> None:
