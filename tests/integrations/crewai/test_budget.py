@@ -121,7 +121,7 @@ def test_outside_a_rollout_it_is_as_ever():
     listening.attach()
     assert _state() != before
     with pytest.raises(SystemExit):
-        agent_executor.handle_context_length(
+        lite_agent.handle_context_length(
             respect_context_window=False,
             printer=None,
             messages=[],
@@ -139,7 +139,7 @@ def test_a_version_that_leaves_otherwise_is_refused(monkeypatch):
     with pytest.raises(ConfigError, match=r"handle_context_length\(.*lite_agent.py"):
         CrewAIIntegration().attach()
     monkeypatch.undo()
-    assert _state()[1] is before
+    assert _state()[-1] is before
 
 
 def _state():
