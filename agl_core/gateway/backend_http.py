@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from typing import Any, Final
 
 import msgspec
 from aiohttp import (
@@ -16,13 +14,14 @@ from aiohttp import (
     ClientResponse,
     ClientSession,
     ClientTimeout,
+    DummyCookieJar,
     ServerDisconnectedError,
     TCPConnector,
 )
 
 from agl_core.errors import EngineError
 from agl_core.gateway.capture import error_text
-from agl_core.interfaces import BackendReply, Counted
+from agl_core.interfaces import Counted
 
 if sys.version_info >= (3, 11):
     from asyncio import timeout as time_limit
@@ -31,10 +30,6 @@ else:
         timeout as time_limit,  # pyright: ignore[reportUnknownVariableType]
     )
 
-if TYPE_CHECKING:
-    from agl_core.gateway.plain_http import PlainHttp
-
-_CHAT: Final = "/chat/completions"
 _CONNECT_S: Final = 30.0
 _IDLE_S: Final = 4.0
 """Seconds an idle connection is kept: less than the five after which uvicorn, and so vLLM, drops
@@ -42,15 +37,6 @@ it."""
 _REFUSALS: Final = (400, 422)
 _SERVER_ERROR: Final = 500
 _NOT_IMPLEMENTED: Final = 501
-
-
-def _is_plain(url: str) -> bool:
-    """No TLS, no password, nothing to be encoded; and httptools is there: not so on Windows."""
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname or parts.username is not None:
-        return False
-    sendable = url.isascii() and url.isprintable() and " " not in url
-    return sendable and find_spec("httptools") is not None
 
 
 class _Model(msgspec.Struct):
@@ -116,11 +102,8 @@ class HttpBackend:
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._opened: ClientSession | None = None
-        self._pool: PlainHttp | None = None
 
-    async def chat(
-        self, body: bytes, *, headers: Mapping[str, str], timeout_s: float
-    ) -> BackendReply:
+    async def chat(self, body: bytes, *, headers: Mapping[str, str], timeout_s: float) -> HttpReply:
         """Send one request body as it stands.
 
         A connection that is dead before an answer has begun is replaced once: a pooled one may have
@@ -129,18 +112,15 @@ class HttpBackend:
         Raises:
             EngineError: the endpoint cannot be reached or did not answer in time.
         """
-        url = self.base_url + _CHAT
+        url = self.base_url + "/chat/completions"
+        ends_at = asyncio.get_running_loop().time() + timeout_s
         try:
-            if (plain := self._plain()) is not None:
-                sent = {**headers, **self._headers}
-                return await plain.post(_CHAT, body, headers=sent, timeout_s=timeout_s)
-            ends_at = asyncio.get_running_loop().time() + timeout_s
             # The session's own limit on a whole request is several times as dear.
             async with time_limit(timeout_s):
                 response = await self._post(url, body, {**headers, **self._headers})
         except asyncio.TimeoutError as error:
             raise EngineError(f"{url} did not answer within {timeout_s:.1f} s") from error
-        except (ClientError, OSError, ValueError) as error:
+        except (ClientError, OSError) as error:
             raise EngineError(
                 f"Cannot reach {url}: {error or type(error).__name__}. Check that the server runs "
                 f"and that base_url is right"
@@ -224,23 +204,17 @@ class HttpBackend:
     async def close(self) -> None:
         """Close all connections; idempotent."""
         session, self._opened = self._opened, None
-        pool, self._pool = self._pool, None
         if session is not None:
             await session.close()
-        if pool is not None:
-            pool.close()
-
-    def _plain(self) -> PlainHttp | None:
-        """The connections of model calls; None where they need what only aiohttp has."""
-        if self._pool is None and _is_plain(self.base_url):
-            from agl_core.gateway.plain_http import PlainHttp  # noqa: PLC0415
-
-            self._pool = PlainHttp(self.base_url, connect_s=_CONNECT_S, idle_s=_IDLE_S)
-        return self._pool
 
     def _session(self) -> ClientSession:
         if self._opened is None:
             connector = TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=_IDLE_S)
             timeout = ClientTimeout(total=None, sock_connect=_CONNECT_S)
-            self._opened = ClientSession(connector=connector, timeout=timeout, read_bufsize=2**20)
+            self._opened = ClientSession(
+                connector=connector,
+                timeout=timeout,
+                read_bufsize=2**20,
+                cookie_jar=DummyCookieJar(),  # an engine's cookies are no agent's
+            )
         return self._opened
