@@ -228,7 +228,8 @@ class SqlRecords:
     def spans(self, rollout_ids: Sequence[str], attempt_id: str | None) -> Iterator[list[bytes]]:
         found: dict[str | bytes, dict[int, list[bytes]]] = {}
         one = "" if attempt_id is None else "AND attempts.id = ?"
-        for marks, piece in _chunks(rollout_ids):
+        wanted = sorted(set(rollout_ids))
+        for marks, piece in _chunks(wanted):
             rows = self._sql.execute(
                 "SELECT rollouts.id, attempts.number, spans.body FROM rollouts "
                 "JOIN attempts ON attempts.rollout = rollouts.number "
@@ -238,7 +239,7 @@ class SqlRecords:
             )
             for rollout, number, body in rows:
                 found.setdefault(rollout, {}).setdefault(number, []).append(body)
-        for rollout_id in sorted(set(rollout_ids)):
+        for rollout_id in wanted:
             attempts = found.get(key(rollout_id), {})
             yield from (attempts[number] for number in sorted(attempts))
 

@@ -101,3 +101,11 @@ async def test_ten_megabytes_in_every_field(store):
     assert (ended.task.input, ended.attempt.output) == (large, large)
     assert ended.attempt.failure == failure
     assert await store.spans([claim.rollout.id]) == [one]
+
+
+async def test_a_rollout_that_is_named_again_has_its_spans_once(store):
+    claim = await begin(store)
+    await store.add_spans([span(claim)])
+    between = [f"other {n}" for n in range(600)]
+    found = await store.spans([claim.rollout.id, *between, claim.rollout.id])
+    assert len(found) == 1
