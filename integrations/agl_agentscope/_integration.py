@@ -1,0 +1,59 @@
+"""AgentScope, attached to the process; its version decides how."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Final, Protocol
+
+import agentscope as _agentscope  # noqa: F401  # pyright: ignore[reportUnusedImport]  says when it is missing
+
+from agl_agentscope._pieces import FRAMEWORK
+from agl_core.errors import ConfigError
+from agl_core.types import Scope
+
+_MIDDLEWARE_SINCE: Final = 2
+"""Major version that has middleware instead of hooks."""
+
+
+class _Way(Protocol):
+    """How one version is attached."""
+
+    def attach(self) -> None: ...
+    def detach(self) -> None: ...
+
+
+class AgentScopeIntegration:
+    """AgentScope, attached to the process."""
+
+    name = FRAMEWORK
+
+    def __init__(self) -> None:
+        self._way = _way()
+
+    def attach(self) -> None:
+        """Record what agents do; README.md lists what is wrapped for that.
+
+        Raises:
+            ConfigError: a function of the framework is not what this was written for.
+        """
+        self._way.attach()
+
+    def detach(self) -> None:
+        """Put the original functions back."""
+        self._way.detach()
+
+    def identity(self) -> Scope | None:
+        """No opinion: the scope is current where a call is made, in every step of a stream."""
+        return None
+
+
+def _way() -> _Way:
+    found = version("agentscope")
+    if int(found.partition(".")[0]) < _MIDDLEWARE_SINCE:
+        raise ConfigError(
+            f"agentscope {found} has no middleware, by which its agents are told apart: "
+            f"pip install 'agl-core[agentscope]'"
+        )
+    from agl_agentscope._v2.attached import MiddlewareOfAll  # noqa: PLC0415  needs that version
+
+    return MiddlewareOfAll()

@@ -1,0 +1,97 @@
+"""Agents that are used in a way that mixes what they remember: noticed, said once, marked."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from agl_core.tracing import AttemptContext, guarded
+
+_log = logging.getLogger(__name__)
+SHARED: Final = "agl.agentscope.shared"
+"""On the span of a reply: ``concurrent`` or ``carried``, see `_WHY`."""
+CLOCK: Final = "agl.agentscope.clock"
+"""On the span of a reply: True where the time of day is written into the prompt."""
+
+_WHY: Final = {
+    "concurrent": "answers twice at the same time, and both replies write into one memory",
+    "carried": "was used in another rollout before, and remembers it",
+}
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one agent object."""
+
+    open: int = 0
+    attempt: str = ""
+    run_id: str = ""
+    said: set[str] = field(default_factory=set[str])
+
+
+class Usage:
+    """Who replies, in which attempt; agents are forgotten with their objects."""
+
+    def __init__(self) -> None:
+        self._agents: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
+        self._lock = Lock()
+
+    @guarded("agentscope")
+    def enter(self, agent: Any, context: AttemptContext, *, remembers: bool) -> str:
+        """An agent begins to reply.
+
+        Returns:
+            What is wrong with that, a key of `_WHY`; empty where nothing is.
+        """
+        attempt = f"{context.rollout.id}/{context.attempt.id}"
+        with self._lock:
+            known = self._agents.setdefault(agent, _Known())
+            wrong = "concurrent" if known.open else ""
+            if remembers and known.attempt not in ("", attempt):
+                wrong = wrong or "carried"
+            known.open += 1
+            known.attempt = attempt
+        if wrong:
+            self._say(
+                known, wrong, f"Agent {agent.name!r} {_WHY[wrong]}: make one for each rollout"
+            )
+        return wrong
+
+    @guarded("agentscope")
+    def leave(self, agent: Any) -> None:
+        """The agent has replied."""
+        with self._lock:
+            self._agents[agent].open -= 1
+
+    @guarded("agentscope")
+    def warn_of_clock(self, agent: Any, fix: str) -> None:
+        """Say that prompts change with the time of day."""
+        known = self._agents[agent]
+        self._say(
+            known,
+            "clock",
+            f"Agent {agent.name!r} is told the time of day in its prompt, so that no rollout can be "
+            f"repeated: {fix}",
+        )
+
+    def began(self, agent: Any, run_id: str) -> None:
+        """Keep the id of the agent's run, for replies that go on with it."""
+        with self._lock:
+            self._agents[agent].run_id = run_id
+
+    def run_id(self, agent: Any, context: AttemptContext) -> str | None:
+        """Id of the last run of the agent in this attempt."""
+        known = self._agents.get(agent)
+        if known is None or known.attempt != f"{context.rollout.id}/{context.attempt.id}":
+            return None
+        return known.run_id or None
+
+    def _say(self, known: _Known, what: str, text: str) -> None:
+        with self._lock:
+            fresh = what not in known.said
+            known.said.add(what)
+        if fresh:
+            _log.warning("%s", text)

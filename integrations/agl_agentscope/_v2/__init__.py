@@ -1,0 +1,1 @@
+"""AgentScope 2: agents through their middleware."""

@@ -1,0 +1,94 @@
+"""Zero-code mode: every agent that replies is given the middleware while agl is attached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+from weakref import WeakSet
+
+import agentscope
+from agentscope.agent import Agent
+
+from agl_agentscope._pieces import FRAMEWORK
+from agl_agentscope._v2.middleware import AglMiddleware
+from agl_core.errors import ConfigError
+from agl_core.tracing import active, guarded
+from agl_core.tracing.patch import Patch
+
+_LISTS: Final = (
+    "_reply_middlewares",
+    "_acting_middlewares",
+    "_model_call_middlewares",
+    "_compress_context_middlewares",
+)
+"""Where an agent keeps its middleware, one list per hook; there is no public way to add any."""
+
+
+class MiddlewareOfAll:
+    """Hands one `AglMiddleware` to every agent that has none, also to those made before."""
+
+    def __init__(self) -> None:
+        self._patches: list[Patch] = []
+        self._given: WeakSet[Agent] = WeakSet()
+        self._ours = AglMiddleware(lambda: bool(self._patches))
+
+    def attach(self) -> None:
+        """Watch the two public functions by which agents reply.
+
+        Raises:
+            ConfigError: agents of this version reply otherwise.
+        """
+        if self._patches:
+            return
+        patches = [
+            Patch(agentscope, Agent, "reply", self._awaited, parameters=("inputs",)),
+            Patch(agentscope, Agent, "reply_stream", self._streamed, parameters=("inputs",)),
+        ]
+        for patch in patches:
+            patch.install()
+        self._patches = patches
+
+    def detach(self) -> None:
+        """Put the original functions back, and take the middleware from agents."""
+        while self._patches:
+            self._patches.pop().remove()
+        for agent in tuple(self._given):
+            for name in _LISTS:
+                kept = [each for each in getattr(agent, name) if each is not self._ours]
+                setattr(agent, name, kept)
+        self._given.clear()
+
+    def _awaited(
+        self, original: Callable[..., Any], live: Callable[[], bool]
+    ) -> Callable[..., Any]:
+        async def reply(agent: Agent, *args: Any, **kwargs: Any) -> Any:
+            if live():
+                self._give(agent)
+            return await original(agent, *args, **kwargs)
+
+        return reply
+
+    def _streamed(
+        self, original: Callable[..., Any], live: Callable[[], bool]
+    ) -> Callable[..., Any]:
+        def reply_stream(agent: Agent, *args: Any, **kwargs: Any) -> Any:
+            if live():
+                self._give(agent)
+            return original(agent, *args, **kwargs)
+
+        return reply_stream
+
+    @guarded(FRAMEWORK)
+    def _give(self, agent: Agent) -> None:
+        if active() is None or agent in self._given:
+            return
+        lists: list[Any] = [getattr(agent, name, None) for name in _LISTS]
+        if not all(isinstance(each, list) for each in lists):
+            raise ConfigError(
+                f"agentscope {agentscope.__version__} keeps its middleware in other places than "
+                f"{', '.join(_LISTS)}: give agents AglMiddleware() yourself"
+            )
+        self._given.add(agent)
+        for each in lists:
+            if not any(isinstance(one, AglMiddleware) for one in each):
+                each.append(self._ours)

@@ -1,0 +1,237 @@
+"""AgentScope's middleware, turned into spans and scopes.
+
+`AglMiddleware` holds nothing but what it needs to warn of agents that are used wrongly, so one
+object serves any number of agents, rollouts, threads and tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+from agentscope.agent import Agent
+from agentscope.event import RequireExternalExecutionEvent
+from agentscope.middleware import MiddlewareBase
+from agentscope.model import ChatResponse
+from agentscope.tool import ToolResponse
+
+from agl_agentscope._pieces import (
+    CONTEXT,
+    FRAMEWORK,
+    SUMMARIZER,
+    Opening,
+    Piece,
+    is_seen,
+    open_piece,
+    speaker,
+)
+from agl_agentscope._usage import CLOCK, SHARED, Usage
+from agl_agentscope._v2 import told
+from agl_agentscope._v2.thinking import split
+from agl_core import semconv
+from agl_core.tracing import active, close_scope, current_scope, guarded, open_scope
+from agl_core.types import SpanKind
+from agl_core.types.ids import new_id
+
+Next = Callable[..., Any]
+_FAILED: Final = "error"
+"""State of a tool's result that holds the words of an exception."""
+
+
+class AglMiddleware(MiddlewareBase):
+    """Records what an agent does, and tells its requests who speaks.
+
+    Outside a rollout it does nothing, so it may stay in production. Give it last: only what lies
+    inside of it is the agent's own model call.
+    """
+
+    def __init__(self, live: Callable[[], bool] = lambda: True) -> None:
+        """One that records while `live` says so."""
+        self._live = live
+        self._usage = Usage()
+
+    async def on_reply(
+        self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Next
+    ) -> AsyncGenerator[Any, None]:
+        """Go around one reply of an agent; the framework's signature."""
+        piece = self._open_reply(agent, input_kwargs)
+        items = next_handler(**input_kwargs)
+        if piece is None:
+            async for item in items:
+                yield item
+            return
+        seen = piece.through(items, lambda event: _see_event(agent, event))
+        try:
+            async with aclosing(seen):
+                async for item in seen:
+                    yield item
+        finally:
+            self._usage.leave(agent)
+
+    async def on_model_call(
+        self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Next
+    ) -> ChatResponse | AsyncGenerator[ChatResponse, None]:
+        """Go around one call of an agent's model; the framework's signature."""
+        piece = self._open_call(agent, input_kwargs)
+        if piece is None:
+            return await next_handler(**input_kwargs)
+        answer: Any = await piece.run(lambda: next_handler(**input_kwargs))
+        if not isinstance(answer, ChatResponse):
+            stream: AsyncGenerator[ChatResponse, None] = answer
+            return split(piece.through(stream, lambda chunk: _see_chunk(piece, chunk)))
+        piece.tell(told.answer(answer))
+        piece.end()
+        return split(answer)
+
+    async def on_acting(
+        self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Next
+    ) -> AsyncGenerator[Any, None]:
+        """Go around one use of a tool; the framework's signature."""
+        piece = self._open_tool(agent, input_kwargs)
+        items = next_handler(**input_kwargs)
+        if piece is None:
+            async for item in items:
+                yield item
+            return
+        async with aclosing(piece.through(items, lambda chunk: _see_result(piece, chunk))) as seen:
+            async for item in seen:
+                yield item
+
+    async def on_compress_context(
+        self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Next
+    ) -> None:
+        """Let what summarises an agent's context speak for itself; the framework's signature."""
+        del agent
+        if not self._live() or active() is None:
+            await next_handler(**input_kwargs)
+            return
+        await _as_summarizer(lambda: next_handler(**input_kwargs))
+
+    @guarded(FRAMEWORK)
+    def _open_reply(self, agent: Agent, given: Mapping[str, Any]) -> Piece | None:
+        context = active() if self._live() else None
+        key = ("reply", id(agent))
+        if context is None or is_seen(key):
+            return None
+        around = current_scope()
+        name: str | None = agent.name or (around.agent if around is not None else None)
+        same = around is not None and around.agent == name
+        run_id = around.agent_run_id if around is not None and same else None
+        if isinstance(given.get("inputs"), told.RESUMING):
+            run_id = self._usage.run_id(agent, context) or run_id
+        clock = agent.injection_config.inject_runtime_state
+        shared = self._usage.enter(agent, context, remembers=bool(agent.state.context))
+        if clock:
+            self._usage.warn_of_clock(
+                agent, "give Agent(injection_config=InjectionConfig(inject_runtime_state=False))"
+            )
+        piece = open_piece(
+            context,
+            Opening(
+                kind=SpanKind.AGENT if name else SpanKind.OPERATION,
+                scope="agent",
+                name=name or "unnamed agent",
+                agent=name,
+                agent_run_id=run_id,
+                trainable=around is None or around.trainable,
+                inside=CONTEXT if name else None,
+                key=key,
+                attributes={
+                    **({SHARED: shared} if shared else {}),
+                    **({CLOCK: True} if clock else {}),
+                },
+            ),
+        )
+        self._usage.began(agent, piece.agent_run_id)
+        return piece
+
+    @guarded(FRAMEWORK)
+    def _open_call(self, agent: Agent, given: Mapping[str, Any]) -> Piece | None:
+        context = active() if self._live() else None
+        key = ("call", id(agent))
+        if context is None or is_seen(key):
+            return None
+        asks, model = speaker(), str(given["current_model"].model)
+        return open_piece(
+            context,
+            Opening(
+                kind=SpanKind.LLM,
+                scope="call",
+                name=model,
+                agent=asks.opening.agent if asks else None,
+                agent_run_id=asks.agent_run_id if asks else None,
+                trainable=asks.opening.trainable if asks else True,
+                key=key,
+                attributes={
+                    semconv.GEN_AI_OPERATION_NAME: "chat",
+                    semconv.GEN_AI_REQUEST_MODEL: model,
+                },
+            ),
+        )
+
+    @guarded(FRAMEWORK)
+    def _open_tool(self, agent: Agent, given: Mapping[str, Any]) -> Piece | None:
+        context, call = active() if self._live() else None, given["tool_call"]
+        key = ("tool", id(agent), call.id)
+        if context is None or is_seen(key):
+            return None
+        asks = speaker()
+        return open_piece(
+            context,
+            Opening(
+                kind=SpanKind.TOOL,
+                scope="tool",
+                name=call.name,
+                agent=asks.opening.agent if asks else None,
+                agent_run_id=asks.agent_run_id if asks else None,
+                key=key,
+                attributes={
+                    semconv.GEN_AI_TOOL_NAME: call.name,
+                    semconv.GEN_AI_TOOL_CALL_ID: call.id,
+                    semconv.GEN_AI_TOOL_ARGUMENTS: told.arguments(call.input),
+                },
+            ),
+        )
+
+
+async def _as_summarizer(step: Callable[[], Awaitable[None]]) -> None:
+    """The summarizer's requests hang under the reply, and are nobody's who can be trained."""
+    around = current_scope()
+    scope = open_scope(
+        "agent",
+        span_id=around.span_id if around is not None else "",
+        agent=SUMMARIZER,
+        agent_run_id=new_id("span"),
+        trainable=False,
+    )
+    try:
+        await step()
+    finally:
+        close_scope(scope)
+
+
+def _see_chunk(piece: Piece, chunk: ChatResponse) -> None:
+    if chunk.is_last:
+        piece.tell(told.answer(chunk))
+
+
+@guarded(FRAMEWORK)
+def _see_result(piece: Piece, chunk: object) -> None:
+    if not isinstance(chunk, ToolResponse):
+        return
+    response: Any = chunk
+    result = told.result(response.content)
+    piece.tell({semconv.GEN_AI_TOOL_RESULT: result})
+    if str(response.state) == _FAILED:
+        piece.end(failed=str(result))
+
+
+@guarded(FRAMEWORK)
+def _see_event(agent: Agent, event: Any) -> None:
+    """The leader of a team hands tasks to its members as calls of an external tool."""
+    context = active()
+    if context is None or not isinstance(event, RequireExternalExecutionEvent):
+        return
+    for call in event.tool_calls:
+        told.handoff(context, agent.name, call)

@@ -1,0 +1,82 @@
+"""What the framework's own objects say, as attributes of spans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, cast
+
+from agentscope.event import (
+    ExternalExecutionResultEvent,
+    UserConfirmResultEvent,
+    UserInterruptEvent,
+)
+from agentscope.message import TextBlock
+from agentscope.model import ChatResponse
+from pydantic import BaseModel
+
+from agl_agentscope._pieces import FRAMEWORK, speaker
+from agl_core import semconv
+from agl_core.tracing import AttemptContext
+from agl_core.types import SpanKind
+
+RESUMING: Final = (UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEvent)
+"""Inputs with which an agent goes on with the reply before."""
+HANDOFF: Final = "handoff"
+"""Name of a message span that says who hands a task to whom."""
+_ASSIGN: Final = "TeamAssign"
+"""The tool by which the leader of a `TeamPipeline` gives a task to a member."""
+
+
+def answer(response: ChatResponse) -> Mapping[str, Any]:
+    """Id and usage of a model's answer."""
+    usage = response.usage
+    return {
+        semconv.GEN_AI_RESPONSE_ID: response.id,
+        **(
+            {
+                semconv.GEN_AI_USAGE_INPUT_TOKENS: usage.input_tokens,
+                semconv.GEN_AI_USAGE_OUTPUT_TOKENS: usage.output_tokens,
+            }
+            if usage is not None
+            else {}
+        ),
+    }
+
+
+def arguments(given: str) -> Any:
+    """A tool's arguments as the model gave them: parsed where they are JSON, else the text."""
+    with suppress(ValueError):
+        return json.loads(given)
+    return given
+
+
+def result(content: Any) -> Any:
+    """A tool's result: text where that is all of it, the framework's own form elsewhere."""
+    if not isinstance(content, Sequence) or isinstance(content, str):
+        return content
+    blocks = cast("Sequence[Any]", content)
+    if blocks and all(isinstance(block, TextBlock) for block in blocks):
+        return "".join(block.text for block in blocks)
+    return [block.model_dump() if isinstance(block, BaseModel) else block for block in blocks]
+
+
+def handoff(context: AttemptContext, source: str, call: Any) -> None:
+    """Record that a task was handed to a member of the agent's team."""
+    given = arguments(call.input)
+    if call.name != _ASSIGN or not isinstance(given, Mapping):
+        return
+    asks = speaker()
+    span = context.recorder.start(
+        SpanKind.MESSAGE,
+        HANDOFF,
+        agent=source,
+        agent_run_id=asks.agent_run_id if asks is not None else None,
+        attributes={
+            semconv.AGL_FRAMEWORK: FRAMEWORK,
+            semconv.AGL_HANDOFF_FROM: source,
+            semconv.AGL_HANDOFF_TO: cast("Mapping[str, Any]", given).get("member"),
+        },
+    )
+    context.recorder.end(span)

@@ -1,0 +1,16 @@
+"""What agl-core is told about this integration; nothing here imports the framework."""
+
+from __future__ import annotations
+
+from agl_core.interfaces import Register
+from agl_core.plugins.specs import hookimpl
+
+
+@hookimpl
+def agl_register_integrations(register: Register) -> None:
+    register(
+        "agentscope",
+        "agl_agentscope._integration:AgentScopeIntegration",
+        extra="agentscope",
+        summary="AgentScope: agents by their name, thinking told apart from text",
+    )
