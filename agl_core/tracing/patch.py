@@ -48,6 +48,7 @@ class Patch:
         self._owner = owner
         self._name = name
         self._original = inspect.getattr_static(owner, name)
+        self._inherited = name not in vars(owner)
         self._live = False
         function = getattr(owner, name)
         if parameters is not None:
@@ -61,7 +62,11 @@ class Patch:
 
     def remove(self) -> None:
         self._live = False
-        if inspect.getattr_static(self._owner, self._name) is self._wrapper:
+        if inspect.getattr_static(self._owner, self._name) is not self._wrapper:
+            return
+        if self._inherited:
+            delattr(self._owner, self._name)
+        else:
             setattr(self._owner, self._name, self._original)
 
 

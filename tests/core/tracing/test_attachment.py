@@ -161,6 +161,17 @@ def test_a_patch_of_any_function_names_the_parameters_it_needs():
     assert Speaker.say is original
 
 
+def test_a_patch_of_an_inherited_function_leaves_nothing_behind():
+    class Guest(Speaker):
+        pass
+
+    patch = Patch(Library(), Guest, "say", lambda original, _: original, parameters=None)
+    patch.install()
+    assert "say" in vars(Guest)
+    patch.remove()
+    assert "say" not in vars(Guest)
+
+
 def run_python(code, env, *flags):
     return subprocess.run(
         [sys.executable, *flags, "-c", textwrap.dedent(code)],
