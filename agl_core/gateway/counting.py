@@ -82,7 +82,7 @@ def _read(body: bytes) -> _Prompt:
             return _prompts.decode(body)
         except msgspec.DecodeError:
             return _prompts.decode(mended(body))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(400, "invalid_body", f"Request body is no prompt: {error}") from error
 
 

@@ -67,14 +67,14 @@ class RewardIngest:
         try:
             self._attempts.admit(identity)
         except Problem as problem:
-            if problem.status != _ENDED or not await self._late(span):
+            if problem.status != _ENDED:
                 self._losses.add("late_reward")
                 raise
-        else:
-            await self._keep(span)
+        await self._keep(span)
         await asgi.respond(send, 200, msgspec.json.encode({"id": span.id}))
 
     async def _keep(self, span: Span) -> None:
+        """Have the store take it, which it does within the run's grace after the attempt, too."""
         try:
             ingest = await self._store.add_spans([span])
         except StoreError as error:
@@ -82,21 +82,14 @@ class RewardIngest:
             raise Problem(503, "store_unavailable", message, retry=True) from error
         if ingest.late:
             self._losses.add("late_reward")
-            message = f"Attempt {span.attempt_id!r} ended while the reward was on its way"
+            message = f"Attempt {span.attempt_id!r} has ended: no reward is taken for it any more"
             raise Problem(_ENDED, "attempt_sealed", message)
-
-    async def _late(self, span: Span) -> bool:
-        """Whether the store takes a reward of an attempt that has ended here."""
-        try:
-            return not (await self._store.add_spans([span])).late
-        except StoreError:
-            return False
 
 
 def _read(body: bytes) -> _Given:
     try:
         return msgspec.json.decode(body, type=_Given)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         message = f'Request body is no reward ({error}): send {{"value": 1.0}}'
         raise Problem(400, "invalid_body", message) from error
 

@@ -109,7 +109,7 @@ class ChatRequest:
                 self._read(body)
             except msgspec.DecodeError:
                 self._read(mended(body))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Problem(
                 400, "invalid_body", f"Request body is no chat request: {error}"
             ) from error

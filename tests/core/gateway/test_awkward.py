@@ -85,3 +85,14 @@ async def test_a_call_during_which_the_clock_went_back_takes_no_negative_time(
     await world.ask(attempt)
     (call,) = await world.calls(attempt)
     assert call.ended_ns == call.started_ns
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/responses", "/tokenize"])
+async def test_what_is_nested_too_deep_to_be_read_is_refused(world: Any, path: str) -> None:
+    attempt = await world.attempt()
+    deep = b'{"messages": [{"role": ' + b"[" * 60_000
+    async with world.session.post(
+        world.gateway.url + "/v1" + path, data=deep, headers=world.headers(attempt)
+    ) as answer:
+        assert answer.status == 400, await answer.text()
+        assert (await answer.json())["error"]["code"] == "invalid_body"

@@ -85,6 +85,7 @@ async def test_a_reward_that_is_sent_again_under_its_id_counts_once(world: Any) 
         ({}, "invalid_body", "value"),
         ({"value": 1, "score": 2}, "invalid_body", "score"),
         ({"value": 1, "choice": "a"}, "invalid_body", "choice"),
+        (b'{"value": ' + b"[" * 60_000, "invalid_body", "recursion"),
         (b'{"value": 1e999}', None, "finite|range"),
         (b'{"value": 1' + b"0" * 400 + b"}", None, "finite|range"),
         ({"value": None}, "invalid_reward", "value: None .* finite number"),
@@ -164,10 +165,13 @@ async def test_an_attempt_that_the_store_ended_takes_no_reward(world: Any) -> No
     assert world.gateway.losses.counts == {"late_reward": 1}
 
 
+@pytest.mark.parametrize("ended", [False, True])
 async def test_without_a_store_the_sender_is_told_to_try_again(
-    world: Any, monkeypatch: pytest.MonkeyPatch
+    world: Any, monkeypatch: pytest.MonkeyPatch, ended: bool
 ) -> None:
-    attempt = await world.attempt()
+    attempt = await world.attempt(limits=Limits(timeout_s=60.0, reward_grace_s=600.0))
+    if ended:
+        await finish(world, attempt)
 
     async def broken(spans: Any) -> None:
         raise StoreError("the disk is full")
@@ -176,7 +180,9 @@ async def test_without_a_store_the_sender_is_told_to_try_again(
     status, told = await send(world, attempt, {"value": 1})
     assert (status, told["error"]["code"]) == (503, "store_unavailable")
     assert "the disk is full" in told["error"]["message"]
+    assert world.gateway.losses.counts == {}
     monkeypatch.undo()
+    assert (await send(world, attempt, {"value": 1}))[0] == 200
 
 
 async def test_a_restarted_gateway_does_not_know(make_world: Any) -> None:
