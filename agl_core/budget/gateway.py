@@ -58,7 +58,9 @@ def count(
         EngineError: the gateway or its backend does not answer.
     """
     _refuse_on_loop()
-    asked = {"model": context.llm.model, "messages": list(messages), "tools": list(tools)}
+    asked: dict[str, Any] = {"model": context.llm.model, "messages": list(messages)}
+    if tools:  # some chat templates write a preamble for an empty list too
+        asked["tools"] = list(tools)
     url = urlsplit(context.llm.base_url)
     path = url.path.rstrip("/") + PATH
     seconds = min(context.seconds_left(), _TIMEOUT_S)
@@ -87,7 +89,7 @@ def _read(status: int, body: bytes, agent: str) -> Counted | None:
             given = msgspec.json.decode(body, type=CountAnswer)
             return Counted(given.count, given.max_model_len)
         refusal = msgspec.json.decode(body, type=_Refusal).error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise EngineError(f"The gateway answered no count but {body[:200]!r}") from error
     if status == _BAD_REQUEST and refusal.code == REFUSED:
         return None

@@ -35,8 +35,8 @@ _IDLE_S: Final = 4.0
 """Seconds an idle connection is kept: less than the five after which uvicorn, and so vLLM, drops
 it."""
 _REFUSALS: Final = (400, 422)
-_SERVER_ERROR: Final = 500
-_NOT_IMPLEMENTED: Final = 501
+_NOT_SERVED: Final = (404, 405, 501)
+_ERROR: Final = 400
 
 
 class _Model(msgspec.Struct):
@@ -171,11 +171,11 @@ class HttpBackend:
             ) from error
         try:
             answer = msgspec.json.decode(content)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             answer = content[:200].decode("utf-8", "replace")
         if status in _REFUSALS:
             raise ValueError(f"HTTP {status}: {error_text(answer)}")
-        if status >= _SERVER_ERROR and status != _NOT_IMPLEMENTED:
+        if status >= _ERROR and status not in _NOT_SERVED:
             raise EngineError(f"{url} did not count a prompt: HTTP {status}: {error_text(answer)}")
         try:
             counted = msgspec.convert(answer, _Count)

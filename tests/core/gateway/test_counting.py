@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from typing import Any
 
@@ -13,6 +14,8 @@ from agl_core.errors import ConfigError, ContextOverflowError, DeadlineError, En
 from agl_core.gateway.backend_http import HttpBackend
 from agl_core.gateway.backend_server import BackendServer
 from agl_core.interfaces import Counted
+from agl_core.serving import asgi
+from agl_core.serving.server import GuestServer, address_of, bind
 from agl_core.testing.fake_openai import FakeOpenAI, FakeOptions
 from agl_core.tracing import AttemptContext, Recorder, agent_scope, enter, origins_of
 from agl_core.types import LLM, Resources
@@ -231,6 +234,48 @@ async def test_a_server_without_tokenize_counts_nothing() -> None:
     with pytest.raises(EngineError, match="did not count"):
         await backend.count_tokens(b"{}")
     await backend.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "expected"),
+    [
+        (405, b"no", None),
+        (501, b"{}", None),
+        (200, b'{"tokens": []}', None),
+        (200, b'{"count": "\xff"}', None),
+        (401, b'{"error": {"message": "no key"}}', "HTTP 401: no key"),
+        (429, b"slow down", "HTTP 429: slow down"),
+    ],
+)
+async def test_only_a_server_that_does_not_know_the_way_cannot_count(
+    status: int, content: bytes, expected: str | None
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await asgi.read_body(receive)
+        await asgi.respond(send, status, content)
+
+    listener = bind("127.0.0.1", 0)
+    url = address_of(listener)
+    server = GuestServer(app)
+    await server.start(listener)
+    backend = HttpBackend(url + "/v1")
+    if expected is None:
+        assert await backend.count_tokens(b"{}") is None
+    else:
+        with pytest.raises(EngineError, match=expected):
+            await backend.count_tokens(b"{}")
+    await backend.close()
+    await server.stop()
+
+
+async def test_where_no_tools_are_offered_none_are_counted(inside: Any) -> None:
+    world, _, context = await inside()
+    world.backend = counter = Counter(Counted(1))
+    await world.route("trained", ("writer",), trainable=True)
+    with enter(context):
+        await PromptBudget(3, agent="writer").afit(turns(1))
+        await PromptBudget(3, agent="writer").afit(turns(1), tools=TOOLS)
+    assert ["tools" in json.loads(body) for body in counter.bodies] == [False, True]
 
 
 async def test_a_prompt_that_the_template_refuses_is_left_to_the_model_to_refuse(
