@@ -120,7 +120,7 @@ def _code(error: BaseException, answer: str) -> str | None:
     if code is not None:
         return code
     if body is None:
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             body = json.loads(answer)
     inner: Any = body.get("error", body) if isinstance(body, Mapping) else None  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
     found: Any = (
@@ -141,10 +141,10 @@ def _origin(error: BaseException) -> str:
 
 
 def _attribute(owner: Any, name: str, kind: type[Any]) -> Any:
-    """An attribute of the expected type; properties of client errors may raise RuntimeError."""
+    """An attribute of the expected type; properties of client errors raise whatever they like."""
     try:
         value = getattr(owner, name, None)
-    except RuntimeError:
+    except Exception:  # noqa: BLE001  such as an answer that was never read, or no longer can be
         return None
     return value if isinstance(value, kind) and not isinstance(value, bool) else None
 

@@ -108,6 +108,19 @@ def test_what_a_plain_client_was_answered_lies_in_its_response():
     assert kind(status_error(502, ["no object"])) is FailureKind.ENGINE
 
 
+def test_an_answer_that_cannot_be_read_hides_no_failure():
+    class Streamed:
+        status_code = 502
+
+        @property
+        def text(self):
+            raise OSError("the connection was closed")
+
+    assert kind(ClientError("bad gateway", response=Streamed())) is FailureKind.ENGINE
+    nested = httpx.Response(400, content=b"[" * 60_000)
+    assert kind(ClientError("refused", response=nested)) is FailureKind.AGENT
+
+
 @pytest.mark.parametrize(
     "error",
     [
