@@ -3,8 +3,9 @@
 Reading order: `app` (the server), `endpoints` (what it answers), `routing` (who calls, which policy
 serves), `proxy` and `exchange` (one call), `dialects`, `responses` and `stream` (what is on the
 wire), `capture` and `recording` (what is kept), `traces` and `rewards` (what agents say of
-themselves), `replay` (answers from the record), `probe` (what a backend can give), `backend_http`
-(backends over HTTP); `control`, `remote` and `backend_server` (a gateway in another process).
+themselves), `counting` (how long a prompt would be), `replay` (answers from the record), `probe`
+(what a backend can give), `backend_http` (backends over HTTP); `control`, `remote` and
+`backend_server` (a gateway in another process).
 """
 
 from agl_core.gateway.app import GatewayOptions, GatewayServer

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from agl_core.interfaces import Store
 from agl_core.runner.attempt import Ending
-from agl_core.types import Attempt, AttemptStatus, Span, SpanKind
+from agl_core.types import Attempt, AttemptStatus, FailureKind, Span, SpanKind
 from agl_core.types.overflow import none_fit, overflowed, told_by_calls
 
 
@@ -17,7 +17,8 @@ async def reconsidered(
     """What a sealed attempt comes to, once the gateway's records are looked at.
 
     Only they tell of a prompt that did not fit where the agent or its framework kept no word of it
-    or took the refusal for an answer. They are read where a call failed, which is rare.
+    or took the refusal for an answer. They are read where a call failed and nothing else is known
+    to be at fault, which is rare.
 
     Args:
         store: Has the gateway's records.
@@ -28,6 +29,8 @@ async def reconsidered(
     if not any(span.kind is SpanKind.LLM and span.status == "error" for span in spans):
         return ending
     if ending.failure is None and ending.status is not AttemptStatus.SUCCEEDED:
+        return ending
+    if ending.failure is not None and ending.failure.kind is not FailureKind.AGENT:
         return ending
     recorded = await store.spans([attempt.rollout_id], attempt_id=attempt.id)
     calls = [span.call for span in recorded if span.call is not None]

@@ -11,12 +11,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from agl_core.config import RolloutConfig
-from agl_core.errors import (
-    CaptureError,
-    ConfigError,
-    RewardError,
-    TrainingError,
-)
+from agl_core.errors import CaptureError, ConfigError, RewardError, TrainingError
 from agl_core.interfaces import AdaptedAttempt, Adapter, AttemptRecord
 from agl_core.types import (
     AttemptStatus,

@@ -6,9 +6,19 @@ import asyncio
 
 import pytest
 
-from agl_core.errors import EngineError
+from agl_core.errors import EngineError, StoreError
 from agl_core.runner import Runner
-from agl_core.types import AttemptStatus, FailureKind, RolloutQuery
+from agl_core.runner.attempt import Ending
+from agl_core.runner.overflow import reconsidered
+from agl_core.types import (
+    Attempt,
+    AttemptStatus,
+    Failure,
+    FailureKind,
+    RolloutQuery,
+    Span,
+    SpanKind,
+)
 
 
 def agent(task):
@@ -82,3 +92,19 @@ async def test_a_runner_that_stops_does_not_wait_for_a_gateway_that_is_away(
         await running
     (rollout,) = await store.rollouts(RolloutQuery())
     assert rollout.attempts[0].failure.kind is FailureKind.CANCELLED
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind is not FailureKind.AGENT])
+async def test_what_is_known_to_be_at_fault_is_not_looked_up(kind):
+    class Away:
+        async def spans(self, rollout_ids, *, attempt_id=None):
+            raise StoreError("the store is away")
+
+    attempt = Attempt(id="at", rollout_id="ro", fence=1, worker="w")
+    failed = Span(
+        id="s", rollout_id="ro", attempt_id="at", kind=SpanKind.LLM, name="", status="error"
+    )
+    ending = Ending(status=AttemptStatus.FAILED, failure=Failure(kind=kind, message="down"))
+    assert await reconsidered(Away(), attempt, ending, [failed]) is ending
+    with pytest.raises(StoreError):
+        await reconsidered(Away(), attempt, Ending(status=AttemptStatus.SUCCEEDED), [failed])
