@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
@@ -29,6 +29,7 @@ __all__ = [
     "Job",
     "Node",
     "ScenarioProgram",
+    "outline",
     "reply",
     "skeleton",
 ]
@@ -185,3 +186,36 @@ def skeleton(spans: Sequence[Span]) -> tuple[Node, ...]:
         return tuple(nodes)
 
     return below(None)
+
+
+def _who_or_what(span: Span) -> str:
+    """Who speaks in agents and calls, whose own names are each framework's; else the span's name."""
+    speaks = span.kind in (SpanKind.AGENT, SpanKind.LLM)
+    return f"{span.kind.value} {(span.agent or '-') if speaks else span.name}"
+
+
+def outline(
+    spans: Sequence[Span],
+    kinds: Collection[str] = (),
+    *,
+    show: Callable[[Span], str] = _who_or_what,
+) -> list[str]:
+    """Spans as one line each, indented by how deep they lie; all of them, unlike `skeleton`.
+
+    Args:
+        spans: In the order of their lines.
+        kinds: Only spans of these kinds; every kind when empty.
+        show: A span's line without its indent.
+    """
+    shown = [span for span in spans if not kinds or span.kind.value in kinds]
+    parents = {span.id: span.parent_id for span in spans}
+    ids = {span.id for span in shown}
+
+    def depth(span: Span) -> int:
+        at, found = span.parent_id, 0
+        while at is not None:
+            found += at in ids
+            at = parents.get(at)
+        return found
+
+    return [". " * depth(span) + show(span) for span in shown]

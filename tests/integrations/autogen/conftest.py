@@ -7,7 +7,7 @@ from autogen_ext.models.openai import OpenAIChatCompletionClient
 from openai import DefaultAsyncHttpxClient
 
 from agl_core.testing.bench import Bench
-from agl_core.testing.scenario import SYSTEM
+from agl_core.testing.scenario import SYSTEM, outline
 from agl_core.tracing import attach
 
 KNOWS = {
@@ -68,12 +68,4 @@ def tree():
 
 
 def _tree(spans):
-    parents = {span.id: span.parent_id for span in spans}
-
-    def depth(span):
-        at, found = span.parent_id, 0
-        while at in parents:
-            at, found = parents[at], found + 1
-        return found
-
-    return [f"{'. ' * depth(span)}{span.kind.value} {span.name}" for span in spans]
+    return outline(spans, show=lambda span: f"{span.kind.value} {span.name}")

@@ -18,6 +18,7 @@ with warnings.catch_warnings():
     from agl_crewai._integration import CrewAIIntegration
 
 from agl_core.testing.bench import Bench
+from agl_core.testing.scenario import outline
 from agl_core.tracing import attach
 
 THREADS = 64
@@ -70,16 +71,5 @@ def tree():
 
 
 def _tree(spans):
-    parents = {span.id: span.parent_id for span in spans}
-
-    def depth(span):
-        at, found = span.parent_id, 0
-        while at is not None:
-            found, at = found + 1, parents.get(at)
-        return found
-
-    return [
-        f"{'. ' * depth(span)}{span.kind.value} {span.name} {span.agent or '-'}"
-        for span in spans
-        if span.kind.value != "reward"
-    ]
+    shown = [span for span in spans if span.kind.value != "reward"]
+    return outline(shown, show=lambda span: f"{span.kind.value} {span.name} {span.agent or '-'}")

@@ -12,13 +12,13 @@ from crewai.tools import tool
 from agl_core import semconv
 from agl_core.testing._captured import ancestors, check_identity, check_tokens, triplets
 from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import ANSWER, JUDGE, PLANNER, WRITER
+from agl_core.testing.scenario import ANSWER, JUDGE, PLANNER, WRITER, outline
 from agl_core.tracing import agent_scope
 from agl_core.types import SpanKind
 
 from .programs import CrewAIProgram, agent, lookup, model, task
 
-GOLDEN = Path(__file__).with_name("skeleton.txt")
+GOLDEN = Path(__file__).parent / "golden" / "skeleton.txt"
 MANAGER = "Crew Manager"
 
 
@@ -46,9 +46,9 @@ def calling(name, arguments, *, unless="tool"):
     return script
 
 
-async def test_the_canonical_scenario_looks_like_this(bench, tree):
+async def test_the_skeleton_is_the_golden_one(bench):
     played = await bench.one(CrewAIProgram().run)
-    assert tree(played.spans) == GOLDEN.read_text().splitlines()
+    assert outline(played.spans) == GOLDEN.read_text(encoding="utf-8").splitlines()
 
 
 async def test_the_task_before_is_context_of_the_next(bench):

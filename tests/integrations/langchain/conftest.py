@@ -6,6 +6,7 @@ from langchain_openai import ChatOpenAI
 from openai import DefaultAsyncHttpxClient, DefaultHttpxClient
 
 from agl_core.testing.bench import Bench
+from agl_core.testing.scenario import outline
 from agl_core.tracing import attach
 
 
@@ -49,15 +50,4 @@ def tree():
 
 
 def _tree(spans, *kinds):
-    shown = [span for span in spans if not kinds or span.kind.value in kinds]
-    parents = {span.id: span.parent_id for span in spans}
-    ids = {span.id for span in shown}
-
-    def depth(span):
-        at, found = span.parent_id, 0
-        while at is not None:
-            found += at in ids
-            at = parents.get(at)
-        return found
-
-    return [f"{'. ' * depth(span)}{span.kind.value} {span.name}" for span in shown]
+    return outline(spans, kinds, show=lambda span: f"{span.kind.value} {span.name}")

@@ -6,7 +6,7 @@ from agl_openai_agents._integration import OpenAIAgentsIntegration
 from openai import AsyncOpenAI
 
 from agl_core.testing.bench import Bench
-from agl_core.testing.scenario import SYSTEM
+from agl_core.testing.scenario import SYSTEM, outline
 from agl_core.tracing import attach
 
 
@@ -49,17 +49,8 @@ def tree():
 
 
 def _tree(spans, *kinds):
-    shown = [span for span in spans if not kinds or span.kind.value in kinds]
-    parents = {span.id: span.parent_id for span in spans}
-    ids = {span.id for span in shown}
+    return outline(spans, kinds, show=_shown)
 
-    def depth(span):
-        at, found = span.parent_id, 0
-        while at is not None:
-            found += at in ids
-            at = parents.get(at)
-        return found
 
-    return [
-        f"{'. ' * depth(span)}{span.kind.value} {span.name} {span.agent or '-'}" for span in shown
-    ]
+def _shown(span):
+    return f"{span.kind.value} {span.name} {span.agent or '-'}"
