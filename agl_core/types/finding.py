@@ -23,6 +23,22 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     figures: dict[str, Any] = {}
     """The numbers and names of `measured` for programs; any JSON values."""
 
+    @classmethod
+    def of(
+        cls, check: str, severity: Severity, measured: str, *, fix: str, figures: dict[str, Any]
+    ) -> Finding:
+        """A finding that keeps its fix only where there is something to do.
+
+        A check may so state the fix beside what it looks for, whatever it found.
+        """
+        return cls(
+            check=check,
+            severity=severity,
+            measured=measured,
+            fix="" if severity == "ok" else fix,
+            figures=figures,
+        )
+
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a trial run of a few tasks showed."""

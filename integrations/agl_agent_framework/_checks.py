@@ -9,7 +9,7 @@ from agl_agent_framework._middleware import UNNAMED
 from agl_agent_framework._pieces import FRAMEWORK
 from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
-from agl_core.types import Finding, Severity, Span, SpanKind
+from agl_core.types import Finding, Span, SpanKind
 
 _CLOSED_LOOP: Final = "Event loop is closed"
 
@@ -38,7 +38,7 @@ def _unnamed(spans: Sequence[Span]) -> Finding:
         span.kind is SpanKind.OPERATION and span.name == UNNAMED and _is_ours(span)
         for span in spans
     )
-    return _finding(
+    return Finding.of(
         "agent_framework.names",
         "warning" if runs else "ok",
         f"{runs} runs are of agents without a name, whose calls belong to nobody."
@@ -60,7 +60,7 @@ def _nobodys(spans: Sequence[Span]) -> Finding:
         and not span.agent
         and _in_agent(span, by_id)
     ]
-    return _finding(
+    return Finding.of(
         "agent_framework.nobody",
         "warning" if lost else "ok",
         f"{len(lost)} model calls in tools of agents belong to nobody."
@@ -85,7 +85,7 @@ def _failed_tools(spans: Sequence[Span]) -> Finding:
     used = [span for span in spans if span.kind is SpanKind.TOOL and _is_ours(span)]
     failed = [span for span in used if span.status == "error"]
     names = sorted({span.name for span in failed})
-    return _finding(
+    return Finding.of(
         "agent_framework.tools",
         "warning" if failed else "ok",
         f"{len(failed)} of {len(used)} tool calls failed ({', '.join(names)}), the first with "
@@ -104,7 +104,7 @@ def _lost_reasoning(spans: Sequence[Span]) -> Finding:
     """The chat completion client keeps text, and drops what the server parsed out of it."""
     calls = [span.call for span in spans if span.call is not None]
     reasoned = sum(any(choice.reasoning for choice in call.choices) for call in calls)
-    return _finding(
+    return Finding.of(
         "agent_framework.reasoning",
         "warning" if reasoned else "ok",
         f"{reasoned} of {len(calls)} answers came with their reasoning in a field of its own, "
@@ -122,7 +122,7 @@ def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
     failures = [record.attempt.failure for record in records]
     closed = sum(_CLOSED_LOOP in failure.message for failure in failures if failure is not None)
     if closed:
-        yield _finding(
+        yield Finding.of(
             "agent_framework.loop",
             "error",
             f"{closed} of {len(records)} attempts failed because the client's event loop is closed.",
@@ -130,15 +130,3 @@ def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
             "async instead of calling asyncio.run in it, or make the client inside of it.",
             figures={"attempts": closed},
         )
-
-
-def _finding(
-    check: str, severity: Severity, measured: str, *, fix: str, figures: dict[str, Any]
-) -> Finding:
-    return Finding(
-        check=check,
-        severity=severity,
-        measured=measured,
-        fix="" if severity == "ok" else fix,
-        figures=figures,
-    )

@@ -10,7 +10,7 @@ from agl_autogen._handling import SELECTOR
 from agl_autogen._work import FRAMEWORK
 from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
-from agl_core.types import Finding, Severity, Span, SpanKind
+from agl_core.types import Finding, Span, SpanKind
 
 _FAILURES: Final = {
     "autogen.loop": (
@@ -72,7 +72,7 @@ def _unsent(records: Sequence[AttemptRecord]) -> Finding:
             for span in record.spans
         )
     unsent = max(answered - sent, 0)
-    return _finding(
+    return Finding.of(
         "autogen.unsent",
         "error" if unsent else "ok",
         f"Agents got {answered} answers of models, {unsent} of them without a request.",
@@ -86,7 +86,7 @@ def _tool_results(spans: Sequence[Span]) -> Finding:
     """By default an agent answers with what its tool gave, and no model has seen it."""
     ended = [span for span in spans if span.attributes.get(RESPONSE) == _TOOL_SUMMARY]
     names = sorted({span.agent for span in ended if span.agent})
-    return _finding(
+    return Finding.of(
         "autogen.tool_results",
         "warning" if ended else "ok",
         f"{len(ended)} turns of {', '.join(map(repr, names))} ended with a tool's result, which no "
@@ -108,7 +108,7 @@ def _thoughts(spans: Sequence[Span]) -> Finding:
         # Beside a call of tools the text is a thought too, but stays in the history.
         and _ASKED_FOR_TOOLS not in span.attributes.get(semconv.GEN_AI_RESPONSE_FINISH_REASONS, ())
     ]
-    return _finding(
+    return Finding.of(
         "autogen.thoughts",
         "warning" if cut else "ok",
         f"AutoGen took the thoughts out of {len(cut)} answers; each later turn begins a new "
@@ -133,7 +133,7 @@ def _selector(records: Sequence[AttemptRecord]) -> Finding:
         runs += len(set(calls))
         asked += len(calls)
     again = asked - runs
-    return _finding(
+    return Finding.of(
         "autogen.selector",
         "warning" if again else "ok",
         f"The selector chose {runs} times and was asked again {again} times, because it did not "
@@ -149,22 +149,10 @@ def _failures(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
     for name, (phrase, meaning, fix) in _FAILURES.items():
         failed = sum(phrase in message for message in messages)
         if failed:
-            yield _finding(
+            yield Finding.of(
                 name,
                 "error",
                 f"{failed} of {len(records)} attempts failed because {meaning}.",
                 fix=fix,
                 figures={"attempts": failed},
             )
-
-
-def _finding(
-    check: str, severity: Severity, measured: str, *, fix: str, figures: dict[str, Any]
-) -> Finding:
-    return Finding(
-        check=check,
-        severity=severity,
-        measured=measured,
-        fix="" if severity == "ok" else fix,
-        figures=figures,
-    )

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
-from agl_core.types import Finding, Severity, Span, SpanKind
+from agl_core.types import Finding, Span, SpanKind
 from agl_crewai._events import AGENT_ID, DEFERS_RESULTS, FRAMEWORK, RESPECTS_WINDOW, SUMMARIZER
 from agl_crewai._listener import REWRITING_FIX
 
@@ -48,7 +48,7 @@ def _rewriting(spans: Sequence[Span], calls: Sequence[Span]) -> Finding:
     summaries = sum(span.kind is SpanKind.LLM and span.agent == SUMMARIZER for span in spans)
     deferred = sum(_has_deferred(span) for span in calls)
     done = f"it wrote {summaries} summaries of histories and took tool results out of {deferred} prompts"
-    return _finding(
+    return Finding.of(
         "crewai.rewriting",
         "error" if summaries or deferred else "warning" if able else "ok",
         f"CrewAI may rewrite the prompts of {', '.join(map(repr, able))}; {done}."
@@ -71,7 +71,7 @@ def _has_deferred(span: Span) -> bool:
 def _telemetry() -> Finding:
     """CrewAI reports runs to its maker unless told not to."""
     off = any(os.environ.get(name, "").strip().lower() == "true" for name in _SWITCHES)
-    return _finding(
+    return Finding.of(
         "crewai.telemetry",
         "ok" if off else "warning",
         "CrewAI's telemetry is off." if off else "CrewAI sends telemetry during rollouts.",
@@ -91,7 +91,7 @@ def _shared_roles(attempts: Sequence[Sequence[Span]]) -> Finding:
             if name and owner and owners.setdefault(name, owner) != owner:
                 shared.add(name)
     names = sorted(shared)
-    return _finding(
+    return Finding.of(
         "crewai.roles",
         "warning" if names else "ok",
         f"Several agents share the role {', '.join(map(repr, names))}: they train as one."
@@ -115,7 +115,7 @@ def _repeated(attempts: Sequence[Sequence[Span]]) -> Finding:
             )
             for at, run in enumerate(runs)
         )
-    return _finding(
+    return Finding.of(
         "crewai.retries",
         "warning" if failed else "ok",
         f"CrewAI ran agents again after {failed} failed runs."
@@ -135,7 +135,7 @@ def _dropped_text(calls: Sequence[Span]) -> Finding:
         if span.call is not None
         for choice in span.call.choices
     )
-    return _finding(
+    return Finding.of(
         "crewai.text",
         "warning" if dropped else "ok",
         f"In {dropped} answers the model spoke beside a tool call; CrewAI leaves that out of the "
@@ -145,16 +145,4 @@ def _dropped_text(calls: Sequence[Span]) -> Finding:
         fix="Ask for tool calls without text, or train with the branches: each keeps its own exact "
         "tokens.",
         figures={"answers": dropped},
-    )
-
-
-def _finding(
-    check: str, severity: Severity, measured: str, *, fix: str, figures: dict[str, Any]
-) -> Finding:
-    return Finding(
-        check=check,
-        severity=severity,
-        measured=measured,
-        fix="" if severity == "ok" else fix,
-        figures=figures,
     )

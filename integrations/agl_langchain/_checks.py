@@ -10,7 +10,7 @@ from langchain_core.globals import get_llm_cache
 
 from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
-from agl_core.types import Finding, Severity, Span, SpanKind
+from agl_core.types import Finding, Span, SpanKind
 from agl_langchain._run import FRAMEWORK
 
 _INNER_NODES: Final = frozenset({"agent", "model", "call_model"})
@@ -43,7 +43,7 @@ def _cached(spans: Sequence[Span]) -> Finding:
         span.kind is SpanKind.LLM and span.call_id is None and span.status == "ok" for span in spans
     )
     says = f"the cache {type(cache).__name__} is on" if cache is not None else "no cache is on"
-    return _finding(
+    return Finding.of(
         "langchain.cache",
         "error" if cache is not None or unsent else "ok",
         f"LangChain: {says}; {unsent} model calls were answered without a request.",
@@ -56,7 +56,7 @@ def _cached(spans: Sequence[Span]) -> Finding:
 def _unnamed(spans: Sequence[Span]) -> Finding:
     """Agents without a name are all called after the same inner node."""
     names = sorted({span.agent for span in spans if span.agent in _INNER_NODES})
-    return _finding(
+    return Finding.of(
         "langchain.names",
         "warning" if names else "ok",
         f"Agents are named after inner nodes of unnamed agents: {', '.join(map(repr, names))}."
@@ -71,7 +71,7 @@ def _in_tools(spans: Sequence[Span]) -> Finding:
     """A model or agent inside a tool belongs to nobody unless it has a name of its own."""
     by_id = {span.id: span for span in spans}
     lost = [s for s in spans if s.kind is SpanKind.LLM and not s.agent and _below_tool(s, by_id)]
-    return _finding(
+    return Finding.of(
         "langchain.tools",
         "warning" if lost else "ok",
         f"{len(lost)} model calls inside tools belong to nobody."
@@ -97,7 +97,7 @@ def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
     failures = [record.attempt.failure for record in records]
     closed = sum(_CLOSED_LOOP in failure.message for failure in failures if failure is not None)
     if closed:
-        yield _finding(
+        yield Finding.of(
             "langchain.loop",
             "error",
             f"{closed} of {len(records)} attempts failed because the client's event loop is closed.",
@@ -114,7 +114,7 @@ def _old_python(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
     streamed = sum(
         span.call is not None and span.call.streamed for record in records for span in record.spans
     )
-    yield _finding(
+    yield Finding.of(
         "langchain.python",
         "warning" if streamed else "ok",
         f"Python 3.10 does not tell what an async node calls where it stands; {streamed} calls are "
@@ -122,16 +122,4 @@ def _old_python(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
         fix="Use Python 3.11 or later, or put what is sent while a stream is read in an "
         "agl.agent_scope.",
         figures={"streamed": streamed},
-    )
-
-
-def _finding(
-    check: str, severity: Severity, measured: str, *, fix: str, figures: dict[str, Any]
-) -> Finding:
-    return Finding(
-        check=check,
-        severity=severity,
-        measured=measured,
-        fix="" if severity == "ok" else fix,
-        figures=figures,
     )

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
-from agl_core.types import Finding, Severity, Span, SpanKind
+from agl_core.types import Finding, Span, SpanKind
 from agl_openai_agents._shapes import FRAMEWORK, UNNAMED, UNTRACED
 
 _UNSERVED: Final = "unsupported_parameter: "
@@ -37,7 +37,7 @@ def _is_ours(span: Span) -> bool:
 def _untraced(spans: Sequence[Span]) -> Finding:
     """Without tracing nothing tells agents apart."""
     told = [span for span in spans if span.name == UNTRACED]
-    return _finding(
+    return Finding.of(
         "openai_agents.tracing",
         "error" if told else "ok",
         f"{len(told)} attempts ran with tracing disabled, so their agents are unknown: "
@@ -52,7 +52,7 @@ def _untraced(spans: Sequence[Span]) -> Finding:
 
 def _unnamed(spans: Sequence[Span]) -> Finding:
     unnamed = sum(span.name == UNNAMED for span in spans)
-    return _finding(
+    return Finding.of(
         "openai_agents.names",
         "warning" if unnamed else "ok",
         f"{unnamed} runs of agents without a name, whose calls belong to nobody."
@@ -67,7 +67,7 @@ def _nobody(spans: Sequence[Span]) -> Finding:
     """A model in a tool, guardrail or handoff belongs to nobody unless an agent asks it."""
     by_id = {span.id: span for span in spans if _is_ours(span)}
     lost = [s for s in spans if s.kind is SpanKind.LLM and not s.agent and _beside(s, by_id)]
-    return _finding(
+    return Finding.of(
         "openai_agents.nobody",
         "warning" if lost else "ok",
         f"{len(lost)} models asked in tools, guardrails or handoffs belong to nobody."
@@ -94,7 +94,7 @@ def _unsent(spans: Sequence[Span]) -> Finding:
     unsent = sum(
         span.kind is SpanKind.LLM and span.call_id is None and span.status == "ok" for span in spans
     )
-    return _finding(
+    return Finding.of(
         "openai_agents.unsent",
         "error" if unsent else "ok",
         f"{unsent} model calls were answered without a request through the gateway."
@@ -109,7 +109,7 @@ def _unsent(spans: Sequence[Span]) -> Finding:
 def _failed_tools(spans: Sequence[Span]) -> Finding:
     """The SDK turns a tool's exception into a text for the model, and goes on."""
     failed = sorted({s.name for s in spans if s.kind is SpanKind.TOOL and s.status == "error"})
-    return _finding(
+    return Finding.of(
         "openai_agents.tools",
         "warning" if failed else "ok",
         f"Tools failed: {', '.join(failed)}. By default the model is told, and the run goes on."
@@ -126,7 +126,7 @@ def _unserved(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
     calls = [span.call for record in records for span in record.spans if span.call is not None]
     refused = [call.error for call in calls if call.error.startswith(_UNSERVED)]
     if refused:
-        yield _finding(
+        yield Finding.of(
             "openai_agents.unserved",
             "error",
             f"{len(refused)} of {len(calls)} requests ask for what only OpenAI serves, and were "
@@ -142,7 +142,7 @@ def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
     failures = [record.attempt.failure for record in records if any(map(_is_ours, record.spans))]
     closed = sum(_CLOSED_LOOP in failure.message for failure in failures if failure is not None)
     if closed:
-        yield _finding(
+        yield Finding.of(
             "openai_agents.loop",
             "error",
             f"{closed} of {len(failures)} attempts failed because the client's event loop is "
@@ -151,15 +151,3 @@ def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
             "openai_client=AsyncOpenAI() of its own.",
             figures={"attempts": closed},
         )
-
-
-def _finding(
-    check: str, severity: Severity, measured: str, *, fix: str, figures: dict[str, Any]
-) -> Finding:
-    return Finding(
-        check=check,
-        severity=severity,
-        measured=measured,
-        fix="" if severity == "ok" else fix,
-        figures=figures,
-    )
