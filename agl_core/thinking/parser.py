@@ -149,8 +149,9 @@ class ThinkParser:
         self._line = ""
 
     def _forget(self) -> None:
-        """Let go of the beginning of a line that can hold no code any more."""
-        if "`" not in self._line and self._line[: self._sent].strip(" ~"):
+        """Let go of the beginning of a line that can open or close no code any more."""
+        opens = self._fresh and self._line.lstrip(" ").startswith("~~~")
+        if not opens and "`" not in self._line and self._line[: self._sent].strip(" ~"):
             self._line, self._sent, self._fresh = self._line[self._sent :], 0, False
 
     def _scan(self, *, whole: bool) -> int | None:
@@ -159,6 +160,7 @@ class ThinkParser:
         fenced = self._fenced() if whole else self._may_be_fenced()
         spans: list[tuple[int, int]] | None = None
         ticks = line.find("`")
+        met = self._sent
         for match in self._pattern.finditer(line, self._sent):
             at = match.start()
             if not whole and (fenced or -1 < ticks < at):
@@ -168,12 +170,13 @@ class ThinkParser:
                 spans = code_spans(line) if whole and not fenced else []
             if self._meet(match, in_code=fenced or inside(at, spans)):
                 return match.end()
-        self._send(len(line) - (0 if whole else self._unsure()))
+            met = match.end()
+        self._send(len(line) - (0 if whole else self._unsure(met)))
         return None
 
-    def _unsure(self) -> int:
-        """Length of the end of the line that may be the beginning of a tag."""
-        end = self._line[max(self._sent, len(self._line) - self._longest) :]
+    def _unsure(self, met: int) -> int:
+        """Length of the end of the line, behind the last tag met, that may begin another."""
+        end = self._line[max(met, len(self._line) - self._longest) :]
         for at, character in enumerate(end):
             if character in self._firsts and any(m.startswith(end[at:]) for m in self._markers):
                 return len(end) - at
@@ -186,7 +189,7 @@ class ThinkParser:
     def _fenced(self) -> bool:
         """Whether the whole line belongs to a code fence, which it may open or close."""
         if self._fence:
-            if closes_fence(self._line, self._fence):
+            if self._fresh and closes_fence(self._line, self._fence):
                 self._fence = ""
             return True
         opening = OPENING_FENCE.match(self._line) if self._fresh else None

@@ -248,6 +248,10 @@ pieces = st.lists(
 
 @given(text=pieces, cuts=st.lists(st.integers(0, 80), max_size=8), opened=st.booleans())
 @example(text="```\n<think>\n", cuts=[1, 2], opened=False)
+@example(text="```\nth```\n<think>a", cuts=[6], opened=False)
+@example(text="~~~py\n<think>a", cuts=[5], opened=False)
+@example(text="<think><think>a</think>b</think>c", cuts=[14], opened=False)
+@example(text="<think><think>a</think>b</think>c", cuts=[23], opened=False)
 @settings(max_examples=300, deadline=None)
 def test_every_way_to_cut_an_answer_gives_the_same_parts(text, cuts, opened):
     whole = split_thinking(text, opened=opened)
