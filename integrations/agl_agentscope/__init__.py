@@ -8,12 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agl_agentscope._v2.budget import PromptBudgetMiddleware
     from agl_agentscope._v2.middleware import AglMiddleware
     from agl_agentscope._v2.thinking import ThinkTagsMiddleware
 
-__all__ = ["AglMiddleware", "ThinkTagsMiddleware"]
+__all__ = ["AglMiddleware", "PromptBudgetMiddleware", "ThinkTagsMiddleware"]
 
-_MODULES = {"AglMiddleware": "_v2.middleware", "ThinkTagsMiddleware": "_v2.thinking"}
+_MODULES = {
+    "AglMiddleware": "_v2.middleware",
+    "PromptBudgetMiddleware": "_v2.budget",
+    "ThinkTagsMiddleware": "_v2.thinking",
+}
 
 
 def __getattr__(name: str) -> Any:

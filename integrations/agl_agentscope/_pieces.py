@@ -31,9 +31,10 @@ _T = TypeVar("_T")
 class Opening:
     """What a piece begins with."""
 
-    kind: SpanKind
+    kind: SpanKind | None
+    """None for a scope that has no span of its own."""
     scope: ScopeKind
-    name: str
+    name: str = ""
     agent: str | None = None
     agent_run_id: str | None = None
     trainable: bool = True
@@ -45,7 +46,7 @@ class Opening:
 
 
 class Piece:
-    """An open span with its scope."""
+    """An open scope, with its span where it has one."""
 
     __slots__ = ("_ended", "_frame", "_recorder", "agent_run_id", "opening", "scope")
 
@@ -82,7 +83,7 @@ class Piece:
             raise
 
     async def through(
-        self, items: AsyncGenerator[Any, None], see: Callable[[Any], None]
+        self, items: AsyncGenerator[Any, None], see: Callable[[Any], None] | None = None
     ) -> AsyncGenerator[Any, None]:
         """Yield `items`, each made inside and shown to `see`; their end ends the piece."""
         try:
@@ -91,7 +92,8 @@ class Piece:
                     item = await anext(items, _DONE)
                 if item is _DONE:
                     break
-                see(item)
+                if see is not None:
+                    see(item)
                 yield item
         except BaseException as error:
             with self.running():
@@ -103,6 +105,7 @@ class Piece:
     @guarded(FRAMEWORK)
     def tell(self, attributes: Mapping[str, Any]) -> None:
         """Add attributes to the span."""
+        assert self.opening.kind is not None
         self._recorder.update(self.scope.span_id, attributes=attributes)
 
     @guarded(FRAMEWORK)
@@ -117,6 +120,8 @@ class Piece:
             return
         self._ended = True
         close_scope(self.scope)
+        if self.opening.kind is None:
+            return
         if error is None or isinstance(error, GeneratorExit):
             self._recorder.end(self.scope.span_id, status="error" if failed else "ok", error=failed)
         else:
@@ -147,16 +152,19 @@ def speaker() -> Piece | None:
 
 
 def open_piece(context: AttemptContext, opening: Opening) -> Piece:
-    """Begin a span under the current scope. Its own scope is current only where `Piece` says."""
+    """Begin a piece under the current scope. Its own scope is current only where `Piece` says."""
     outside = ScopeFrame()
     with outside.running():
-        span_id = context.recorder.start(
-            opening.kind,
-            opening.name,
-            agent=opening.agent,
-            agent_run_id=opening.agent_run_id,
-            attributes={semconv.AGL_FRAMEWORK: FRAMEWORK, **(opening.attributes or {})},
-        )
+        around = current_scope()
+        span_id = around.span_id if around is not None else ""
+        if opening.kind is not None:
+            span_id = context.recorder.start(
+                opening.kind,
+                opening.name,
+                agent=opening.agent,
+                agent_run_id=opening.agent_run_id,
+                attributes={semconv.AGL_FRAMEWORK: FRAMEWORK, **(opening.attributes or {})},
+            )
         own = opening.scope != "tool" and opening.inside is None
         scope = open_scope(
             opening.scope,

@@ -15,8 +15,8 @@ def tags() -> Sequence[str]:
 
 
 def split_text(text: str, tag_names: Sequence[str]) -> tuple[Part, ...] | None:
-    """Parts of a text without the white space around the tags; None where no thought is in it."""
+    """Parts of a text without the white space around the tags; None where no tag is in it."""
     parts = split_thinking(text, tags=tag_names)
-    if all(part.kind == "text" for part in parts):
+    if not parts or parts == (Part("text", text),):
         return None
     return tuple(Part(part.kind, part.text.strip()) for part in parts)

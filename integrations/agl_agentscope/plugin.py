@@ -14,3 +14,13 @@ def agl_register_integrations(register: Register) -> None:
         extra="agentscope",
         summary="AgentScope: agents by their name, thinking told apart from text",
     )
+
+
+@hookimpl
+def agl_register_checks(register: Register) -> None:
+    register(
+        "agentscope",
+        "agl_agentscope._checks:pitfalls",
+        extra="agentscope",
+        summary="the time of day in prompts, shared agents, swallowed tool errors",
+    )

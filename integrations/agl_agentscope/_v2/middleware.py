@@ -28,6 +28,7 @@ from agl_agentscope._pieces import (
 )
 from agl_agentscope._usage import CLOCK, SHARED, Usage
 from agl_agentscope._v2 import told
+from agl_agentscope._v2.calls import recording
 from agl_agentscope._v2.thinking import split
 from agl_core import semconv
 from agl_core.tracing import active, close_scope, current_scope, guarded, open_scope
@@ -73,16 +74,17 @@ class AglMiddleware(MiddlewareBase):
         self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Next
     ) -> ChatResponse | AsyncGenerator[ChatResponse, None]:
         """Go around one call of an agent's model; the framework's signature."""
-        piece = self._open_call(agent, input_kwargs)
+        piece = self._open_turn(agent)
         if piece is None:
             return await next_handler(**input_kwargs)
-        answer: Any = await piece.run(lambda: next_handler(**input_kwargs))
-        if not isinstance(answer, ChatResponse):
-            stream: AsyncGenerator[ChatResponse, None] = answer
-            return split(piece.through(stream, lambda chunk: _see_chunk(piece, chunk)))
-        piece.tell(told.answer(answer))
-        piece.end()
-        return split(answer)
+        model = recording(input_kwargs["current_model"], piece.opening)
+        given = {**input_kwargs, "current_model": model}
+        answer: Any = await piece.run(lambda: next_handler(**given))
+        if isinstance(answer, ChatResponse):
+            piece.end()
+            return split(answer)
+        stream: AsyncGenerator[ChatResponse, None] = answer
+        return split(piece.through(stream))
 
     async def on_acting(
         self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Next
@@ -147,26 +149,22 @@ class AglMiddleware(MiddlewareBase):
         return piece
 
     @guarded(FRAMEWORK)
-    def _open_call(self, agent: Agent, given: Mapping[str, Any]) -> Piece | None:
+    def _open_turn(self, agent: Agent) -> Piece | None:
+        """The agent speaks; each request that its model makes for that has a span."""
         context = active() if self._live() else None
         key = ("call", id(agent))
         if context is None or is_seen(key):
             return None
-        asks, model = speaker(), str(given["current_model"].model)
+        asks = speaker()
         return open_piece(
             context,
             Opening(
-                kind=SpanKind.LLM,
-                scope="call",
-                name=model,
+                kind=None,
+                scope="agent" if asks else "operation",
                 agent=asks.opening.agent if asks else None,
                 agent_run_id=asks.agent_run_id if asks else None,
                 trainable=asks.opening.trainable if asks else True,
                 key=key,
-                attributes={
-                    semconv.GEN_AI_OPERATION_NAME: "chat",
-                    semconv.GEN_AI_REQUEST_MODEL: model,
-                },
             ),
         )
 
@@ -209,11 +207,6 @@ async def _as_summarizer(step: Callable[[], Awaitable[None]]) -> None:
         await step()
     finally:
         close_scope(scope)
-
-
-def _see_chunk(piece: Piece, chunk: ChatResponse) -> None:
-    if chunk.is_last:
-        piece.tell(told.answer(chunk))
 
 
 @guarded(FRAMEWORK)

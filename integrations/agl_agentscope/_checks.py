@@ -1,0 +1,92 @@
+"""Pitfalls of AgentScope that ``agl doctor`` looks for in a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from agl_agentscope._pieces import FRAMEWORK
+from agl_agentscope._usage import CLOCK, SHARED
+from agl_core import semconv
+from agl_core.interfaces import AttemptRecord
+from agl_core.types import Finding, Severity, Span, SpanKind
+
+
+def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
+    """Look at the replies that the middleware recorded; nothing is said where there are none."""
+    del config
+    ours = [record for record in records if any(map(_is_ours, record.spans))]
+    if not ours:
+        return
+    spans = [span for record in ours for span in record.spans]
+    replies = [span for span in spans if _is_ours(span) and span.kind is SpanKind.AGENT]
+    yield _clock(replies)
+    yield _shared(replies)
+    yield _failed_tools(spans)
+
+
+def _is_ours(span: Span) -> bool:
+    return span.attributes.get(semconv.AGL_FRAMEWORK) == FRAMEWORK
+
+
+def _clock(replies: Sequence[Span]) -> Finding:
+    """The framework's default writes the time of day into every prompt."""
+    told = [span for span in replies if span.attributes.get(CLOCK)]
+    names = sorted({span.agent or "" for span in told})
+    return _finding(
+        "agentscope.clock",
+        "warning" if told else "ok",
+        f"{len(told)} of {len(replies)} replies had the time of day in their prompt "
+        f"({', '.join(names)}): equal tasks have unequal prompts, which no rollout repeats."
+        if told
+        else f"None of {len(replies)} replies had the time of day in its prompt.",
+        fix="Give agents injection_config=InjectionConfig(inject_runtime_state=False).",
+        figures={"replies": len(told), "agents": names},
+    )
+
+
+def _shared(replies: Sequence[Span]) -> Finding:
+    """An agent object is a conversation: whoever shares it shares what it remembers."""
+    shared = [span for span in replies if span.attributes.get(SHARED)]
+    names = sorted({span.agent or "" for span in shared})
+    return _finding(
+        "agentscope.shared",
+        "error" if shared else "ok",
+        f"{len(shared)} of {len(replies)} replies were of an agent object ({', '.join(names)}) that "
+        f"replied elsewhere at the same time, or remembered another rollout."
+        if shared
+        else f"None of {len(replies)} replies was of a shared agent object.",
+        fix="Make the agents inside the agent function, one set for each rollout; models may be "
+        "shared.",
+        figures={"replies": len(shared), "agents": names},
+    )
+
+
+def _failed_tools(spans: Sequence[Span]) -> Finding:
+    """The framework tells the model what a tool raised, and goes on."""
+    used = [span for span in spans if span.kind is SpanKind.TOOL and _is_ours(span)]
+    failed = [span for span in used if span.status == "error"]
+    names = sorted({span.name for span in failed})
+    return _finding(
+        "agentscope.tools",
+        "warning" if failed else "ok",
+        f"{len(failed)} of {len(used)} tool calls failed ({', '.join(names)}), the first with "
+        f"{failed[0].error}"
+        if failed
+        else f"All of {len(used)} tool calls succeeded.",
+        fix="The model is told the exception's message and the reply goes on. Mend the tools; a "
+        "middleware whose on_acting raises ends the reply.",
+        figures={"failed": len(failed), "used": len(used), "tools": names},
+    )
+
+
+def _finding(
+    check: str, severity: Severity, measured: str, *, fix: str, figures: dict[str, Any]
+) -> Finding:
+    return Finding(
+        check=check,
+        severity=severity,
+        measured=measured,
+        fix="" if severity == "ok" else fix,
+        figures=figures,
+    )
