@@ -69,12 +69,22 @@ async def _watched(items: Any, begin: Callable[[], Watcher | None]) -> AsyncGene
             yield item
     except BaseException as error:
         with frame.running():
-            if (close := getattr(items, "aclose", None)) is not None:
-                await close()
-            _end(watcher, error)
+            await _leave(items, watcher, error)
         raise
     with frame.running():
         _end(watcher, None)
+
+
+async def _leave(items: Any, watcher: Watcher | None, error: BaseException) -> None:
+    """Close what was watched; what goes wrong there is what its caller gets."""
+    try:
+        if (close := getattr(items, "aclose", None)) is not None:
+            await close()
+    except BaseException as failed:
+        error = failed
+        raise
+    finally:
+        _end(watcher, error)
 
 
 def _end(watcher: Watcher | None, error: BaseException | None) -> None:

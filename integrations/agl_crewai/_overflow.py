@@ -74,15 +74,19 @@ class OverflowGuard:
                 setattr(module, _NAME, original)
 
     def _guarding(self, original: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(original)
+
         @functools.wraps(original)
-        def handle_context_length(**given: Any) -> None:
-            if self._live and active() is not None and not given[_ALLOWED]:
-                raise PromptOverflowError(
-                    f"A prompt is longer than the context of the model "
-                    f"{_model(given.get('llm'))!r}: register agl_crewai.PromptBudgetHook, ask for "
-                    f"less, or serve a longer context"
-                )
-            original(**given)
+        def handle_context_length(*args: Any, **kwargs: Any) -> None:
+            if self._live and active() is not None:
+                given = signature.bind(*args, **kwargs).arguments
+                if not given[_ALLOWED]:
+                    raise PromptOverflowError(
+                        f"A prompt is longer than the context of the model "
+                        f"{_model(given.get('llm'))!r}: register agl_crewai.PromptBudgetHook, ask "
+                        f"for less, or serve a longer context"
+                    )
+            original(*args, **kwargs)
 
         return handle_context_length
 

@@ -30,10 +30,21 @@ class Shadow:
             owner: The object.
             name: The method.
             wrap: Called in its place, with the original and its arguments.
+
+        Raises:
+            ConfigError: the object has no such method of one argument.
         """
         self._owner = owner
         self._name = name
-        original = getattr(owner, name)
+        original: Any = getattr(owner, name, None)
+        try:
+            inspect.signature(original).bind(None)
+        except TypeError as error:
+            raise ConfigError(
+                f"openai-agents {_version()}: {type(owner).__name__}.{name} is not the method of "
+                f"one argument that agl-core wraps ({error}): install openai-agents>=0.24,<1, or a "
+                f"newer agl-core"
+            ) from error
         self._live = False
 
         @functools.wraps(original)

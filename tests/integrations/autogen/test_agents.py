@@ -294,6 +294,25 @@ async def test_a_stream_of_an_unusual_kind_passes_as_it_is(bench):
     assert kinds(played, SpanKind.MESSAGE) == []
 
 
+async def test_a_turn_that_cannot_be_left_ends_in_what_went_wrong(bench):
+    class Clumsy(Echo):
+        async def on_messages_stream(self, messages, cancellation_token):
+            try:
+                yield "a line"
+            finally:
+                raise OSError("no way out")
+
+    async def program(job):
+        items = Clumsy(WRITER, None).on_messages_stream([], CancellationToken())
+        await anext(items)
+        await items.aclose()
+
+    played = await bench.one(program)
+    assert isinstance(played.error, OSError)
+    (span,) = kinds(played, SpanKind.AGENT)
+    assert span.error == "OSError: no way out"
+
+
 async def test_an_agent_that_is_a_society_stands_above_its_team(bench, agent, client, tree):
     async def program(job):
         team = RoundRobinGroupChat(

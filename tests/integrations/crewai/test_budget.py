@@ -115,6 +115,15 @@ async def test_a_prompt_that_nobody_cuts_ends_the_rollout_alone(bench, form):
     assert len(played.calls) == 1
 
 
+async def test_the_guard_takes_arguments_as_the_function_does(bench):
+    async def program(job):
+        lite_agent.handle_context_length(False, None, [], "gpt", [])
+
+    played = await bench.one(program)
+    assert isinstance(played.error, ContextOverflowError)
+    assert "'gpt'" in str(played.error)
+
+
 def test_outside_a_rollout_it_is_as_ever():
     before = _state()
     listening = CrewAIIntegration()

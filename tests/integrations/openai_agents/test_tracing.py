@@ -216,6 +216,19 @@ def test_a_provider_of_another_form_is_refused(provider):
     assert "on_span_end" not in vars(default_processor())
 
 
+@pytest.mark.parametrize("method", ["on_trace_start", "on_span_start", "on_span_end"])
+def test_an_exporter_of_another_form_is_refused(provider, monkeypatch, method):
+    def renamed(self, span, context):
+        """Takes more than is known."""
+
+    processor = default_processor()
+    monkeypatch.setattr(type(processor), method, renamed)
+    with pytest.raises(ConfigError, match=rf"openai-agents \d.*Processor\.{method} is not"):
+        OpenAIAgentsIntegration().attach()
+    assert method not in vars(processor)
+    assert "set_processors" not in vars(provider)
+
+
 async def test_a_provider_that_is_replaced_is_an_error_once_then_watched(watched, agent):
     replacement = DefaultTraceProvider()
 
