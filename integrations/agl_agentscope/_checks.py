@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from agl_agentscope._pieces import FRAMEWORK
 from agl_agentscope._usage import CLOCK, SHARED
 from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
 from agl_core.types import Finding, Severity, Span, SpanKind
+
+_CLOSED_LOOP: Final = "Event loop is closed"
 
 
 def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
@@ -23,6 +25,7 @@ def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]
     yield _clock(replies)
     yield _shared(replies)
     yield _failed_tools(spans)
+    yield from _closed_loop(ours)
 
 
 def _is_ours(span: Span) -> bool:
@@ -78,6 +81,20 @@ def _failed_tools(spans: Sequence[Span]) -> Finding:
         "middleware whose on_acting raises ends the reply.",
         figures={"failed": len(failed), "used": len(used), "tools": names},
     )
+
+
+def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
+    failures = [record.attempt.failure for record in records]
+    closed = sum(_CLOSED_LOOP in failure.message for failure in failures if failure is not None)
+    if closed:
+        yield _finding(
+            "agentscope.loop",
+            "error",
+            f"{closed} of {len(records)} attempts failed because the model's event loop is closed.",
+            fix="A model belongs to the loop that used it first: make the agent function async "
+            "instead of calling asyncio.run in it, or make the model inside of it.",
+            figures={"attempts": closed},
+        )
 
 
 def _finding(

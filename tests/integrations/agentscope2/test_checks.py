@@ -1,6 +1,7 @@
 """What the doctor is told of the framework's pitfalls: by hand-written spans, and by real programs."""
 
 import logging
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from agl_core.config import RunConfig
 from agl_core.testing.attempts import CallOptions, ScriptedAttempt
 from agl_core.testing.check_contract import CheckContract
 from agl_core.testing.scenario import PLANNER, WRITER
-from agl_core.types import SpanKind
+from agl_core.types import AttemptStatus, Failure, FailureKind, SpanKind
 
 from .programs import AgentScopeProgram, agent, models, reply
 
@@ -68,6 +69,23 @@ class TestFailedTools(_Healthy):
         span = script._span(SpanKind.TOOL, "lookup", attributes=FRAMEWORK)
         script.spans.append(msgspec.structs.replace(span, status="error", error="no tea"))
         return [recorded(script)]
+
+
+class TestClosedLoop(_Healthy):
+    @pytest.fixture
+    def pitfall(self):
+        record = recorded()
+        failure = Failure(kind=FailureKind.AGENT, message="RuntimeError: Event loop is closed")
+        attempt = msgspec.structs.replace(
+            record.attempt, status=AttemptStatus.FAILED, failure=failure
+        )
+        return [replace(record, attempt=attempt)]
+
+
+def test_programs_without_the_framework_are_none_of_its_business():
+    script = ScriptedAttempt()
+    script.call("", [1], [2])
+    assert found(script.record()) == {}
 
 
 async def test_a_program_as_it_should_be_is_ok(bench):
