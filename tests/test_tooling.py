@@ -73,7 +73,7 @@ def test_every_benchmark_is_run():
     listed = [sys.executable, ROOT / command[1], "--list"]
     names = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split()
     found = {path.stem.removeprefix("bench_") for path in ROOT.glob("tests/benchmarks/bench_*.py")}
-    assert set(names) == found == {"capture", "gateway", "import", "store"}
+    assert set(names) == found == {"capture", "gateway", "import", "integrations", "store"}
 
 
 def test_the_page_of_figures_is_what_the_benchmarks_wrote(monkeypatch):

@@ -17,14 +17,12 @@ import harness
 import httpx
 from agl_langchain import AglCallbackHandler
 from agl_langchain._integration import LangChainIntegration
+from attempt import attempt_context
 from langchain_core.outputs import LLMResult
 from langchain_core.tracers.run_collector import RunCollectorCallbackHandler
 
-from agl_core.tracing.context import AttemptContext, enter, origins_of
-from agl_core.tracing.recorder import Recorder
+from agl_core.tracing.context import enter
 from agl_core.tracing.wire import Wire
-from agl_core.types import LLM, Attempt, Resources, Rollout, Task
-from agl_core.types.ids import new_id
 
 CALLS_PER_ATTEMPT = 20
 _URL = "http://127.0.0.1:8000/v1"
@@ -36,21 +34,6 @@ _BODY = {
     ],
 }
 _ANSWER = LLMResult(generations=[[]])
-
-
-def attempt_context() -> AttemptContext:
-    """A fresh attempt."""
-    rollout = Rollout(id=new_id("ro"), task=Task(id="t"), run_id="bench")
-    attempt = Attempt(id=new_id("at"), rollout_id=rollout.id, worker="bench", fence=1)
-    return AttemptContext(
-        rollout=rollout,
-        attempt=attempt,
-        llm=LLM(model="policy", base_url=_URL),
-        resources=Resources(),
-        recorder=Recorder(rollout.id, attempt.id),
-        origins=origins_of(_URL),
-        deadline=time.monotonic() + 600,
-    )
 
 
 class Program:
@@ -77,7 +60,7 @@ class Program:
         prepare: Callable[..., Any] = self._wire.prepare if wire else self._none
         root, node = uuid4(), uuid4()
         names = {"langgraph_node": "writer", "langgraph_checkpoint_ns": "writer:1"}
-        with enter(attempt_context()):
+        with enter(attempt_context(_URL)):
             if hooks is not None:
                 hooks.on_chain_start({}, {}, run_id=root, name="graph")
                 hooks.on_chain_start(

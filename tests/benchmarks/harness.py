@@ -47,8 +47,11 @@ def _processor() -> str:
     return names[0] if names else platform.processor()
 
 
-def peer_python(name: str) -> str:
-    """Interpreter of a peer's own environment, which is made on first use."""
+def peer_python(name: str, *, extra: str | None = None) -> str:
+    """Interpreter of a peer's own environment, which is made on first use.
+
+    With `extra` this checkout is in it as well, with what that extra of it needs.
+    """
     requirements = HERE / "peers" / f"{name}.txt"
     folder = PEERS / name
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
@@ -57,6 +60,7 @@ def peer_python(name: str) -> str:
         say(f"installing the peer {name} into {folder}")
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
         line = [python, "-m", "pip", "install", "--quiet", "-r", requirements]
+        line += ["-e", f"{ROOT}[{extra}]"] if extra else []
         subprocess.run(line, check=True)
         shutil.copyfile(requirements, done)
     return str(python)
@@ -65,9 +69,9 @@ def peer_python(name: str) -> str:
 class Worker:
     """A process that runs `worker.serve`."""
 
-    def __init__(self, python: str, script: str) -> None:
+    def __init__(self, python: str, script: str, *arguments: str) -> None:
         self._process = subprocess.Popen(
-            [python, str(HERE / script)],
+            [python, str(HERE / script), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **OFFLINE},
@@ -96,9 +100,9 @@ class Worker:
 
 
 @contextmanager
-def workers(**sides: tuple[str, str]) -> Generator[dict[str, Worker]]:
-    """One process for each side: its interpreter and its script."""
-    started = {side: Worker(python, script) for side, (python, script) in sides.items()}
+def workers(**sides: tuple[str, ...]) -> Generator[dict[str, Worker]]:
+    """One process for each side: its interpreter, its script and that one's arguments."""
+    started = {side: Worker(*line) for side, line in sides.items()}
     try:
         yield started
     finally:

@@ -11,8 +11,8 @@ RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks"
 
 _HEAD = """# How fast it is, beside what else there is
 
-`tox -e bench` measures all of this, `tox -e bench -- NAME` one of `capture`, `gateway`, `import` and
-`store`. Each runs both sides in turn in one go, at least five times, writes every sample to
+`tox -e bench` measures all of this, `tox -e bench -- NAME` one of `capture`, `gateway`, `import`,
+`integrations` and `store`. Each runs both sides in turn in one go, at least five times, writes every sample to
 `NAME.json` beside this page, and this page anew. A ratio is the median of the rounds' ratios. Figures
 depend on the machine and on what else it does; ratios much less.
 """
@@ -26,6 +26,7 @@ def text() -> str:
         ("store", _store),
         ("gateway", _gateway),
         ("capture", _capture),
+        ("integrations", _integrations),
         ("import", _import),
     ):
         path = RESULTS / f"{name}.json"
@@ -110,6 +111,27 @@ def _capture(report: dict[str, Any]) -> Iterator[str]:
     yield f"{medians['handler']:.0f} µs with LangChain's handler, {medians['handler_and_wire']:.0f} µs with the"
     yield f"preparation of the request as well; {medians['neither']:.0f} µs with neither. LangChain's own recorder"
     yield f"of runs in memory, which sees no request, takes {medians['run_collector']:.0f} µs in the handler's place."
+
+
+def _integrations(report: dict[str, Any]) -> Iterator[str]:
+    yield "What each framework's integration adds to the processor time of a call, with the marking of its"
+    yield "request, beside OpenInference's instrumentation of that framework with its spans kept in memory. The"
+    yield "program is one agent whose model answers in the process; a model call includes the span of the"
+    yield "agent that makes it. The plain client of OpenAI has no tools of its own."
+    yield ""
+    yield from _table(
+        "Framework", "model call", "OpenInference", "ratio", "tool call", "OpenInference", "ratio"
+    )
+    for framework, added in report["added_us"].items():
+        cells: list[str] = []
+        for kind in ("model_call", "tool_call"):
+            both, ratio = added.get(kind), report["ratios"][framework].get(kind)
+            cells += (
+                [f"{both['agl']:.0f} µs", f"{both['openinference']:.0f} µs", f"{ratio:.2f}"]
+                if both
+                else [""] * 3
+            )
+        yield _row(framework, *cells)
 
 
 def _import(report: dict[str, Any]) -> Iterator[str]:

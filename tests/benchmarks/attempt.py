@@ -1,0 +1,25 @@
+"""An attempt of the benchmarks' agents, as the runner hands one to an agent."""
+
+from __future__ import annotations
+
+import time
+
+from agl_core.tracing.context import AttemptContext, origins_of
+from agl_core.tracing.recorder import Recorder
+from agl_core.types import LLM, Attempt, Resources, Rollout, Task
+from agl_core.types.ids import new_id
+
+
+def attempt_context(url: str) -> AttemptContext:
+    """A fresh one, whose model is at `url`."""
+    rollout = Rollout(id=new_id("ro"), task=Task(id="t"), run_id="bench")
+    attempt = Attempt(id=new_id("at"), rollout_id=rollout.id, worker="bench", fence=1)
+    return AttemptContext(
+        rollout=rollout,
+        attempt=attempt,
+        llm=LLM(model="policy", base_url=url),
+        resources=Resources(),
+        recorder=Recorder(rollout.id, attempt.id),
+        origins=origins_of(url),
+        deadline=time.monotonic() + 600,
+    )

@@ -1,0 +1,126 @@
+"""A framework's program and who watches it: ``framework_side.py FRAMEWORK WATCHER``.
+
+With agl, a watched run is an attempt in a process that agl is attached to; for an unwatched one it
+is detached, so that both are measured in one process. OpenInference's instrumentation is set up once
+as its documentation says, and its spans stay in memory.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from constant_model import SCRIPTS, URL, ConstantModel
+from worker import serve
+
+QUESTION = "What does a lamp cost? Say it in one short sentence. " * 10
+
+
+class Agl:
+    """A run is an attempt."""
+
+    def __init__(self, framework: Any) -> None:
+        from agl_core.app.parts import make_integrations
+        from agl_core.builtin import load_plugins
+
+        self._integrations = make_integrations(load_plugins())
+        self._recorder: Any = None
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Hold while runs are watched."""
+        from agl_core.tracing import attach
+
+        attachment = attach(integrations=self._integrations)
+        try:
+            yield
+        finally:
+            attachment.detach()
+
+    def run(self) -> AbstractContextManager[Any]:
+        """Hold for one run."""
+        from attempt import attempt_context
+
+        from agl_core.tracing.context import enter
+
+        context = attempt_context(URL)
+        self._recorder = context.recorder
+        return enter(context)
+
+    def spans(self) -> int:
+        """Recorded in the last run."""
+        return len(self._recorder.drain())
+
+
+class OpenInference:
+    """A run is a trace."""
+
+    def __init__(self, framework: Any) -> None:
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+        from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+        provider = TracerProvider()
+        trace.set_tracer_provider(provider)
+        framework.instrument(provider)
+        self._exporter = InMemorySpanExporter()
+        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+
+    def watching(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def run(self) -> AbstractContextManager[Any]:
+        self._exporter.clear()
+        return nullcontext()
+
+    def spans(self) -> int:
+        return len(self._exporter.get_finished_spans())
+
+
+WATCHERS: dict[str, Any] = {"agl": Agl, "openinference": OpenInference}
+
+
+class Side:
+    """Answers the benchmark."""
+
+    def __init__(self, framework: str, watcher: str) -> None:
+        module = importlib.import_module(f"frameworks.{framework}")
+        self._model = ConstantModel()
+        self._model.install()
+        self._watcher = WATCHERS[watcher](module)
+        self._ask = module.program()
+
+    async def prepare(self) -> dict[str, int]:
+        """Run each program a few times; gives the spans that one run records."""
+        counts: dict[str, int] = {}
+        with self._watcher.watching():
+            for program in [*SCRIPTS] * 3:
+                await self._run(program, watched=True)
+                counts[program] = self._watcher.spans()
+        gc.collect()
+        gc.freeze()  # so that what the framework loaded is not looked through in the measured runs
+        return counts
+
+    async def measure(self, *, program: str, runs: int, watched: bool) -> list[float]:
+        """Microseconds of processor time of some runs, after two that come to know the functions."""
+        with self._watcher.watching() if watched else nullcontext():
+            taken = [await self._run(program, watched=watched) for _ in range(runs + 2)]
+        return [round(1e6 * seconds, 1) for seconds in taken[2:]]
+
+    async def _run(self, program: str, *, watched: bool) -> float:
+        self._model.expect(program)
+        with self._watcher.run() if watched else nullcontext():
+            begin = time.process_time()
+            await self._ask(QUESTION)
+            return time.process_time() - begin
+
+
+if __name__ == "__main__":
+    measured = Side(*sys.argv[1:])
+    serve(prepare=measured.prepare, measure=measured.measure)

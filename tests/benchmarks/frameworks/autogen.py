@@ -1,0 +1,48 @@
+"""AutoGen: an assistant of agentchat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autogen_agentchat.agents import AssistantAgent
+from autogen_ext.models.openai import OpenAIChatCompletionClient
+from constant_model import PRICE, URL
+
+_KNOWS = {
+    "vision": False,
+    "function_calling": True,
+    "json_output": True,
+    "structured_output": True,
+    "family": "unknown",
+}
+
+
+async def lookup(item: str) -> str:
+    """Look up what an item costs."""
+    return PRICE
+
+
+def program() -> Any:
+    """What asks a new agent: one that was asked before has the history."""
+    model = OpenAIChatCompletionClient(
+        model="policy", base_url=URL, api_key="none", model_info=_KNOWS
+    )
+
+    async def ask(question: str) -> None:
+        agent = AssistantAgent(
+            "clerk",
+            model,
+            tools=[lookup],
+            system_message="You keep a shop.",
+            max_tool_iterations=100,
+        )
+        await agent.run(task=question)
+
+    return ask
+
+
+def instrument(provider: Any) -> None:
+    """Set OpenInference up."""
+    from openinference.instrumentation.autogen_agentchat import AutogenAgentChatInstrumentor
+
+    AutogenAgentChatInstrumentor().instrument(tracer_provider=provider)

@@ -1,0 +1,33 @@
+"""LangChain: an agent of LangGraph that asks OpenAI's client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from constant_model import PRICE, URL
+from langchain.agents import create_agent
+from langchain_openai import ChatOpenAI
+
+
+async def lookup(item: str) -> str:
+    """Look up what an item costs."""
+    return PRICE
+
+
+def program() -> Any:
+    """What asks the agent."""
+    model = ChatOpenAI(model="policy", base_url=URL, api_key="none")
+    agent = create_agent(model, tools=[lookup], system_prompt="You keep a shop.", name="clerk")
+
+    async def ask(question: str) -> None:
+        messages = [{"role": "user", "content": question}]
+        await agent.ainvoke({"messages": messages}, {"recursion_limit": 100})
+
+    return ask
+
+
+def instrument(provider: Any) -> None:
+    """Set OpenInference up."""
+    from openinference.instrumentation.langchain import LangChainInstrumentor
+
+    LangChainInstrumentor().instrument(tracer_provider=provider)

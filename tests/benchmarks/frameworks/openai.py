@@ -1,0 +1,57 @@
+"""The plain client of OpenAI, and a loop that calls the tools."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from constant_model import PRICE, TOOL, URL
+from openai import AsyncOpenAI
+
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": TOOL,
+        "description": "Look up what an item costs.",
+        "parameters": {
+            "type": "object",
+            "properties": {"item": {"type": "string"}},
+            "required": ["item"],
+        },
+    },
+}
+
+
+async def lookup(item: str) -> str:
+    return PRICE
+
+
+def program() -> Any:
+    """What asks the model until it calls no tool."""
+    client = AsyncOpenAI(base_url=URL, api_key="none")
+
+    async def ask(question: str) -> None:
+        messages: list[Any] = [
+            {"role": "system", "content": "You keep a shop."},
+            {"role": "user", "content": question},
+        ]
+        while True:
+            response = await client.chat.completions.create(
+                model="policy", messages=messages, tools=[_TOOL]
+            )
+            message = response.choices[0].message
+            if not message.tool_calls:
+                return
+            messages.append(message.model_dump(exclude_none=True))
+            for call in message.tool_calls:
+                content = await lookup(**json.loads(call.function.arguments))
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
+
+    return ask
+
+
+def instrument(provider: Any) -> None:
+    """Set OpenInference up."""
+    from openinference.instrumentation.openai import OpenAIInstrumentor
+
+    OpenAIInstrumentor().instrument(tracer_provider=provider)

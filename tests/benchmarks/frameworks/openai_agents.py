@@ -1,0 +1,42 @@
+"""The OpenAI Agents SDK, over chat completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agents import (
+    Agent,
+    OpenAIChatCompletionsModel,
+    Runner,
+    function_tool,
+    set_trace_processors,
+)
+from constant_model import PRICE, URL
+from openai import AsyncOpenAI
+
+set_trace_processors([])  # nobody sends traces to OpenAI, which the SDK does on its own
+
+
+@function_tool
+async def lookup(item: str) -> str:
+    """Look up what an item costs."""
+    return PRICE
+
+
+def program() -> Any:
+    """What asks the agent."""
+    client = AsyncOpenAI(base_url=URL, api_key="none")
+    model = OpenAIChatCompletionsModel(model="policy", openai_client=client)
+    agent = Agent(name="clerk", instructions="You keep a shop.", model=model, tools=[lookup])
+
+    async def ask(question: str) -> None:
+        await Runner.run(agent, question, max_turns=100)
+
+    return ask
+
+
+def instrument(provider: Any) -> None:
+    """Set OpenInference up."""
+    from openinference.instrumentation.openai_agents import OpenAIAgentsInstrumentor
+
+    OpenAIAgentsInstrumentor().instrument(tracer_provider=provider)
