@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine
+from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from agl_core.errors import EngineError
 from agl_core.gateway.attempts import Abort, Call
@@ -26,6 +27,7 @@ _ANSWERS: Final[dict[Abort, tuple[int, str, str]]] = {
     "drained": (503, "policy_updated", "The policy was updated during this answer"),
 }
 """What a client that is still there is told."""
+_PARTING_S: Final = 1.0
 
 
 class Proxy:
@@ -116,9 +118,10 @@ class Proxy:
             if call.abort != "client" and (exchange.streamed or not call.forwarded):
                 await self._excuse(call, send)
         except Problem as problem:
-            await answer(send, problem)
+            await _part(answer(send, problem))
         except EngineError as error:
-            await _break_off(send, Problem(502, "engine_error", str(error), retry=True))
+            problem = Problem(502, "engine_error", str(error), retry=True)
+            await _part(_break_off(send, problem))
         return True
 
     async def _run(self, call: Call, exchange: Exchange, send: asgi.Send) -> None:
@@ -151,7 +154,7 @@ class Proxy:
 
     async def _excuse(self, call: Call, send: asgi.Send) -> None:
         problem = Problem(*_ANSWERS[call.abort])
-        await (_break_off if call.forwarded else answer)(send, problem)
+        await _part((_break_off if call.forwarded else answer)(send, problem))
 
 
 def _remember(exchange: Exchange) -> None:
@@ -176,6 +179,12 @@ def _remember(exchange: Exchange) -> None:
 def _leave(call: Call, left: asyncio.Task[None]) -> None:
     if not left.cancelled():
         call.stop("client")
+
+
+async def _part(words: Coroutine[Any, Any, None]) -> None:
+    """Say the last words to a client, who may have stopped reading: whoever seals waits for them."""
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(words, _PARTING_S)
 
 
 async def answer(send: asgi.Send, problem: Problem) -> None:

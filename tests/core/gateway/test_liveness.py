@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import aiohttp
 import pytest
 
 from agl_core.errors import StoreError
+from agl_core.gateway import proxy
 from agl_core.gateway.app import GatewayOptions
 from agl_core.gateway.recording import RecordingOptions
 from agl_core.testing.fake_openai import FakeOptions
@@ -162,6 +164,37 @@ async def test_sealing_ends_calls_and_writes_once(world: Any, monkeypatch: Any) 
     assert [span.status for span in spans] == ["ok", "error"]
     assert await world.gateway.seal(attempt.id) == 2
     await world.idle()
+
+
+async def test_a_client_that_reads_no_more_holds_nobody_up(world: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(proxy, "_PARTING_S", 0.01)
+    attempt = await world.attempt()
+    full = asyncio.Event()
+    body = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
+    asked = [{"type": "http.request", "body": json.dumps(body).encode()}]
+
+    async def receive() -> Any:
+        if not asked:
+            await asyncio.Event().wait()
+        return asked.pop()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            full.set()
+            await asyncio.Event().wait()
+
+    headers = {**world.headers(attempt), "content-type": "application/json"}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "raw_path": b"/v1/chat/completions",
+        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+    }
+    serving = asyncio.create_task(world.gateway._endpoints(scope, receive, send))
+    await full.wait()
+    (call,) = await world.calls(attempt)
+    assert (call.complete, call.error) == (False, "cancelled: the attempt ended")
+    await serving
 
 
 async def test_deadline_ends_a_call(world: Any) -> None:
