@@ -31,4 +31,6 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "agents":
             raise
-        raise MissingExtraError(name, needs="openai-agents", extra="openai-agents") from error
+        raise MissingExtraError(
+            "openai_agents", needs="openai-agents", extra="openai-agents"
+        ) from error
