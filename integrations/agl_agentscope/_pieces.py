@@ -59,7 +59,7 @@ class Piece:
         self._ended = False
         self.opening = opening
         self.scope = scope
-        self.agent_run_id = opening.agent_run_id or scope.span_id
+        self.agent_run_id = opening.agent_run_id or (scope.span_id if opening.agent else None)
 
     @contextmanager
     def running(self) -> Generator[None, None, None]:

@@ -28,7 +28,7 @@ class _Known:
 
     open: int = 0
     attempt: str = ""
-    run_id: str = ""
+    run_id: str | None = None
     said: set[str] = field(default_factory=set[str])
 
 
@@ -77,7 +77,7 @@ class Usage:
             f"repeated: {fix}",
         )
 
-    def began(self, agent: Any, run_id: str) -> None:
+    def began(self, agent: Any, run_id: str | None) -> None:
         """Keep the id of the agent's run, for replies that go on with it."""
         with self._lock:
             self._agents[agent].run_id = run_id
@@ -87,7 +87,7 @@ class Usage:
         known = self._agents.get(agent)
         if known is None or known.attempt != f"{context.rollout.id}/{context.attempt.id}":
             return None
-        return known.run_id or None
+        return known.run_id
 
     def _say(self, known: _Known, what: str, text: str) -> None:
         with self._lock:

@@ -80,7 +80,7 @@ class MiddlewareOfAll:
 
     @guarded(FRAMEWORK)
     def _give(self, agent: Agent) -> None:
-        if active() is None or agent in self._given:
+        if active() is None:
             return
         lists: list[Any] = [getattr(agent, name, None) for name in _LISTS]
         if not all(isinstance(each, list) for each in lists):
@@ -88,7 +88,8 @@ class MiddlewareOfAll:
                 f"agentscope {agentscope.__version__} keeps its middleware in other places than "
                 f"{', '.join(_LISTS)}: give agents AglMiddleware() yourself"
             )
+        if any(isinstance(one, AglMiddleware) for each in lists for one in each):
+            return
         self._given.add(agent)
         for each in lists:
-            if not any(isinstance(one, AglMiddleware) for one in each):
-                each.append(self._ours)
+            each.append(self._ours)

@@ -31,7 +31,7 @@ from agl_agentscope._v2 import told
 from agl_agentscope._v2.calls import recording
 from agl_agentscope._v2.thinking import split
 from agl_core import semconv
-from agl_core.tracing import active, close_scope, current_scope, guarded, open_scope
+from agl_core.tracing import AttemptContext, active, close_scope, current_scope, guarded, open_scope
 from agl_core.types import SpanKind
 from agl_core.types.ids import new_id
 
@@ -122,12 +122,6 @@ class AglMiddleware(MiddlewareBase):
         run_id = around.agent_run_id if around is not None and same else None
         if isinstance(given.get("inputs"), told.RESUMING):
             run_id = self._usage.run_id(agent, context) or run_id
-        clock = agent.injection_config.inject_runtime_state
-        shared = self._usage.enter(agent, context, remembers=bool(agent.state.context))
-        if clock:
-            self._usage.warn_of_clock(
-                agent, "give Agent(injection_config=InjectionConfig(inject_runtime_state=False))"
-            )
         piece = open_piece(
             context,
             Opening(
@@ -139,14 +133,21 @@ class AglMiddleware(MiddlewareBase):
                 trainable=around is None or around.trainable,
                 inside=CONTEXT if name else None,
                 key=key,
-                attributes={
-                    **({SHARED: shared} if shared else {}),
-                    **({CLOCK: True} if clock else {}),
-                },
             ),
         )
-        self._usage.began(agent, piece.agent_run_id)
+        self._look(agent, context, piece)
         return piece
+
+    def _look(self, agent: Agent, context: AttemptContext, piece: Piece) -> None:
+        """Mark the reply of an agent that is used wrongly."""
+        if wrong := self._usage.enter(agent, context, remembers=bool(agent.state.context)):
+            piece.tell({SHARED: wrong})
+        self._usage.began(agent, piece.agent_run_id)
+        if agent.injection_config.inject_runtime_state:
+            piece.tell({CLOCK: True})
+            self._usage.warn_of_clock(
+                agent, "give Agent(injection_config=InjectionConfig(inject_runtime_state=False))"
+            )
 
     @guarded(FRAMEWORK)
     def _open_turn(self, agent: Agent) -> Piece | None:
