@@ -29,9 +29,6 @@ SIDES = {
 TURNS_PER_ROUND = 6
 RUNS_PER_TURN = 4
 
-Added = dict[str, dict[str, float]]
-"""Microseconds by kind of call and side."""
-
 
 def run(*, rounds: int) -> None:
     """Measure and write the report."""
@@ -40,7 +37,7 @@ def run(*, rounds: int) -> None:
         "unit": "microseconds of processor time",
     }
     parts = {name: _framework(name, rounds) for name in FRAMEWORKS}
-    for key in ("added_us", "ratios", "spans", "medians", "samples"):
+    for key in ("added_us", "errors_us", "ratios", "spans", "medians", "samples"):
         report[key] = {name: part[key] for name, part in parts.items()}
     harness.write("integrations", report)
 
@@ -58,33 +55,55 @@ def _framework(name: str, rounds: int) -> dict[str, Any]:
                     samples[program][side] += asked[watcher].ask(
                         "measure", program=program, runs=RUNS_PER_TURN, watched=watched
                     )
-    added = _added(samples, with_tools=name not in WITHOUT_TOOLS)
+    return {**_figures(name, samples), "spans": spans, "samples": samples}
+
+
+def _figures(name: str, samples: dict[str, harness.Samples]) -> dict[str, Any]:
+    costs = _costs(samples, with_tools=name not in WITHOUT_TOOLS)
+    added = {kind: harness.medians(by_side) for kind, by_side in costs.items()}
+    errors = {
+        kind: {side: _error(turns) for side, turns in by_side.items()}
+        for kind, by_side in costs.items()
+    }
     for kind, by_side in added.items():
-        figures = ", ".join(f"{side} {figure:.0f} us" for side, figure in by_side.items())
-        harness.say(f"integrations {name:16s} {kind:11s} {figures}")
+        for side, figure in by_side.items():
+            error = errors[kind][side]
+            harness.say(
+                f"integrations {name:16s} {kind:11s} {side:14s} {figure:6.0f} +- {error:.0f} us"
+            )
     return {
         "added_us": added,
+        "errors_us": errors,
         "ratios": {kind: by["agl"] / by["openinference"] for kind, by in added.items()},
-        "spans": spans,
         "medians": {program: harness.medians(by_side) for program, by_side in samples.items()},
-        "samples": samples,
     }
 
 
-def _added(samples: dict[str, harness.Samples], *, with_tools: bool) -> Added:
+def _costs(samples: dict[str, harness.Samples], *, with_tools: bool) -> dict[str, harness.Samples]:
+    """Microseconds that a call costs in each turn, by kind of call and side."""
     watched = [side for side, (_, watches) in SIDES.items() if watches]
-    added: Added = {"model_call": {side: _more(samples["answer"], side) for side in watched}}
+    costs = {"model_call": {side: _more(samples["answer"], side) for side in watched}}
     if with_tools:
         few, many = samples["one_tool"], samples["many_tools"]
-        added["tool_call"] = {
-            side: (_more(many, side) - _more(few, side)) / MORE_TOOLS for side in watched
+        costs["tool_call"] = {
+            side: [
+                (most - least) / MORE_TOOLS
+                for least, most in zip(_more(few, side), _more(many, side), strict=True)
+            ]
+            for side in watched
         }
-    return added
+    return costs
 
 
-def _more(samples: harness.Samples, side: str) -> float:
+def _more(samples: harness.Samples, side: str) -> list[float]:
     beside = zip(_turns(samples[side]), _turns(samples["without"]), strict=True)
-    return statistics.median(min(watched) - min(alone) for watched, alone in beside)
+    return [min(watched) - min(alone) for watched, alone in beside]
+
+
+def _error(turns: list[float]) -> float:
+    """Standard error of the median, from the quartiles: a normal distribution's has 1.25 sigma."""
+    low, _, high = statistics.quantiles(turns, n=4)
+    return 1.25 * (high - low) / 1.35 / len(turns) ** 0.5
 
 
 def _turns(runs: list[float]) -> list[list[float]]:

@@ -117,7 +117,8 @@ def _integrations(report: dict[str, Any]) -> Iterator[str]:
     yield "What each framework's integration adds to the processor time of a call, with the marking of its"
     yield "request, beside OpenInference's instrumentation of that framework with its spans kept in memory. The"
     yield "program is one agent whose model answers in the process; a model call includes the span of the"
-    yield "agent that makes it. The plain client of OpenAI has no tools of its own."
+    yield "agent that makes it. The plain client of OpenAI has no tools of its own. After ± is the standard"
+    yield "error of the median, for what is added is small beside what a framework takes itself."
     yield ""
     yield from _table(
         "Framework", "model call", "OpenInference", "ratio", "tool call", "OpenInference", "ratio"
@@ -125,12 +126,14 @@ def _integrations(report: dict[str, Any]) -> Iterator[str]:
     for framework, added in report["added_us"].items():
         cells: list[str] = []
         for kind in ("model_call", "tool_call"):
-            both, ratio = added.get(kind), report["ratios"][framework].get(kind)
-            cells += (
-                [f"{both['agl']:.0f} µs", f"{both['openinference']:.0f} µs", f"{ratio:.2f}"]
-                if both
-                else [""] * 3
-            )
+            if kind not in added:
+                cells += [""] * 3
+                continue
+            errors = report["errors_us"][framework][kind]
+            cells += [
+                f"{figure:.0f} ± {errors[side]:.0f} µs" for side, figure in added[kind].items()
+            ]
+            cells.append(f"{report['ratios'][framework][kind]:.2f}")
         yield _row(framework, *cells)
 
 
