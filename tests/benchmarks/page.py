@@ -118,7 +118,8 @@ def _integrations(report: dict[str, Any]) -> Iterator[str]:
     yield "request, beside OpenInference's instrumentation of that framework with its spans kept in memory. The"
     yield "program is one agent whose model answers in the process; a model call includes the span of the"
     yield "agent that makes it. The plain client of OpenAI has no tools of its own. After ± is the standard"
-    yield "error of the median, for what is added is small beside what a framework takes itself."
+    yield "error of the median, for what is added is small beside what a framework takes itself; a ratio is that"
+    yield "of the medians."
     yield ""
     yield from _table(
         "Framework", "model call", "OpenInference", "ratio", "tool call", "OpenInference", "ratio"
