@@ -1,6 +1,7 @@
 """LangChain and LangGraph through the whole integration contract."""
 
 import asyncio
+from pathlib import Path
 
 import langchain_core.tracers.context as tracers
 from agl_langchain._integration import LangChainIntegration
@@ -14,7 +15,17 @@ from pydantic import BaseModel
 
 from agl_core.testing.integration_contract import IntegrationContract
 from agl_core.testing.plugin_contract import PluginContract
-from agl_core.testing.scenario import JUDGE, PLANNER, SYSTEM, TOOL_RESULT, WRITER, ScenarioProgram
+from agl_core.testing.scenario import (
+    JUDGE,
+    PLANNER,
+    SYSTEM,
+    TOOL_RESULT,
+    WRITER,
+    ScenarioProgram,
+    outline,
+)
+
+GOLDEN = Path(__file__).parent / "golden" / "skeleton.txt"
 
 
 class Price(BaseModel):
@@ -179,3 +190,10 @@ class TestLangChain(IntegrationContract):
 class TestPlugin(PluginContract):
     plugin = "agl_langchain.plugin"
     frameworks = ("langchain_core", "langchain", "langgraph", "openai")
+
+
+async def test_the_skeleton_is_the_golden_one(bench):
+    played = await bench.one(LangChainProgram().run)
+    # Chains and nodes are the framework's own, and differ between its versions.
+    shown = outline(played.spans, ("agent", "llm", "tool", "message", "reward"))
+    assert shown == GOLDEN.read_text(encoding="utf-8").splitlines()
