@@ -31,4 +31,4 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "crewai":
             raise
-        raise MissingExtraError(name, needs="crewai", extra="crewai") from error
+        raise MissingExtraError("crewai", needs="crewai", extra="crewai") from error
