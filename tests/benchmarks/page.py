@@ -119,7 +119,7 @@ def _integrations(report: dict[str, Any]) -> Iterator[str]:
     yield "program is one agent whose model answers in the process; a model call includes the span of the"
     yield "agent that makes it. The plain client of OpenAI has no tools of its own. After ± is the standard"
     yield "error of the median, for what is added is small beside what a framework takes itself; a ratio is that"
-    yield "of the medians."
+    yield "of the medians, and there is none where a figure is within its error."
     yield ""
     yield from _table(
         "Framework", "model call", "OpenInference", "ratio", "tool call", "OpenInference", "ratio"
@@ -134,7 +134,8 @@ def _integrations(report: dict[str, Any]) -> Iterator[str]:
             cells += [
                 f"{figure:.0f} ± {errors[side]:.0f} µs" for side, figure in added[kind].items()
             ]
-            cells.append(f"{report['ratios'][framework][kind]:.2f}")
+            seen = all(figure > errors[side] for side, figure in added[kind].items())
+            cells.append(f"{report['ratios'][framework][kind]:.2f}" if seen else "–")
         yield _row(framework, *cells)
 
 
