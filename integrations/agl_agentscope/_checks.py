@@ -9,7 +9,7 @@ from agl_agentscope._pieces import FRAMEWORK
 from agl_agentscope._usage import CLOCK, SHARED
 from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
-from agl_core.types import Finding, Severity, Span, SpanKind
+from agl_core.types import Finding, Span, SpanKind
 
 _CLOSED_LOOP: Final = "Event loop is closed"
 
@@ -36,7 +36,7 @@ def _clock(replies: Sequence[Span]) -> Finding:
     """The framework's default writes the time of day into every prompt."""
     told = [span for span in replies if span.attributes.get(CLOCK)]
     names = sorted({span.agent or "" for span in told})
-    return _finding(
+    return Finding.of(
         "agentscope.clock",
         "warning" if told else "ok",
         f"{len(told)} of {len(replies)} replies had the time of day in their prompt "
@@ -52,7 +52,7 @@ def _shared(replies: Sequence[Span]) -> Finding:
     """An agent object is a conversation: whoever shares it shares what it remembers."""
     shared = [span for span in replies if span.attributes.get(SHARED)]
     names = sorted({span.agent or "" for span in shared})
-    return _finding(
+    return Finding.of(
         "agentscope.shared",
         "error" if shared else "ok",
         f"{len(shared)} of {len(replies)} replies were of an agent object ({', '.join(names)}) that "
@@ -70,7 +70,7 @@ def _failed_tools(spans: Sequence[Span]) -> Finding:
     used = [span for span in spans if span.kind is SpanKind.TOOL and _is_ours(span)]
     failed = [span for span in used if span.status == "error"]
     names = sorted({span.name for span in failed})
-    return _finding(
+    return Finding.of(
         "agentscope.tools",
         "warning" if failed else "ok",
         f"{len(failed)} of {len(used)} tool calls failed ({', '.join(names)}), the first with "
@@ -87,7 +87,7 @@ def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
     failures = [record.attempt.failure for record in records]
     closed = sum(_CLOSED_LOOP in failure.message for failure in failures if failure is not None)
     if closed:
-        yield _finding(
+        yield Finding.of(
             "agentscope.loop",
             "error",
             f"{closed} of {len(records)} attempts failed because the model's event loop is closed.",
@@ -95,15 +95,3 @@ def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
             "instead of calling asyncio.run in it, or make the model inside of it.",
             figures={"attempts": closed},
         )
-
-
-def _finding(
-    check: str, severity: Severity, measured: str, *, fix: str, figures: dict[str, Any]
-) -> Finding:
-    return Finding(
-        check=check,
-        severity=severity,
-        measured=measured,
-        fix="" if severity == "ok" else fix,
-        figures=figures,
-    )
