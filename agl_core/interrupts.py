@@ -127,10 +127,11 @@ def current_interrupts() -> Interrupts | None:
     """
     if threading.current_thread() is not threading.main_thread():
         return None
-    handler = signal.getsignal(signal.SIGINT)
-    if isinstance(handler, Interrupts):
-        return handler
-    return Interrupts(leaves=False) if _is_pythons(handler) else None
+    handlers = [signal.getsignal(number) for number in _SIGNALS]
+    ours = [handler for handler in handlers if isinstance(handler, Interrupts)]
+    if ours:  # of one signal, where the shell that put the program aside has it ignore the other
+        return ours[0]
+    return Interrupts(leaves=False) if _is_pythons(handlers[0]) else None
 
 
 def may_be_the_users() -> bool:

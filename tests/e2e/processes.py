@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agl_core.serving.keys import ENV_KEY
+from tests.installed import INSTALLED
 
 ROOT = Path(__file__).parents[2]
 HAND_SIZED = Path(__file__).with_name("hand_sized.py")
@@ -52,8 +53,6 @@ def free_port() -> int:
 
 
 KEY = "a key that all of them share"
-INSTALLED = "demo,langchain,openai,torch"
-"""Plugins whose loading costs time, and which a hand-sized run does not need."""
 
 
 def environment(key: str = KEY, *, disabled: str = INSTALLED) -> dict[str, str]:

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from agl_core.cli.group import cli
 from agl_core.config.invocation import current_invocation
 from agl_core.types import Estimate, Evaluation, Report, StepReport
+from tests.installed import INSTALLED
 
 EVALUATION = Evaluation(
     step=2,
@@ -96,6 +97,6 @@ def agl(monkeypatch, tmp_path):
     """Run ``agl`` in a folder of its own, without the installed plugins."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setenv("AGL_DISABLE_PLUGINS", "demo,langchain,openai,torch")
+    monkeypatch.setenv("AGL_DISABLE_PLUGINS", INSTALLED)
     runner = CliRunner()
     return lambda *arguments: runner.invoke(cli, [str(argument) for argument in arguments])

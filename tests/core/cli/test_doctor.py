@@ -6,6 +6,7 @@ from click.testing import CliRunner
 
 from agl_core.cli.group import cli
 from agl_core.types import Diagnosis, Finding
+from tests.installed import INSTALLED
 
 FINDINGS = [
     Finding(check="a.fine", severity="ok", measured="All [bold]is[/bold] well."),
@@ -144,7 +145,7 @@ def reward(task, output, attempt):
 def test_a_file_is_tried_from_end_to_end(tmp_path, monkeypatch):
     """With the real application and the hand-sized engine."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("AGL_DISABLE_PLUGINS", "demo,langchain,openai,torch")
+    monkeypatch.setenv("AGL_DISABLE_PLUGINS", INSTALLED)
     plugin = Path(__file__).parents[1] / "app" / "bandit_plugin.py"
     (tmp_path / "agent.py").write_text(AGENT, encoding="utf-8")
     (tmp_path / "run.toml").write_text(

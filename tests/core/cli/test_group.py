@@ -7,6 +7,7 @@ import pytest
 
 from agl_core.cli.group import cli
 from agl_core.errors import AgentError, ConfigError, PluginError
+from tests.installed import INSTALLED
 
 COMMAND_PLUGIN = """
 import click
@@ -155,7 +156,7 @@ def test_a_broken_local_plugin_is_an_error(agl, tmp_path):
 
 
 def test_warnings_are_shown_unless_logging_is_set_up(agl, monkeypatch):
-    monkeypatch.setenv("AGL_DISABLE_PLUGINS", "demo,langchain,openai,torch,nobody")
+    monkeypatch.setenv("AGL_DISABLE_PLUGINS", f"{INSTALLED},nobody")
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [])
 

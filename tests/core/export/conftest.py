@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 from agl_core.cli.group import cli
 from tests.core.export.recorded import Run
+from tests.installed import INSTALLED
 
 
 @pytest.fixture
@@ -19,6 +20,6 @@ async def run(tmp_path):
 def agl_command(monkeypatch, tmp_path):
     """Run ``agl`` in a folder of its own, without the installed plugins."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("AGL_DISABLE_PLUGINS", "demo,langchain,openai,torch")
+    monkeypatch.setenv("AGL_DISABLE_PLUGINS", INSTALLED)
     runner = CliRunner()
     return lambda *arguments: runner.invoke(cli, [str(argument) for argument in arguments])

@@ -28,12 +28,12 @@ class Process:
     def __init__(self, file):
         self.file = file
         self.port = "0"
+        self.command = [sys.executable, "-m", "agl_core.cli"]
 
     async def start(self, **environment):
         """Returns the line that says where it is; empty when it ended instead."""
         self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "agl_core.cli", "store", "serve"),
-            *(str(self.file), "--port", self.port),
+            *(*self.command, "store", "serve", str(self.file), "--port", self.port),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "AGL_API_KEY": KEY, **environment},
@@ -129,6 +129,22 @@ async def test_a_killed_server_loses_and_doubles_nothing(process):
         found.setdefault(span.attempt_id, []).append(span)
     assert found == work.spans
     await store.close()
+
+
+async def test_one_that_a_shell_put_aside_ends_in_order(process):
+    """Such a program ignores SIGINT: ``agl store serve &`` in a script."""
+    await process.kill()
+    ignore = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    process.command = [sys.executable, "-c", f"{ignore}; from agl_core.cli import main; main()"]
+    await process.start()
+    store = await connect(process)
+    await store.enqueue([rollout()])
+    held = [asyncio.create_task(store.claim("w")) for _ in range(2)]
+    await next(asyncio.as_completed(held))
+    status, said = await process.end(signal.SIGTERM)
+    assert (status, "Traceback" in said) == (130, False)
+    await store.close()
+    await asyncio.gather(*held, return_exceptions=True)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])

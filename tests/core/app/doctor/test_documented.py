@@ -7,7 +7,8 @@ from agl_core.types.breaks import TOLD
 
 ROOT = Path(__file__).parents[4]
 CHECK = re.compile(
-    r'(?:check=|Finding\.of\(\s*|check = |^    (?="[a-z_]+\.[a-z_]+": \())"([a-z_.]+)"', re.MULTILINE
+    r'(?:check=|Finding\.of\(\s*|check = |^    (?="[a-z_]+\.[a-z_]+": \())"([a-z_.]+)"',
+    re.MULTILINE,
 )
 FOLDERS = ("agl_core/app/doctor", "integrations")
 

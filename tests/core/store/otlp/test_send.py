@@ -16,6 +16,7 @@ from agl_core.store.otlp import decode, send
 from agl_core.store.otlp.send import send_attempts, traces_url
 from agl_core.store.sqlite import SqliteStore
 from agl_core.testing._store_samples import begin, model_call, span, succeed
+from tests.installed import INSTALLED
 
 
 class Collector:
@@ -167,7 +168,7 @@ def test_addresses_without_a_path_get_the_usual_one():
 @pytest.fixture
 def agl(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("AGL_DISABLE_PLUGINS", "demo,langchain,openai,torch")
+    monkeypatch.setenv("AGL_DISABLE_PLUGINS", INSTALLED)
     runner = CliRunner()
 
     async def run(*arguments):
