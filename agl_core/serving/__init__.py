@@ -2,5 +2,6 @@
 
 Reading order: `asgi` (the few pieces of it), `server` (uvicorn as a guest), `rpc` (methods behind
 one key), `peer` (who calls them, across restarts), `clocks` (of two machines that differ), `keys`;
-`loop` and `collector` are for processes that do nothing but serve.
+`loop` and `collector` are for processes that do nothing but serve; `vllm_control` changes the weights
+of a server of somebody else.
 """
