@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from agl_core.config import RunConfig
 from agl_core.config.loader import check_options, validate
@@ -29,6 +29,9 @@ from agl_core.types import Task
 _log = logging.getLogger(__name__)
 
 Agent = Callable[[Task], Any]
+
+_ENGINE: Final = "torch"
+"""Trains where neither the configuration nor the algorithm says what does."""
 
 _MAY_DIFFER: dict[str, Any] = {
     "directory": True,
@@ -148,10 +151,18 @@ def make_engine(config: RunConfig, plugins: PluginManager, setup: AlgorithmSetup
     Raises:
         ConfigError: an option is wrong, or the engine lacks the algorithm's loss.
     """
-    section, registry = config.engine, plugins.registry("engines")
-    options = check_options(section, registry.options_model(section.name), where="engine")
-    engine: Engine = registry.create(section.name, options, setup)
+    name, registry = engine_name(config, plugins), plugins.registry("engines")
+    options = check_options(config.engine, registry.options_model(name), where="engine")
+    engine: Engine = registry.create(name, options, setup)
     return engine
+
+
+def engine_name(config: RunConfig, plugins: PluginManager) -> str:
+    """The engine that the configuration names, or that the algorithm's class names in `engine`."""
+    if config.engine.name is not None:
+        return config.engine.name
+    algorithm = plugins.registry("algorithms").resolve(config.algorithm.name)
+    return getattr(algorithm, "engine", _ENGINE)
 
 
 def _loss_factory(
@@ -159,7 +170,7 @@ def _loss_factory(
 ) -> Callable[[], Any]:
     """Makes the algorithm's loss for an engine that asks for it; one that cannot train never does."""
     losses = plugins.registry("losses")
-    engine, user = config.engine.name, config.algorithm.name
+    engine, user = engine_name(config, plugins), config.algorithm.name
     name = f"{engine}.{algorithm.loss}"
 
     def make() -> Any:

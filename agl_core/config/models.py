@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from pydantic import (
     BaseModel,
@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from agl_core.config.shorthand import in_full
 from agl_core.errors import ConfigError
 from agl_core.thinking import DEFAULT_TAGS
 from agl_core.thinking.tags import tag_pair
@@ -74,8 +75,9 @@ class PolicyConfig(_Config):
 
 
 class EngineConfig(_PluginOptions):
-    name: str = "torch"
-    """A registered engine; further keys of this section are its options."""
+    name: str | None = None
+    """A registered engine; further keys of this section are its options. None: the one that the
+    algorithm asks for, or else ``torch``."""
 
 
 class AlgorithmConfig(_PluginOptions):
@@ -256,3 +258,10 @@ class RunConfig(_Config):
     eval: EvalConfig = EvalConfig()
     plugins: list[str] = Field(default_factory=list[str])
     """Local plugin files to load beside the installed ones."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_full(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        return in_full(cast("Mapping[str, Any]", given), fields=cls.model_fields)

@@ -20,6 +20,7 @@ from agl_core.training.evaluate import compare
 from agl_core.training.evaluator import Evaluator
 from agl_core.training.events import Events
 from agl_core.training.groups import GroupBuilder, StepGroups
+from agl_core.training.in_short import in_short
 from agl_core.training.resources import make_resources
 from agl_core.training.rollouts import RolloutPlan, RolloutSource
 from agl_core.training.sampler import TaskSampler
@@ -70,6 +71,21 @@ class Progress:
     checkpoint: Path | None = None
     best: Path | None = None
     best_score: Evaluation | None = None
+
+
+@dataclass(slots=True)
+class _Trained:
+    """What a step's updates did."""
+
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    rows: dict[str, int] = field(default_factory=dict[str, int])
+    tokens: int = 0
+
+    def add(self, batch: Batch, update: Update, metrics: Mapping[str, float]) -> None:
+        self.metrics.update(metrics)
+        self.tokens += len(batch.targets)
+        for agent, count in update.rows.items():
+            self.rows[agent] = self.rows.get(agent, 0) + count
 
 
 class TrainingLoop:
@@ -173,14 +189,16 @@ class TrainingLoop:
             self._rooms.events.notify("agl_trajectories_built", record=record, trajectories=paths)
         batches, lost = self._batcher.build(groups.groups, step=progress.step)
         groups.losses.merge(lost)
-        metrics = await self._update(progress, batches)
+        trained = await self._update(progress, batches, groups.losses)
         await self._rooms.source.consume(records)
         progress.step += 1
-        await self._record_step(progress, groups, batches, metrics, time.perf_counter() - started)
+        await self._record_step(progress, groups, trained, time.perf_counter() - started)
 
-    async def _update(self, progress: Progress, batches: Sequence[Batch]) -> dict[str, float]:
+    async def _update(
+        self, progress: Progress, batches: Sequence[Batch], losses: Losses
+    ) -> _Trained:
         """Train on the batches while no call is in flight; new versions serve afterwards."""
-        rooms, metrics = self._rooms, dict[str, float]()
+        rooms, trained = self._rooms, _Trained()
         await rooms.gateway.pause()
         try:
             await rooms.gateway.drain(timeout_s=self._config.gateway.drain_timeout_s)
@@ -188,12 +206,13 @@ class TrainingLoop:
                 rooms.events.notify("agl_batch_built", batch=batch, step=progress.step)
                 update = await rooms.engine.update(batch)
                 await self._serve(progress, update.policy, update.version)
-                metrics.update(self._metrics(batch, update, one=len(batches) == 1))
+                trained.add(batch, update, self._metrics(batch, update, one=len(batches) == 1))
+                losses.merge(Losses(counts=update.lost))
                 rooms.events.notify("agl_update_applied", update=update, step=progress.step)
         finally:
             await rooms.gateway.resume()
         progress.resources = await self._publish(progress.policies, step=progress.step + 1)
-        return metrics
+        return trained
 
     def _metrics(self, batch: Batch, update: Update, *, one: bool) -> dict[str, float]:
         """The step's numbers; prefixed with the policy when several train."""
@@ -217,8 +236,7 @@ class TrainingLoop:
         self,
         progress: Progress,
         groups: StepGroups,
-        batches: Sequence[Batch],
-        metrics: dict[str, float],
+        trained: _Trained,
         wall_s: float,
     ) -> None:
         losses = groups.losses
@@ -230,11 +248,12 @@ class TrainingLoop:
             channels=groups.channels,
             rollouts=self._config.train.tasks_per_step * self._config.algorithm.group_size,
             calls=sum(adapted.calls for _, adapted in groups.adapted),
-            tokens=sum(len(batch.targets) for batch in batches),
+            tokens=trained.tokens,
             failures=groups.failures,
             lost=dict(losses.counts),
             breaks=sum_breaks(adapted.breaks for _, adapted in groups.adapted),
-            metrics=metrics,
+            rows=trained.rows,
+            metrics=trained.metrics,
             wall_s=wall_s,
         )
         progress.steps.append(report)
@@ -314,6 +333,7 @@ class TrainingLoop:
             lost=dict(progress.losses.counts),
             breaks=sum_breaks(step.breaks for step in progress.steps),
             calls=progress.calls,
+            **in_short(progress.steps),
             wall_s=wall_s,
             best=str(best) if best is not None else None,
         )

@@ -46,6 +46,8 @@ class Batch:
     """(C,) one entry per trained choice: siblings of an ``n > 1`` call repeat its id."""
     versions: tuple[int, ...]
     """(C,) policy version each call was sampled from; staleness is the current one less these."""
+    agents: tuple[str, ...]
+    """(C,) agent that made each call."""
     groups: array[int]
     """(C,) index of the group each call belongs to, 0, 1, ...: minibatches never split a group."""
     stats: dict[str, float] = field(default_factory=dict[str, float])

@@ -19,6 +19,10 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float] = {}
     staleness: int = 0
     """Largest difference between the trained version and the version a call was sampled from."""
+    rows: dict[str, int] = {}
+    """Agent to the sequences of its calls that were trained on, as the engine laid them out."""
+    lost: dict[str, int] = {}
+    """Cause to what of the batch was not trained on, or was only put in to fill it up."""
     resources: Resources | None = None
     checkpoint: str | None = None
 
@@ -76,8 +80,25 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     breaks: dict[str, dict[str, int]] = {}
     """Trained agent to likely cause to calls whose prompt continued no earlier one of their run.
     They are trained all the same, on a path of their own."""
+    rows: dict[str, int] = {}
+    """Agent to the sequences of its calls that were trained on."""
     metrics: dict[str, float] = {}
     wall_s: float = 0.0
+
+
+class RewardTrend(msgspec.Struct, frozen=True, kw_only=True):
+    """How the reward moved over a run."""
+
+    first: float
+    """Mean over the first five steps, or over all there are."""
+    last: float
+    """The same of the last."""
+
+
+class Rows(msgspec.Struct, frozen=True, kw_only=True):
+    """Sequences that a run trained on."""
+
+    by_agent: dict[str, int] = {}
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -93,6 +114,11 @@ class Report(msgspec.Struct, kw_only=True):
     breaks: dict[str, dict[str, int]] = {}
     """Those of all steps."""
     calls: int = 0
+    reward: RewardTrend | None = None
+    """None before the first step."""
+    rows: Rows = Rows()
+    seconds_per_step: float | None = None
+    """Median; None before the first step."""
     wall_s: float = 0.0
     best: str | None = None
     """Directory of the checkpoint with the best evaluation, or the last one without evaluations."""

@@ -147,6 +147,7 @@ def batch_of(documents: Sequence[dict[str, Any]], *, n: int) -> Batch:
         **reals,
         call_ids=tuple(map(str, range(len(documents)))),
         versions=(0,) * len(documents),
+        agents=("writer",) * len(documents),
         groups=array("i", [index // n for index in range(len(documents))]),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -155,6 +156,7 @@ class TorchEngine:
             step=batch.step,
             version=version + 1,
             metrics=metrics,
+            rows=dict(Counter(batch.agents)),
             staleness=max((version - sampled for sampled in batch.versions), default=0),
         )
 

@@ -447,3 +447,27 @@ def test_a_plugin_may_take_any_option():
 
 def test_a_thinking_tag_that_is_none_is_refused():
     assert "'<think>'" in message({"capture": {"thinking_tags": ["<think>"]}})
+
+
+@pytest.mark.parametrize("section", ["engine", "algorithm", "store"])
+def test_a_section_may_be_written_as_its_name(section: str) -> None:
+    config = resolve({section: "http" if section == "engine" else "memory"})
+    named = getattr(config, section)
+    assert named.name == ("http" if section == "engine" else "memory")
+    assert load_again(config) == config
+
+
+@pytest.mark.parametrize("chooser", ["engine", "algorithm"])
+def test_a_table_called_like_the_engine_or_the_algorithm_is_the_engines(chooser: str) -> None:
+    config = resolve({chooser: "heavy", "heavy": {"depth": {"a": 1}}}, ["heavy.depth.b=2"])
+    assert config.engine.options == {"heavy": {"depth": {"a": 1, "b": 2}}}
+    assert load_again(config) == config
+
+
+def test_a_table_called_like_no_chosen_plugin_is_unknown() -> None:
+    with pytest.raises(ConfigError, match="unknown key 'heavy'"):
+        resolve({"engine": "light", "heavy": {"depth": 1}})
+
+
+def load_again(config: RunConfig) -> RunConfig:
+    return resolve(json.loads(dump(config)))

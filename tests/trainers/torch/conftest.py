@@ -333,6 +333,7 @@ def batch_of(samples: Sequence[Sampled], *, policy: str = "p", step: int = 0) ->
         **columns,
         call_ids=tuple(f"call-{index}" for index in range(len(samples))),
         versions=tuple(sample.version for sample in samples),
+        agents=("writer",) * len(samples),
         groups=array("i", [sample.group for sample in samples]),
     )
 

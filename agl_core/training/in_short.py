@@ -1,0 +1,42 @@
+"""A run's steps in a few numbers."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Final, TypedDict
+
+from agl_core.types import StepReport
+from agl_core.types.run import RewardTrend, Rows
+
+_SPAN: Final = 5
+"""Steps at each end of a run whose rewards are averaged."""
+
+
+class InShort(TypedDict):
+    """Fields of a `Report`."""
+
+    reward: RewardTrend | None
+    rows: Rows
+    seconds_per_step: float | None
+
+
+def in_short(steps: Sequence[StepReport]) -> InShort:
+    """How the reward moved, whose calls were trained on, and how long a step took."""
+    rows: dict[str, int] = {}
+    for step in steps:
+        for agent, count in step.rows.items():
+            rows[agent] = rows.get(agent, 0) + count
+    rewards = [step.reward for step in steps]
+    return InShort(
+        reward=RewardTrend(first=_mean(rewards[:_SPAN]), last=_mean(rewards[-_SPAN:]))
+        if rewards
+        else None,
+        rows=Rows(by_agent=dict(sorted(rows.items()))),
+        seconds_per_step=statistics.median(step.wall_s for step in steps) if steps else None,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
