@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Final, Protocol
 
 import agentscope as _agentscope  # noqa: F401  # pyright: ignore[reportUnusedImport]  says when it is missing
 
 from agl_agentscope._pieces import FRAMEWORK
+from agl_agentscope._versions import installed, major
 from agl_core.errors import ConfigError
 from agl_core.types import Scope
 
 _MIDDLEWARE_SINCE: Final = 2
-"""Major version that has middleware instead of hooks."""
+"""Major version that has middleware."""
 
 
 class _Way(Protocol):
@@ -48,12 +48,18 @@ class AgentScopeIntegration:
 
 
 def _way() -> _Way:
-    found = version("agentscope")
-    if int(found.partition(".")[0]) < _MIDDLEWARE_SINCE:
+    found = installed()
+    number = major(found) or 0
+    if number < 1:
         raise ConfigError(
-            f"agentscope {found} has no middleware, by which its agents are told apart: "
+            f"agentscope {found} is older than all that agl-core can record: "
             f"pip install 'agl-core[agentscope]'"
         )
-    from agl_agentscope._v2.attached import MiddlewareOfAll  # noqa: PLC0415  needs that version
+    # Each needs its version.
+    if number < _MIDDLEWARE_SINCE:
+        from agl_agentscope._v1.attached import WrapsOfAll  # noqa: PLC0415
+
+        return WrapsOfAll()
+    from agl_agentscope._v2.attached import MiddlewareOfAll  # noqa: PLC0415
 
     return MiddlewareOfAll()

@@ -17,6 +17,7 @@ from agl_core.tracing import Recorder, close_scope, current_scope, guarded, open
 from agl_core.tracing.context import AttemptContext, ScopeFrame
 from agl_core.tracing.emit import describe, exception_attributes
 from agl_core.types import Scope, ScopeKind, SpanKind
+from agl_core.types.ids import new_id
 
 FRAMEWORK: Final = "agentscope"
 CONTEXT: Final = "@context"
@@ -48,7 +49,7 @@ class Opening:
 class Piece:
     """An open scope, with its span where it has one."""
 
-    __slots__ = ("_ended", "_frame", "_recorder", "agent_run_id", "opening", "scope")
+    __slots__ = ("_ended", "_frame", "_recorder", "agent_run_id", "caught", "opening", "scope")
 
     def __init__(
         self, recorder: Recorder, opening: Opening, scope: Scope, frame: ScopeFrame
@@ -57,6 +58,8 @@ class Piece:
         self._recorder = recorder
         self._frame = frame
         self._ended = False
+        self.caught: BaseException | None = None
+        """What went wrong inside, where the framework turned the exception into words."""
         self.opening = opening
         self.scope = scope
         self.agent_run_id = opening.agent_run_id or (scope.span_id if opening.agent else None)
@@ -122,6 +125,7 @@ class Piece:
         close_scope(self.scope)
         if self.opening.kind is None:
             return
+        error = error or self.caught
         if error is None or isinstance(error, GeneratorExit):
             self._recorder.end(self.scope.span_id, status="error" if failed else "ok", error=failed)
         else:
@@ -174,3 +178,63 @@ def open_piece(context: AttemptContext, opening: Opening) -> Piece:
             trainable=opening.trainable,
         )
         return Piece(context.recorder, opening, scope, ScopeFrame())
+
+
+def reply_opening(
+    name: str | None, *, run_id: str | None = None, inside: str | None = None, key: Any = ()
+) -> Opening:
+    """How the reply of an agent begins: a run of its own, unless it goes on with another.
+
+    Args:
+        name: The agent's; one without a name is whoever the scope around names.
+        run_id: The run that the reply goes on with.
+        inside: Who makes the calls in the reply, where that is not the agent.
+        key: See `Opening`.
+    """
+    around = current_scope()
+    name = name or (around.agent if around is not None else None)
+    same = around is not None and around.agent == name
+    return Opening(
+        kind=SpanKind.AGENT if name else SpanKind.OPERATION,
+        scope="agent",
+        name=name or "unnamed agent",
+        agent=name,
+        agent_run_id=run_id or (around.agent_run_id if around is not None and same else None),
+        trainable=around is None or around.trainable,
+        inside=inside if name else None,
+        key=key,
+    )
+
+
+def tool_opening(name: str, call_id: str, arguments: Any, *, key: Any = ()) -> Opening:
+    """How the use of a tool begins, by the agent that speaks here."""
+    asks = speaker()
+    return Opening(
+        kind=SpanKind.TOOL,
+        scope="tool",
+        name=name,
+        agent=asks.opening.agent if asks else None,
+        agent_run_id=asks.agent_run_id if asks else None,
+        key=key,
+        attributes={
+            semconv.GEN_AI_TOOL_NAME: name,
+            semconv.GEN_AI_TOOL_CALL_ID: call_id,
+            semconv.GEN_AI_TOOL_ARGUMENTS: arguments,
+        },
+    )
+
+
+async def spoken_by(name: str, step: Callable[[], Awaitable[_T]]) -> _T:
+    """Await `step`, whose requests hang under what goes on here and are `name`'s; never trained."""
+    around = current_scope()
+    scope = open_scope(
+        "agent",
+        span_id=around.span_id if around is not None else "",
+        agent=name,
+        agent_run_id=new_id("span"),
+        trainable=False,
+    )
+    try:
+        return await step()
+    finally:
+        close_scope(scope)

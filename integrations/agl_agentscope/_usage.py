@@ -14,7 +14,14 @@ _log = logging.getLogger(__name__)
 SHARED: Final = "agl.agentscope.shared"
 """On the span of a reply: ``concurrent`` or ``carried``, see `_WHY`."""
 CLOCK: Final = "agl.agentscope.clock"
-"""On the span of a reply: True where the time of day is written into the prompt."""
+"""On the span of a reply: True where the time of day is written into the prompt, `PLAN` where the
+times of a plan are."""
+PLAN: Final = "plan"
+FOLDS: Final = "agl.agentscope.folds"
+"""On the span of a reply in AgentScope 1: whether its formatter writes the conversation into one
+message."""
+INTERRUPTED: Final = "agl.agentscope.interrupted"
+"""On the span of a reply in AgentScope 1: whether it was cancelled and answered all the same."""
 
 _WHY: Final = {
     "concurrent": "answers twice at the same time, and both replies write into one memory",

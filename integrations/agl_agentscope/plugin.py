@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agl_agentscope._versions import extra
 from agl_core.interfaces import Register
 from agl_core.plugins.specs import hookimpl
 
@@ -11,7 +12,7 @@ def agl_register_integrations(register: Register) -> None:
     register(
         "agentscope",
         "agl_agentscope._integration:AgentScopeIntegration",
-        extra="agentscope",
+        extra=extra(),
         summary="AgentScope: agents by their name, thinking told apart from text",
     )
 
@@ -21,6 +22,6 @@ def agl_register_checks(register: Register) -> None:
     register(
         "agentscope",
         "agl_agentscope._checks:pitfalls",
-        extra="agentscope",
+        extra=extra(),
         summary="the time of day in prompts, shared agents, swallowed tool errors",
     )

@@ -6,7 +6,7 @@ object serves any number of agents, rollouts, threads and tasks.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -24,16 +24,17 @@ from agl_agentscope._pieces import (
     Piece,
     is_seen,
     open_piece,
+    reply_opening,
     speaker,
+    spoken_by,
+    tool_opening,
 )
 from agl_agentscope._usage import CLOCK, SHARED, Usage
 from agl_agentscope._v2 import told
 from agl_agentscope._v2.calls import recording
 from agl_agentscope._v2.thinking import split
 from agl_core import semconv
-from agl_core.tracing import AttemptContext, active, close_scope, current_scope, guarded, open_scope
-from agl_core.types import SpanKind
-from agl_core.types.ids import new_id
+from agl_core.tracing import AttemptContext, active, guarded
 
 Next = Callable[..., Any]
 _FAILED: Final = "error"
@@ -108,7 +109,7 @@ class AglMiddleware(MiddlewareBase):
         if not self._live() or active() is None:
             await next_handler(**input_kwargs)
             return
-        await _as_summarizer(lambda: next_handler(**input_kwargs))
+        await spoken_by(SUMMARIZER, lambda: next_handler(**input_kwargs))
 
     @guarded(FRAMEWORK)
     def _open_reply(self, agent: Agent, given: Mapping[str, Any]) -> Piece | None:
@@ -116,25 +117,11 @@ class AglMiddleware(MiddlewareBase):
         key = ("reply", id(agent))
         if context is None or is_seen(key):
             return None
-        around = current_scope()
-        name: str | None = agent.name or (around.agent if around is not None else None)
-        same = around is not None and around.agent == name
-        run_id = around.agent_run_id if around is not None and same else None
+        run_id = None
         if isinstance(given.get("inputs"), told.RESUMING):
-            run_id = self._usage.run_id(agent, context) or run_id
-        piece = open_piece(
-            context,
-            Opening(
-                kind=SpanKind.AGENT if name else SpanKind.OPERATION,
-                scope="agent",
-                name=name or "unnamed agent",
-                agent=name,
-                agent_run_id=run_id,
-                trainable=around is None or around.trainable,
-                inside=CONTEXT if name else None,
-                key=key,
-            ),
-        )
+            run_id = self._usage.run_id(agent, context)
+        opening = reply_opening(agent.name, run_id=run_id, inside=CONTEXT, key=key)
+        piece = open_piece(context, opening)
         self._look(agent, context, piece)
         return piece
 
@@ -175,39 +162,9 @@ class AglMiddleware(MiddlewareBase):
         key = ("tool", id(agent), call.id)
         if context is None or is_seen(key):
             return None
-        asks = speaker()
         return open_piece(
-            context,
-            Opening(
-                kind=SpanKind.TOOL,
-                scope="tool",
-                name=call.name,
-                agent=asks.opening.agent if asks else None,
-                agent_run_id=asks.agent_run_id if asks else None,
-                key=key,
-                attributes={
-                    semconv.GEN_AI_TOOL_NAME: call.name,
-                    semconv.GEN_AI_TOOL_CALL_ID: call.id,
-                    semconv.GEN_AI_TOOL_ARGUMENTS: told.arguments(call.input),
-                },
-            ),
+            context, tool_opening(call.name, call.id, told.arguments(call.input), key=key)
         )
-
-
-async def _as_summarizer(step: Callable[[], Awaitable[None]]) -> None:
-    """The summarizer's requests hang under the reply, and are nobody's who can be trained."""
-    around = current_scope()
-    scope = open_scope(
-        "agent",
-        span_id=around.span_id if around is not None else "",
-        agent=SUMMARIZER,
-        agent_run_id=new_id("span"),
-        trainable=False,
-    )
-    try:
-        await step()
-    finally:
-        close_scope(scope)
 
 
 @guarded(FRAMEWORK)

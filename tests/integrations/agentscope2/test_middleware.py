@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 
+import agl_agentscope
 import pytest
 from agentscope.agent import Agent, InjectionConfig
 from agentscope.event import TextBlockDeltaEvent
@@ -16,7 +17,7 @@ from agl_agentscope._integration import AgentScopeIntegration
 from agl_agentscope._usage import CLOCK, SHARED
 
 from agl_core import semconv
-from agl_core.errors import CaptureError, ConfigError
+from agl_core.errors import CaptureError, ConfigError, MissingExtraError
 from agl_core.testing._captured import check_identity, check_tokens
 from agl_core.testing.fake_openai import FakeReply
 from agl_core.testing.scenario import ANSWER, JUDGE, PLANNER, TOOL, WRITER
@@ -350,7 +351,13 @@ def test_a_version_that_replies_otherwise_is_refused(monkeypatch):
     assert Agent.reply is reply
 
 
-def test_a_version_without_middleware_is_refused(monkeypatch):
-    monkeypatch.setattr("agl_agentscope._integration.version", lambda name: "1.0.21")
-    with pytest.raises(ConfigError, match=r"1\.0\.21 has no middleware"):
+def test_a_version_of_before_is_refused(monkeypatch):
+    monkeypatch.setattr("agl_agentscope._integration.installed", lambda: "0.1.6")
+    with pytest.raises(ConfigError, match=r"0\.1\.6 is older"):
         AgentScopeIntegration()
+
+
+@pytest.mark.parametrize("name", ["PromptBudgetFormatter", "ThinkTagsModel"])
+def test_what_is_for_the_other_version_names_its_pip_line(name):
+    with pytest.raises(MissingExtraError, match=r"needs agentscope 1.*agl-core\[agentscope1\]"):
+        getattr(agl_agentscope, name)

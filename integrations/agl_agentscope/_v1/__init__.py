@@ -1,0 +1,1 @@
+"""AgentScope 1, whose agents are called and hear each other in hubs."""

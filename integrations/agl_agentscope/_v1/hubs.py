@@ -1,0 +1,152 @@
+"""Hubs, and the messages that agents hear there."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, cast
+from weakref import WeakKeyDictionary
+
+from agl_agentscope._pieces import FRAMEWORK, Opening, open_piece
+from agl_agentscope._v1 import told
+from agl_core import semconv
+from agl_core.tracing import (
+    AttemptContext,
+    Recorder,
+    active,
+    close_scope,
+    current_scope,
+    guarded,
+    open_scope,
+)
+from agl_core.tracing.emit import describe, exception_attributes
+from agl_core.types import Scope, SpanKind
+
+Live = Callable[[], bool]
+Function = Callable[..., Any]
+
+HUB: Final = "hub"
+"""Name of the span around what is said in a hub."""
+BROADCAST: Final = "broadcast"
+"""Name of a message's span, which says who heard it."""
+HUB_NAME: Final = "agl.agentscope.hub"
+PARTICIPANTS: Final = "agl.agentscope.participants"
+"""On a hub's span: its own name, and the names of those who were in it at first."""
+
+
+class Hubs:
+    """Records what `MsgHub` is entered, left and used for."""
+
+    def __init__(self) -> None:
+        self._open: WeakKeyDictionary[Any, tuple[Recorder, Scope]] = WeakKeyDictionary()
+
+    def entering(self, original: Function, live: Live) -> Function:
+        async def enter(hub: Any) -> Any:
+            if live():
+                self._begin(hub)
+            try:
+                return await original(hub)
+            except BaseException as error:
+                self._end(hub, error)
+                raise
+
+        return enter
+
+    def leaving(self, original: Function, live: Live) -> Function:
+        del live  # a hub that was entered is left
+
+        async def leave(hub: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return await original(hub, *args, **kwargs)
+            finally:
+                self._end(hub, args[1] if len(args) > 1 else None)
+
+        return leave
+
+    def announcing(self, original: Function, live: Live) -> Function:
+        """Wrap what a hub itself tells everybody."""
+
+        async def broadcast(hub: Any, msg: Any) -> Any:
+            if not live() or active() is None:
+                return await original(hub, msg)
+            return await _heard(msg, hub.participants, lambda: original(hub, msg))
+
+        return broadcast
+
+    @guarded(FRAMEWORK)
+    def _begin(self, hub: Any) -> None:
+        context = active()
+        if context is None:
+            return
+        attributes = {
+            semconv.AGL_FRAMEWORK: FRAMEWORK,
+            HUB_NAME: str(hub.name),
+            PARTICIPANTS: told.names(hub.participants),
+        }
+        around = current_scope()
+        span = context.recorder.start(
+            SpanKind.OPERATION,
+            HUB,
+            agent=around.agent if around is not None else None,
+            agent_run_id=around.agent_run_id if around is not None else None,
+            attributes=attributes,
+        )
+        self._open[hub] = context.recorder, open_scope("operation", span_id=span)
+
+    @guarded(FRAMEWORK)
+    def _end(self, hub: Any, error: BaseException | None) -> None:
+        recorder, scope = self._open.pop(hub, (None, None))
+        if recorder is None or scope is None:
+            return
+        close_scope(scope)
+        if error is None:
+            recorder.end(scope.span_id)
+        else:
+            recorder.end(
+                scope.span_id,
+                status="error",
+                error=describe(error),
+                attributes=exception_attributes(error),
+            )
+
+
+def broadcasting(original: Function, live: Live) -> Function:
+    """Wrap what an agent does with its reply: those who share a hub with it hear it."""
+
+    async def broadcast(agent: Any, msg: Any) -> Any:
+        if not live() or active() is None:
+            return await original(agent, msg)
+        return await _heard(msg, _subscribers(agent), lambda: original(agent, msg))
+
+    return broadcast
+
+
+def _subscribers(agent: Any) -> list[Any]:
+    return [each for hub in agent._subscribers.values() for each in hub]  # noqa: SLF001
+
+
+async def _heard(msg: Any, hearers: Iterable[Any], step: Callable[[], Awaitable[Any]]) -> Any:
+    """Record the messages; whoever asks a model while hearing one does not speak as their sender."""
+    context = active()
+    nobody = _record(context, msg, hearers) if context is not None else None
+    return await (nobody.run(step) if nobody is not None else step())
+
+
+@guarded(FRAMEWORK)
+def _record(context: AttemptContext, msg: Any, hearers: Iterable[Any]) -> Any:
+    everyone = told.names(hearers)
+    if not everyone:
+        return None
+    messages = cast("Sequence[Any]", msg if isinstance(msg, list) else [msg])
+    for each in messages:
+        span = context.recorder.start(
+            SpanKind.MESSAGE,
+            BROADCAST,
+            attributes={
+                semconv.AGL_FRAMEWORK: FRAMEWORK,
+                semconv.AGL_HANDOFF_FROM: each.name,
+                semconv.AGL_HANDOFF_TO: everyone,
+                semconv.AGL_MESSAGE: {"role": each.name, "content": told.heard(each.content)},
+            },
+        )
+        context.recorder.end(span)
+    return open_piece(context, Opening(kind=None, scope="tool"))

@@ -1,0 +1,103 @@
+"""What an agent's reply is made of: the reply, and what others say in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from agl_agentscope._pieces import FRAMEWORK, Piece, open_piece, reply_opening, speaker, spoken_by
+from agl_agentscope._usage import CLOCK, FOLDS, INTERRUPTED, PLAN, SHARED, Usage
+from agl_core.tracing import active, guarded
+
+Live = Callable[[], bool]
+Function = Callable[..., Any]
+Prepare = Callable[[Any], None]
+
+_INTERRUPTION: Final = "_is_interrupted"
+"""Key of a message's metadata by which the framework says that a reply was cancelled."""
+_FOLDING: Final = "MultiAgentFormatter"
+"""Ending of the formatters that write the conversation into one message."""
+
+
+class Replies:
+    """Records what `AgentBase.__call__` does, whichever agents share a class, a task or an object."""
+
+    def __init__(self, prepare: Prepare) -> None:
+        """Record replies.
+
+        Args:
+            prepare: Called with each agent that is about to reply.
+        """
+        self._prepare = prepare
+        self._usage = Usage()
+
+    def wrap(self, original: Function, live: Live) -> Function:
+        async def call(agent: Any, *args: Any, **kwargs: Any) -> Any:
+            piece = self._open(agent) if live() else None
+            if piece is None:
+                return await original(agent, *args, **kwargs)
+            try:
+                message = await piece.run(lambda: original(agent, *args, **kwargs))
+            finally:
+                self._usage.leave(agent)
+            self._look_back(agent, piece, message)
+            piece.end()
+            return message
+
+        return call
+
+    @guarded(FRAMEWORK)
+    def _open(self, agent: Any) -> Piece | None:
+        context = active()
+        if context is None:
+            return None
+        name = getattr(agent, "name", None)
+        piece = open_piece(context, reply_opening(str(name) if name else None))
+        if wrong := self._usage.enter(agent, context, remembers=_remembers(agent)):
+            piece.tell({SHARED: wrong})
+        formatter = getattr(agent, "formatter", None)
+        # PromptBudgetFormatter has the one that it cuts as its `formatter`.
+        folding = type(getattr(formatter, "formatter", formatter)).__name__.endswith(_FOLDING)
+        piece.tell({FOLDS: folding})
+        self._look_at_plan(agent, piece)
+        self._prepare(agent)
+        return piece
+
+    def _look_at_plan(self, agent: Any, piece: Piece) -> None:
+        """A plan's hint says when each of its parts was made and finished."""
+        notebook = getattr(agent, "plan_notebook", None)
+        if notebook is not None and notebook.current_plan is not None:
+            piece.tell({CLOCK: PLAN})
+            self._usage.warn_of_clock(
+                agent, "give PlanNotebook(plan_to_hint=...) a function that leaves the times out"
+            )
+
+    @guarded(FRAMEWORK)
+    def _look_back(self, agent: Any, piece: Piece, message: Any) -> None:
+        self._look_at_plan(agent, piece)
+        metadata = getattr(message, "metadata", None)
+        interrupted = isinstance(metadata, dict) and _INTERRUPTION in metadata
+        piece.tell({INTERRUPTED: interrupted})
+        if interrupted:
+            piece.end(failed="cancelled; the framework answered with a message of its own")
+
+
+def said_by(name: str) -> Callable[[Function, Live], Function]:
+    """A wrapper of functions that ask a model in a reply, but not for the agent's own answer."""
+
+    def wrap(original: Function, live: Live) -> Function:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            if not live() or active() is None or speaker() is None:
+                return await original(*args, **kwargs)
+            return await spoken_by(name, lambda: original(*args, **kwargs))
+
+        return call
+
+    return wrap
+
+
+def _remembers(agent: Any) -> bool:
+    """Whether the agent has anything in its memory; one that is kept elsewhere counts as full."""
+    memory = getattr(agent, "memory", None)
+    content: Any = getattr(memory, "content", None)
+    return memory is not None if content is None else bool(content)

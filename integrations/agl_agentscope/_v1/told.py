@@ -1,0 +1,33 @@
+"""What the framework's own objects say, as attributes of spans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+
+def names(agents: Iterable[Any]) -> list[str]:
+    """Names of agents, each once; an agent need not have one."""
+    return list(dict.fromkeys(str(getattr(agent, "name", None) or agent.id) for agent in agents))
+
+
+def result(content: Any) -> Any:
+    """Content: text where that is all of it, the framework's blocks elsewhere."""
+    if not isinstance(content, Sequence) or isinstance(content, str):
+        return content
+    blocks = cast("Sequence[Any]", content)
+    if blocks and all(_type(block) == "text" for block in blocks):
+        return "".join(block["text"] for block in blocks)
+    return list(blocks)
+
+
+def heard(content: Any) -> Any:
+    """Content as other agents get it: without the sender's thoughts."""
+    if not isinstance(content, list):
+        return content
+    blocks = cast("list[Any]", content)
+    return result([block for block in blocks if _type(block) != "thinking"])
+
+
+def _type(block: Any) -> Any:
+    return cast("Mapping[str, Any]", block).get("type") if isinstance(block, Mapping) else None

@@ -1,0 +1,103 @@
+"""The use of a tool, with the exception that the framework turns into words for the model."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any
+
+from agentscope.tool import ToolResponse
+
+from agl_agentscope._pieces import FRAMEWORK, Piece, open_piece, tool_opening
+from agl_agentscope._v1 import told
+from agl_core import semconv
+from agl_core.tracing import active, guarded
+
+Live = Callable[[], bool]
+Function = Callable[..., Any]
+
+
+def recording(original: Function, live: Live) -> Function:
+    """Wrap `Toolkit.call_tool_function`, which gives a stream of what the tool says."""
+
+    async def call_tool_function(toolkit: Any, tool_call: Any) -> Any:
+        use = _begin(toolkit, tool_call) if live() else None
+        if use is None:
+            return await original(toolkit, tool_call)
+        items: AsyncGenerator[Any, None] = await use.piece.run(
+            lambda: original(use.toolkit, tool_call)
+        )
+        return use.piece.through(items, use.see)
+
+    return call_tool_function
+
+
+class _Use:
+    """One use of a tool, by a copy of the toolkit that sees what the tool's function does."""
+
+    def __init__(self, piece: Piece, toolkit: Any, name: str) -> None:
+        self.piece = piece
+        self._whole = False
+        self.toolkit = toolkit
+        tool = toolkit.tools.get(name)
+        # What runs in the background has been answered for by the time it fails.
+        if tool is not None and not getattr(tool, "async_execution", False):
+            self.toolkit = _with(toolkit, name, tool, self._watched(tool.original_func))
+
+    @guarded(FRAMEWORK)
+    def see(self, chunk: Any) -> None:
+        if not isinstance(chunk, ToolResponse):
+            return
+        self.piece.tell({semconv.GEN_AI_TOOL_RESULT: told.result(chunk.content)})
+        if self._whole:
+            # Who has it reads no further: the framework leaves the stream of its last tool.
+            self.piece.end()
+
+    def _watched(self, function: Function) -> Function:
+        if inspect.iscoroutinefunction(function):
+
+            async def awaited(**kwargs: Any) -> Any:
+                try:
+                    return self._saw(await function(**kwargs))
+                except BaseException as error:
+                    self._caught(error)
+                    raise
+
+            return functools.wraps(function)(awaited)
+
+        def called(**kwargs: Any) -> Any:
+            try:
+                return self._saw(function(**kwargs))
+            except BaseException as error:
+                self._caught(error)
+                raise
+
+        return functools.wraps(function)(called)
+
+    def _saw(self, given: Any) -> Any:
+        self._whole = isinstance(given, ToolResponse)
+        return given
+
+    def _caught(self, error: BaseException) -> None:
+        self._whole = True
+        self.piece.caught = error
+
+
+@guarded(FRAMEWORK)
+def _begin(toolkit: Any, tool_call: Mapping[str, Any]) -> _Use | None:
+    context = active()
+    if context is None:
+        return None
+    name = tool_call["name"]
+    opening = tool_opening(name, tool_call["id"], tool_call.get("input"))
+    return _Use(open_piece(context, opening), toolkit, name)
+
+
+def _with(toolkit: Any, name: str, tool: Any, function: Function) -> Any:
+    """A copy of the toolkit in which one tool's function is another."""
+    copied, registered = copy.copy(toolkit), copy.copy(tool)
+    registered.original_func = function
+    copied.tools = {**toolkit.tools, name: registered}
+    return copied
