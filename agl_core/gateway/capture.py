@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from agl_core.gateway.dialects.chat_answer import Message, Payload, Row
+from agl_core.serving.problem_text import error_text
 from agl_core.types import Choice
 
 __all__ = ["Answer", "AnsweredChoice"]
@@ -142,15 +143,3 @@ class Answer(msgspec.Struct):
 def _text(value: Any) -> str:
     """Text as it is; parts, which some servers send instead, as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-def error_text(payload: Any) -> str:
-    """One line of an error body, whichever of the usual forms it has."""
-    if isinstance(payload, dict):
-        error: Any = payload.get("error", payload)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
-        if isinstance(error, dict):
-            code: Any = error.get("code") or error.get("type") or ""  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
-            text: Any = error.get("message", error)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
-            return f"{code}: {text}" if code else str(text)  # pyright: ignore[reportUnknownArgumentType]
-        return str(error)  # pyright: ignore[reportUnknownArgumentType]
-    return str(payload)

@@ -10,9 +10,9 @@ import msgspec
 
 from agl_core.errors import ConfigError, EngineError
 from agl_core.gateway.app import GatewayServer
-from agl_core.gateway.backend_http import HttpBackend
 from agl_core.gateway.routing import Route
 from agl_core.interfaces import Capabilities
+from agl_core.serving.backend_http import HttpBackend
 from agl_core.serving.rpc import Request, RpcApp
 from agl_core.types import Attempt, LogprobsMode, Policy, Rollout
 from agl_core.types.ids import new_id

@@ -9,8 +9,8 @@ from typing import NoReturn
 from pydantic import BaseModel, ConfigDict
 
 from agl_core.errors import ConfigError
-from agl_core.gateway.backend_http import HttpBackend
 from agl_core.interfaces import AlgorithmSetup, Backend
+from agl_core.serving.backend_http import HttpBackend
 from agl_core.types import Batch, Policy, Update
 
 AUTO = "auto"

@@ -10,7 +10,6 @@ from typing import Final
 import msgspec
 
 from agl_core.errors import AglError, EngineError, StoreError
-from agl_core.gateway.backend_http import HttpBackend
 from agl_core.gateway.backend_server import BackendServer
 from agl_core.gateway.control import (
     Draining,
@@ -25,6 +24,7 @@ from agl_core.gateway.control import (
 )
 from agl_core.gateway.routing import Route
 from agl_core.interfaces import Backend, Capabilities
+from agl_core.serving.backend_http import HttpBackend
 from agl_core.serving.keys import agent_key
 from agl_core.serving.peer import Patience, Peer
 from agl_core.types import Attempt, Losses, Policy, Rollout

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from agl_core.adapters.adapter import TrajectoryAdapter
 from agl_core.gateway.app import GatewayServer
-from agl_core.gateway.backend_http import HttpBackend
 from agl_core.interfaces import AdaptedAttempt, AttemptRecord
+from agl_core.serving.backend_http import HttpBackend
 from agl_core.store.memory import MemoryStore
 from agl_core.testing.fake_openai import Answered, FakeOpenAI, FakeOptions
 from agl_core.testing.scenario import Job, reply

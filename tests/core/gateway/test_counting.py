@@ -11,10 +11,10 @@ import pytest
 
 from agl_core import PromptBudget, semconv
 from agl_core.errors import ConfigError, ContextOverflowError, DeadlineError, EngineError
-from agl_core.gateway.backend_http import HttpBackend
 from agl_core.gateway.backend_server import BackendServer
 from agl_core.interfaces import Counted
 from agl_core.serving import asgi
+from agl_core.serving.backend_http import HttpBackend
 from agl_core.serving.server import GuestServer, address_of, bind
 from agl_core.testing.fake_openai import FakeOpenAI, FakeOptions
 from agl_core.tracing import AttemptContext, Recorder, agent_scope, enter, origins_of

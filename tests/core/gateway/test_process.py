@@ -13,8 +13,8 @@ import pytest
 
 from agl_core.app.gateway import serve_gateway, store_of
 from agl_core.errors import ConfigError, EngineError, StoreError
-from agl_core.gateway.backend_http import HttpBackend
 from agl_core.gateway.remote import RemoteGateway
+from agl_core.serving.backend_http import HttpBackend
 from agl_core.serving.keys import agent_key
 from agl_core.serving.peer import Patience
 from agl_core.serving.server import address_of, bind

@@ -20,12 +20,12 @@ from agl_core.errors import (
     StoreError,
 )
 from agl_core.gateway.app import GatewayOptions, GatewayServer
-from agl_core.gateway.backend_http import HttpBackend
 from agl_core.gateway.control import GatewayControl
 from agl_core.gateway.recording import RecordingOptions
 from agl_core.gateway.remote import RemoteGateway, RemoteOptions
 from agl_core.interfaces import Capabilities
 from agl_core.serving import rpc
+from agl_core.serving.backend_http import HttpBackend
 from agl_core.serving.keys import agent_key
 from agl_core.serving.peer import Patience
 from agl_core.store.memory import MemoryStore

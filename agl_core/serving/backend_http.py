@@ -20,8 +20,8 @@ from aiohttp import (
 )
 
 from agl_core.errors import EngineError
-from agl_core.gateway.capture import error_text
 from agl_core.interfaces import Counted
+from agl_core.serving.problem_text import error_text
 
 if sys.version_info >= (3, 11):
     from asyncio import timeout as time_limit

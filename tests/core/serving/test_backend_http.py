@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agl_core.errors import EngineError
-from agl_core.gateway.backend_http import HttpBackend
+from agl_core.serving.backend_http import HttpBackend
 from agl_core.testing.fake_openai import FakeOpenAI, FakeOptions
 
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'
