@@ -208,16 +208,36 @@ class ScopeFrame:
     def __init__(self) -> None:
         self._scope = _SCOPE.get()
 
-    @contextmanager
-    def running(self) -> Generator[None, None, None]:
+    def running(self) -> _Step:
         """Run one step of the body: its own scope is current inside, the driver's afterwards."""
+        return _Step(self)
+
+    def enter(self) -> Scope | None:
+        """Make the body's scope current; gives the driver's, for `leave`."""
         before = _SCOPE.get()
         _SCOPE.set(self._scope)
-        try:
-            yield
-        finally:
-            self._scope = _SCOPE.get()
-            _SCOPE.set(before)
+        return before
+
+    def leave(self, before: Scope | None) -> None:
+        """Keep the scope that the body stopped in, and make the driver's current again."""
+        self._scope = _SCOPE.get()
+        _SCOPE.set(before)
+
+
+class _Step:
+    """A class and no generator: it goes around every step of every stream."""
+
+    __slots__ = ("_before", "_frame")
+
+    def __init__(self, frame: ScopeFrame) -> None:
+        self._frame = frame
+        self._before: Scope | None = None
+
+    def __enter__(self) -> None:
+        self._before = self._frame.enter()
+
+    def __exit__(self, *exception: object) -> None:
+        self._frame.leave(self._before)
 
 
 def origin_key(host: str, port: int | None, scheme: str) -> str:

@@ -20,7 +20,6 @@ _log = logging.getLogger(__name__)
 MAX_SPANS: Final = 10_000
 MAX_VALUE_CHARS: Final = 262_144
 MAX_ERROR_CHARS: Final = 16_384
-_NEVER_DROPPED: Final = frozenset({SpanKind.REWARD, SpanKind.LLM})
 
 
 @dataclass(slots=True, eq=False)
@@ -245,7 +244,7 @@ class Recorder:
         if reward is not None:
             record.reward = reward
             self._close(record)
-        self._keep(record, always=keep or kind in _NEVER_DROPPED)
+        self._keep(record, always=keep or kind is SpanKind.LLM or kind is SpanKind.REWARD)
         return record
 
     def _keep(self, record: _Record, *, always: bool) -> None:

@@ -14,6 +14,7 @@ A request is changed only inside an attempt and only on its way to a known gatew
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import quote
@@ -28,6 +29,8 @@ from agl_core.tracing.patch import Patch
 from agl_core.types import Scope
 
 _SHORTEST_TIMEOUT_S: Final = 0.001
+_UNRESERVED: Final = re.compile(r"[A-Za-z0-9_.~-]*").fullmatch
+"""Characters that percent-encoding leaves alone (RFC 3986, section 2.3)."""
 
 
 class Wire:
@@ -225,4 +228,7 @@ def _limit_timeout(client: Any, request: Any, left_s: float) -> None:
 
 
 def _encode(value: str) -> str:
+    # Ids and most names: `quote` takes many times as long to leave them as they are.
+    if _UNRESERVED(value):
+        return value
     return quote(value, safe="", errors="surrogatepass")
