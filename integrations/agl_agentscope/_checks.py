@@ -6,16 +6,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from agl_agentscope._pieces import FRAMEWORK
-from agl_agentscope._usage import CLOCK, SHARED
+from agl_agentscope._usage import CLOCK, FOLDS, INTERRUPTED, PLAN, SHARED
 from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
 from agl_core.types import Finding, Span, SpanKind
 
 _CLOSED_LOOP: Final = "Event loop is closed"
+_TOLD: Final = "Give agents injection_config=InjectionConfig(inject_runtime_state=False)."
+_PLANNED: Final = (
+    "Give PlanNotebook(plan_to_hint=...) a function that leaves the times of a plan out."
+)
 
 
 def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
-    """Look at the replies that the middleware recorded; nothing is said where there are none."""
+    """Look at the replies that were recorded; nothing is said where there are none."""
     del config
     ours = [record for record in records if any(map(_is_ours, record.spans))]
     if not ours:
@@ -25,6 +29,8 @@ def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]
     yield _clock(replies)
     yield _shared(replies)
     yield _failed_tools(spans)
+    yield from _folded(replies)
+    yield from _interrupted(replies)
     yield from _closed_loop(ours)
 
 
@@ -33,9 +39,11 @@ def _is_ours(span: Span) -> bool:
 
 
 def _clock(replies: Sequence[Span]) -> Finding:
-    """The framework's default writes the time of day into every prompt."""
+    """Version 2 writes the time of day into every prompt, version 1 the times of plans."""
     told = [span for span in replies if span.attributes.get(CLOCK)]
     names = sorted({span.agent or "" for span in told})
+    planned = [span.attributes[CLOCK] == PLAN for span in told]
+    fixes = [_TOLD] * (not all(planned)) + [_PLANNED] * any(planned)
     return Finding.of(
         "agentscope.clock",
         "warning" if told else "ok",
@@ -43,7 +51,7 @@ def _clock(replies: Sequence[Span]) -> Finding:
         f"({', '.join(names)}): equal tasks have unequal prompts, which no rollout repeats."
         if told
         else f"None of {len(replies)} replies had the time of day in its prompt.",
-        fix="Give agents injection_config=InjectionConfig(inject_runtime_state=False).",
+        fix=" ".join(fixes),
         figures={"replies": len(told), "agents": names},
     )
 
@@ -77,9 +85,54 @@ def _failed_tools(spans: Sequence[Span]) -> Finding:
         f"{failed[0].error}"
         if failed
         else f"All of {len(used)} tool calls succeeded.",
-        fix="The model is told the exception's message and the reply goes on. Mend the tools; a "
-        "middleware whose on_acting raises ends the reply.",
+        fix="The model is told the exception's message and the reply goes on. Mend the tools. What "
+        "ends the reply is a middleware whose on_acting raises, and in AgentScope 1 a tool that is an "
+        "asynchronous generator.",
         figures={"failed": len(failed), "used": len(used), "tools": names},
+    )
+
+
+def _folded(replies: Sequence[Span]) -> Iterator[Finding]:
+    """A formatter for several agents writes the whole conversation into one message."""
+    known = [span for span in replies if FOLDS in span.attributes]
+    if not known:
+        return
+    runs: dict[tuple[str, str, str], int] = {}
+    for span in known:
+        if span.attributes[FOLDS]:
+            at = (span.rollout_id, span.attempt_id, span.agent or "")
+            runs[at] = runs.get(at, 0) + 1
+    names = sorted({agent for (*_, agent), count in runs.items() if count > 1})
+    yield Finding.of(
+        "agentscope.folded",
+        "warning" if names else "ok",
+        f"{', '.join(names)} replied more than once, with a formatter that writes the conversation "
+        f"into one message: no prompt begins with the one before."
+        if names
+        else "No agent's conversation was written into one message again and again.",
+        fix="Every reply is a trajectory of its own, which costs time but no samples. A formatter "
+        "that is not for several agents keeps messages apart; names stay in their `name`.",
+        figures={"agents": names},
+    )
+
+
+def _interrupted(replies: Sequence[Span]) -> Iterator[Finding]:
+    """A reply that is cancelled, as at a deadline, gives a message as any other."""
+    known = [span for span in replies if INTERRUPTED in span.attributes]
+    if not known:
+        return
+    cut = [span for span in known if span.attributes[INTERRUPTED]]
+    names = sorted({span.agent or "" for span in cut})
+    yield Finding.of(
+        "agentscope.interrupted",
+        "warning" if cut else "ok",
+        f"{len(cut)} of {len(known)} replies ({', '.join(names)}) were cancelled, and the framework "
+        f"gave a message of its own for them."
+        if cut
+        else f"None of {len(known)} replies was cancelled.",
+        fix="Raise where message.metadata has _is_interrupted, or override handle_interrupt to raise, "
+        "so that the rollout ends as the timeout that it is.",
+        figures={"replies": len(cut), "agents": names},
     )
 
 

@@ -6,11 +6,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
-from agl_agentscope._pieces import FRAMEWORK, Opening, open_piece
+from agl_agentscope._pieces import FRAMEWORK, Opening, Piece, open_piece
 from agl_agentscope._v1 import told
 from agl_core import semconv
 from agl_core.tracing import (
-    AttemptContext,
     Recorder,
     active,
     close_scope,
@@ -126,27 +125,37 @@ def _subscribers(agent: Any) -> list[Any]:
 
 async def _heard(msg: Any, hearers: Iterable[Any], step: Callable[[], Awaitable[Any]]) -> Any:
     """Record the messages; whoever asks a model while hearing one does not speak as their sender."""
-    context = active()
-    nobody = _record(context, msg, hearers) if context is not None else None
-    return await (nobody.run(step) if nobody is not None else step())
+    piece = _open_message(msg, hearers)
+    if piece is None:
+        return await step()
+    given = await piece.run(step)
+    piece.end()
+    return given
 
 
 @guarded(FRAMEWORK)
-def _record(context: AttemptContext, msg: Any, hearers: Iterable[Any]) -> Any:
-    everyone = told.names(hearers)
-    if not everyone:
-        return None
+def _open_message(msg: Any, hearers: Iterable[Any]) -> Piece | None:
+    context, everyone = active(), told.names(hearers)
     messages = cast("Sequence[Any]", msg if isinstance(msg, list) else [msg])
-    for each in messages:
-        span = context.recorder.start(
-            SpanKind.MESSAGE,
-            BROADCAST,
-            attributes={
-                semconv.AGL_FRAMEWORK: FRAMEWORK,
-                semconv.AGL_HANDOFF_FROM: each.name,
-                semconv.AGL_HANDOFF_TO: everyone,
-                semconv.AGL_MESSAGE: {"role": each.name, "content": told.heard(each.content)},
-            },
+    if context is None or not everyone or not messages:
+        return None
+    pieces = [
+        open_piece(
+            context,
+            Opening(
+                kind=SpanKind.MESSAGE,
+                scope="tool",
+                name=BROADCAST,
+                agent="",
+                attributes={
+                    semconv.AGL_HANDOFF_FROM: each.name,
+                    semconv.AGL_HANDOFF_TO: everyone,
+                    semconv.AGL_MESSAGE: {"role": each.name, "content": told.heard(each.content)},
+                },
+            ),
         )
-        context.recorder.end(span)
-    return open_piece(context, Opening(kind=None, scope="tool"))
+        for each in messages
+    ]
+    for piece in pieces[:-1]:
+        piece.end()
+    return pieces[-1]
