@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 import msgspec
 
@@ -31,15 +31,22 @@ if TYPE_CHECKING:
 
 _CONNECT_S: Final = 30.0
 _ERROR: Final = 400
-_UNKNOWN_PATH: Final = (404, 405)
 _NO_KEY: Final = (401, 403)
+_NOT_FOUND: Final = 404
+_UNKNOWN_PATH: Final = (_NOT_FOUND, 405)
+_NO_SUCH_PATH: Final = ("Not Found", "Method Not Allowed")
+"""What is said of a path that is not served; of an adapter that is not there, more is."""
 _DEV_MODE: Final = "start the server with VLLM_SERVER_DEV_MODE=1 in its environment"
 _LORA: Final = (
     "start the server with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its "
     "environment"
 )
-_NOT_LOADED: Final = "cannot be found"
-"""What the server says of an adapter; of a path that it does not serve it says ``Not Found``."""
+
+
+class _Reply(NamedTuple):
+    status: int
+    answer: Any
+    """JSON, or text where it is none."""
 
 
 @final
@@ -181,27 +188,20 @@ class VllmControl:
             ConfigError: the server was started without this endpoint.
             EngineError: the server does not answer.
         """
-        body = {"lora_name": name}
-        await self._post("/v1/unload_lora_adapter", body, needs=_LORA, unless=_NOT_LOADED)
+        reply = await self._send("/v1/unload_lora_adapter", {"lora_name": name})
+        if reply.status != _NOT_FOUND or _no_such_path(reply):
+            self._accept("/v1/unload_lora_adapter", reply, needs=_LORA)
 
     async def _post(
-        self,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        needs: str,
-        query: Mapping[str, str] | None = None,
-        unless: str = "",
+        self, path: str, body: Any = None, *, needs: str, query: Mapping[str, str] | None = None
     ) -> Any:
-        """The answer's JSON, or text where it is none.
+        """The answer, unless it is an error."""
+        reply = await self._send(path, body, query)
+        return self._accept(path, reply, needs=needs)
 
-        Args:
-            path: Below the server's address.
-            body: JSON.
-            needs: How the server has to be started to have this path.
-            query: Of the URL.
-            unless: A 404 that says so is an answer.
-        """
+    async def _send(
+        self, path: str, body: Any = None, query: Mapping[str, str] | None = None
+    ) -> _Reply:
         from aiohttp import ClientError, ClientTimeout  # noqa: PLC0415
 
         url = self.url + path
@@ -209,18 +209,27 @@ class VllmControl:
         request: dict[str, Any] = {"json": body, "params": query, "timeout": timeout}
         try:
             async with self._session().post(url, allow_redirects=False, **request) as response:
-                status, raw = response.status, await response.read()
+                return _Reply(response.status, _decoded(await response.read()))
         except asyncio.TimeoutError as error:
-            raise EngineError(f"{url} did not answer within {self._timeout_s:.0f} s") from error
+            raise EngineError(f"{url} did not answer within {self._timeout_s:.1f} s") from error
         except (ClientError, OSError) as error:
             raise EngineError(
                 f"Cannot reach {url}: {error or type(error).__name__}. Check that the vLLM server "
                 f"runs and that the address is right"
             ) from error
-        answer = _decoded(raw)
-        if status >= _ERROR and not (unless and unless in _said(answer)):
-            raise _refusal(url, status, _said(answer), needs)
-        return answer
+
+    def _accept(self, path: str, reply: _Reply, *, needs: str) -> Any:
+        if reply.status < _ERROR:
+            return reply.answer
+        url, told = self.url + path, _said(reply.answer)[:2000]
+        if _no_such_path(reply):
+            raise ConfigError(f"The vLLM server has no {url} (HTTP {reply.status}): {needs}")
+        if reply.status in _NO_KEY:
+            raise ConfigError(
+                f"The vLLM server refuses {url} (HTTP {reply.status}: {told}): give the key of its "
+                f"--api-key; if it has none, {needs}"
+            )
+        raise EngineError(f"{url} failed with HTTP {reply.status}: {told}")
 
     def _session(self) -> ClientSession:
         if self._opened is None:
@@ -250,20 +259,15 @@ def _decoded(raw: bytes) -> Any:
 
 
 def _said(answer: Any) -> str:
-    """The message of an error in any of the forms that vLLM gives it."""
+    """The words of an error in any of the forms that vLLM gives it."""
     if isinstance(answer, dict):
         told: Any = answer.get("error") or answer.get("detail") or answer  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
-        message: Any = told.get("message", told) if isinstance(told, dict) else told  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
-        return str(message)  # pyright: ignore[reportUnknownArgumentType]
+        return str(told.get("message", told) if isinstance(told, dict) else told)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType,reportUnknownArgumentType]
     return str(answer)
 
 
-def _refusal(url: str, status: int, said: str, needs: str) -> Exception:
-    if status in _UNKNOWN_PATH:
-        return ConfigError(f"The vLLM server has no {url} (HTTP {status}): {needs}")
-    if status in _NO_KEY:
-        return ConfigError(
-            f"The vLLM server refuses {url} (HTTP {status}: {said[:500]}): give the key of its "
-            f"--api-key; if it has none, {needs}"
-        )
-    return EngineError(f"{url} failed with HTTP {status}: {said[:2000]}")
+def _no_such_path(reply: _Reply) -> bool:
+    """Whether it is the path that the server does not know, not the adapter that it is asked for."""
+    if reply.status not in _UNKNOWN_PATH:
+        return False
+    return isinstance(reply.answer, str) or _said(reply.answer) in _NO_SUCH_PATH

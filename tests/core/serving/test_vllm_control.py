@@ -71,6 +71,10 @@ class FarEnd:
         if body["lora_name"] in self.adapters:
             error = {"message": "has already been loaded", "type": "InvalidUserInput", "code": 400}
             return web.json_response({"error": error}, status=400)
+        if not self.loadable:
+            text = "Loading lora failed: No adapter found for <path>"
+            error = {"message": text, "type": "NotFoundError", "code": 404}
+            return web.json_response({"error": error}, status=404)
         self.adapters[body["lora_name"]] = body["lora_path"]
         return web.Response(text=f"Success: LoRA adapter '{body['lora_name']}' added successfully.")
 
@@ -147,6 +151,9 @@ async def test_adapters_come_under_new_names_and_go(start: Start) -> None:
     await control.load_adapter("writer-v2", "/a/2")
     with pytest.raises(EngineError, match="HTTP 400: has already been loaded"):
         await control.load_adapter("writer-v2", "/a/3")
+    end.loadable = False
+    with pytest.raises(EngineError, match="HTTP 404: Loading lora failed: No adapter found"):
+        await control.load_adapter("writer-v3", "/nowhere")
     await control.unload_adapter("writer-v1")
     await control.unload_adapter("writer-v1")
     assert end.adapters == {"writer-v2": "/a/2"}
