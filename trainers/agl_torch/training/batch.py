@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import random
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +9,7 @@ import torch
 from torch import Tensor
 
 from agl_core.errors import TrainingError
+from agl_core.training.minibatches import group_minibatches
 from agl_core.types import Batch
 from agl_torch.training.packing import Layout
 from agl_torch.training.tree import Forest, Ints
@@ -68,16 +67,8 @@ class TensorBatch:
         return float(self.weights[torch.from_numpy(terms).to(self.weights.device)].sum())
 
     def minibatches(self, count: int, *, order: str) -> list[Ints]:
-        """Terms of up to `count` minibatches of whole groups, of like numbers of groups.
-
-        Args:
-            order: Seed of the order of the groups.
-        """
-        groups: list[int] = np.unique(self.groups).tolist()
-        if count > 1:
-            seed = hashlib.sha256(order.encode()).digest()
-            random.Random(seed).shuffle(groups)  # noqa: S311
-        parts = np.array_split(np.asarray(groups), min(count, len(groups)))
+        """Terms of the minibatches that `group_minibatches` makes of the groups."""
+        parts = group_minibatches(self.groups.tolist(), count, order=order)
         return [np.flatnonzero(np.isin(self.groups, part)) for part in parts]
 
 
