@@ -81,16 +81,19 @@ class OpenAIAgentsIntegration:
             self._rejoin(context)
 
     def _rejoin(self, context: AttemptContext) -> None:
-        """Another trace provider took the place of the one that was attached to."""
+        """The trace provider that was attached to, or its list, was replaced within a trace."""
         provider = get_trace_provider()
         if self._hook is not None and self._hook.provider is not provider:
             self._hook.remove()
             self._hook = ProviderHook(provider, AglTracingProcessor())
             self._hook.install()
+        elif self._hook is not None:
+            self._hook.stay()
         context.recorder.capture_error(
             "OpenAI Agents: this model call is in a span that agl's processor was not told of, so "
-            "its agent is unknown. The trace provider was replaced while the program ran: call "
-            "agents.set_trace_provider before the first run, or never",
+            "its agent is unknown. The trace provider or its list of processors was replaced while "
+            "the program ran: call agents.set_trace_provider, and instrument the SDK, before the "
+            "first run, or never",
             framework=FRAMEWORK,
         )
 

@@ -81,15 +81,20 @@ class ProviderHook:
                 f"openai-agents {_version()}: DefaultTraceProvider keeps its processors where "
                 f"agl-core does not know them: install openai-agents>=0.24,<1, or a newer agl-core"
             )
-        self._setter = Shadow(provider, "set_processors", self._set)
+        self._shadows = [
+            Shadow(provider, "set_processors", self._set),
+            Shadow(provider, "create_trace", self._create_trace),
+        ]
 
     def install(self) -> None:
         self.provider.register_processor(self._processor)
-        self._setter.install()
+        for shadow in self._shadows:
+            shadow.install()
 
     def remove(self) -> None:
         """Take the processor out; a provider of somebody else's keeps it, silent."""
-        self._setter.remove()
+        for shadow in self._shadows:
+            shadow.remove()
         self._processor.shutdown()
         present = _processors(self.provider)
         if present is not None and self._processor in present:
@@ -98,6 +103,16 @@ class ProviderHook:
     def _set(self, original: Callable[..., None], processors: list[TracingProcessor]) -> None:
         others = [each for each in processors if each is not self._processor]
         original([*others, self._processor])
+
+    def _create_trace(self, original: Callable[..., Trace], *args: Any, **kwargs: Any) -> Trace:
+        self.stay()
+        return original(*args, **kwargs)
+
+    def stay(self) -> None:
+        """Come back into a list that was replaced where it is kept, as instrumentations do."""
+        present = _processors(self.provider)
+        if present is not None and self._processor not in present:
+            self.provider.register_processor(self._processor)
 
 
 class CloudExport:

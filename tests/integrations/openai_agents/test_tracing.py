@@ -13,7 +13,7 @@ from agl_openai_agents._integration import OpenAIAgentsIntegration
 
 from agl_core import semconv
 from agl_core.config import RunConfig as AglConfig
-from agl_core.errors import ConfigError
+from agl_core.errors import CaptureError, ConfigError
 from agl_core.testing._captured import check_identity
 from agl_core.testing.bench import Bench
 from agl_core.testing.fake_openai import FakeOpenAI
@@ -113,6 +113,35 @@ async def test_processors_that_are_set_later_do_not_replace_ours(watched, provid
         Own,
         AglTracingProcessor,
     ]
+
+
+async def test_a_list_that_was_replaced_where_it_is_kept_comes_back_with_ours(
+    watched, provider, agent
+):
+    """As OpenInference does, with which Langfuse and others watch the SDK."""
+    own = Own()
+    provider._multi_processor._processors = (own,)
+    for _ in range(2):
+        assert calls_of(await watched.one(writing(agent))) == [WRITER]
+    assert "agent" in own.told
+    assert [type(each) for each in provider._multi_processor._processors] == [
+        Own,
+        AglTracingProcessor,
+    ]
+
+
+async def test_a_list_that_was_replaced_within_a_trace_costs_the_attempt_alone(
+    watched, provider, agent
+):
+    async def program(job):
+        with agents.trace("mine"):
+            provider._multi_processor._processors = (Own(),)
+            return (await Runner.run(agent(job, WRITER), job.question)).final_output
+
+    played = await watched.one(program)
+    with pytest.raises(CaptureError, match="instrument the SDK, before the first run"):
+        played.adapt(WRITER)
+    assert calls_of(await watched.one(writing(agent))) == [WRITER]
 
 
 async def test_a_processor_that_raises_is_the_users_own_affair(watched, provider, agent):
