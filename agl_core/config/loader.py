@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from agl_core.config.models import AlgorithmConfig, EngineConfig, RewardConfig, RunConfig
 from agl_core.config.overrides import Override, parse_override, put
+from agl_core.config.shorthand import section_key, with_sections
 from agl_core.config.text import read_config
 from agl_core.config.validation import dotted, keys_at, real_path, unknown_key, validate
 from agl_core.errors import ConfigError
@@ -138,9 +139,10 @@ class _NoOptions(BaseModel):
 def _with(
     data: Mapping[str, Any], overrides: Sequence[Override], *, raw: frozenset[tuple[str, ...]]
 ) -> dict[str, Any]:
-    merged = deepcopy(dict(data))
+    merged = with_sections(deepcopy(dict(data)))
     for override in overrides:
-        put(merged, override.path, override.raw if override.path in raw else override.value)
+        value = override.raw if override.path in raw else override.value
+        put(merged, section_key(override.path, value), value)
     _anchor(merged, Path.cwd())
     return merged
 

@@ -471,3 +471,10 @@ def test_a_table_called_like_no_chosen_plugin_is_unknown() -> None:
 
 def load_again(config: RunConfig) -> RunConfig:
     return resolve(json.loads(dump(config)))
+
+
+def test_overrides_know_the_shorthand() -> None:
+    config = resolve({"algorithm": "rloo"}, ["algorithm.lr=0.5", "engine=http"])
+    assert (config.algorithm.name, config.algorithm.lr, config.engine.name) == ("rloo", 0.5, "http")
+    config = resolve({"algorithm": {"lr": 0.5}}, ["algorithm=rloo"])
+    assert (config.algorithm.name, config.algorithm.lr) == ("rloo", 0.5)
