@@ -76,6 +76,8 @@ class Answer(msgspec.Struct):
     usage: dict[str, Any] = {}
     error: str = ""
     """What the backend reported inside an answer with status 200."""
+    aborted: bool = False
+    """The backend gave up a choice halfway, as vLLM and SGLang do when weights change."""
     _choices: dict[int, AnsweredChoice] = {}
 
     def add(self, payload: Payload) -> None:
@@ -87,6 +89,7 @@ class Answer(msgspec.Struct):
         if payload.error:
             self.error = error_text({"error": payload.error})
         for row in payload.choices or ():
+            self.aborted = self.aborted or row.finish_reason == "abort"
             index = row.index or 0
             choice = self._choices.get(index)
             if choice is None:

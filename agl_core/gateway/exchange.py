@@ -148,12 +148,17 @@ class Exchange(msgspec.Struct, eq=False):
         except msgspec.DecodeError as error:
             self.error = f"the backend answered no chat completion ({error}): {body[:200]!r}"
             return body
-        self.answer.add(payload)
+        self._add(payload)
         self.error = self.answer.error
         if self._verbatim or payload.choices is None:
             return body
         request = self.call.request
         return payload.stripped(request.wants, model=request.model)
+
+    def _add(self, payload: Payload) -> None:
+        self.answer.add(payload)
+        if self.answer.aborted:
+            raise EngineError("The backend gave its answer up halfway (finish reason 'abort')")
 
     def _take(self, event: Event) -> bytes:
         """Record an event; its bytes for the client."""
@@ -165,7 +170,7 @@ class Exchange(msgspec.Struct, eq=False):
         except msgspec.DecodeError as error:
             self.answer.error = f"an event of the stream is no chunk ({error}): {data[:200]!r}"
             return render(data, name=event.name)
-        self.answer.add(chunk)
+        self._add(chunk)
         if self.first_token_ns is None and self.answer.started:
             self.first_token_ns = time.time_ns()
         if self._verbatim:

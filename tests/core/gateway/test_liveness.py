@@ -360,6 +360,32 @@ async def test_stream_that_breaks_off_breaks_for_the_client_too(world: Any) -> N
     assert call.error
 
 
+@pytest.mark.parametrize("agent", ["writer", "critic"])
+async def test_half_an_answer_that_the_backend_calls_whole_is_none(world: Any, agent: str) -> None:
+    """Servers give up what they are writing when their weights change, with status 200."""
+
+    def tamper(body: dict[str, Any]) -> None:
+        for row in body["choices"]:
+            row["finish_reason"] = row["finish_reason"] and "abort"
+
+    world.server.tamper = tamper
+    attempt = await world.attempt()
+    async with world.post(world.headers(attempt, agent)) as answer:
+        assert (answer.status, answer.headers["x-should-retry"]) == (502, "true")
+        assert (await answer.json())["error"]["code"] == "engine_error"
+    async with world.post(world.headers(attempt, agent), stream=True) as answer:
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await answer.read()
+    world.server.tamper = None
+    await world.ask(attempt, agent)
+    *halves, whole = await world.calls(attempt)
+    assert [(call.complete, "gave its answer up" in call.error) for call in halves] == [
+        (False, True),
+        (False, True),
+    ]
+    assert whole.complete
+
+
 async def test_error_event_inside_a_stream_is_recorded(world: Any) -> None:
     world.server.cut = lambda data: [
         data[: data.index(b"\n\n") + 2],
