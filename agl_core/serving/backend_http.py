@@ -43,6 +43,8 @@ class _Model(msgspec.Struct):
     id: str
     max_model_len: int | None = None
     """Servers of vLLM's kind state it."""
+    parent: str | None = None
+    """Of an adapter: the model below it, whose length is its own."""
 
 
 class _ModelList(msgspec.Struct):
@@ -143,7 +145,10 @@ class HttpBackend:
         rows = await self._listed()
         mine = [row for row in rows if row.id == self.model]
         found = mine or (rows if len(rows) == 1 and not self.model else [])
-        return found[0].max_model_len if found else None
+        if not found:
+            return None
+        below = [row for row in rows if row.id == found[0].parent]
+        return found[0].max_model_len or (below[0].max_model_len if below else None)
 
     async def text_of(self, token_ids: Sequence[int]) -> str | None:
         """What vLLM's ``/detokenize`` says, which lies beside ``/v1``; None where there is none."""

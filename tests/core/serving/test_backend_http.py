@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from agl_core.errors import EngineError
 from agl_core.serving.backend_http import HttpBackend
@@ -106,6 +107,31 @@ async def test_context_and_text_are_told_where_the_server_knows_them() -> None:
         other = HttpBackend(server.base_url, model="another")
         assert await other.context_length() is None
         await other.close()
+
+
+async def test_an_adapter_has_the_context_of_the_model_below_it() -> None:
+    rows = [
+        {"id": "base", "max_model_len": 77, "parent": None},
+        {"id": "writer-v1", "max_model_len": None, "parent": "base"},
+        {"id": "stray", "max_model_len": None, "parent": "gone"},
+    ]
+
+    async def models(request: web.Request) -> web.Response:
+        return web.json_response({"data": rows})
+
+    app = web.Application()
+    app.router.add_get("/v1/models", models)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    found = {}
+    for name in ("base", "writer-v1", "stray"):
+        backend = HttpBackend(f"http://{host}:{port}/v1", model=name)
+        found[name] = await backend.context_length()
+        await backend.close()
+    await runner.cleanup()
+    assert found == {"base": 77, "writer-v1": 77, "stray": None}
 
 
 async def test_context_and_text_are_unknown_elsewhere() -> None:
