@@ -152,7 +152,9 @@ def speaker() -> Piece | None:
     None where somebody else speaks: in tools, and in scopes of the user's own.
     """
     found = _PIECE.get()
-    return found if found is not None and found.scope is current_scope() else None
+    if found is None or found.opening.scope != "agent" or found.scope is not current_scope():
+        return None
+    return found
 
 
 def open_piece(context: AttemptContext, opening: Opening) -> Piece:

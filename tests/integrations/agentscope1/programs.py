@@ -33,11 +33,11 @@ async def lookup(item: str) -> ToolResponse:
 
 
 @asynccontextmanager
-async def models(job, **fields):
+async def models(job, *, retries=0, **fields):
     """Makes the model that an agent asks, over connections of its own loop and job."""
     connections = DefaultAsyncHttpxClient(verify=False)
 
-    def model(name, *, retries=0, **more):
+    def model(name, **more):
         return OpenAIChatModel(
             job.model(name),
             api_key=job.api_key,

@@ -1,0 +1,114 @@
+"""The golden skeleton, and records that are wrong in one way each: somebody must notice."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from agl_agentscope import _pieces
+from agl_agentscope._integration import AgentScopeIntegration
+from agl_agentscope._v1 import replies
+
+from agl_core.errors import CaptureError
+from agl_core.interfaces import AttemptRecord
+from agl_core.testing.bench import Played
+from agl_core.testing.scenario import PLANNER, WRITER
+from agl_core.tracing import attach
+from agl_core.types import SpanKind
+
+from . import test_contract
+from .programs import AgentScopeProgram, agent, models, reply, streamed
+
+GOLDEN = Path(__file__).parent / "golden" / "skeleton.txt"
+SWAPPED = {PLANNER: WRITER, WRITER: PLANNER}
+
+
+class Broken(test_contract.TestAgentScope):
+    """One rule at a time is run by hand."""
+
+    __test__ = False
+
+
+def with_spans(played, spans):
+    record = AttemptRecord(
+        rollout=played.record.rollout, attempt=played.record.attempt, spans=spans
+    )
+    return Played(job=played.job, record=record, output=None, error=None)
+
+
+@pytest.mark.parametrize("form", ["run", "arun", "stream", "astream"])
+async def test_the_skeleton_is_the_golden_one(bench, tree, form):
+    played = await bench.one(getattr(AgentScopeProgram(), form))
+    assert played.error is None
+    assert [*tree(played.spans)] == GOLDEN.read_text(encoding="utf-8").splitlines()
+
+
+async def test_swapped_agents_are_caught(monkeypatch):
+    open_piece = _pieces.open_piece
+
+    def swapped(context, opening):
+        return open_piece(context, replace(opening, agent=SWAPPED.get(opening.agent)))
+
+    monkeypatch.setattr(replies, "open_piece", swapped)
+    with pytest.raises(AssertionError):
+        await Broken().test_one_span_per_call_with_the_right_agent_and_parent()
+
+
+async def test_recording_twice_is_caught():
+    """By an integration beside the attached one: `attach` itself takes one of a name."""
+    other = AgentScopeIntegration()
+    other.attach()
+    try:
+        with pytest.raises(AssertionError):
+            await Broken().test_the_skeleton_is_that_of_every_framework()
+    finally:
+        other.detach()
+
+
+async def test_attaching_twice_records_once(unattached):
+    attachments = [attach(integrations=[AgentScopeIntegration()]) for _ in range(2)]
+    try:
+        played = await unattached.one(AgentScopeProgram().arun)
+    finally:
+        for attachment in attachments:
+            attachment.detach()
+    agents = [span.agent for span in played.spans if span.kind is SpanKind.AGENT]
+    assert agents == [PLANNER, WRITER]
+
+
+async def test_a_dropped_tail_of_a_stream_is_caught(bench):
+    def tamper(chunk):
+        for choice in chunk.get("choices", ()):
+            choice.pop("finish_reason", None)
+
+    bench.fake.tamper = tamper
+
+    async def program(job):
+        async with models(job, stream=True) as model:
+            await streamed(agent(model, WRITER), job.question)
+
+    played = await bench.one(program)
+    assert [call.complete for call in played.calls] == [False]
+    with pytest.raises(CaptureError, match="incomplete"):
+        played.adapt(WRITER)
+
+
+@pytest.mark.parametrize("ask", [reply, streamed])
+async def test_a_retried_call_is_one_and_counted_twice_is_caught(bench, ask):
+    bench.fake.fail(1, status=503)
+
+    async def program(job):
+        async with models(job, stream=ask is streamed, retries=1) as model:
+            await ask(agent(model, WRITER), job.question)
+
+    played = await bench.one(program)
+    assert played.error is None
+    assert len(played.adapt(WRITER).trajectories[WRITER]) == 1
+    traced = [span for span in played.spans if span.kind is SpanKind.LLM and not span.call]
+    assert [span.status for span in traced] == ["ok"]
+    spans = list(played.record.spans)
+    spans.append(
+        msgspec.structs.replace(traced[-1], id="again", sequence=traced[-1].sequence + 100)
+    )
+    with pytest.raises(CaptureError):
+        with_spans(played, spans).adapt(WRITER)
