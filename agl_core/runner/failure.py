@@ -16,7 +16,7 @@ from agl_core.errors import (
     RewardError,
 )
 from agl_core.tracing.context import origin_key
-from agl_core.tracing.emit import describe
+from agl_core.tracing.exceptions import describe
 from agl_core.types import Failure, FailureKind
 from agl_core.types.overflow import OVERFLOW, says_overflow
 

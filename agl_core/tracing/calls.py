@@ -10,7 +10,6 @@ from urllib.parse import unquote
 
 from agl_core import semconv
 from agl_core.tracing.context import AttemptContext
-from agl_core.tracing.emit import describe
 from agl_core.tracing.recorder import Recorder
 from agl_core.types import Scope, SpanKind
 from agl_core.types.ids import new_id
@@ -54,12 +53,10 @@ class Sent:
         if self._ended:
             return
         self._ended = True
-        if error is not None and not isinstance(error, GeneratorExit):
-            self._recorder.end(self._span_id, status="error", error=describe(error))
-        elif status_code >= FIRST_ERROR:
+        if error is None and status_code >= FIRST_ERROR:
             self._recorder.end(self._span_id, status="error", error=f"HTTP {status_code}")
         else:
-            self._recorder.end(self._span_id)
+            self._recorder.end_with(self._span_id, error)
 
 
 def call_scope(scope: Scope | None) -> Scope | None:

@@ -7,14 +7,14 @@ production.
 from __future__ import annotations
 
 import time
-import traceback
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
 from agl_core import semconv
 from agl_core.errors import RewardError
 from agl_core.tracing.context import AttemptContext, active, close_scope, enter, open_scope
+from agl_core.tracing.exceptions import describe, exception_attributes
 from agl_core.tracing.guard import guarded
 from agl_core.tracing.recorder import Recorder
 from agl_core.tracing.values import represent
@@ -158,28 +158,6 @@ def emit_exception(error: BaseException) -> None:
         )
 
 
-def describe(error: BaseException) -> str:
-    """One line on an exception: class and message."""
-    try:
-        message = str(error)
-    except Exception:  # noqa: BLE001  telemetry: a broken __str__ must not hide the error
-        message = ""
-    name = type(error).__qualname__
-    return f"{name}: {message}" if message else name
-
-
-def exception_attributes(error: BaseException) -> Mapping[str, str]:
-    """Type, message and stack trace under OpenTelemetry's names."""
-    kind = type(error)
-    return {
-        semconv.EXCEPTION_TYPE: f"{kind.__module__}.{kind.__qualname__}",
-        semconv.EXCEPTION_MESSAGE: describe(error),
-        semconv.EXCEPTION_STACKTRACE: "".join(
-            traceback.format_exception(kind, error, error.__traceback__)
-        ),
-    }
-
-
 @contextmanager
 def trace(name: str, input: Any = None) -> Generator[Recorder, None, None]:  # noqa: A002  the field's name
     """Record a piece of program outside any rollout, under a root span named `name`.
@@ -217,7 +195,7 @@ def _root(recorder: Recorder, name: str, given: Any) -> Generator[None, None, No
     try:
         yield
     except BaseException as error:
-        recorder.end(span, status="error", error=describe(error))
+        recorder.end_with(span, error)
         raise
     else:
         recorder.end(span)

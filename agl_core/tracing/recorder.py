@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final
 
 from agl_core import semconv
+from agl_core.tracing._record import MAX_ERROR_CHARS, Record
 from agl_core.tracing.context import current_scope
+from agl_core.tracing.exceptions import describe, exception_attributes
 from agl_core.tracing.values import bounded
 from agl_core.types import Reward, Span, SpanKind, SpanStatus
 from agl_core.types.ids import new_id
@@ -19,25 +20,6 @@ _log = logging.getLogger(__name__)
 
 MAX_SPANS: Final = 10_000
 MAX_VALUE_CHARS: Final = 262_144
-MAX_ERROR_CHARS: Final = 16_384
-
-
-@dataclass(slots=True, eq=False)
-class _Record:
-    id: str
-    kind: SpanKind
-    name: str
-    parent_id: str | None
-    agent: str | None
-    agent_run_id: str | None
-    sequence: int
-    start_ns: int
-    end_ns: int = 0
-    status: SpanStatus = "unset"
-    error: str = ""
-    attributes: dict[str, Any] = field(default_factory=dict[str, Any])
-    call_id: str | None = None
-    reward: Reward | None = None
 
 
 class Recorder:
@@ -78,7 +60,7 @@ class Recorder:
         self._max_spans = max_spans
         self._max_value_chars = max_value_chars
         self._on_late = on_late
-        self._records: dict[str, _Record] = {}
+        self._records: dict[str, Record] = {}
         self._sequence = 0
         self._closed = False
         self._lock = Lock()
@@ -149,6 +131,33 @@ class Recorder:
         if record is not None:
             self._close(record, status=status, error=error, attributes=attributes)
 
+    def end_with(
+        self,
+        span_id: str,
+        error: BaseException | None,
+        *,
+        control_flow: tuple[type[BaseException], ...] = (),
+        attributes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """End a span by what left it: as an error with its stack trace, unless nothing failed.
+
+        Args:
+            span_id: As in `end`.
+            error: None where nothing left it. A `GeneratorExit` is no failure: a reader has left a
+                stream.
+            control_flow: Exceptions by which a framework goes on elsewhere, no failures either.
+            attributes: What the span has whatever left it.
+        """
+        if error is None or isinstance(error, (GeneratorExit, *control_flow)):
+            self.end(span_id, attributes=attributes)
+            return
+        self.end(
+            span_id,
+            status="error",
+            error=describe(error),
+            attributes={**(attributes or {}), **exception_attributes(error)},
+        )
+
     def reward(self, reward: Reward) -> str:
         """Record a reward at this point in time, as a span named after its channel."""
         return self._add(SpanKind.REWARD, reward.channel, reward=reward).id
@@ -189,7 +198,10 @@ class Recorder:
         """The spans so far in their stable order; open ones have `end_ns` 0."""
         with self._lock:
             records = list(self._records.values())
-        return sorted((self._span(record) for record in records), key=lambda span: span.order)
+        return sorted(
+            (record.span(self.rollout_id, self.attempt_id) for record in records),
+            key=lambda span: span.order,
+        )
 
     @property
     def closed(self) -> bool:
@@ -208,7 +220,10 @@ class Recorder:
         for record in records:
             if not record.end_ns:
                 self._close(record, status="error", error="not ended")
-        return sorted((self._span(record) for record in records), key=lambda span: span.order)
+        return sorted(
+            (record.span(self.rollout_id, self.attempt_id) for record in records),
+            key=lambda span: span.order,
+        )
 
     def _add(  # noqa: PLR0913  as `start`
         self,
@@ -222,7 +237,7 @@ class Recorder:
         attributes: Mapping[str, Any] | None = None,
         keep: bool = False,
         reward: Reward | None = None,
-    ) -> _Record:
+    ) -> Record:
         inherited: str | None = None
         run: str | None = None
         if parent_id is None:
@@ -236,7 +251,7 @@ class Recorder:
         span_id = span_id or new_id("span")
         if kind is SpanKind.AGENT and agent:
             agent_run_id = agent_run_id or span_id
-        record = _Record(
+        record = Record(
             span_id, kind, name, parent_id or None, agent, agent_run_id, 0, time.time_ns()
         )
         if attributes:
@@ -247,7 +262,7 @@ class Recorder:
         self._keep(record, always=keep or kind is SpanKind.LLM or kind is SpanKind.REWARD)
         return record
 
-    def _keep(self, record: _Record, *, always: bool) -> None:
+    def _keep(self, record: Record, *, always: bool) -> None:
         with self._lock:
             record.sequence = self._sequence
             self._sequence += 1
@@ -260,11 +275,11 @@ class Recorder:
                 self.dropped += 1
                 return
         if self._on_late is not None:
-            self._on_late(self._span(record))
+            self._on_late(record.span(self.rollout_id, self.attempt_id))
 
     def _close(
         self,
-        record: _Record,
+        record: Record,
         *,
         status: SpanStatus = "ok",
         error: str = "",
@@ -276,28 +291,8 @@ class Recorder:
         if attributes:
             self._merge(record, attributes)
 
-    def _merge(self, record: _Record, attributes: Mapping[str, Any]) -> None:
+    def _merge(self, record: Record, attributes: Mapping[str, Any]) -> None:
         for name, value in attributes.items():
             kept, cut = bounded(value, self._max_value_chars)
             record.attributes[name] = kept
             self.truncated += cut
-
-    def _span(self, record: _Record) -> Span:
-        return Span(
-            id=record.id,
-            rollout_id=self.rollout_id,
-            attempt_id=self.attempt_id,
-            kind=record.kind,
-            name=bounded(record.name, MAX_ERROR_CHARS)[0],
-            parent_id=record.parent_id,
-            agent=record.agent or None,
-            agent_run_id=record.agent_run_id,
-            sequence=record.sequence,
-            start_ns=record.start_ns,
-            end_ns=record.end_ns,
-            status=record.status,
-            error=record.error,
-            attributes=dict(record.attributes),
-            call_id=record.call_id,
-            reward=record.reward,
-        )

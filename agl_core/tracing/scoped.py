@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Any, Final, TypeVar, cast
 
 from agl_core.tracing.context import ScopeFrame, active, close_scope, open_scope
-from agl_core.tracing.emit import describe, exception_attributes
 from agl_core.tracing.guard import guarded
 from agl_core.tracing.recorder import Recorder
 from agl_core.types import Scope, ScopeKind, SpanKind
@@ -31,15 +30,7 @@ class _Work:
     @guarded()
     def end(self, error: BaseException | None) -> None:
         close_scope(self.scope)
-        if error is None or isinstance(error, GeneratorExit):
-            self.recorder.end(self.scope.span_id)
-        else:
-            self.recorder.end(
-                self.scope.span_id,
-                status="error",
-                error=describe(error),
-                attributes=exception_attributes(error),
-            )
+        self.recorder.end_with(self.scope.span_id, error)
 
 
 @dataclass(slots=True, eq=False)

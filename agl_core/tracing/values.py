@@ -18,10 +18,9 @@ def bounded(value: Any, limit: int) -> tuple[Any, bool]:
     Returns:
         The value, and whether it had to be cut. A cut value is text that says how much is missing.
     """
-    kind: type[Any] = type(value)
-    if kind is str:  # nearly all there is, so it takes the shortest way
+    if type(value) is str:  # nearly all there is, so it takes the shortest way
         return (value, False) if len(value) <= limit and value.isascii() else _text(value, limit)
-    if kind is int or kind is bool or value is None:
+    if value is None or type(value) is int or type(value) is bool:
         return value, False
     if isinstance(value, (int, float, str)):
         return _cut(_scalar(value), limit)

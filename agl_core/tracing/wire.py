@@ -23,7 +23,7 @@ from agl_core import semconv
 from agl_core.interfaces import Integration
 from agl_core.tracing.calls import FIRST_ERROR, Sent, call_id, call_scope, operation_of, own_span
 from agl_core.tracing.context import AttemptContext, active, current_scope, origin_key
-from agl_core.tracing.emit import describe
+from agl_core.tracing.exceptions import describe
 from agl_core.tracing.guard import report
 from agl_core.tracing.patch import Patch
 from agl_core.types import Scope

@@ -11,7 +11,7 @@ from typing import Any, Final
 from autogen_agentchat.teams._group_chat._base_group_chat_manager import BaseGroupChatManager
 from autogen_agentchat.teams._group_chat._selector_group_chat import SelectorGroupChatManager
 
-from agl_autogen._work import Watcher, end_span, start_span
+from agl_autogen._work import Watcher, start_span
 from agl_core.tracing.context import AttemptContext, active, opened_here
 from agl_core.types import Scope
 
@@ -79,7 +79,7 @@ class Handling(Watcher):
         _HANDLING.set(self._before)
         if self._scope is not None:
             self._scope.closed = True
-            end_span(self._context.recorder, self._scope.span_id, error)
+            self._context.recorder.end_with(self._scope.span_id, error)
 
 
 def speaker_name(agent: Any) -> str:

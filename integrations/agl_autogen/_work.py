@@ -8,7 +8,6 @@ from typing import Any, Final
 from agl_core import semconv
 from agl_core.tracing import close_scope, guarded, open_scope
 from agl_core.tracing.context import AttemptContext
-from agl_core.tracing.emit import describe, exception_attributes
 from agl_core.tracing.recorder import Recorder
 from agl_core.types import Scope, ScopeKind, SpanKind
 
@@ -49,7 +48,7 @@ class Work:
     ) -> None:
         """Close both; a reader who leaves a stream has not made it fail."""
         close_scope(self.scope)
-        end_span(self.recorder, self.scope.span_id, error, attributes)
+        self.recorder.end_with(self.scope.span_id, error, attributes=attributes)
 
 
 def start_span(
@@ -66,23 +65,6 @@ def start_span(
         parent_id=parent_id,
         agent=name if kind == "agent" else None,
         attributes={semconv.AGL_FRAMEWORK: FRAMEWORK, **(attributes or {})},
-    )
-
-
-def end_span(
-    recorder: Recorder,
-    span_id: str,
-    error: BaseException | None = None,
-    attributes: Mapping[str, Any] | None = None,
-) -> None:
-    if error is None or isinstance(error, GeneratorExit):
-        recorder.end(span_id, attributes=attributes)
-        return
-    recorder.end(
-        span_id,
-        status="error",
-        error=describe(error),
-        attributes={**(attributes or {}), **exception_attributes(error)},
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from agl_core import semconv
-from agl_core.tracing.emit import describe
+from agl_core.tracing.exceptions import describe
 from agl_core.types import ScopeKind, SpanKind
 
 FRAMEWORK: Final = "crewai"

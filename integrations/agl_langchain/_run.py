@@ -48,14 +48,11 @@ class Run:
     wraps_call: bool = False
 
 
-def is_control_flow(error: BaseException) -> bool:
-    """Whether the exception only carries control, so that the run it leaves has not failed.
+def control_flow() -> tuple[type[BaseException], ...]:
+    """Exceptions that only carry control, so that the run they leave has not failed.
 
-    True for LangGraph's interrupts and parent commands, told by class identity and never by name,
-    and for a stream whose reader left.
+    LangGraph's interrupts and parent commands, told by class identity and never by name.
     """
-    if isinstance(error, GeneratorExit):
-        return True
     # Not imported here: LangChain works without LangGraph, and who raises has imported it.
     bubble_up = getattr(sys.modules.get("langgraph.errors"), "GraphBubbleUp", None)
-    return bubble_up is not None and isinstance(error, bubble_up)
+    return () if bubble_up is None else (bubble_up,)

@@ -19,7 +19,7 @@ from agl_core.tracing.recorder import Recorder
 from agl_core.types import Scope, ScopeKind, SpanKind
 from agl_langchain import _tasks
 from agl_langchain._agents import NO_NAMES, Introduction, Names, introduced
-from agl_langchain._run import FRAMEWORK, Run, Start, is_control_flow
+from agl_langchain._run import FRAMEWORK, Run, Start, control_flow
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +140,8 @@ class RunTable:
         if self._calls.pop(run.scope.span_id, None) is not None:
             self._close_call(run)
         run.scope.closed = True
-        failed = error is not None and not is_control_flow(error)
-        self._recorder.end(
-            run.scope.span_id,
-            status="error" if failed else "ok",
-            error=f"{type(error).__name__}: {error}" if failed else "",
-            attributes=attributes,
+        self._recorder.end_with(
+            run.scope.span_id, error, control_flow=control_flow(), attributes=attributes
         )
 
     def _close_call(self, run: Run) -> None:

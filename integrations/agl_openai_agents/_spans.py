@@ -11,7 +11,6 @@ from agents.tracing import Span, SpanError, get_current_span
 
 from agl_core import semconv
 from agl_core.tracing.context import AttemptContext, opened_here
-from agl_core.tracing.emit import describe, exception_attributes
 from agl_core.tracing.recorder import Recorder
 from agl_core.types import Scope, SpanKind
 from agl_core.types.ids import new_id
@@ -93,19 +92,19 @@ class SpanTable:
         scope = opened.scope
         scope.closed = True
         raised = sys.exc_info()[1]
-        if raised is opened.handled or isinstance(raised, GeneratorExit):
-            raised = None
         attributes = results_of(span.span_data)
-        error = _error_text(span.error)
-        if raised is not None:
-            raised = _exact(raised, opened.shape)
-            attributes.update(exception_attributes(raised))
-            error = describe(raised)
         if opened.shape.scope == "tool" and scope.parent is not None:
             # Only now: what ran inside would have been taken for the agent's own.
             self._recorder.update(
                 scope.span_id, agent=scope.parent.agent, agent_run_id=scope.parent.agent_run_id
             )
+        if raised is opened.handled or isinstance(raised, GeneratorExit):
+            raised = None
+        if raised is not None:
+            exact = _exact(raised, opened.shape)
+            self._recorder.end_with(scope.span_id, exact, attributes=attributes)
+            return
+        error = _error_text(span.error)
         self._recorder.end(
             scope.span_id,
             status="error" if error else "ok",

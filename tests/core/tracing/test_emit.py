@@ -294,4 +294,6 @@ def test_trace_inside_a_rollout_joins_the_attempt(recorder):
     with pytest.raises(ValueError, match="boom"):
         fail()
     (root,) = recorder.drain()
-    assert (root.name, root.status, root.attributes) == ("part", "error", {})
+    assert (root.name, root.status, root.error) == ("part", "error", "ValueError: boom")
+    assert semconv.AGL_INPUT not in root.attributes
+    assert "boom" in root.attributes[semconv.EXCEPTION_STACKTRACE]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import enum
 import math
@@ -46,6 +47,36 @@ def test_ending_again_replaces_the_first_end(recorder):
     recorder.end(span)
     (ended,) = recorder.drain()
     assert (ended.status, ended.error) == ("ok", "")
+
+
+def test_a_span_ends_with_what_left_it_unless_nothing_failed(recorder):
+    class InterruptError(Exception):
+        pass
+
+    left_by = {
+        "none": None,
+        "reader": GeneratorExit(),
+        "control": InterruptError("elsewhere"),
+        "failure": ValueError("no price"),
+        "cancelled": asyncio.CancelledError(),
+    }
+    for name, error in left_by.items():
+        span = recorder.start(SpanKind.TOOL, name)
+        recorder.end_with(
+            span, error, control_flow=(InterruptError,), attributes={semconv.AGL_OBJECT: "kept"}
+        )
+    spans = {span.name: span for span in recorder.drain()}
+    assert {name: (span.status, span.error) for name, span in spans.items()} == {
+        "none": ("ok", ""),
+        "reader": ("ok", ""),
+        "control": ("ok", ""),
+        "failure": ("error", "ValueError: no price"),
+        "cancelled": ("error", "CancelledError"),
+    }
+    assert all(span.attributes[semconv.AGL_OBJECT] == "kept" for span in spans.values())
+    failed = [name for name, span in spans.items() if semconv.EXCEPTION_TYPE in span.attributes]
+    assert failed == ["failure", "cancelled"]
+    assert "no price" in spans["failure"].attributes[semconv.EXCEPTION_STACKTRACE]
 
 
 def test_open_spans_end_as_errors_when_drained(recorder):

@@ -1,0 +1,52 @@
+"""A span while its attempt goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from agl_core.tracing.values import bounded
+from agl_core.types import Reward, Span, SpanKind, SpanStatus
+
+MAX_ERROR_CHARS: Final = 16_384
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """What is known of a span so far; `Span` says what the fields mean."""
+
+    id: str
+    kind: SpanKind
+    name: str
+    parent_id: str | None
+    agent: str | None
+    agent_run_id: str | None
+    sequence: int
+    start_ns: int
+    end_ns: int = 0
+    status: SpanStatus = "unset"
+    error: str = ""
+    attributes: dict[str, Any] = field(default_factory=dict[str, Any])
+    call_id: str | None = None
+    reward: Reward | None = None
+
+    def span(self, rollout_id: str, attempt_id: str) -> Span:
+        """As it is stored."""
+        return Span(
+            id=self.id,
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            kind=self.kind,
+            name=bounded(self.name, MAX_ERROR_CHARS)[0],
+            parent_id=self.parent_id,
+            agent=self.agent or None,
+            agent_run_id=self.agent_run_id,
+            sequence=self.sequence,
+            start_ns=self.start_ns,
+            end_ns=self.end_ns,
+            status=self.status,
+            error=self.error,
+            attributes=dict(self.attributes),
+            call_id=self.call_id,
+            reward=self.reward,
+        )
