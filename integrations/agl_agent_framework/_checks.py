@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from agl_agent_framework._middleware import UNNAMED
 from agl_agent_framework._pieces import FRAMEWORK
 from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
+from agl_core.tracing.pieces import UNNAMED
 from agl_core.types import Finding, Span, SpanKind
 
 _CLOSED_LOOP: Final = "Event loop is closed"

@@ -8,9 +8,8 @@ from typing import Any, Final
 from agent_framework import ChatContext
 
 from agl_agent_framework._budget import ASKED, Asked, PromptBudgetStrategy
-from agl_core.tracing import close_scope, open_scope
+from agl_core.tracing.pieces import spoken_by
 from agl_core.types import Scope
-from agl_core.types.ids import new_id
 
 SUMMARIZER: Final = "@summarizer"
 """Asks the model for summaries of an agent's history; belongs to the framework, never trained."""
@@ -51,22 +50,11 @@ class _Compaction:
         try:
             if isinstance(self._strategy, PromptBudgetStrategy):
                 return await self._strategy(messages)  # says what it cuts, and asks no model
-            return await self._as_summarizer(messages)
+            return await spoken_by(
+                SUMMARIZER, lambda: self._strategy(messages), parent_span=self._parent_span
+            )
         finally:
             ASKED.set(before)
-
-    async def _as_summarizer(self, messages: list[Any]) -> bool:
-        scope = open_scope(
-            "agent",
-            span_id=self._parent_span,
-            agent=SUMMARIZER,
-            agent_run_id=new_id("span"),
-            trainable=False,
-        )
-        try:
-            return await self._strategy(messages)
-        finally:
-            close_scope(scope)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._strategy, name)

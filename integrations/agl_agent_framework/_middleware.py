@@ -23,22 +23,12 @@ from agent_framework import (
 
 from agl_agent_framework import _told
 from agl_agent_framework._compaction import speaking_for_itself
-from agl_agent_framework._pieces import (
-    FRAMEWORK,
-    Opening,
-    Piece,
-    Speaker,
-    open_piece,
-    speaker,
-)
-from agl_core import semconv
+from agl_agent_framework._pieces import FRAMEWORK, PIECES, end_with_result
 from agl_core.tracing import active, current_scope, guarded
-from agl_core.types import SpanKind
+from agl_core.tracing.pieces import Piece
 
 CallNext = Callable[[], Awaitable[None]]
 
-UNNAMED: Final = "unnamed agent"
-"""Name of the span of an agent that has none."""
 CONTEXT: Final = "@context"
 """Makes the calls of context providers and middleware in an agent's run; never trained."""
 _STORE: Final = "store"
@@ -65,7 +55,7 @@ class AglMiddleware(AgentMiddleware):
         finally:
             # Middleware outside may go on to run the agent again, which is a run of its own.
             context.metadata.pop(_SEEN, None)
-        piece.result(context.result)
+        end_with_result(piece, context.result)
 
 
 class AglChatMiddleware(ChatMiddleware):
@@ -78,7 +68,7 @@ class AglChatMiddleware(ChatMiddleware):
             await call_next()
             return
         await piece.run(call_next)
-        piece.result(context.result, _told.answer)
+        end_with_result(piece, context.result, _told.answer)
 
 
 class AglFunctionMiddleware(FunctionMiddleware):
@@ -86,17 +76,16 @@ class AglFunctionMiddleware(FunctionMiddleware):
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
         """Go around one tool call; the framework's signature."""
-        asks = speaker()
-        piece = _open_tool(context, asks)
+        piece = _open_tool(context)
         if piece is None:
             await call_next()
             return
         try:
             await piece.run(call_next)
         except MiddlewareTermination as stop:
-            _told.handoff(piece.scope.span_id, stop.result, asks)
+            _told.handoff(piece, stop.result)
             raise
-        piece.result(context.result, _told.tool_result)
+        end_with_result(piece, context.result, _told.tool_result)
 
 
 _CHAT: Final = AglChatMiddleware()
@@ -108,30 +97,10 @@ def _open_run(context: AgentContext) -> Piece | None:
     attempt = active()
     if attempt is None:
         return None
-    agent: Any = context.agent
-    around = current_scope()
-    name: str | None = agent.name or (around.agent if around is not None else None)
-    same = around is not None and around.agent == name
-    trainable = around is None or around.trainable
-    records_calls = _hand_on(context)
+    # Of what is sent in the run, only the calls of its own chat client are the agent's.
+    inside = CONTEXT if _hand_on(context) else None
     _keep_history_here(context)
-    piece = open_piece(
-        attempt.recorder,
-        Opening(
-            kind=SpanKind.AGENT if name else SpanKind.OPERATION,
-            scope="agent",
-            name=name or UNNAMED,
-            agent=name,
-            agent_run_id=around.agent_run_id if around is not None and same else None,
-            trainable=trainable,
-            # Of what is sent in the run, only the calls of its own chat client are the agent's.
-            inside=CONTEXT if records_calls and name else None,
-        ),
-    )
-    scope = piece.scope
-    run_id = around.agent_run_id if around is not None and same else scope.span_id
-    piece.speaker = Speaker(name, run_id if name else None, trainable, scope)
-    return piece
+    return PIECES.open(attempt, PIECES.reply(context.agent.name, inside=inside))
 
 
 def _hand_on(context: AgentContext) -> bool:
@@ -168,49 +137,18 @@ def _open_call(context: ChatContext) -> Piece | None:
     attempt = active()
     if attempt is None:
         return None
-    asks = speaker()
-    options: Any = context.options or {}
-    model = options.get("model") or getattr(context.client, "model", None)
-    around = current_scope()
-    piece = open_piece(
-        attempt.recorder,
-        Opening(
-            kind=SpanKind.LLM,
-            scope="call",
-            name=str(model or "model"),
-            agent=asks.agent if asks else None,
-            agent_run_id=asks.agent_run_id if asks else None,
-            trainable=asks.trainable if asks else True,
-            attributes={
-                semconv.GEN_AI_OPERATION_NAME: "chat",
-                **({semconv.GEN_AI_REQUEST_MODEL: str(model)} if model else {}),
-            },
-        ),
-    )
-    speaking_for_itself(context, around, asks.agent if asks else None)
+    around, options = current_scope(), context.options or {}
+    model = options.get("model") or getattr(context.client, "model", None) or ""
+    piece = PIECES.open(attempt, PIECES.call(str(model)))
+    speaking_for_itself(context, around, piece.opening.agent)
     return piece
 
 
 @guarded(FRAMEWORK)
-def _open_tool(context: FunctionInvocationContext, asks: Speaker | None) -> Piece | None:
+def _open_tool(context: FunctionInvocationContext) -> Piece | None:
     attempt = active()
     if attempt is None:
         return None
-    name = context.function.name
-    attributes = {
-        semconv.GEN_AI_TOOL_NAME: name,
-        semconv.GEN_AI_TOOL_ARGUMENTS: _told.arguments(context.arguments),
-    }
-    if call_id := context.metadata.get("call_id"):
-        attributes[semconv.GEN_AI_TOOL_CALL_ID] = str(call_id)
-    return open_piece(
-        attempt.recorder,
-        Opening(
-            kind=SpanKind.TOOL,
-            scope="tool",
-            name=name,
-            agent=asks.agent if asks else None,
-            agent_run_id=asks.agent_run_id if asks else None,
-            attributes=attributes,
-        ),
-    )
+    call_id = context.metadata.get("call_id")
+    given = _told.arguments(context.arguments)
+    return PIECES.open(attempt, PIECES.tool(context.function.name, call_id, given))

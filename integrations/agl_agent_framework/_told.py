@@ -10,9 +10,10 @@ from typing import Any, Final, cast
 from agent_framework import ChatResponse, Content
 from pydantic import BaseModel
 
-from agl_agent_framework._pieces import FRAMEWORK, Speaker
+from agl_agent_framework._pieces import FRAMEWORK
 from agl_core import semconv
 from agl_core.tracing import active, guarded
+from agl_core.tracing.pieces import Piece
 from agl_core.types import SpanKind
 
 HANDOFF: Final = "handoff"
@@ -48,22 +49,22 @@ def tool_result(result: Any) -> Mapping[str, Any]:
 
 
 @guarded(FRAMEWORK)
-def handoff(tool_span: str, result: Any, asks: Speaker | None) -> None:
-    """Record the end of a tool that stopped the run, and the handoff if it was one."""
+def handoff(tool: Piece, result: Any) -> None:
+    """Record the result of a tool that stopped the run, and the handoff if it was one."""
     attempt = active()
     if attempt is None:
         return
     recorder, plain = attempt.recorder, _plain(result)
-    recorder.update(tool_span, attributes={semconv.GEN_AI_TOOL_RESULT: plain})
+    tool.tell({semconv.GEN_AI_TOOL_RESULT: plain})
     target = _target(plain)
     if target is None:
         return
-    source = asks.agent if asks is not None else None
+    source = tool.opening.agent
     span = recorder.start(
         SpanKind.MESSAGE,
         HANDOFF,
         agent=source,
-        agent_run_id=asks.agent_run_id if asks is not None else None,
+        agent_run_id=tool.opening.agent_run_id,
         attributes={
             semconv.AGL_FRAMEWORK: FRAMEWORK,
             semconv.AGL_HANDOFF_FROM: source,

@@ -7,6 +7,7 @@ from typing import ClassVar
 import msgspec
 import pytest
 from agl_agent_framework import _middleware
+from agl_agent_framework._pieces import PIECES
 
 from agl_core.errors import CaptureError
 from agl_core.interfaces import AttemptRecord
@@ -42,12 +43,12 @@ async def test_the_skeleton_is_the_golden_one(bench, form):
 
 
 async def test_swapped_agents_are_caught(monkeypatch):
-    open_piece = _middleware.open_piece
+    open_piece = PIECES.open
 
-    def swapped(recorder, opening):
-        return open_piece(recorder, replace(opening, agent=SWAPPED.get(opening.agent)))
+    def swapped(context, opening):
+        return open_piece(context, replace(opening, agent=SWAPPED.get(opening.agent)))
 
-    monkeypatch.setattr(_middleware, "open_piece", swapped)
+    monkeypatch.setattr(PIECES, "open", swapped)
     with pytest.raises(AssertionError):
         await Broken().test_one_span_per_call_with_the_right_agent_and_parent()
 
