@@ -21,12 +21,14 @@ from agl_agentscope._v1 import tools
 from agl_agentscope._v1.hubs import Hubs, broadcasting
 from agl_agentscope._v1.replies import Replies, said_by
 from agl_agentscope._v1.thinking import splitting
+from agl_agentscope._versions import EXTRAS
+from agl_core.errors import ConfigError
 from agl_core.tracing.patch import Patch, Wrap
 
 _OTHERS: Final = (
-    ("_retrieve_from_long_term_memory", CONTEXT),
-    ("_retrieve_from_knowledge", CONTEXT),
-    ("_compress_memory_if_needed", SUMMARIZER),
+    ("_retrieve_from_long_term_memory", CONTEXT, ("msg",)),
+    ("_retrieve_from_knowledge", CONTEXT, ("msg",)),
+    ("_compress_memory_if_needed", SUMMARIZER, ()),
 )
 """Functions of `ReActAgent` in which a model is asked, but not for the agent's answer."""
 
@@ -43,7 +45,7 @@ class WrapsOfAll:
         """Wrap them.
 
         Raises:
-            ConfigError: a function of this version takes other parameters.
+            ConfigError: this version lacks one, or it takes other parameters.
         """
         if self._patches:
             return
@@ -67,10 +69,8 @@ class WrapsOfAll:
         yield _patch(MsgHub, "__aexit__", hubs.leaving, None)
         yield _patch(MsgHub, "broadcast", hubs.announcing, ("msg",))
         yield _patch(Toolkit, "call_tool_function", tools.recording, ("tool_call",))
-        for name, who in _OTHERS:
-            # The oldest versions compress nothing.
-            if hasattr(ReActAgent, name):
-                yield _patch(ReActAgent, name, said_by(who), None)
+        for name, who, parameters in _OTHERS:
+            yield _patch(ReActAgent, name, said_by(who), parameters)
 
     def _prepare(self, agent: Any) -> None:
         """Wrap what the classes of an agent's parts implement: they have it of their own."""
@@ -94,4 +94,9 @@ class WrapsOfAll:
 def _patch(
     owner: type[Any], name: str, wrap: Callable[..., Any], parameters: Sequence[str] | None
 ) -> Patch:
+    if not hasattr(owner, name):
+        raise ConfigError(
+            f"agentscope {agentscope.__version__} has no {owner.__name__}.{name}, without which what "
+            f"its agents do would be recorded wrongly: pip install 'agl-core[{EXTRAS[1]}]'"
+        )
     return Patch(agentscope, owner, name, wrap, parameters=parameters)

@@ -17,7 +17,6 @@ from agl_core.tracing import (
     guarded,
     open_scope,
 )
-from agl_core.tracing.emit import describe, exception_attributes
 from agl_core.types import Scope, SpanKind
 
 Live = Callable[[], bool]
@@ -97,15 +96,7 @@ class Hubs:
         if recorder is None or scope is None:
             return
         close_scope(scope)
-        if error is None:
-            recorder.end(scope.span_id)
-        else:
-            recorder.end(
-                scope.span_id,
-                status="error",
-                error=describe(error),
-                attributes=exception_attributes(error),
-            )
+        recorder.end_with(scope.span_id, error)
 
 
 def broadcasting(original: Function, live: Live) -> Function:

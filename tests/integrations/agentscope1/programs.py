@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 
+import pytest
 from agentscope.agent import ReActAgent
 from agentscope.formatter import OpenAIChatFormatter
 from agentscope.message import Msg, TextBlock
@@ -13,6 +14,11 @@ from openai import DefaultAsyncHttpxClient
 from pydantic import BaseModel
 
 from agl_core.testing.scenario import JUDGE, PLANNER, SYSTEM, TOOL_RESULT, WRITER, ScenarioProgram
+
+
+def since(feature, name):
+    """Skip a test of what older versions do not have."""
+    return pytest.mark.skipif(not feature, reason=f"this version has no {name}")
 
 
 class Price(BaseModel):

@@ -10,9 +10,12 @@ from agentscope.agent import AgentBase, ReActAgent
 from agentscope.formatter import OpenAIMultiAgentFormatter
 from agentscope.memory import LongTermMemoryBase
 from agentscope.message import ImageBlock, Msg, URLSource
+from agentscope.model import OpenAIChatModel
+from agentscope.pipeline import MsgHub
 from agentscope.plan import Plan, PlanNotebook, SubTask
 from agentscope.rag import KnowledgeBase
 from agentscope.token import CharTokenCounter
+from agentscope.tool import Toolkit
 from agl_agentscope._integration import AgentScopeIntegration
 from agl_agentscope._usage import CLOCK, FOLDS, INTERRUPTED, SHARED
 
@@ -23,7 +26,7 @@ from agl_core.testing.scenario import ANSWER, JUDGE, PLANNER, WRITER
 from agl_core.tracing import agent_scope, attach
 from agl_core.types import SpanKind
 
-from .programs import agent, lookup, models, reply, text_result, user
+from .programs import agent, lookup, models, reply, since, text_result, user
 
 
 def named(spans, kind):
@@ -386,6 +389,7 @@ async def test_a_stream_that_is_left_is_incomplete_and_never_trained(bench):
         played.adapt(WRITER)
 
 
+@since(hasattr(OpenAIChatModel, "_fallback_to_tool_call"), "second way to structured output")
 async def test_structured_output_that_a_server_refuses_is_two_calls_of_the_agent(bench):
     """The framework asks again by a tool, within one call of the model."""
     from pydantic import BaseModel
@@ -441,15 +445,35 @@ async def test_broken_telemetry_leaves_the_agent_alone(bench, monkeypatch, caplo
     assert (played.output, played.error) == (ANSWER, None)
 
 
-def test_a_version_that_calls_tools_otherwise_is_refused(monkeypatch):
-    from agentscope.tool import Toolkit
+CHECKED = [
+    (AgentBase, "_broadcast_to_subscribers"),
+    (MsgHub, "__aenter__"),
+    (MsgHub, "broadcast"),
+    (ReActAgent, "_compress_memory_if_needed"),
+    (ReActAgent, "_retrieve_from_knowledge"),
+    (ReActAgent, "_retrieve_from_long_term_memory"),
+    (Toolkit, "call_tool_function"),
+]
 
-    async def call_tool_function(self, name):
+
+@pytest.mark.parametrize(("owner", "name"), CHECKED)
+def test_a_version_in_which_a_function_takes_something_else_is_refused(monkeypatch, owner, name):
+    async def other(self, something):
         raise NotImplementedError
 
-    monkeypatch.setattr(Toolkit, "call_tool_function", call_tool_function)
+    monkeypatch.setattr(owner, name, other)
     original = AgentBase.__call__
-    with pytest.raises(ConfigError, match=r"Toolkit\.call_tool_function.*tool_call"):
+    with pytest.raises(ConfigError, match=rf"{owner.__name__}\.{name}"):
+        AgentScopeIntegration().attach()
+    assert AgentBase.__call__ is original
+    assert getattr(owner, name) is other
+
+
+@pytest.mark.parametrize(("owner", "name"), [*CHECKED, (MsgHub, "__aexit__")])
+def test_a_version_without_a_function_is_refused(monkeypatch, owner, name):
+    monkeypatch.delattr(owner, name)
+    original = AgentBase.__call__
+    with pytest.raises(ConfigError, match=rf"no {owner.__name__}\.{name}.*agl-core\[agentscope1\]"):
         AgentScopeIntegration().attach()
     assert AgentBase.__call__ is original
 

@@ -1,15 +1,17 @@
 """What a model thinks in tags comes as a thinking block, streamed or not; the record stays raw."""
 
+import inspect
+
 import pytest
 from agentscope.message import TextBlock
-from agentscope.model import ChatResponse
+from agentscope.model import ChatResponse, OpenAIChatModel
 from agl_agentscope import ThinkTagsModel
 from agl_agentscope._v1.thinking import split
 
 from agl_core.testing.fake_openai import FakeReply
 from agl_core.testing.scenario import JUDGE, WRITER
 
-from .programs import agent, models, reply, text_result, user
+from .programs import agent, models, reply, since, text_result, user
 
 
 def shown(content):
@@ -138,6 +140,7 @@ async def test_a_wrapped_model_has_the_fields_of_its_own(unattached):
     assert (await unattached.one(program)).output == (True, True)
 
 
+@since('"reasoning"' in inspect.getsource(OpenAIChatModel), "field `reasoning`")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_servers_own_field_stays_a_block(bench, stream):
     bench.fake.script = lambda body: FakeReply(text="42", reasoning="hm")

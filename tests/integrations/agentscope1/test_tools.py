@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from agentscope.message import TextBlock
-from agentscope.tool import ToolResponse
+from agentscope.tool import Toolkit, ToolResponse
 
 from agl_core import semconv
 from agl_core.testing._captured import check_identity
@@ -12,7 +12,7 @@ from agl_core.testing.fake_openai import FakeReply
 from agl_core.testing.scenario import ANSWER, JUDGE, PLANNER, TOOL, TOOL_RESULT
 from agl_core.types import SpanKind
 
-from .programs import Price, agent, lookup, models, reply, text_result, user
+from .programs import Price, agent, lookup, models, reply, since, text_result, user
 
 
 def tools_of(played):
@@ -229,6 +229,7 @@ async def test_structured_output_that_does_not_fit_is_asked_for_again(bench):
     check_identity(played)
 
 
+@since(hasattr(Toolkit, "register_middleware"), "middleware of toolkits")
 async def test_middleware_of_a_toolkit_sees_the_tool_as_it_is(bench):
     seen = []
 
@@ -249,6 +250,7 @@ async def test_middleware_of_a_toolkit_sees_the_tool_as_it_is(bench):
     assert span.attributes[semconv.GEN_AI_TOOL_RESULT] == "4 shells"
 
 
+@since(hasattr(Toolkit(), "_async_tasks"), "tools in the background")
 async def test_a_tool_in_the_background_is_answered_for_at_once(bench):
     done = asyncio.Event()
 
