@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import unquote
 
 from agl_core import semconv
@@ -42,6 +42,8 @@ class Sent:
     """A request in flight whose LLM span the wire itself recorded."""
 
     __slots__ = ("_ended", "_recorder", "_span_id")
+    until_read: ClassVar = True
+    """It ends with the stream of its answer, not when that begins."""
 
     def __init__(self, recorder: Recorder, span_id: str) -> None:
         self._recorder = recorder
@@ -59,6 +61,20 @@ class Sent:
             self._recorder.end_with(self._span_id, error)
 
 
+class Tried:
+    """A request in flight that belongs to a call scope, whose span is somebody else's."""
+
+    __slots__ = ("_call",)
+    until_read: ClassVar = False
+
+    def __init__(self, call: Scope) -> None:
+        self._call = call
+
+    def end(self, error: BaseException | None, *, status_code: int = 0) -> None:
+        """Nothing was answered; an answer says nothing here."""
+        self._call.unanswered = error is not None or status_code >= FIRST_ERROR
+
+
 def call_scope(scope: Scope | None) -> Scope | None:
     """The call this send belongs to; an agent or tool inside a call speaks for itself."""
     while scope is not None and scope.kind == "operation":
@@ -67,10 +83,11 @@ def call_scope(scope: Scope | None) -> Scope | None:
 
 
 def call_id(recorder: Recorder, call: Scope, request: Any) -> str:
-    """Mint the id of a call scope's send, or reuse it for the SDK's retry of the same body."""
+    """Mint the id of a call scope's send, or reuse it for another try of the same call."""
     digest = _digest(request)
     if call.call_id is not None:
-        if digest and digest == call.body_digest and _is_retry(request):
+        if _is_next_try(call, digest, request):
+            call.unanswered = False
             return call.call_id
         recorder.capture_error(
             "A second request was sent inside one model call: its tokens cannot be told apart. "
@@ -81,6 +98,11 @@ def call_id(recorder: Recorder, call: Scope, request: Any) -> str:
     call.body_digest = digest
     recorder.update(call.span_id, call_id=call.call_id)
     return call.call_id
+
+
+def _is_next_try(call: Scope, digest: bytes, request: Any) -> bool:
+    """An SDK says so itself; others repeat what failed, perhaps changed, as routers do."""
+    return call.unanswered or bool(digest and digest == call.body_digest and _is_retry(request))
 
 
 def own_span(

@@ -21,7 +21,15 @@ from urllib.parse import quote
 
 from agl_core import semconv
 from agl_core.interfaces import Integration
-from agl_core.tracing.calls import FIRST_ERROR, Sent, call_id, call_scope, operation_of, own_span
+from agl_core.tracing.calls import (
+    FIRST_ERROR,
+    Sent,
+    Tried,
+    call_id,
+    call_scope,
+    operation_of,
+    own_span,
+)
 from agl_core.tracing.context import AttemptContext, active, current_scope, origin_key
 from agl_core.tracing.exceptions import describe
 from agl_core.tracing.guard import report
@@ -62,11 +70,11 @@ class Wire:
         while self._patches:
             self._patches.pop().remove()
 
-    def prepare(self, client: Any, request: Any) -> Sent | None:
+    def prepare(self, client: Any, request: Any) -> Sent | Tried | None:
         """Mark one request; telemetry, so whatever goes wrong, the request still goes out.
 
         Returns:
-            The span to end with the answer, where the wire recorded one.
+            What to tell of the answer, where it is a model's.
         """
         context = active()
         if context is None:
@@ -83,7 +91,7 @@ class Wire:
             )
             return None
 
-    def _identify(self, context: AttemptContext, request: Any) -> Sent | None:
+    def _identify(self, context: AttemptContext, request: Any) -> Sent | Tried | None:
         scope = self._scope(context)
         headers = request.headers
         headers[semconv.HEADER_ROLLOUT] = _encode(context.rollout.id)
@@ -101,7 +109,7 @@ class Wire:
         call = call_scope(scope)
         if call is not None:
             headers[semconv.HEADER_CALL] = call_id(context.recorder, call, request)
-            return None
+            return Tried(call)
         headers[semconv.HEADER_CALL], span_id = own_span(context, scope, request, operation=kind)
         return Sent(context.recorder, span_id)
 
@@ -163,11 +171,11 @@ def patches_of(library: Any, wire: Wire) -> tuple[Patch, Patch]:
     )
 
 
-def _watch(response: Any, sent: Sent, tap: type[Any]) -> Any:
-    """End the span now, or with the stream that is still to be read; the response is the same."""
+def _watch(response: Any, sent: Sent | Tried, tap: type[Any]) -> Any:
+    """End what was sent now, or with the stream still to be read; the response is the same."""
     if response.is_closed or response.status_code >= FIRST_ERROR:
         sent.end(None, status_code=response.status_code)
-    else:
+    elif sent.until_read:
         response.stream = tap(response.stream, sent)
     return response
 

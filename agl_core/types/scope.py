@@ -29,5 +29,7 @@ class Scope:
     """``call`` scopes: minted by the first send."""
     body_digest: bytes | None = None
     """``call`` scopes: digest of the last sent body; an id is reused only for the same body."""
+    unanswered: bool = False
+    """``call`` scopes: the last send failed, so the next one is still the same call."""
     closed: bool = False
     """Ended, perhaps from another task or thread than the one in which it is still current."""

@@ -192,6 +192,45 @@ async def test_an_sdk_retry_reuses_the_id_and_the_last_try_counts(
         assert (span.status, span.error) == ("ok", "")
 
 
+@LIBRARIES
+@pytest.mark.parametrize("body", [BODY, {**BODY, "model": "other"}], ids=["same", "rerouted"])
+def test_what_failed_and_is_sent_again_is_one_call(library, server, make_context, body):
+    """As routers do above the SDK, perhaps to another model."""
+    server.failures = 2
+    context = make_context()
+    with enter(context):
+        scope = open_scope("call", span_id=context.recorder.start(SpanKind.LLM, "model"))
+        statuses = [post(library, server).status_code for _ in range(2)]
+        with library.Client() as client:
+            statuses.append(client.post(chat_url(server), json=body).status_code)
+        assert capture_errors(context) == []
+        assert post(library, server).status_code == 200
+        close_scope(scope)
+    assert statuses == [500, 500, 200]
+    first, *more, last = server.identities("call")
+    assert more == [first, first]
+    assert last != first
+    assert len(capture_errors(context)) == 1
+
+
+@LIBRARIES
+async def test_what_never_arrived_and_is_sent_again_is_one_call(library, server, make_context):
+    context = make_context()
+    with enter(context):
+        scope = open_scope("call", span_id=context.recorder.start(SpanKind.LLM, "model"))
+        async with library.AsyncClient() as client:
+            server.hold = threading.Event()
+            with pytest.raises(library.TimeoutException):
+                await client.post(chat_url(server), json=BODY, timeout=0.1)
+            server.hold.set()
+            server.hold = None
+            assert (await client.post(chat_url(server), json=BODY)).status_code == 200
+        close_scope(scope)
+    assert len(server.identities("call")) == 2
+    assert len(set(server.identities("call"))) == 1
+    assert capture_errors(context) == []
+
+
 @pytest.mark.parametrize("asynchronous", [True, False])
 async def test_raw_response_clients_get_what_they_get_without_us(
     server, make_context, asynchronous

@@ -109,7 +109,7 @@ async def test_a_call_recorded_twice_is_noticed(bench, agent):
 
 
 async def test_a_retry_that_counts_as_a_call_of_its_own_is_noticed(bench, agent, monkeypatch):
-    monkeypatch.setattr("agl_core.tracing.calls._is_retry", lambda request: False)
+    monkeypatch.setattr("agl_core.tracing.calls._is_next_try", lambda *told: False)
     bench.fake.fail(1)
     played = await bench.one(shop(agent))
     assert any("second request" in span.error for span in played.spans)
