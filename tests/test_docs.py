@@ -11,6 +11,7 @@ import pytest
 
 import agl_core as agl
 from agl_core import semconv
+from agl_core.app.parts import engine_name
 from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
 from agl_core.config.loader import check_options, resolve
@@ -109,13 +110,16 @@ def test_commands_fit_the_file_that_the_page_shows(tmp_path: Path) -> None:
 def check_config(config: RunConfig) -> None:
     """Refuse options that the plugins named beside them do not have."""
     plugins = load_generator().own_plugins()
-    named = [("engines", config.engine), ("algorithms", config.algorithm)]
-    named += [("rewards", reward) for reward in config.rewards]
-    for kind, section in named:
+    named = [
+        ("engines", engine_name(config, plugins), config.engine),
+        ("algorithms", config.algorithm.name, config.algorithm),
+    ]
+    named += [("rewards", reward.name, reward) for reward in config.rewards]
+    for kind, name, section in named:
         registry = plugins.registry(kind)
         # A reward may also be the user's own function, by its import path or by a plugin's name.
-        if kind != "rewards" or section.name in registry:
-            check_options(section, registry.options_model(section.name), where=kind)
+        if kind != "rewards" or name in registry:
+            check_options(section, registry.options_model(name), where=kind)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

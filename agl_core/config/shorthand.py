@@ -14,7 +14,7 @@ def in_full(given: Mapping[str, Any], *, fields: Collection[str]) -> dict[str, A
 
     ``algorithm = "rloo"`` stands for a section with that name and no other key. A table of the top
     level that is called like the engine or the algorithm stands for the engine's option of that
-    name: ``[verl]`` for ``[engine.verl]``, the settings of the program beneath the engine ``verl``.
+    name: ``[NAME]`` for ``[engine.NAME]``, the settings of the program beneath the engine.
     """
     data = with_sections(given)
     named = [_name(data.get(key)) for key in ("engine", "algorithm")]

@@ -1,0 +1,111 @@
+"""verl's estimators on the attempts of a group, against core's and against numbers by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from agl_verl.estimators import SCALED, USABLE, EstimatorName, group_advantages
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from agl_core.errors import TrainingError
+from agl_core.training.advantages import grpo_advantages, rloo_advantages
+from tests.trainers.verl import verl_parts
+
+RETURNS = st.lists(st.floats(-10, 10).map(lambda value: round(value, 3)), min_size=2, max_size=8)
+
+
+def of(name, returns, **options):
+    return group_advantages(name, returns, [3] * len(returns), **options)
+
+
+@settings(deadline=None, max_examples=50)
+@given(RETURNS, st.sampled_from(["grpo", "grpo_vectorized"]), st.booleans())
+def test_grpo_is_core_grpo(returns, name, scale):
+    expected = grpo_advantages(returns, scale=scale)
+    assert of(name, returns, scale=scale) == pytest.approx(expected, rel=1e-3, abs=1e-5)
+
+
+@settings(deadline=None, max_examples=50)
+@given(RETURNS, st.sampled_from(["rloo", "rloo_vectorized"]))
+def test_rloo_is_core_rloo(returns, name):
+    assert of(name, returns) == pytest.approx(rloo_advantages(returns), abs=1e-9)
+
+
+def test_passk_raises_the_best_alone():
+    returns = [0.0, 1.0, 0.25]
+    assert of("grpo_passk", returns, scale=False) == [0.0, 0.75, 0.0]
+    spread = math.sqrt(sum((value - 1.25 / 3) ** 2 for value in returns) / 2)
+    assert of("grpo_passk", returns) == pytest.approx([0.0, 0.75 / spread, 0.0], rel=1e-4)
+
+
+def test_opo_weighs_its_baseline_by_length():
+    found = group_advantages("opo", [1.0, 0.0], [3, 1])
+    assert found == pytest.approx([0.25, -0.75])
+
+
+def test_an_attempt_without_tokens_does_not_break_the_baseline():
+    assert group_advantages("rloo", [1.0, 0.0], [0, 2]) == [1.0, -1.0]
+
+
+@pytest.mark.parametrize("name", USABLE)
+@pytest.mark.parametrize("returns", [[0.1, 0.1, 0.1], [3.0]])
+def test_without_a_difference_there_is_no_advantage(name, returns):
+    assert of(name, returns) == [0.0] * len(returns)
+
+
+@pytest.mark.parametrize("name", USABLE)
+def test_an_empty_group_is_an_error(name):
+    with pytest.raises(TrainingError, match="without attempts"):
+        of(name, [])
+
+
+def test_booleans_are_returns():
+    assert of("rloo", [True, False]) == [1.0, -1.0]
+
+
+def test_what_cannot_be_used_is_named_with_what_can():
+    usable = TypeAdapter(EstimatorName)
+    refused = set(verl_parts.ADV_ESTIMATOR_REGISTRY) - set(USABLE)
+    assert set(SCALED) < set(USABLE) < set(verl_parts.ADV_ESTIMATOR_REGISTRY)
+    for name in refused:
+        with pytest.raises(ValidationError, match=f"{name}' .*can be used: grpo, ") as raised:
+            usable.validate_python(name)
+        assert "is not one of verl's" not in str(raised.value)
+    with pytest.raises(ValidationError, match="'ppo' is not one of verl's"):
+        usable.validate_python("ppo")
+
+
+@pytest.mark.parametrize("name", ["gdpo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"])
+def test_whitening_needs_the_whole_batch(name):
+    """One group's advantages change when another group is in verl's batch."""
+    import numpy as np
+    import torch
+
+    def alone(returns, index):
+        rewards = torch.tensor(returns, dtype=torch.float64)[:, None]
+        advantages, _ = verl_parts.ADV_ESTIMATOR_REGISTRY[name](
+            token_level_rewards=rewards,
+            response_mask=torch.ones_like(rewards),
+            index=np.array(index),
+            config=verl_parts.AlgoConfig(),
+        )
+        return advantages[:2, 0].tolist()
+
+    assert alone([1.0, 0.0], [0, 0]) != pytest.approx(alone([1.0, 0.0, 9.0, 0.0], [0, 0, 1, 1]))
+
+
+def test_gpg_depends_on_the_rewards_of_other_groups():
+    import numpy as np
+    import torch
+
+    def first(returns, index):
+        rewards = torch.tensor(returns)[:, None]
+        found, _ = verl_parts.ADV_ESTIMATOR_REGISTRY["gpg"](
+            rewards, torch.ones_like(rewards), np.array(index)
+        )
+        return found[0, 0].item()
+
+    assert first([1.0, 0.0], [0, 0]) != first([1.0, 0.0, 1.0, 1.0], [0, 0, 1, 1])

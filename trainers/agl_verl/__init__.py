@@ -1,0 +1,1 @@
+"""The ``verl`` engine: trains on a Ray cluster with verl."""

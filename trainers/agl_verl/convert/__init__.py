@@ -1,0 +1,6 @@
+"""From a batch's forest to the rows and tensors that verl trains on."""
+
+from agl_verl.convert.rows import Level, Overlong, Row, Rows, rows_of
+from agl_verl.convert.tensors import tensors_of
+
+__all__ = ["Level", "Overlong", "Row", "Rows", "rows_of", "tensors_of"]

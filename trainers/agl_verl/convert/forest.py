@@ -1,0 +1,133 @@
+"""Paths and subtrees of a batch's forest, and the sequences whose terms lie on it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agl_core.errors import TrainingError
+from agl_core.types import Batch
+
+Ints = NDArray[np.int64]
+Reals = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The loss terms of one trained choice, a stretch of one root-to-leaf path."""
+
+    call: int
+    """Index into the batch's `call_ids`."""
+    agent: str
+    terms: Ints
+    """By depth."""
+    temperature: float
+    """1 for a greedy choice, whose log-probabilities are those of temperature 1."""
+    first: int
+    """Node that predicts the first target."""
+    last: int
+    """Node that predicts the last target."""
+    length: int
+    """Tokens of the whole path, last target included."""
+    end: int
+    """Node that the last target is; -1 where nothing goes on from it."""
+    below: int
+    """Index after the last node below `end`."""
+
+
+class Forest:
+    """The arrays of a batch, checked and indexed."""
+
+    def __init__(self, batch: Batch) -> None:
+        """Take the arrays over.
+
+        Raises:
+            TrainingError: the batch has no terms, or numbers that are not finite.
+        """
+        if not batch.nodes:
+            raise TrainingError(f"Batch {batch.step} of policy {batch.policy!r} has no loss terms")
+        self.batch = batch
+        self.tokens = _ints(batch.tokens)
+        self.nodes = _ints(batch.nodes)
+        self.targets = _ints(batch.targets)
+        self.advantages = self._reals("advantages")
+        self.weights = self._reals("weights")
+        self.logprobs = self._reals("logprobs")
+        self._temperatures = self._reals("temperatures")
+        self.depths = _ints(batch.positions)
+        self._parents = _ints(batch.parents)
+        index = np.arange(len(self._parents))
+        breaks = self._parents != index - 1
+        self._turns = np.flatnonzero(breaks)
+        # In depth-first order a path is a few stretches of consecutive nodes.
+        self._starts = np.maximum.accumulate(np.where(breaks, index, 0))
+
+    def path(self, node: int) -> Ints:
+        """Token ids from the root to `node`."""
+        pieces: list[Ints] = []
+        while node >= 0:
+            start = int(self._starts[node])
+            pieces.append(self.tokens[start : node + 1])
+            node = int(self._parents[start])
+        return np.concatenate(pieces[::-1])
+
+    def spans(self, groups: Collection[int] | None) -> list[Span]:
+        """The choices of `groups`, or all of them, in the order of the batch's calls."""
+        calls = _ints(self.batch.calls)
+        order = np.lexsort((self.depths[self.nodes], calls))
+        bounds = np.flatnonzero(np.diff(calls[order])) + 1
+        pieces = np.split(order, bounds)
+        wanted = [
+            terms
+            for terms in pieces
+            if groups is None or self.batch.groups[int(calls[terms[0]])] in groups
+        ]
+        ends = self._ends([int(terms[-1]) for terms in wanted])
+        return [self._span(terms, int(calls[terms[0]]), ends) for terms in wanted]
+
+    def _span(self, terms: Ints, call: int, ends: dict[tuple[int, int], int]) -> Span:
+        last = int(self.nodes[terms[-1]])
+        end = ends.get((last, int(self.targets[terms[-1]])), -1)
+        temperature = float(self._temperatures[terms[0]])
+        return Span(
+            call=call,
+            agent=self.batch.agents[call],
+            terms=terms,
+            temperature=temperature if temperature > 0 else 1.0,
+            first=int(self.nodes[terms[0]]),
+            last=last,
+            length=int(self.depths[last]) + 2,
+            end=end,
+            below=self._below(end) if end >= 0 else -1,
+        )
+
+    def _ends(self, terms: list[int]) -> dict[tuple[int, int], int]:
+        """(node, token) to the node's child of that token, for the nodes of `terms`."""
+        children = np.flatnonzero(np.isin(self._parents, self.nodes[terms]))
+        return {
+            (int(self._parents[child]), int(self.tokens[child])): int(child) for child in children
+        }
+
+    def _below(self, node: int) -> int:
+        """Index after the last node of the subtree."""
+        later = self._turns[np.searchsorted(self._turns, node, side="right") :]
+        outside = self.depths[later] <= self.depths[node]
+        return int(later[np.argmax(outside)]) if outside.any() else len(self.tokens)
+
+    def _reals(self, name: str) -> Reals:
+        batch = self.batch
+        values = np.asarray(getattr(batch, name), dtype=np.float32)
+        if not np.isfinite(values).all():
+            call = batch.call_ids[batch.calls[int(np.flatnonzero(~np.isfinite(values))[0])]]
+            raise TrainingError(
+                f"Batch {batch.step} of policy {batch.policy!r}: {name} of call {call!r} are "
+                f"not finite; the reward or the recorded log-probabilities are broken"
+            )
+        return values
+
+
+def _ints(values: object) -> Ints:
+    return np.asarray(values, dtype=np.int64)

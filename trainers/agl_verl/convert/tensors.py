@@ -1,0 +1,164 @@
+"""Rows as the ``TensorDict`` that verl's actor is updated with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict
+from tensordict.tensorclass import NonTensorData
+from torch import Tensor
+
+from agl_core.errors import TrainingError
+from agl_verl.convert.rows import Row
+from agl_verl.loss import AggMode
+
+
+def tensors_of(
+    rows: Sequence[Row], *, multiple: int, pad_id: int, agg_mode: AggMode, ranks: int = 1
+) -> TensorDict:
+    """One minibatch in verl's no-padding layout: jagged tensors, one row per sequence.
+
+    verl takes weights per token as ``rollout_is_weights``, which multiply its loss before it is
+    averaged. They are scaled here so that with W the sum of the rows' weights verl's average is::
+
+        loss = sum(w * l) / W
+
+    for N trained tokens and B rows in the minibatch, and T trained tokens in the row, by
+
+    ===================  ===================
+    agg_mode             factor
+    ===================  ===================
+    token-mean           ``N / W``
+    seq-mean-token-sum   ``B / W``
+    seq-mean-token-mean  ``T * B / W``
+    ===================  ===================
+
+    Rows that train nothing fill the minibatch up to a multiple that every rank and every
+    micro-batch can be given the same number of. They are among the B and have neither tokens of
+    the N nor weight; ``padding_rows`` counts them.
+
+    ``position_ids`` are depths, one per token: what is recorded of a call are token ids, and no
+    image's positions are among them.
+
+    Args:
+        rows: Of one optimizer step, on all ranks together.
+        multiple: The number of rows becomes a multiple of it: of the data-parallel ranks, times
+            the rows of a micro-batch where that number is fixed.
+        pad_id: Token of the padding rows; any that the model knows.
+        agg_mode: The ``loss_agg_mode`` that the loss is averaged with.
+        ranks: Data-parallel ranks; rows are dealt so that each reads about as many tokens.
+
+    Raises:
+        TrainingError: there are no rows, or all of their weights are 0.
+    """
+    weight = float(sum(row.weights.sum(dtype=np.float64) for row in rows))
+    if weight <= 0:
+        raise TrainingError(
+            f"A minibatch of {len(rows)} rows has no weight: there is nothing to divide its loss by"
+        )
+    padding = -len(rows) % math.lcm(multiple, ranks)
+    filled = _dealt([*rows, *[_padding_row(pad_id)] * padding], ranks)
+    settings = _settings(len(filled), padding=padding, pad_id=pad_id)
+    return TensorDict(
+        {
+            **_sequences(filled),
+            **_streams(filled, _factors(filled, weight=weight, agg_mode=agg_mode)),
+            "temperature": _temperature(filled),
+            **{key: NonTensorData(value) for key, value in settings.items()},
+        },
+        batch_size=[len(filled)],
+    )
+
+
+def _settings(size: int, *, padding: int, pad_id: int) -> dict[str, object]:
+    """One optimizer step on all rows, in the order they are in."""
+    return {
+        "global_batch_size": size,
+        "mini_batch_size": size,
+        "epochs": 1,
+        "seed": 0,
+        "dataloader_kwargs": {"shuffle": False},
+        "calculate_entropy": False,
+        "compute_loss": True,
+        "pad_token_id": pad_id,
+        "padding_rows": padding,
+    }
+
+
+def _padding_row(pad_id: int) -> Row:
+    nothing = np.zeros(1, np.float32)
+    token = np.array([pad_id], np.int64)
+    return Row(token, token, np.zeros(1, np.bool_), nothing, nothing, nothing, 1.0, ())
+
+
+def _dealt(rows: Sequence[Row], ranks: int) -> list[Row]:
+    """Rows in as many equal runs as there are ranks, which get one run each.
+
+    Longest first and back and forth, so that no rank waits long for another.
+    """
+    if ranks == 1:
+        return list(rows)
+    hands: list[list[Row]] = [[] for _ in range(ranks)]
+    ordered = sorted(rows, key=len, reverse=True)
+    for index, row in enumerate(ordered):
+        turn, place = divmod(index, ranks)
+        hands[place if turn % 2 == 0 else ranks - 1 - place].append(row)
+    return [row for hand in hands for row in hand]
+
+
+def _factors(rows: Sequence[Row], *, weight: float, agg_mode: AggMode) -> list[float]:
+    trained = [int(row.mask.sum()) for row in rows]
+    if agg_mode == "token-mean":
+        return [sum(trained) / weight] * len(rows)
+    if agg_mode == "seq-mean-token-sum":
+        return [len(rows) / weight] * len(rows)
+    return [tokens * len(rows) / weight for tokens in trained]
+
+
+def _sequences(rows: Sequence[Row]) -> dict[str, Tensor]:
+    return {
+        "input_ids": _jagged([np.concatenate([row.prompt, row.response]) for row in rows]),
+        "position_ids": _jagged([np.arange(len(row), dtype=np.int64) for row in rows]),
+        "prompts": _jagged([row.prompt for row in rows]),
+        "responses": _jagged([row.response for row in rows]),
+    }
+
+
+def _streams(rows: Sequence[Row], factors: Sequence[float]) -> dict[str, Tensor]:
+    def jagged(stream: Callable[[Row], NDArray[np.generic]]) -> Tensor:
+        return _jagged([stream(row) for row in rows])
+
+    scaled = [
+        (row.weights * np.float64(factor)).astype(np.float32)
+        for row, factor in zip(rows, factors, strict=True)
+    ]
+    return {
+        "response_mask": jagged(lambda row: row.mask.astype(np.int64)),
+        "loss_mask": jagged(lambda row: row.mask.astype(np.int64)),
+        "old_log_probs": jagged(lambda row: row.logprobs),
+        "advantages": jagged(lambda row: row.advantages),
+        "rollout_is_weights": _jagged(scaled),
+    }
+
+
+def _temperature(rows: Sequence[Row]) -> Tensor | NonTensorData:
+    """One number where all trained rows agree, as verl's fused kernels need it."""
+    temperatures = {row.temperature for row in rows if row.calls}
+    if len(temperatures) == 1:
+        return NonTensorData(temperatures.pop())
+    return torch.tensor([row.temperature for row in rows], dtype=torch.float32)
+
+
+def _jagged(arrays: Sequence[NDArray[np.generic]]) -> Tensor:
+    lengths = [len(array) for array in arrays]
+    return torch.nested.nested_tensor_from_jagged(
+        torch.from_numpy(np.concatenate(arrays)),
+        torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int64)),
+        # Unknown bounds would be taken for the number of all tokens when rows are padded.
+        min_seqlen=min(lengths),
+        max_seqlen=max(lengths),
+    )

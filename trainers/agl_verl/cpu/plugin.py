@@ -1,0 +1,26 @@
+"""Registers the CPU with verl when verl imports this module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agl_verl import _compat
+from agl_verl.cpu import PLATFORM, ROLLOUT
+
+
+def _replica() -> Any:
+    from agl_verl.cpu.replica import CpuReplica  # noqa: PLC0415
+
+    return CpuReplica
+
+
+def register() -> None:
+    """Make verl know the platform and the rollout; again changes nothing."""
+    from agl_verl.cpu.platform import CpuPlatform  # noqa: PLC0415
+
+    _compat.PlatformRegistry.register(platform=PLATFORM)(CpuPlatform)
+    _compat.RolloutReplicaRegistry.register(ROLLOUT, _replica)
+    _compat.rollout_classes[ROLLOUT, "async"] = "agl_verl.cpu.client.CpuRollout"
+
+
+register()

@@ -1,0 +1,144 @@
+"""A server of one replica: agl-core's engine ``torch`` behind an OpenAI-compatible endpoint."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from agl_core.builtin import load_plugins
+from agl_core.errors import ConfigError, EngineError
+from agl_core.interfaces import CountingBackend, Engine
+from agl_core.types import Policy
+
+_POLICY = "served"
+_TIMEOUT_S = 3600.0
+WEIGHTS = "model.safetensors"
+"""File that new weights come in."""
+
+
+def actor_name(replica_rank: int) -> str:
+    """Of the Ray actor that serves a replica."""
+    return f"agl_cpu_server_{replica_rank}"
+
+
+class CpuServer:
+    """A Ray actor; what `RolloutReplica` calls on its servers is here."""
+
+    def __init__(self, model: str, options: Mapping[str, Any]) -> None:
+        self._model = model
+        self._directory = Path(tempfile.mkdtemp(prefix="agl-verl-"))
+        """The model in full, for weights to be put into."""
+        self._options = dict(options)
+        self._engine: Engine | None = None
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> str:
+        """Load the model and listen; gives ``host:port``."""
+        registry = load_plugins().registry("engines")
+        model = registry.options_model("torch")
+        if model is None:
+            raise ConfigError("Engine 'torch' has no options: agl-core[torch] is damaged")
+        engine: Engine = registry.create("torch", model.model_validate(self._options), None)
+        await engine.start([Policy(name=_POLICY, model=self._model, trainable=True)])
+        self._engine = engine
+        await engine.save(_POLICY, str(self._directory), resumable=False)
+        self._runner = web.AppRunner(self._app())
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        host, port = self._runner.addresses[0][:2]
+        return f"{host}:{port}"
+
+    async def get_server_address(self) -> tuple[str, int]:
+        if self._runner is None:
+            raise EngineError("The server has not been started")
+        host, port = self._runner.addresses[0][:2]
+        return str(host), int(port)
+
+    async def pid(self) -> int:
+        """Of the process that serves."""
+        return os.getpid()
+
+    async def load(self, directory: str, version: int) -> None:
+        """Serve the weights in `directory`; calls under way are answered by the old ones."""
+        for old in self._directory.glob("*.safetensors*"):
+            old.unlink()
+        shutil.move(Path(directory) / WEIGHTS, self._directory / WEIGHTS)
+        await self._loaded().load(_POLICY, str(self._directory), version=version)
+
+    async def fingerprint(self) -> str:
+        """sha256 over the weights that are served."""
+        return await self._loaded().fingerprint(_POLICY)
+
+    async def stop(self) -> None:
+        """Answer nothing more."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+        if self._engine is not None:
+            await self._engine.stop()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    async def wake_up(self, tags: Any = None) -> None: ...
+
+    async def sleep(self) -> None: ...
+
+    async def clear_kv_cache(self) -> None:
+        """Nothing is kept across weights: `load` begins a new cache."""
+
+    async def release_kv_cache(self) -> None: ...
+
+    async def resume_kv_cache(self) -> None: ...
+
+    async def abort_all_requests(self, *, reject_request: bool = False) -> None: ...
+
+    async def resume_generation(self) -> None: ...
+
+    def _loaded(self) -> Engine:
+        if self._engine is None:
+            raise EngineError("The server has not been started")
+        return self._engine
+
+    def _app(self) -> web.Application:
+        app = web.Application(client_max_size=64 * 1024 * 1024)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/tokenize", self._tokenize)
+        app.router.add_get("/v1/models", self._models)
+        return app
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        backend = self._loaded().backend(_POLICY)
+        try:
+            reply = await backend.chat(await request.read(), headers={}, timeout_s=_TIMEOUT_S)
+        except EngineError as error:
+            return web.json_response({"error": {"message": str(error)}}, status=503)
+        try:
+            response = web.StreamResponse(status=reply.status, headers=reply.headers)
+            await response.prepare(request)
+            async for chunk in reply.body():
+                await response.write(chunk)
+            await response.write_eof()
+        finally:
+            await reply.close()
+        return response
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        backend = self._loaded().backend(_POLICY)
+        if not isinstance(backend, CountingBackend):
+            return web.json_response({"error": {"message": "no tokenizer"}}, status=404)
+        try:
+            counted = await backend.count_tokens(await request.read())
+        except ValueError as error:
+            return web.json_response({"error": {"message": str(error)}}, status=400)
+        if counted is None:
+            return web.json_response({"error": {"message": "no chat template"}}, status=404)
+        return web.json_response({"count": counted.tokens, "max_model_len": counted.limit})
+
+    async def _models(self, request: web.Request) -> web.Response:
+        del request
+        row = {"id": self._model, "object": "model"}
+        return web.json_response({"object": "list", "data": [row]})

@@ -1,0 +1,260 @@
+"""The ``verl`` engine: policies on verl's workers and replicas, in a Ray cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agl_core.errors import ConfigError, EngineError
+from agl_core.interfaces import AlgorithmSetup
+from agl_core.types import Batch, Policy, Update
+from agl_verl import _compat
+from agl_verl.cluster import Cluster, choose_device, use_platform
+from agl_verl.config import make_config
+from agl_verl.driver import Driver
+from agl_verl.fleet import Fleet
+from agl_verl.loss import PolicyLoss
+from agl_verl.options import VerlOptions
+from agl_verl.rollout import Replicas
+from agl_verl.trainer import PolicyTrainer
+
+
+class VerlEngine:
+    """One trained policy, and frozen ones beside it on the same devices.
+
+    verl's training workers hold one set of weights, so one policy can be trained; it may serve
+    several named agents. The training loop drains the gateway before `update`, so no call is under
+    way while replicas hand their memory to the trainer and take new weights.
+    """
+
+    trains = True
+
+    def __init__(self, options: VerlOptions, setup: AlgorithmSetup | None) -> None:
+        """Prepare an engine; `start` begins processes.
+
+        Args:
+            setup: How to train; None serves only.
+
+        Raises:
+            ImportError: verl is not installed.
+            ConfigError: verl is of another version, there is no such device, or the algorithm's
+                loss is unknown or its options are wrong.
+        """
+        _compat.check_version()
+        self._options = options
+        self._setup = setup
+        self._loss: PolicyLoss | None = None if setup is None else setup.loss_factory()
+        self._device = choose_device(options.device, options.ray_address)
+        use_platform(self._device)
+        self._driver = Driver()
+        self._cluster = Cluster(device=self._device, address=options.ray_address)
+        self._policies: dict[str, Policy] = {}
+        self._versions: dict[str, int] = {}
+        self._replicas: dict[str, Replicas] = {}
+        """By the model that they serve; the trained policy's under its own name."""
+        self._fleets: dict[str, Fleet] = {}
+        self._trainer: PolicyTrainer | None = None
+        self._reviving = asyncio.Lock()
+
+    async def start(self, policies: Sequence[Policy]) -> None:
+        """Join or start Ray, load every policy's weights and serve them.
+
+        Raises:
+            ConfigError: several policies are to be trained, a model path is wrong or its tokenizer
+                has no chat template, or the cluster is too small.
+        """
+        trained = [policy for policy in policies if policy.trainable and self._setup is not None]
+        _check_one(trained)
+        self._policies = {policy.name: policy for policy in policies}
+        self._versions = {policy.name: policy.version for policy in policies}
+        try:
+            await self._driver.run(lambda: self._start(policies, trained[0] if trained else None))
+        except BaseException:
+            await self.stop()
+            raise
+        for policy in policies:
+            key = _key(policy, trained)
+            replicas = self._replicas[key]
+            self._fleets[policy.name] = Fleet(
+                replicas.addresses,
+                replicas.model,
+                lambda index, key=key: self._revive(key, index),
+            )
+
+    async def stop(self) -> None:
+        """End what was started; idempotent."""
+        for fleet in self._fleets.values():
+            await fleet.close()
+        self._fleets.clear()
+        await asyncio.to_thread(self._cluster.close)
+        self._driver.close()
+
+    def backend(self, policy: str) -> Fleet:
+        """The endpoint of one policy.
+
+        Raises:
+            ConfigError: there is no such policy.
+        """
+        self._policy(policy)
+        return self._fleets[policy]
+
+    async def update(self, batch: Batch) -> Update:
+        """Train ``batch.policy``; the new version serves when this returns.
+
+        Raises:
+            ConfigError: the policy is frozen, or the engine was made without an algorithm.
+            TrainingError: the batch is malformed, a loss is not finite, or a worker died.
+        """
+        trainer, before = self._trained(batch.policy), self._versions[batch.policy]
+        replicas = self._replicas[batch.policy]
+
+        def work() -> Any:
+            replicas.sleep()
+            done = trainer.train(batch)
+            replicas.sync(before + 1)
+            return done
+
+        done = await self._driver.run(work)
+        self._versions[batch.policy] = before + 1
+        return Update(
+            policy=batch.policy,
+            step=batch.step,
+            version=before + 1,
+            metrics=done.metrics,
+            rows=done.rows,
+            lost=done.lost,
+            staleness=max((before - sampled for sampled in batch.versions), default=0),
+        )
+
+    async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:
+        """Write weights and tokenizer as a servable directory, and the training state below it."""
+        trainer, version = self._trained(policy), self._versions[policy]
+        target = Path(directory)
+        await self._driver.run(lambda: trainer.save(target, version=version, resumable=resumable))
+
+    async def load(self, policy: str, directory: str, *, version: int) -> None:
+        """Restore what `save` wrote, as `version`; without an algorithm its weights alone.
+
+        Raises:
+            ConfigError: the directory holds no such state.
+        """
+        self._policy(policy)
+        replicas = self._replicas[self._served_as(policy)]
+
+        def work() -> None:
+            if self._trainer is None:
+                replicas.restart(directory)
+                return
+            self._trained(policy).load(Path(directory))
+            replicas.sync(version)
+
+        await self._driver.run(work)
+        self._versions[policy] = version
+
+    async def fingerprint(self, policy: str) -> str:
+        """sha256 over the weights in training, or over the files of a frozen policy's."""
+        if self._trainer is not None and self._policy(policy).trainable:
+            return await self._driver.run(self._trained(policy).fingerprint)
+        return await asyncio.to_thread(_files_digest, self._policy(policy).model)
+
+    def _start(self, policies: Sequence[Policy], trained: Policy | None) -> None:
+        setup, loss = self._setup, self._loss
+        for model in {policy.model for policy in policies}:
+            _check_model(model)
+        config = make_config(
+            self._options.verl,
+            device=self._device,
+            model=(trained or policies[0]).model,
+            setup=setup if trained else None,
+            actor=loss.actor if loss is not None else {},
+        )
+        self._cluster.connect(config)
+        pool = Replicas.pool(config)
+        if trained is not None and setup is not None and loss is not None:
+            workers = Replicas.workers(config, pool, reference=setup.kl_weight > 0)
+            replicas = Replicas.of_workers(config, workers)
+            self._trainer = PolicyTrainer(workers, config, setup, self._options, loss)
+            self._replicas[trained.name] = replicas
+            replicas.sleep()
+            replicas.sync(trained.version)
+        for policy in policies:
+            if policy is not trained and policy.model not in self._replicas:
+                first = sum(len(each.addresses) for each in self._replicas.values())
+                frozen = Replicas.frozen(config, pool, model=policy.model, first=first)
+                self._replicas[policy.model] = frozen
+
+    async def _revive(self, key: str, index: int) -> str | None:
+        """Replace a replica that is dead; calls that find it dead meanwhile wait."""
+        async with self._reviving:
+            replicas, version = self._replicas[key], self._versions.get(key, 0)
+            if await self._driver.run(lambda: replicas.alive(index)):
+                return None if replicas.replaced[index] == 0 else replicas.addresses[index]
+            return await self._driver.run(lambda: replicas.replace(index, version))
+
+    def _policy(self, name: str) -> Policy:
+        if name not in self._policies:
+            raise ConfigError(
+                f"Engine 'verl' has no policy {name!r}; it has {sorted(self._policies)}"
+            )
+        return self._policies[name]
+
+    def _served_as(self, name: str) -> str:
+        return name if name in self._replicas else self._policy(name).model
+
+    def _trained(self, name: str) -> PolicyTrainer:
+        policy = self._policy(name)
+        if self._trainer is None:
+            raise ConfigError("Engine 'verl' was made to serve only: give it an algorithm")
+        if not policy.trainable:
+            raise ConfigError(f"Policy {name!r} is frozen: set trainable in policies.{name}")
+        return self._trainer
+
+
+def _key(policy: Policy, trained: Sequence[Policy]) -> str:
+    return policy.name if policy in trained else policy.model
+
+
+def _check_one(trained: Sequence[Policy]) -> None:
+    if len(trained) > 1:
+        names = ", ".join(policy.name for policy in trained)
+        raise ConfigError(
+            f"Engine 'verl' trains one policy, but these are trainable: {names}. verl's workers "
+            f"hold one set of weights, adapters included. Let one policy serve the agents "
+            f"(policies.NAME.agents lists several), or train several with engine.name = 'torch'"
+        )
+
+
+def _check_model(model: str) -> None:
+    """Look at the tokenizer before any process is started for the model."""
+    from transformers import AutoTokenizer  # noqa: PLC0415
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"Cannot load the tokenizer of model {model!r}: {error}") from error
+    if not getattr(tokenizer, "chat_template", None):
+        raise ConfigError(
+            f"Model {model!r} has no chat template: use an instruction-tuned model, or put a "
+            f"chat_template.jinja beside its tokenizer"
+        )
+
+
+def _files_digest(model: str) -> str:
+    """sha256 over the weight files of a directory, by name.
+
+    Raises:
+        EngineError: the model is no directory of this machine.
+    """
+    files = sorted(Path(model).glob("*.safetensors"))
+    if not files:
+        raise EngineError(f"{model!r} holds no *.safetensors to take a fingerprint of")
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.name}\0".encode())
+        with file.open("rb") as stream:
+            while chunk := stream.read(1 << 20):
+                digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,108 @@
+"""Replicas of one policy as one backend."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+from zlib import crc32
+
+from agl_core.errors import EngineError
+from agl_core.interfaces import BackendReply, Counted
+from agl_core.serving.backend_http import HttpBackend
+
+_HEAD: Final = 2048
+"""Bytes of a request's beginning that choose its replica: those of one conversation are equal."""
+_SLACK: Final = 8
+"""Calls that a replica may have more under way than the idlest before others are moved there."""
+
+Revive = Callable[[int], Awaitable[str | None]]
+"""Replaces a replica by its index if it is dead, and gives its address; None where it lives.
+Raises EngineError where it is dead and cannot be replaced."""
+
+
+class Fleet:
+    """Sends a conversation to the replica that has its beginning cached, unless others idle."""
+
+    def __init__(self, addresses: Sequence[str], model: str, revive: Revive) -> None:
+        self._model = model
+        self._backends = [HttpBackend(f"http://{each}/v1", model=model) for each in addresses]
+        self._under_way = [0] * len(addresses)
+        self._revive = revive
+
+    async def chat(
+        self, body: bytes, *, headers: Mapping[str, str], timeout_s: float
+    ) -> BackendReply:
+        """Send one request body as it stands; a replica that died is replaced once.
+
+        Raises:
+            EngineError: no answer could be had.
+        """
+        index = self._choose(body)
+        try:
+            return await self._send(index, body, headers, timeout_s)
+        except EngineError as error:
+            address = await self._replaced(index, error)
+            if address is None:
+                raise
+            await self._backends[index].close()
+            self._backends[index] = HttpBackend(f"http://{address}/v1", model=self._model)
+            return await self._send(index, body, headers, timeout_s)
+
+    async def count_tokens(self, body: bytes) -> Counted | None:
+        """See `agl_core.interfaces.CountingBackend`."""
+        return await self._backends[self._choose(body)].count_tokens(body)
+
+    async def text_of(self, token_ids: Sequence[int]) -> str | None:
+        """See `agl_core.interfaces.LegibleBackend`."""
+        return await self._backends[0].text_of(token_ids)
+
+    async def context_length(self) -> int | None:
+        """See `agl_core.interfaces.LegibleBackend`."""
+        return await self._backends[0].context_length()
+
+    async def close(self) -> None:
+        for backend in self._backends:
+            await backend.close()
+
+    async def _send(
+        self, index: int, body: bytes, headers: Mapping[str, str], timeout_s: float
+    ) -> BackendReply:
+        self._under_way[index] += 1
+        try:
+            reply = await self._backends[index].chat(body, headers=headers, timeout_s=timeout_s)
+        except BaseException:
+            self._under_way[index] -= 1
+            raise
+        return _Counted(reply, self._under_way, index)
+
+    async def _replaced(self, index: int, error: EngineError) -> str | None:
+        try:
+            return await self._revive(index)
+        except EngineError as failure:
+            raise EngineError(f"Replica {index} of model {self._model!r}: {failure}") from error
+
+    def _choose(self, body: bytes) -> int:
+        idlest = min(range(len(self._backends)), key=self._under_way.__getitem__)
+        own = crc32(body[:_HEAD]) % len(self._backends)
+        busy = self._under_way[own] - self._under_way[idlest] > _SLACK
+        return idlest if busy else own
+
+
+class _Counted:
+    """An answer that counts as under way until it is closed."""
+
+    def __init__(self, reply: BackendReply, under_way: list[int], index: int) -> None:
+        self._reply = reply
+        self._under_way = under_way
+        self._index: int | None = index
+        self.status = reply.status
+        self.headers = reply.headers
+
+    def body(self) -> Any:
+        return self._reply.body()
+
+    async def close(self) -> None:
+        if self._index is not None:
+            self._under_way[self._index] -= 1
+            self._index = None
+        await self._reply.close()

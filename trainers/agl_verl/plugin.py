@@ -1,0 +1,41 @@
+"""What agl-core gets from this package."""
+
+from __future__ import annotations
+
+from agl_core.interfaces import Register
+from agl_core.plugins import hookimpl
+
+_EXTRA = "verl"
+
+
+@hookimpl
+def agl_register_engines(register: Register) -> None:
+    register(
+        "verl",
+        "agl_verl.engine:VerlEngine",
+        extra=_EXTRA,
+        config="agl_verl.options:VerlOptions",
+        summary="trains on a Ray cluster with verl, serves with its vLLM or SGLang replicas",
+    )
+
+
+@hookimpl
+def agl_register_algorithms(register: Register) -> None:
+    register(
+        "verl",
+        "agl_verl.algorithm:VerlAlgorithm",
+        extra=_EXTRA,
+        config="agl_verl.algorithm:VerlAlgorithmOptions",
+        summary="verl's estimators and policy losses, by verl's own names",
+    )
+
+
+@hookimpl
+def agl_register_losses(register: Register) -> None:
+    register(
+        "verl.policy_gradient",
+        "agl_verl.loss:PolicyLoss",
+        extra=_EXTRA,
+        config="agl_verl.loss:PolicyLossOptions",
+        summary="A policy loss of verl's, with a weight per token",
+    )

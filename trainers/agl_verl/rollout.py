@@ -1,0 +1,157 @@
+"""verl's replicas of one model: started, put to sleep, given new weights, replaced."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from agl_core.errors import EngineError
+from agl_verl import _compat
+from agl_verl.cpu import ROLLOUT
+
+_PING_S: Final = 10.0
+
+
+class Replicas:
+    """All replicas that serve one model. Everything here waits for Ray."""
+
+    def __init__(self, config: Any, members: list[Any], workers: Any = None) -> None:
+        self._rollout = config.actor_rollout_ref.rollout
+        self._members = members
+        self.model = str(members[0].model_config.path)
+        self.replaced = [0] * len(members)
+        """How often each replica was."""
+        self._sync = None if workers is None else _manager(config, workers, members)
+
+    @staticmethod
+    def pool(config: Any) -> Any:
+        """The devices of the run."""
+        devices = [int(config.trainer.n_gpus_per_node)] * int(config.trainer.nnodes)
+        manager = _compat.ResourcePoolManager(resource_pool_spec={"agl": devices}, mapping={})
+        manager.create_resource_pool()
+        return manager.resource_pool_dict["agl"]
+
+    @staticmethod
+    def workers(config: Any, pool: Any, *, reference: bool) -> Any:
+        """Training workers with the policy's weights, one per device."""
+        import ray  # noqa: PLC0415
+
+        from agl_verl.worker import Actor  # noqa: PLC0415
+
+        adapters = int(config.actor_rollout_ref.model.lora_rank) > 0
+        made = _compat.RayClassWithInitArgs(
+            cls=ray.remote(Actor),
+            config=config.actor_rollout_ref,
+            role="actor_rollout_ref" if reference and not adapters else "actor_rollout",
+        )
+        group = _compat.RayWorkerGroup(
+            resource_pool=pool, ray_cls_with_init=made, device_name=config.trainer.device
+        )
+        group.init_model()
+        return group
+
+    @classmethod
+    def of_workers(cls, config: Any, workers: Any) -> Replicas:
+        """Replicas that share devices and weights with the training workers."""
+        rollout = config.actor_rollout_ref.rollout
+        size = (
+            int(rollout.tensor_model_parallel_size)
+            * int(rollout.data_parallel_size)
+            * int(rollout.pipeline_model_parallel_size)
+        )
+        members = [_replica(config, rank=rank) for rank in range(workers.world_size // size)]
+        _await(_all(member.init_hybrid(workers) for member in members))
+        return cls(config, members, workers)
+
+    @classmethod
+    def frozen(cls, config: Any, pool: Any, *, model: str, first: int) -> Replicas:
+        """One replica of weights that never change, beside the trainer on its devices."""
+        member = _replica(config, rank=first, model=model)
+        _await(member.init_colocated(pool))
+        return cls(config, [member])
+
+    @property
+    def addresses(self) -> list[str]:
+        """``host:port`` of every replica's endpoint."""
+        return [member.server_address for member in self._members]
+
+    def sleep(self) -> None:
+        """Hand the devices' memory to the trainer, where they share it."""
+        if self._rollout.free_cache_engine:
+            _await(_all(member.sleep() for member in self._members))
+
+    def sync(self, version: int) -> None:
+        """Serve the weights of the training workers, as `version`, with no cache of older ones."""
+        if self._sync is None:
+            raise EngineError(f"The replicas of {self.model!r} are frozen")
+        self._sync.update_weights(version)
+        _await(_all(member.clear_kv_cache() for member in self._members))
+
+    def alive(self, index: int) -> bool:
+        """Whether the replica's process answers."""
+        import ray  # noqa: PLC0415
+        from ray.exceptions import GetTimeoutError, RayActorError  # noqa: PLC0415
+
+        server = self._members[index].servers[0]
+        try:
+            ray.get(server.get_server_address.remote(), timeout=_PING_S)
+        except (RayActorError, GetTimeoutError):
+            return False
+        return True
+
+    def replace(self, index: int, version: int) -> str:
+        """Start a dead replica anew and give it the weights of `version`.
+
+        Raises:
+            EngineError: verl cannot restart replicas of this kind.
+        """
+        member = self._members[index]
+        if self._rollout.name != ROLLOUT:
+            raise EngineError(
+                f"the process behind {member.server_address} died, and verl cannot restart a "
+                f"{self._rollout.name!r} replica: start the run again with train.resume = true"
+            )
+        _await(member.launch_servers())
+        self.replaced[index] += 1
+        if self._sync is not None:
+            self.sync(version)
+        return str(member.server_address)
+
+    def restart(self, model: str) -> None:
+        """Serve the weights in the directory `model` instead."""
+        import ray  # noqa: PLC0415
+
+        for member in self._members:
+            for server in member.servers:
+                ray.kill(server)
+            member.model_config.path = model
+            _await(member.launch_servers())
+
+
+def _replica(config: Any, *, rank: int, model: str | None = None) -> Any:
+    root = config.actor_rollout_ref
+    settings = root.model.copy()
+    if model is not None:
+        settings.path = model
+    made = _compat.RolloutReplicaRegistry.get(root.rollout.name)
+    return made(
+        replica_rank=rank,
+        config=root.rollout,
+        model_config=settings,
+        gpus_per_node=int(config.trainer.n_gpus_per_node),
+    )
+
+
+def _manager(config: Any, workers: Any, members: list[Any]) -> Any:
+    settings = _compat.omega_conf_to_dataclass(config.actor_rollout_ref.rollout.checkpoint_engine)
+    return _compat.CheckpointEngineManager(config=settings, actor_wg=workers, replicas=members)
+
+
+async def _all(work: Any) -> None:
+    await asyncio.gather(*work)
+
+
+def _await(work: Coroutine[Any, Any, Any]) -> None:
+    """Run verl's coroutine; this thread has no event loop of its own."""
+    asyncio.run(work)

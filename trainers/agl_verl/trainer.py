@@ -1,0 +1,190 @@
+"""One policy's training on verl's workers: read from `PolicyTrainer.train` downwards."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from agl_core.errors import ConfigError, TrainingError
+from agl_core.interfaces import AlgorithmSetup
+from agl_core.training.minibatches import group_minibatches
+from agl_core.types import Batch
+from agl_verl import _compat
+from agl_verl.convert import Rows, rows_of, tensors_of
+from agl_verl.loss import PolicyLoss
+from agl_verl.options import VerlOptions
+
+STATE: Final = "training_state"
+"""Directory of what only a resumption needs, below the weights."""
+_EXPORTED: Final = "huggingface"
+"""Where verl puts weights and tokenizer as transformers read them."""
+
+
+@dataclass(slots=True)
+class Trained:
+    """What an update did."""
+
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    rows: dict[str, int] = field(default_factory=dict[str, int])
+    lost: dict[str, int] = field(default_factory=dict[str, int])
+    taken: list[Mapping[str, float]] = field(default_factory=list[Mapping[str, float]])
+
+    def add_rows(self, rows: Rows) -> None:
+        for agent, count in rows.by_agent.items():
+            self.rows[agent] = self.rows.get(agent, 0) + count
+        for agent, causes in rows.lost.items():
+            for cause, count in causes.items():
+                self.count(f"{cause}_of_{agent}", count)
+
+    def count(self, cause: str, n: int) -> None:
+        if n:
+            self.lost[cause] = self.lost.get(cause, 0) + n
+
+
+class PolicyTrainer:
+    """Turns batches into rows and has verl's workers take the optimizer's steps on them.
+
+    Everything here waits for Ray, and so belongs into the `Driver`'s thread.
+    """
+
+    def __init__(
+        self,
+        workers: Any,
+        config: Any,
+        setup: AlgorithmSetup,
+        options: VerlOptions,
+        loss: PolicyLoss,
+    ) -> None:
+        self._workers = workers
+        self._config = config.actor_rollout_ref
+        self._setup = setup
+        self._options = options
+        self._loss = loss
+        self._ranks = int(workers.data_parallel_size()[0])
+        self._pad_id = 0
+
+    def train(self, batch: Batch) -> Trained:
+        """Take the batch's optimizer steps.
+
+        Raises:
+            TrainingError: the batch is malformed, nothing of it fits, or a loss is not finite.
+        """
+        setup, trained = self._setup, Trained()
+        for epoch in range(setup.epochs):
+            order = f"{setup.seed}/{batch.step}/{epoch}"
+            for groups in group_minibatches(batch.groups, setup.minibatches, order=order):
+                rows = self._rows(batch, groups)
+                if epoch == 0:
+                    trained.add_rows(rows)
+                if rows.rows:
+                    trained.taken.append(self._step(rows, trained))
+        if not trained.taken:
+            raise TrainingError(
+                f"Nothing of batch {batch.step} of policy {batch.policy!r} fits into a row of "
+                f"{self._limit()} tokens: raise verl.actor_rollout_ref.actor."
+                f"ppo_max_token_len_per_gpu, or give the agents a PromptBudget"
+            )
+        trained.metrics = _means(trained.taken)
+        return trained
+
+    def save(self, directory: Path, *, version: int, resumable: bool) -> None:
+        """Write weights and tokenizer as transformers read them, and the optimizer's state below.
+
+        Raises:
+            TrainingError: they could not be written.
+        """
+        state = directory / STATE
+        state.mkdir(parents=True, exist_ok=True)
+        self._workers.save_checkpoint(local_path=str(state), global_step=version)
+        exported = state / _EXPORTED
+        if not any(exported.glob("*.safetensors")):
+            raise TrainingError(f"verl wrote no weights to {exported}: is its disk full?")
+        for file in exported.iterdir():
+            shutil.move(file, directory / file.name)
+        exported.rmdir()
+        if not resumable:
+            shutil.rmtree(state)
+
+    def load(self, directory: Path) -> None:
+        """Take over what `save` wrote.
+
+        Raises:
+            ConfigError: the directory holds no training state of verl's.
+        """
+        state = directory / STATE
+        if not state.is_dir():
+            raise ConfigError(
+                f"{directory} holds no training state of engine 'verl': begin with its weights as "
+                f"model = {str(directory)!r}, or resume with the engine that wrote it"
+            )
+        self._workers.load_checkpoint(local_path=str(state), del_local_after_load=False)
+
+    def fingerprint(self) -> str:
+        """sha256 over the weights."""
+        return str(self._workers.fingerprint()[0])
+
+    def _rows(self, batch: Batch, groups: Iterable[int]) -> Rows:
+        merged = self._options.rows == "merged" and not self._loss.row_per_choice
+        return rows_of(
+            batch,
+            level="merged" if merged else "transition",
+            max_tokens=self._limit(),
+            overlong=self._options.overlong,
+            groups=set(groups),
+        )
+
+    def _limit(self) -> int:
+        micro = int(self._config.actor.ppo_max_token_len_per_gpu)
+        return min(micro, self._options.max_row_tokens or micro)
+
+    def _step(self, rows: Rows, trained: Trained) -> Mapping[str, float]:
+        """One optimizer step."""
+        tensors = tensors_of(
+            rows.rows,
+            multiple=self._ranks,
+            ranks=self._ranks,
+            pad_id=self._pad_id,
+            agg_mode=self._loss.agg_mode,
+        )
+        trained.count("rows_padded", int(tensors["padding_rows"]))
+        if self._setup.kl_weight > 0:
+            tensors["ref_log_prob"] = self._reference(tensors)
+        metrics: dict[str, Any] = _compat.reduce_metrics(
+            self._workers.update_actor(tensors)["metrics"]
+        )
+        found = {_name(key): float(value) for key, value in metrics.items()}
+        for name in ("loss", "grad_norm"):
+            if not math.isfinite(found.get(name, 0.0)):
+                raise TrainingError(
+                    f"The {name} of an optimizer step is {found[name]}: the weights are spoilt. "
+                    f"Lower algorithm.lr or algorithm.max_grad_norm and resume"
+                )
+        return found
+
+    def _reference(self, tensors: Any) -> Any:
+        """Log-probabilities under the weights that training began with."""
+        asked = tensors.clone()
+        asked["compute_loss"] = False
+        if int(self._config.model.lora_rank) > 0:
+            asked["no_lora_adapter"] = True
+            answered = self._workers.compute_log_prob(asked)
+        else:
+            answered = self._workers.compute_ref_log_prob(asked)
+        return _compat.response_from_nested(answered["log_probs"], tensors["response_mask"])
+
+
+def _name(key: str) -> str:
+    """Verl's metric under its plain name."""
+    return key.removeprefix("actor/")
+
+
+def _means(taken: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for metrics in taken:
+        for name, value in metrics.items():
+            found.setdefault(name, []).append(value)
+    return {name: math.fsum(values) / len(values) for name, values in found.items()}

@@ -1,0 +1,61 @@
+"""verl's training worker, with what a run needs to know of its weights."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agl_verl import _compat
+
+
+class Actor(_compat.ActorRolloutRefWorker):
+    """Trains a policy and hands its weights to the replicas; one process per device."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if _compat.get_platform().device_name == "cpu" and not torch.distributed.is_initialized():
+            # verl would ask for gloo twice, once for the CPU and once for the device.
+            torch.distributed.init_process_group(
+                backend="gloo",
+                rank=int(os.environ["RANK"]),
+                world_size=int(os.environ["WORLD_SIZE"]),
+                init_method=os.environ.get("DIST_INIT_METHOD"),
+            )
+
+    @_compat.register(dispatch_mode=_compat.Dispatch.ONE_TO_ALL)
+    def data_parallel_size(self) -> int:
+        """Ranks that a batch is divided among."""
+        return int(self.actor.engine.get_data_parallel_size())
+
+    @_compat.register(dispatch_mode=_compat.Dispatch.ONE_TO_ALL)
+    def fingerprint(self) -> str:
+        """sha256 over names, types, shapes and bytes of the weights, by ascending name."""
+        tensors, _ = self.actor.engine.get_per_tensor_param(base_sync_done=True)
+        digests = {name: _digest(name, tensor) for name, tensor in tensors}
+        total = hashlib.sha256()
+        for name in sorted(digests):
+            total.update(digests[name])
+        return total.hexdigest()
+
+    @_compat.register(dispatch_mode=_compat.Dispatch.ONE_TO_ALL)
+    def free_bytes(self, directory: str) -> int:
+        """Room on the disk that holds `directory`, as this worker sees it."""
+        status = os.statvfs(_existing(Path(directory)))
+        return status.f_bavail * status.f_frsize
+
+
+def _digest(name: str, tensor: torch.Tensor) -> bytes:
+    digest = hashlib.sha256(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+    flat = tensor.detach().contiguous().cpu().reshape(-1)
+    digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.digest()
+
+
+def _existing(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path
