@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
-from agl_agentscope._pieces import FRAMEWORK, Opening, Piece, open_piece
+from agl_agentscope._pieces import FRAMEWORK, PIECES
 from agl_agentscope._v1 import told
 from agl_core import semconv
 from agl_core.tracing import (
@@ -17,6 +17,7 @@ from agl_core.tracing import (
     guarded,
     open_scope,
 )
+from agl_core.tracing.pieces import Opening, Piece
 from agl_core.types import Scope, SpanKind
 
 Live = Callable[[], bool]
@@ -131,7 +132,7 @@ def _open_message(msg: Any, hearers: Iterable[Any]) -> Piece | None:
     if context is None or not everyone or not messages:
         return None
     pieces = [
-        open_piece(
+        PIECES.open(
             context,
             Opening(
                 kind=SpanKind.MESSAGE,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from agl_agentscope._pieces import FRAMEWORK, Piece, open_piece, reply_opening, speaker, spoken_by
+from agl_agentscope._pieces import FRAMEWORK, PIECES
 from agl_agentscope._usage import CLOCK, FOLDS, INTERRUPTED, PLAN, SHARED, Usage
 from agl_core.tracing import active, guarded
+from agl_core.tracing.pieces import Piece, spoken_by
 
 Live = Callable[[], bool]
 Function = Callable[..., Any]
@@ -52,7 +53,7 @@ class Replies:
         if context is None:
             return None
         name = getattr(agent, "name", None)
-        piece = open_piece(context, reply_opening(str(name) if name else None))
+        piece = PIECES.open(context, PIECES.reply(str(name) if name else None))
         if wrong := self._usage.enter(agent, context, remembers=_remembers(agent)):
             piece.tell({SHARED: wrong})
         formatter = getattr(agent, "formatter", None)
@@ -87,7 +88,7 @@ def said_by(name: str) -> Callable[[Function, Live], Function]:
 
     def wrap(original: Function, live: Live) -> Function:
         async def call(*args: Any, **kwargs: Any) -> Any:
-            if not live() or active() is None or speaker() is None:
+            if not live() or active() is None or PIECES.speaker() is None:
                 return await original(*args, **kwargs)
             return await spoken_by(name, lambda: original(*args, **kwargs))
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from agentscope.tool import ToolResponse
 
-from agl_agentscope._pieces import FRAMEWORK, Piece, open_piece, tool_opening
+from agl_agentscope._pieces import FRAMEWORK, PIECES
 from agl_agentscope._v1 import told
 from agl_core import semconv
 from agl_core.tracing import active, guarded
+from agl_core.tracing.pieces import Piece
 
 Live = Callable[[], bool]
 Function = Callable[..., Any]
@@ -91,8 +92,8 @@ def _begin(toolkit: Any, tool_call: Mapping[str, Any]) -> _Use | None:
     if context is None:
         return None
     name = tool_call["name"]
-    opening = tool_opening(name, tool_call["id"], tool_call.get("input"))
-    return _Use(open_piece(context, opening), toolkit, name)
+    opening = PIECES.tool(name, tool_call["id"], tool_call.get("input"))
+    return _Use(PIECES.open(context, opening), toolkit, name)
 
 
 def _with(toolkit: Any, name: str, tool: Any, function: Function) -> Any:

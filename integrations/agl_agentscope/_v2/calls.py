@@ -8,10 +8,11 @@ from typing import Any
 
 from agentscope.model import ChatResponse
 
-from agl_agentscope._pieces import FRAMEWORK, Opening, Piece, open_piece
+from agl_agentscope._pieces import FRAMEWORK, PIECES
 from agl_agentscope._v2 import told
 from agl_core import semconv
 from agl_core.tracing import active, guarded
+from agl_core.tracing.pieces import Opening, Piece
 from agl_core.types import SpanKind
 
 _REQUEST = "_call_api"
@@ -54,7 +55,7 @@ def _open_call(model: str, turn: Opening) -> Piece | None:
     context = active()
     if context is None:
         return None
-    return open_piece(
+    return PIECES.open(
         context,
         Opening(
             kind=SpanKind.LLM,

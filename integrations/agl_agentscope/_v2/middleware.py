@@ -16,25 +16,14 @@ from agentscope.middleware import MiddlewareBase
 from agentscope.model import ChatResponse
 from agentscope.tool import ToolResponse
 
-from agl_agentscope._pieces import (
-    CONTEXT,
-    FRAMEWORK,
-    SUMMARIZER,
-    Opening,
-    Piece,
-    is_seen,
-    open_piece,
-    reply_opening,
-    speaker,
-    spoken_by,
-    tool_opening,
-)
+from agl_agentscope._pieces import CONTEXT, FRAMEWORK, PIECES, SUMMARIZER
 from agl_agentscope._usage import CLOCK, SHARED, Usage
 from agl_agentscope._v2 import told
 from agl_agentscope._v2.calls import recording
 from agl_agentscope._v2.thinking import split
 from agl_core import semconv
 from agl_core.tracing import AttemptContext, active, guarded
+from agl_core.tracing.pieces import Opening, Piece, spoken_by
 
 Next = Callable[..., Any]
 _FAILED: Final = "error"
@@ -115,13 +104,13 @@ class AglMiddleware(MiddlewareBase):
     def _open_reply(self, agent: Agent, given: Mapping[str, Any]) -> Piece | None:
         context = active() if self._live() else None
         key = ("reply", id(agent))
-        if context is None or is_seen(key):
+        if context is None or PIECES.is_seen(key):
             return None
         run_id = None
         if isinstance(given.get("inputs"), told.RESUMING):
             run_id = self._usage.run_id(agent, context)
-        opening = reply_opening(agent.name, run_id=run_id, inside=CONTEXT, key=key)
-        piece = open_piece(context, opening)
+        opening = PIECES.reply(agent.name, run_id=run_id, inside=CONTEXT, key=key)
+        piece = PIECES.open(context, opening)
         self._look(agent, context, piece)
         return piece
 
@@ -141,10 +130,10 @@ class AglMiddleware(MiddlewareBase):
         """The agent speaks; each request that its model makes for that has a span."""
         context = active() if self._live() else None
         key = ("call", id(agent))
-        if context is None or is_seen(key):
+        if context is None or PIECES.is_seen(key):
             return None
-        asks = speaker()
-        return open_piece(
+        asks = PIECES.speaker()
+        return PIECES.open(
             context,
             Opening(
                 kind=None,
@@ -160,10 +149,10 @@ class AglMiddleware(MiddlewareBase):
     def _open_tool(self, agent: Agent, given: Mapping[str, Any]) -> Piece | None:
         context, call = active() if self._live() else None, given["tool_call"]
         key = ("tool", id(agent), call.id)
-        if context is None or is_seen(key):
+        if context is None or PIECES.is_seen(key):
             return None
-        return open_piece(
-            context, tool_opening(call.name, call.id, told.arguments(call.input), key=key)
+        return PIECES.open(
+            context, PIECES.tool(call.name, call.id, told.arguments(call.input), key=key)
         )
 
 

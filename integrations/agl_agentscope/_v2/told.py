@@ -16,7 +16,7 @@ from agentscope.message import TextBlock
 from agentscope.model import ChatResponse
 from pydantic import BaseModel
 
-from agl_agentscope._pieces import FRAMEWORK, speaker
+from agl_agentscope._pieces import FRAMEWORK, PIECES
 from agl_core import semconv
 from agl_core.tracing import AttemptContext
 from agl_core.types import SpanKind
@@ -67,7 +67,7 @@ def handoff(context: AttemptContext, source: str, call: Any) -> None:
     given = arguments(call.input)
     if call.name != _ASSIGN or not isinstance(given, Mapping):
         return
-    asks = speaker()
+    asks = PIECES.speaker()
     span = context.recorder.start(
         SpanKind.MESSAGE,
         HANDOFF,

@@ -17,6 +17,7 @@ from agentscope.rag import KnowledgeBase
 from agentscope.token import CharTokenCounter
 from agentscope.tool import Toolkit
 from agl_agentscope._integration import AgentScopeIntegration
+from agl_agentscope._pieces import PIECES
 from agl_agentscope._usage import CLOCK, FOLDS, INTERRUPTED, SHARED
 
 from agl_core.errors import CaptureError, ConfigError, MissingExtraError
@@ -433,8 +434,7 @@ async def test_broken_telemetry_leaves_the_agent_alone(bench, monkeypatch, caplo
     def broken(*args, **kwargs):
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr("agl_agentscope._v1.replies.open_piece", broken)
-    monkeypatch.setattr("agl_agentscope._v1.tools.open_piece", broken)
+    monkeypatch.setattr(PIECES, "open", broken)
 
     async def program(job):
         async with models(job) as model:

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from agl_agentscope import _pieces
 from agl_agentscope._integration import AgentScopeIntegration
-from agl_agentscope._v1 import replies
+from agl_agentscope._pieces import PIECES
 
 from agl_core.errors import CaptureError
 from agl_core.interfaces import AttemptRecord
@@ -44,12 +43,12 @@ async def test_the_skeleton_is_the_golden_one(bench, tree, form):
 
 
 async def test_swapped_agents_are_caught(monkeypatch):
-    open_piece = _pieces.open_piece
+    open_piece = PIECES.open
 
     def swapped(context, opening):
         return open_piece(context, replace(opening, agent=SWAPPED.get(opening.agent)))
 
-    monkeypatch.setattr(replies, "open_piece", swapped)
+    monkeypatch.setattr(PIECES, "open", swapped)
     with pytest.raises(AssertionError):
         await Broken().test_one_span_per_call_with_the_right_agent_and_parent()
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from agl_agentscope import _pieces
-from agl_agentscope._v2 import middleware
+from agl_agentscope._pieces import PIECES
 from agl_agentscope._v2.middleware import AglMiddleware
 
 from agl_core.errors import CaptureError
@@ -43,18 +42,18 @@ async def test_the_skeleton_is_the_golden_one(bench, tree, form):
 
 
 async def test_swapped_agents_are_caught(monkeypatch):
-    open_piece = _pieces.open_piece
+    open_piece = PIECES.open
 
     def swapped(context, opening):
         return open_piece(context, replace(opening, agent=SWAPPED.get(opening.agent)))
 
-    monkeypatch.setattr(middleware, "open_piece", swapped)
+    monkeypatch.setattr(PIECES, "open", swapped)
     with pytest.raises(AssertionError):
         await Broken().test_one_span_per_call_with_the_right_agent_and_parent()
 
 
 async def test_recording_twice_is_caught(monkeypatch):
-    monkeypatch.setattr(middleware, "is_seen", lambda key: False)
+    monkeypatch.setattr(PIECES, "is_seen", lambda key: False)
     make = programs.agent
 
     def twice(*args, **fields):
