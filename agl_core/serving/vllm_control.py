@@ -16,37 +16,34 @@ Tested with vLLM 0.32.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
 import msgspec
 
 from agl_core.errors import ConfigError, EngineError
-from agl_core.serving.peer import is_address
+from agl_core.serving.vllm_endpoints import DEV_MODE, LORA, VllmEndpoints
 
-if TYPE_CHECKING:
-    from aiohttp import ClientSession
-
-_CONNECT_S: Final = 30.0
-_ERROR: Final = 400
-_NO_KEY: Final = (401, 403)
 _NOT_FOUND: Final = 404
-_UNKNOWN_PATH: Final = (_NOT_FOUND, 405)
-_NO_SUCH_PATH: Final = ("Not Found", "Method Not Allowed")
-"""What is said of a path that is not served; of an adapter that is not there, more is."""
-_DEV_MODE: Final = "start the server with VLLM_SERVER_DEV_MODE=1 in its environment"
-_LORA: Final = (
-    "start the server with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its "
-    "environment"
-)
+_HEADS: Final = ("lm_head", "embed_out", "output_layer")
+"""How models call an output head of their own."""
 
 
-class _Reply(NamedTuple):
-    status: int
-    answer: Any
-    """JSON, or text where it is none."""
+class _Device(msgspec.Struct):
+    device: str = ""
+
+
+class _Settings(msgspec.Struct):
+    device_config: _Device = msgspec.field(default_factory=_Device)
+
+
+class _ServerInfo(msgspec.Struct):
+    vllm_config: _Settings
+
+
+class _Checksums(msgspec.Struct):
+    checksums: dict[str, str]
+    """By the name of the tensor, after the rank of its worker."""
 
 
 @final
@@ -69,14 +66,13 @@ class VllmControl:
         Raises:
             ConfigError: `url` is no such address.
         """
-        if not is_address(url):
-            raise ConfigError(
-                f"{url!r} is no address of a vLLM server: it looks like http://host:port"
-            )
-        self.url = url.rstrip("/").removesuffix("/v1")
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._timeout_s = timeout_s
-        self._opened: ClientSession | None = None
+        self._endpoints = VllmEndpoints(url, api_key, timeout_s=timeout_s)
+        self._reloads_all = False
+
+    @property
+    def url(self) -> str:
+        """``http://host:port``."""
+        return self._endpoints.url
 
     async def __aenter__(self) -> VllmControl:
         return self
@@ -86,26 +82,26 @@ class VllmControl:
 
     async def close(self) -> None:
         """Close all connections; idempotent. What is paused stays so."""
-        session, self._opened = self._opened, None
-        if session is not None:
-            await session.close()
+        await self._endpoints.close()
 
     async def sync_weights(self, directory: str) -> None:
         """Serve the weights in a directory from now on: no answer mixes them with older ones.
 
         Answers under way are finished with the old weights; calls that come meanwhile wait and get
         the new ones. Keep the gateway's door closed too (`Gateway.pause`), so that it knows
-        which calls those are. Adapters that were loaded are dropped from the engine by it.
+        which calls those are. Adapters stay, upon the new weights.
 
         Args:
             directory: Absolute, as the server sees it: safetensors of the served architecture.
 
         Raises:
-            ConfigError: the path is relative, or the server was started without these endpoints.
+            ConfigError: the path is relative, the server was started without these endpoints, or
+                it could change a part of its weights only.
             EngineError: the server does not answer or could not load them. It stays paused then,
                 since part of its weights may be new: sync again, or restart it.
         """
         _absolute(directory)
+        await self._refuse_old_head()
         await self.pause()
         try:
             await self.reload_weights(directory)
@@ -128,7 +124,7 @@ class VllmControl:
             ConfigError: the server was started without this endpoint.
             EngineError: it does not answer.
         """
-        await self._post("/pause", needs=_DEV_MODE, query={"mode": "wait"})
+        await self._endpoints.post("/pause", needs=DEV_MODE, query={"mode": "wait"})
 
     async def resume(self) -> None:
         """Answer again.
@@ -137,7 +133,7 @@ class VllmControl:
             ConfigError: the server was started without this endpoint.
             EngineError: it does not answer.
         """
-        await self._post("/resume", needs=_DEV_MODE)
+        await self._endpoints.post("/resume", needs=DEV_MODE)
 
     async def reload_weights(self, directory: str) -> None:
         """Load weights in place of those that are served, in every worker; part of `sync_weights`.
@@ -148,7 +144,7 @@ class VllmControl:
         """
         kwargs = {"weights_path": _absolute(directory)}
         body = {"method": "reload_weights", "kwargs": kwargs}
-        await self._post("/collective_rpc", body, needs=_DEV_MODE)
+        await self._endpoints.post("/collective_rpc", body, needs=DEV_MODE)
 
     async def reset_prefix_cache(self) -> None:
         """Forget what was computed of earlier prompts, which belongs to the weights of then.
@@ -157,7 +153,7 @@ class VllmControl:
             ConfigError: the server was started without this endpoint.
             EngineError: the server does not answer, or still answers calls that hold the cache.
         """
-        answer = await self._post("/reset_prefix_cache", needs=_DEV_MODE)
+        answer = await self._endpoints.post("/reset_prefix_cache", needs=DEV_MODE)
         if isinstance(answer, dict) and answer.get("success") is False:  # pyright: ignore[reportUnknownMemberType]
             raise EngineError(
                 f"vLLM at {self.url} did not reset its prefix cache: calls under way hold it. "
@@ -179,7 +175,7 @@ class VllmControl:
             EngineError: the server does not answer, has the name already, or could not load it.
         """
         body = {"lora_name": name, "lora_path": _absolute(directory)}
-        await self._post("/v1/load_lora_adapter", body, needs=_LORA)
+        await self._endpoints.post("/v1/load_lora_adapter", body, needs=LORA)
 
     async def unload_adapter(self, name: str) -> None:
         """Serve an adapter no longer; answers under way are finished with it. Idempotent.
@@ -188,58 +184,36 @@ class VllmControl:
             ConfigError: the server was started without this endpoint.
             EngineError: the server does not answer.
         """
-        reply = await self._send("/v1/unload_lora_adapter", {"lora_name": name})
-        if reply.status != _NOT_FOUND or _no_such_path(reply):
-            self._accept("/v1/unload_lora_adapter", reply, needs=_LORA)
+        path = "/v1/unload_lora_adapter"
+        reply = await self._endpoints.send("POST", path, {"lora_name": name})
+        if reply.status != _NOT_FOUND or reply.no_such_path:
+            self._endpoints.accepted(path, reply, needs=LORA)
 
-    async def _post(
-        self, path: str, body: Any = None, *, needs: str, query: Mapping[str, str] | None = None
-    ) -> Any:
-        """The answer, unless it is an error."""
-        reply = await self._send(path, body, query)
-        return self._accept(path, reply, needs=needs)
+    async def _refuse_old_head(self) -> None:
+        """Make sure that a reload changes all weights.
 
-    async def _send(
-        self, path: str, body: Any = None, query: Mapping[str, str] | None = None
-    ) -> _Reply:
-        from aiohttp import ClientError, ClientTimeout  # noqa: PLC0415
+        On a CPU, vLLM 0.32 computes with a packed copy of the output head, and where the head is
+        the embeddings, reloading those leaves the copy as it is: new weights below an old head.
 
-        url = self.url + path
-        timeout = ClientTimeout(total=self._timeout_s, sock_connect=_CONNECT_S)
-        request: dict[str, Any] = {"json": body, "params": query, "timeout": timeout}
-        try:
-            async with self._session().post(url, allow_redirects=False, **request) as response:
-                return _Reply(response.status, _decoded(await response.read()))
-        except asyncio.TimeoutError as error:
-            raise EngineError(f"{url} did not answer within {self._timeout_s:.1f} s") from error
-        except (ClientError, OSError) as error:
-            raise EngineError(
-                f"Cannot reach {url}: {error or type(error).__name__}. Check that the vLLM server "
-                f"runs and that the address is right"
-            ) from error
-
-    def _accept(self, path: str, reply: _Reply, *, needs: str) -> Any:
-        if reply.status < _ERROR:
-            return reply.answer
-        url, told = self.url + path, _said(reply.answer)[:2000]
-        if _no_such_path(reply):
-            raise ConfigError(f"The vLLM server has no {url} (HTTP {reply.status}): {needs}")
-        if reply.status in _NO_KEY:
-            raise ConfigError(
-                f"The vLLM server refuses {url} (HTTP {reply.status}: {told}): give the key of its "
-                f"--api-key; if it has none, {needs}"
-            )
-        raise EngineError(f"{url} failed with HTTP {reply.status}: {told}")
-
-    def _session(self) -> ClientSession:
-        if self._opened is None:
-            from aiohttp import ClientSession, TCPConnector  # noqa: PLC0415
-
-            # A pooled connection may be dead by the next training step.
-            self._opened = ClientSession(
-                headers=self._headers, connector=TCPConnector(force_close=True)
-            )
-        return self._opened
+        Raises:
+            ConfigError: so it would be here.
+        """
+        if self._reloads_all:
+            return
+        query = {"config_format": "json"}
+        reply = await self._endpoints.send("GET", "/server_info", query=query)
+        if _device(reply.answer) == "cpu":
+            body = {"action": "checksum"}
+            found = await self._endpoints.post("/weight_checker", body, needs=DEV_MODE)
+            names = msgspec.convert(found, _Checksums).checksums
+            if not any(head in name for name in names for head in _HEADS):
+                raise ConfigError(
+                    f"The model at {self.url} has tied embeddings, and vLLM on a CPU would go on "
+                    f"with the old ones as its output head. Start it with a copy of the model "
+                    f"whose config.json says tie_word_embeddings = false and whose weights have an "
+                    f"lm_head.weight, and write every checkpoint so"
+                )
+        self._reloads_all = True
 
 
 def _absolute(directory: str) -> str:
@@ -251,23 +225,9 @@ def _absolute(directory: str) -> str:
     return directory
 
 
-def _decoded(raw: bytes) -> Any:
+def _device(answer: Any) -> str:
+    """What the server computes on; empty where it does not tell."""
     try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return raw.decode("utf-8", "replace")
-
-
-def _said(answer: Any) -> str:
-    """The words of an error in any of the forms that vLLM gives it."""
-    if isinstance(answer, dict):
-        told: Any = answer.get("error") or answer.get("detail") or answer  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
-        return str(told.get("message", told) if isinstance(told, dict) else told)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType,reportUnknownArgumentType]
-    return str(answer)
-
-
-def _no_such_path(reply: _Reply) -> bool:
-    """Whether it is the path that the server does not know, not the adapter that it is asked for."""
-    if reply.status not in _UNKNOWN_PATH:
-        return False
-    return isinstance(reply.answer, str) or _said(reply.answer) in _NO_SUCH_PATH
+        return msgspec.convert(answer, _ServerInfo).vllm_config.device_config.device
+    except msgspec.ValidationError:
+        return ""

@@ -17,7 +17,9 @@ from agl_core.serving.vllm_control import VllmControl
 class FarEnd:
     """What a vLLM server does at these paths, without a model."""
 
-    def __init__(self, *, dev_mode: bool = True, lora: bool = True, key: str = "") -> None:
+    def __init__(
+        self, *, dev_mode: bool = True, lora: bool = True, key: str = "", device: str = ""
+    ) -> None:
         self.log: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.paused = False
@@ -27,12 +29,17 @@ class FarEnd:
         self.broken = ""
         self.adapters: dict[str, str] = {}
         self.key = key
+        self.device = device
+        self.tensors = ["dp0:model.embed_tokens.weight", "dp0:lm_head.weight"]
         self.app = web.Application()
         if dev_mode:
             self.app.router.add_post("/pause", self._pause)
             self.app.router.add_post("/resume", self._resume)
             self.app.router.add_post("/collective_rpc", self._rpc)
             self.app.router.add_post("/reset_prefix_cache", self._reset)
+        if device:
+            self.app.router.add_get("/server_info", self._info)
+            self.app.router.add_post("/weight_checker", self._checksums)
         if lora:
             self.app.router.add_post("/v1/load_lora_adapter", self._load)
             self.app.router.add_post("/v1/unload_lora_adapter", self._unload)
@@ -62,6 +69,15 @@ class FarEnd:
     async def _reset(self, request: web.Request) -> web.Response:
         self._note(request, "reset")
         return web.json_response({"success": not self.cache_held})
+
+    async def _info(self, request: web.Request) -> web.Response:
+        assert request.query["config_format"] == "json"
+        settings = {"device_config": {"device": self.device}, "model_config": {}}
+        return web.json_response({"vllm_config": settings})
+
+    async def _checksums(self, request: web.Request) -> web.Response:
+        self._note(request, (await request.json())["action"])
+        return web.json_response({"checksums": dict.fromkeys(self.tensors, "0a")})
 
     async def _load(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -133,6 +149,23 @@ async def test_a_server_that_could_not_load_stays_paused_until_a_sync_succeeds(
     end.loadable = True
     await control.sync_weights("/new")
     assert not end.paused
+
+
+async def test_on_a_cpu_the_head_has_to_be_one_of_its_own(start: Start) -> None:
+    """Its packed copy stays old otherwise, below new weights, and nothing tells."""
+    end, control = await start(device="cpu")
+    await control.sync_weights("/new")
+    await control.sync_weights("/newer")
+    assert end.log.count("checksum") == 1
+    tied, control = await start(device="cpu")
+    tied.tensors.pop()
+    with pytest.raises(ConfigError, match=r"tied embeddings.*tie_word_embeddings = false"):
+        await control.sync_weights("/new")
+    assert (tied.weights, tied.paused) == ("/old", False)
+    elsewhere, control = await start(device="cuda")
+    elsewhere.tensors.pop()
+    await control.sync_weights("/new")
+    assert "checksum" not in elsewhere.log
 
 
 async def test_a_cache_that_calls_under_way_hold_is_no_success(start: Start) -> None:
