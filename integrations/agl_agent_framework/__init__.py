@@ -13,22 +13,13 @@ if TYPE_CHECKING:
 
 __all__ = ["AglMiddleware", "PromptBudgetStrategy"]
 
-_MODULES = {"AglMiddleware": "_middleware", "PromptBudgetStrategy": "_budget"}
+_PLACES = {"AglMiddleware": "_middleware", "PromptBudgetStrategy": "_budget"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415
+    from agl_core.plugins.offers import Framework, offered  # noqa: PLC0415
 
-    from agl_core.errors import MissingExtraError  # noqa: PLC0415
-
-    try:
-        module = import_module(f"{__name__}.{_MODULES[name]}")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "agent_framework":
-            raise
-        raise MissingExtraError(
-            "agent_framework", needs="agent-framework-core", extra="agent-framework"
-        ) from error
-    return getattr(module, name)
+    framework = Framework(
+        "agent_framework", "agent-framework-core", "agent_framework", "agent-framework"
+    )
+    return offered(name, __name__, _PLACES, framework)

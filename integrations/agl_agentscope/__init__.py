@@ -22,7 +22,7 @@ __all__ = [
     "ThinkTagsModel",
 ]
 
-_MODULES = {
+_PLACES = {
     "AglMiddleware": "_v2.middleware",
     "PromptBudgetFormatter": "_v1.budget",
     "PromptBudgetMiddleware": "_v2.budget",
@@ -32,21 +32,12 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415
-
     from agl_agentscope._versions import EXTRAS, installed, major  # noqa: PLC0415
     from agl_core.errors import MissingExtraError  # noqa: PLC0415
+    from agl_core.plugins.offers import Framework, offered  # noqa: PLC0415
 
-    needed = 1 if _MODULES[name].startswith("_v1.") else 2
-    missing = MissingExtraError("agentscope", needs=f"agentscope {needed}", extra=EXTRAS[needed])
-    if major(installed()) != needed:
-        raise missing
-    try:
-        module = import_module(f"{__name__}.{_MODULES[name]}")
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] != "agentscope":
-            raise
-        raise missing from error
-    return getattr(module, name)
+    needed = 1 if _PLACES.get(name, "").startswith("_v1.") else 2
+    needs, extra = f"agentscope {needed}", EXTRAS[needed]
+    if name in _PLACES and major(installed()) != needed:
+        raise MissingExtraError("agentscope", needs=needs, extra=extra)
+    return offered(name, __name__, _PLACES, Framework("agentscope", needs, "agentscope", extra))

@@ -12,16 +12,11 @@ if TYPE_CHECKING:
 
 __all__ = ["PromptBudgetContext"]
 
+_PLACES = {"PromptBudgetContext": "_budget"}
+
 
 def __getattr__(name: str) -> Any:
-    if name != "PromptBudgetContext":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from agl_core.errors import MissingExtraError  # noqa: PLC0415
+    from agl_core.plugins.offers import Framework, offered  # noqa: PLC0415
 
-    try:
-        from agl_autogen._budget import PromptBudgetContext  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "autogen_core":
-            raise
-        raise MissingExtraError("autogen", needs="autogen-core", extra="autogen") from error
-    return PromptBudgetContext
+    framework = Framework("autogen_core", "autogen-core", "autogen", "autogen")
+    return offered(name, __name__, _PLACES, framework)

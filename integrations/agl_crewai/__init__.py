@@ -13,22 +13,11 @@ if TYPE_CHECKING:
 
 __all__ = ["AglEventListener", "PromptBudgetHook"]
 
-_PLACES = {
-    "AglEventListener": "agl_crewai._listener",
-    "PromptBudgetHook": "agl_crewai._budget",
-}
+_PLACES = {"AglEventListener": "_listener", "PromptBudgetHook": "_budget"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415
+    from agl_core.plugins.offers import Framework, offered  # noqa: PLC0415
 
-    from agl_core.errors import MissingExtraError  # noqa: PLC0415
-
-    try:
-        return getattr(import_module(_PLACES[name]), name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "crewai":
-            raise
-        raise MissingExtraError("crewai", needs="crewai", extra="crewai") from error
+    framework = Framework("crewai", "crewai", "crewai", "crewai")
+    return offered(name, __name__, _PLACES, framework)

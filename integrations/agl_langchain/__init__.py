@@ -14,28 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["AglCallbackHandler", "PromptBudgetMiddleware"]
 
-_PLACES = {
-    "AglCallbackHandler": "agl_langchain._handler",
-    "PromptBudgetMiddleware": "agl_langchain._budget",
-}
+_PLACES = {"AglCallbackHandler": "_handler", "PromptBudgetMiddleware": "_budget"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415
+    from agl_core.plugins.offers import Framework, offered  # noqa: PLC0415
 
-    from agl_core.errors import MissingExtraError  # noqa: PLC0415
-
-    module = _PLACES[name]
-    try:
-        return getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing == "langchain_core":
-            raise MissingExtraError(
-                "langchain", needs="langchain-core", extra="langchain"
-            ) from error
-        if missing == "langchain":
-            raise MissingExtraError(name, needs="langchain") from error
-        raise
+    core = Framework("langchain_core", "langchain-core", "langchain", "langchain")
+    agents = Framework("langchain", "langchain", name)
+    return offered(name, __name__, _PLACES, core, agents)

@@ -13,24 +13,11 @@ if TYPE_CHECKING:
 
 __all__ = ["AglTracingProcessor", "PromptBudgetFilter"]
 
-_PLACES = {
-    "AglTracingProcessor": "agl_openai_agents._processor",
-    "PromptBudgetFilter": "agl_openai_agents._budget",
-}
+_PLACES = {"AglTracingProcessor": "_processor", "PromptBudgetFilter": "_budget"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415
+    from agl_core.plugins.offers import Framework, offered  # noqa: PLC0415
 
-    from agl_core.errors import MissingExtraError  # noqa: PLC0415
-
-    try:
-        return getattr(import_module(_PLACES[name]), name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "agents":
-            raise
-        raise MissingExtraError(
-            "openai_agents", needs="openai-agents", extra="openai-agents"
-        ) from error
+    framework = Framework("agents", "openai-agents", "openai_agents", "openai-agents")
+    return offered(name, __name__, _PLACES, framework)
