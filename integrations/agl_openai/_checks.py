@@ -12,12 +12,15 @@ from agl_core.types import Finding, ModelCall
 _UNSERVED: Final = "unsupported_parameter: "
 """How the record of a refused Responses request begins."""
 _CLOSED_LOOP: Final = "Event loop is closed"
+_UNMARKED: Final = "Aiohttp_openaiException"
+"""What LiteLLM calls failures of its provider that sends by aiohttp itself."""
 _CONNECTION: Final = ("openai.APIConnectionError", "openai.NotFoundError")
 
 
 def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
-    """Look at attempts that no framework took part in: its integration knows more of those."""
+    """Look at attempts, most often at those without a framework, which knows more of its own."""
     del config
+    yield from _unmarked(records)
     plain = [record for record in records if not _framework(record)]
     if not plain:
         return
@@ -81,6 +84,23 @@ def _elsewhere(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
             fix="Make the client inside the agent function, where OPENAI_BASE_URL names the "
             "gateway, and use client.chat.completions or client.responses.",
             figures={"attempts": len(lost)},
+        )
+
+
+def _unmarked(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
+    """LiteLLM hides the gateway's own words, which say what is wrong."""
+    failures = [record.attempt.failure for record in records]
+    unmarked = sum(_UNMARKED in failure.message for failure in failures if failure is not None)
+    if unmarked:
+        yield Finding(
+            check="openai.litellm",
+            severity="error",
+            measured=f"{unmarked} of {len(records)} attempts failed in LiteLLM's provider "
+            f"aiohttp_openai, which sends by aiohttp itself: the gateway refuses its requests, as "
+            f"nothing in them says whose they are.",
+            fix="Write openai/<model> instead of aiohttp_openai/<model>: it is as fast, as LiteLLM "
+            "sends by httpx over aiohttp.",
+            figures={"attempts": unmarked},
         )
 
 

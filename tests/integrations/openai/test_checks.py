@@ -70,6 +70,13 @@ class TestClosedLoop(_Healthy):
         return [failed("RuntimeError: Event loop is closed")]
 
 
+class TestUnmarked(_Healthy):
+    @pytest.fixture
+    def pitfall(self):
+        message = "litellm.InternalServerError: Aiohttp_openaiException - Bad Request"
+        return [failed(message, "litellm.InternalServerError", called=False)]
+
+
 def test_a_connection_that_broke_on_the_way_is_no_wrong_address():
     assert found(failed("Connection error.", "openai.APIConnectionError")) == {}
 
