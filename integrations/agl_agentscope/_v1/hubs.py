@@ -36,7 +36,7 @@ class Hubs:
     """Records what `MsgHub` is entered, left and used for."""
 
     def __init__(self) -> None:
-        self._open: WeakKeyDictionary[Any, tuple[Recorder, Scope]] = WeakKeyDictionary()
+        self._open: WeakKeyDictionary[Any, list[tuple[Recorder, Scope]]] = WeakKeyDictionary()
 
     def entering(self, original: Function, live: Live) -> Function:
         async def enter(hub: Any) -> Any:
@@ -89,15 +89,19 @@ class Hubs:
             agent_run_id=around.agent_run_id if around is not None else None,
             attributes=attributes,
         )
-        self._open[hub] = context.recorder, open_scope("operation", span_id=span)
+        entered = context.recorder, open_scope("operation", span_id=span)
+        self._open.setdefault(hub, []).append(entered)
 
     @guarded(FRAMEWORK)
     def _end(self, hub: Any, error: BaseException | None) -> None:
-        recorder, scope = self._open.pop(hub, (None, None))
-        if recorder is None or scope is None:
-            return
-        close_scope(scope)
-        recorder.end_with(scope.span_id, error)
+        context, entered = active(), self._open.get(hub, [])
+        # Another rollout may be in the same hub.
+        ours = [each for each in entered if context is not None and each[0] is context.recorder]
+        if ours:
+            recorder, scope = ours[-1]
+            entered.remove(ours[-1])
+            close_scope(scope)
+            recorder.end_with(scope.span_id, error)
 
 
 def broadcasting(original: Function, live: Live) -> Function:

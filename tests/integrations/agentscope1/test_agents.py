@@ -4,23 +4,20 @@ import asyncio
 import gc
 import logging
 
-import agl_agentscope
 import pytest
 from agentscope.agent import AgentBase, ReActAgent
 from agentscope.formatter import OpenAIMultiAgentFormatter
 from agentscope.memory import LongTermMemoryBase
 from agentscope.message import ImageBlock, Msg, URLSource
 from agentscope.model import OpenAIChatModel
-from agentscope.pipeline import MsgHub
 from agentscope.plan import Plan, PlanNotebook, SubTask
 from agentscope.rag import KnowledgeBase
 from agentscope.token import CharTokenCounter
-from agentscope.tool import Toolkit
 from agl_agentscope._integration import AgentScopeIntegration
 from agl_agentscope._pieces import PIECES
 from agl_agentscope._usage import CLOCK, FOLDS, INTERRUPTED, SHARED
 
-from agl_core.errors import CaptureError, ConfigError, MissingExtraError
+from agl_core.errors import CaptureError
 from agl_core.testing._captured import check_identity, check_tokens
 from agl_core.testing.fake_openai import FakeReply
 from agl_core.testing.scenario import ANSWER, JUDGE, PLANNER, WRITER
@@ -443,42 +440,3 @@ async def test_broken_telemetry_leaves_the_agent_alone(bench, monkeypatch, caplo
     with caplog.at_level(logging.CRITICAL):
         played = await bench.one(program)
     assert (played.output, played.error) == (ANSWER, None)
-
-
-CHECKED = [
-    (AgentBase, "_broadcast_to_subscribers"),
-    (MsgHub, "__aenter__"),
-    (MsgHub, "broadcast"),
-    (ReActAgent, "_compress_memory_if_needed"),
-    (ReActAgent, "_retrieve_from_knowledge"),
-    (ReActAgent, "_retrieve_from_long_term_memory"),
-    (Toolkit, "call_tool_function"),
-]
-
-
-@pytest.mark.parametrize(("owner", "name"), CHECKED)
-def test_a_version_in_which_a_function_takes_something_else_is_refused(monkeypatch, owner, name):
-    async def other(self, something):
-        raise NotImplementedError
-
-    monkeypatch.setattr(owner, name, other)
-    original = AgentBase.__call__
-    with pytest.raises(ConfigError, match=rf"{owner.__name__}\.{name}"):
-        AgentScopeIntegration().attach()
-    assert AgentBase.__call__ is original
-    assert getattr(owner, name) is other
-
-
-@pytest.mark.parametrize(("owner", "name"), [*CHECKED, (MsgHub, "__aexit__")])
-def test_a_version_without_a_function_is_refused(monkeypatch, owner, name):
-    monkeypatch.delattr(owner, name)
-    original = AgentBase.__call__
-    with pytest.raises(ConfigError, match=rf"no {owner.__name__}\.{name}.*agl-core\[agentscope1\]"):
-        AgentScopeIntegration().attach()
-    assert AgentBase.__call__ is original
-
-
-@pytest.mark.parametrize("name", ["AglMiddleware", "PromptBudgetMiddleware", "ThinkTagsMiddleware"])
-def test_what_is_for_the_other_version_names_its_pip_line(name):
-    with pytest.raises(MissingExtraError, match=r"needs agentscope 2.*agl-core\[agentscope\]"):
-        getattr(agl_agentscope, name)

@@ -21,7 +21,7 @@ from agl_core.testing.scenario import ANSWER, JUDGE, PLANNER, WRITER
 from agl_core.tracing import agent_scope
 from agl_core.types import SpanKind
 
-from .programs import agent, models, text_result, user
+from .programs import agent, models, reply, text_result, user
 
 
 def named(spans, kind):
@@ -159,6 +159,30 @@ async def test_a_rollout_beside_it_has_nothing_of_a_hub(bench):
         check_identity(played)
         assert len(named(played.spans, SpanKind.OPERATION)) == 1
         assert [sender for sender, *_ in said(played)] == ["host", PLANNER, WRITER]
+
+
+async def test_a_hub_that_rollouts_share_is_one_for_each(bench, tree):
+    shared, inside, entered = MsgHub([]), [], asyncio.Event()
+
+    async def program(job):
+        async with models(job) as model:
+            async with shared:
+                inside.append(job)
+                if len(inside) == 2:
+                    entered.set()
+                await entered.wait()
+                await reply(agent(model, WRITER), job.question)
+            await reply(agent(model, PLANNER), job.question)
+
+    for played in await bench.play(program, rollouts=2):
+        assert played.error is None
+        assert tree(played.spans, "operation", "agent") == [
+            "operation hub",
+            f". agent {WRITER}",
+            f"agent {PLANNER}",
+        ]
+        (hub,) = named(played.spans, SpanKind.OPERATION)
+        assert (hub.status, hub.error) == ("ok", "")
 
 
 async def test_an_exception_leaves_the_hub_ended(bench):
