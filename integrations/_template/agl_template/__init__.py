@@ -12,14 +12,11 @@ if TYPE_CHECKING:
 
 __all__ = ["AglTemplateListener"]
 
+_PLACES = {"AglTemplateListener": "_handler"}
+
 
 def __getattr__(name: str) -> Any:
-    if name != "AglTemplateListener":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from agl_core.errors import MissingExtraError  # noqa: PLC0415
+    from agl_core.plugins.offers import Framework, offered  # noqa: PLC0415
 
-    try:
-        from agl_template._handler import AglTemplateListener  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("template", needs=str(error.name), extra="template") from error
-    return AglTemplateListener
+    framework = Framework(module="httpx", needs="httpx", plugin="template", extra="template")
+    return offered(name, __name__, _PLACES, framework)
