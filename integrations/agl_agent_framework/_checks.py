@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from agl_agent_framework._pieces import FRAMEWORK
-from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
+from agl_core.plugins.findings import CLOSED_LOOP, failures_saying, is_from, records_from
 from agl_core.tracing.pieces import UNNAMED
 from agl_core.types import Finding, Span, SpanKind
-
-_CLOSED_LOOP: Final = "Event loop is closed"
 
 
 def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
     """Look at the runs that the middleware recorded; nothing is said where there are none."""
     del config
-    ours = [record for record in records if any(map(_is_ours, record.spans))]
+    ours = records_from(records, FRAMEWORK)
     if not ours:
         return
     spans = [span for record in ours for span in record.spans]
@@ -29,7 +27,7 @@ def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]
 
 
 def _is_ours(span: Span) -> bool:
-    return span.attributes.get(semconv.AGL_FRAMEWORK) == FRAMEWORK
+    return is_from(span, FRAMEWORK)
 
 
 def _unnamed(spans: Sequence[Span]) -> Finding:
@@ -119,14 +117,11 @@ def _lost_reasoning(spans: Sequence[Span]) -> Finding:
 
 
 def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
-    failures = [record.attempt.failure for record in records]
-    closed = sum(_CLOSED_LOOP in failure.message for failure in failures if failure is not None)
-    if closed:
-        yield Finding.of(
-            "agent_framework.loop",
-            "error",
-            f"{closed} of {len(records)} attempts failed because the client's event loop is closed.",
-            fix="A chat client belongs to the loop that used it first: make the agent function "
-            "async instead of calling asyncio.run in it, or make the client inside of it.",
-            figures={"attempts": closed},
-        )
+    return failures_saying(
+        CLOSED_LOOP,
+        records,
+        check="agent_framework.loop",
+        cause="the client's event loop is closed",
+        fix="A chat client belongs to the loop that used it first: make the agent function "
+        "async instead of calling asyncio.run in it, or make the client inside of it.",
+    )

@@ -7,11 +7,10 @@ from typing import Any, Final
 
 from agl_agentscope._pieces import FRAMEWORK
 from agl_agentscope._usage import CLOCK, FOLDS, INTERRUPTED, PLAN, SHARED
-from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
+from agl_core.plugins.findings import CLOSED_LOOP, failures_saying, is_from, records_from
 from agl_core.types import Finding, Span, SpanKind
 
-_CLOSED_LOOP: Final = "Event loop is closed"
 _TOLD: Final = "Give agents injection_config=InjectionConfig(inject_runtime_state=False)."
 _PLANNED: Final = (
     "Give PlanNotebook(plan_to_hint=...) a function that leaves the times of a plan out."
@@ -21,7 +20,7 @@ _PLANNED: Final = (
 def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
     """Look at the replies that were recorded; nothing is said where there are none."""
     del config
-    ours = [record for record in records if any(map(_is_ours, record.spans))]
+    ours = records_from(records, FRAMEWORK)
     if not ours:
         return
     spans = [span for record in ours for span in record.spans]
@@ -35,7 +34,7 @@ def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]
 
 
 def _is_ours(span: Span) -> bool:
-    return span.attributes.get(semconv.AGL_FRAMEWORK) == FRAMEWORK
+    return is_from(span, FRAMEWORK)
 
 
 def _clock(replies: Sequence[Span]) -> Finding:
@@ -137,14 +136,11 @@ def _interrupted(replies: Sequence[Span]) -> Iterator[Finding]:
 
 
 def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
-    failures = [record.attempt.failure for record in records]
-    closed = sum(_CLOSED_LOOP in failure.message for failure in failures if failure is not None)
-    if closed:
-        yield Finding.of(
-            "agentscope.loop",
-            "error",
-            f"{closed} of {len(records)} attempts failed because the model's event loop is closed.",
-            fix="A model belongs to the loop that used it first: make the agent function async "
-            "instead of calling asyncio.run in it, or make the model inside of it.",
-            figures={"attempts": closed},
-        )
+    return failures_saying(
+        CLOSED_LOOP,
+        records,
+        check="agentscope.loop",
+        cause="the model's event loop is closed",
+        fix="A model belongs to the loop that used it first: make the agent function async "
+        "instead of calling asyncio.run in it, or make the model inside of it.",
+    )

@@ -10,11 +10,12 @@ from agl_autogen._handling import SELECTOR
 from agl_autogen._work import FRAMEWORK
 from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
+from agl_core.plugins.findings import CLOSED_LOOP, failures_saying, is_from, records_from
 from agl_core.types import Finding, Span, SpanKind
 
 _FAILURES: Final = {
     "autogen.loop": (
-        "Event loop is closed",
+        CLOSED_LOOP,
         "the client's event loop is closed",
         (
             "A client belongs to the loop that used it first: make it inside the agent function, and "
@@ -46,7 +47,7 @@ _ASKED_FOR_TOOLS: Final = "function_calls"
 def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
     """Look at the turns that were recorded; nothing is said where there are none."""
     del config
-    ours = [record for record in records if any(_is_ours(span) for span in record.spans)]
+    ours = records_from(records, FRAMEWORK)
     if not ours:
         return
     spans = [span for record in ours for span in record.spans if _is_ours(span)]
@@ -58,7 +59,7 @@ def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]
 
 
 def _is_ours(span: Span) -> bool:
-    return span.attributes.get(semconv.AGL_FRAMEWORK) == FRAMEWORK
+    return is_from(span, FRAMEWORK)
 
 
 def _unsent(records: Sequence[AttemptRecord]) -> Finding:
@@ -145,14 +146,5 @@ def _selector(records: Sequence[AttemptRecord]) -> Finding:
 
 
 def _failures(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
-    messages = [record.attempt.failure.message for record in records if record.attempt.failure]
-    for name, (phrase, meaning, fix) in _FAILURES.items():
-        failed = sum(phrase in message for message in messages)
-        if failed:
-            yield Finding.of(
-                name,
-                "error",
-                f"{failed} of {len(records)} attempts failed because {meaning}.",
-                fix=fix,
-                figures={"attempts": failed},
-            )
+    for check, (words, cause, fix) in _FAILURES.items():
+        yield from failures_saying(words, records, check=check, cause=cause, fix=fix)

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
+from agl_core.plugins.findings import is_from
 from agl_core.types import Finding, Span, SpanKind
 from agl_crewai._events import AGENT_ID, DEFERS_RESULTS, FRAMEWORK, RESPECTS_WINDOW, SUMMARIZER
 from agl_crewai._listener import REWRITING_FIX
@@ -33,7 +33,7 @@ def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]
 
 
 def _is_ours(span: Span) -> bool:
-    return span.attributes.get(semconv.AGL_FRAMEWORK) == FRAMEWORK
+    return is_from(span, FRAMEWORK)
 
 
 def _rewriting(spans: Sequence[Span], calls: Sequence[Span]) -> Finding:

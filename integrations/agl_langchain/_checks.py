@@ -8,14 +8,13 @@ from typing import Any, Final
 
 from langchain_core.globals import get_llm_cache
 
-from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
+from agl_core.plugins.findings import CLOSED_LOOP, failures_saying, is_from
 from agl_core.types import Finding, Span, SpanKind
 from agl_langchain._run import FRAMEWORK
 
 _INNER_NODES: Final = frozenset({"agent", "model", "call_model"})
 """What the prebuilt agents call the node that asks the model."""
-_CLOSED_LOOP: Final = "Event loop is closed"
 
 
 def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
@@ -33,7 +32,7 @@ def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]
 
 
 def _is_ours(span: Span) -> bool:
-    return span.attributes.get(semconv.AGL_FRAMEWORK) == FRAMEWORK
+    return is_from(span, FRAMEWORK)
 
 
 def _cached(spans: Sequence[Span]) -> Finding:
@@ -94,17 +93,14 @@ def _below_tool(span: Span, by_id: Mapping[str, Span]) -> bool:
 
 def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
     """`ChatOpenAI` shares one asynchronous client per process, which belongs to one loop."""
-    failures = [record.attempt.failure for record in records]
-    closed = sum(_CLOSED_LOOP in failure.message for failure in failures if failure is not None)
-    if closed:
-        yield Finding.of(
-            "langchain.loop",
-            "error",
-            f"{closed} of {len(records)} attempts failed because the client's event loop is closed.",
-            fix="Make the agent function async instead of calling asyncio.run in it, or give each "
-            "model http_async_client=openai.DefaultAsyncHttpxClient().",
-            figures={"attempts": closed},
-        )
+    return failures_saying(
+        CLOSED_LOOP,
+        records,
+        check="langchain.loop",
+        cause="the client's event loop is closed",
+        fix="Make the agent function async instead of calling asyncio.run in it, or give each "
+        "model http_async_client=openai.DefaultAsyncHttpxClient().",
+    )
 
 
 def _old_python(records: Sequence[AttemptRecord]) -> Iterator[Finding]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
+from agl_core.plugins.findings import CLOSED_LOOP, failures_saying, is_from, records_from
 from agl_core.types import Finding, Span, SpanKind
 from agl_openai_agents._shapes import FRAMEWORK, UNNAMED, UNTRACED
 
 _UNSERVED: Final = "unsupported_parameter: "
 """How the record of a refused Responses request begins."""
-_CLOSED_LOOP: Final = "Event loop is closed"
 
 
 def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
@@ -26,12 +25,12 @@ def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]
     yield _nobody([span for record in records for span in record.spans if span.call is None])
     yield _unsent(spans)
     yield _failed_tools(spans)
-    yield from _unserved([record for record in records if any(map(_is_ours, record.spans))])
+    yield from _unserved(records_from(records, FRAMEWORK))
     yield from _closed_loop(records)
 
 
 def _is_ours(span: Span) -> bool:
-    return span.attributes.get(semconv.AGL_FRAMEWORK) == FRAMEWORK
+    return is_from(span, FRAMEWORK)
 
 
 def _untraced(spans: Sequence[Span]) -> Finding:
@@ -139,15 +138,11 @@ def _unserved(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
 
 def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
     """The SDK's default client is shared in the process, and belongs to one loop."""
-    failures = [record.attempt.failure for record in records if any(map(_is_ours, record.spans))]
-    closed = sum(_CLOSED_LOOP in failure.message for failure in failures if failure is not None)
-    if closed:
-        yield Finding.of(
-            "openai_agents.loop",
-            "error",
-            f"{closed} of {len(failures)} attempts failed because the client's event loop is "
-            f"closed.",
-            fix="Make the agent function async and await Runner.run in it, or give each model "
-            "openai_client=AsyncOpenAI() of its own.",
-            figures={"attempts": closed},
-        )
+    return failures_saying(
+        CLOSED_LOOP,
+        records_from(records, FRAMEWORK),
+        check="openai_agents.loop",
+        cause="the client's event loop is closed",
+        fix="Make the agent function async and await Runner.run in it, or give each model "
+        "openai_client=AsyncOpenAI() of its own.",
+    )

@@ -1,12 +1,10 @@
 """What the doctor is told of the framework's pitfalls: by hand-written spans, and by real programs."""
 
-import asyncio
 import logging
 
 import msgspec
 import pytest
 from agent_framework import Agent
-from agl_agent_framework import _checks
 from agl_agent_framework._checks import pitfalls
 
 from agl_core.config import RunConfig
@@ -149,11 +147,3 @@ async def test_parsed_reasoning_is_dropped_by_the_client_as_the_check_says(bench
     played = await bench.one(program)
     assert found(played.record)["agent_framework.reasoning"].figures == {"calls": 2}
     assert "Tea is cheap." not in str(played.calls[1].messages)
-
-
-def test_a_shared_client_on_a_second_loop_words_it_so():
-    """The failure's message, as asyncio words it."""
-    loop = asyncio.new_event_loop()
-    loop.close()
-    with pytest.raises(RuntimeError, match=_checks._CLOSED_LOOP):
-        loop.call_soon(print)

@@ -1,6 +1,5 @@
 """What the doctor is told of LangChain's pitfalls: by hand-written spans, and by real programs."""
 
-import asyncio
 import sys
 
 import langchain_core.globals as settings
@@ -161,11 +160,3 @@ async def test_a_model_inside_a_tool_is_found(bench, chat):
 
     played = await bench.one(program)
     assert found(played.record)["langchain.tools"].figures == {"calls": 1}
-
-
-def test_a_shared_client_on_a_second_loop_words_it_so():
-    """The failure's message, as asyncio words it."""
-    loop = asyncio.new_event_loop()
-    loop.close()
-    with pytest.raises(RuntimeError, match=_checks._CLOSED_LOOP):
-        loop.call_soon(print)
