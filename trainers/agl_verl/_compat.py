@@ -24,9 +24,7 @@ _PLACES: Final[Mapping[str, str]] = MappingProxyType(
         "ActorRolloutRefWorker": "verl.workers.engine_workers",
         "BaseRollout": "verl.workers.rollout.base",
         "CheckpointEngineManager": "verl.checkpoint_engine.base",
-        "DataProto": "verl",
         "Dispatch": "verl.single_controller.base.decorator",
-        "LLMServerManager": "verl.workers.rollout.llm_server",
         "PlatformBase": "verl.plugin.platform.platform_base",
         "PlatformRegistry": "verl.plugin.platform.platform_manager",
         "RayClassWithInitArgs": "verl.single_controller.ray",
@@ -78,6 +76,12 @@ def advantage_estimator(name: str) -> Callable[..., Any]:
 def policy_loss(name: str) -> Callable[..., Any]:
     """Verl's policy loss of that name."""
     return importlib.import_module("verl.trainer.ppo.core_algos").get_policy_loss_fn(name)
+
+
+def rollout_names() -> list[str]:
+    """What verl can serve with here, if it is installed, sorted."""
+    registry = importlib.import_module("verl.workers.rollout.replica").RolloutReplicaRegistry
+    return sorted(registry._registry)  # noqa: SLF001 (there is no function for it)
 
 
 def default_config() -> Any:

@@ -4,6 +4,7 @@ import warnings
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    from agl_verl import _compat
     from verl.protocol import BatchData
     from verl.trainer.config import AlgoConfig
     from verl.trainer.ppo.core_algos import (
@@ -19,6 +20,9 @@ with warnings.catch_warnings():
     from verl.workers.utils.losses import ppo_loss
     from verl.workers.utils.padding import no_padding_2_padding, response_from_nested
 
+
+default_config = _compat.default_config
+
 __all__ = [
     "ADV_ESTIMATOR_REGISTRY",
     "POLICY_LOSS_REGISTRY",
@@ -29,6 +33,7 @@ __all__ = [
     "PolicyLossConfig",
     "actor_config",
     "agg_loss",
+    "default_config",
     "get_policy_loss_fn",
     "no_padding_2_padding",
     "ppo_loss",

@@ -1,0 +1,253 @@
+"""What is wrong with the options that a user gives verl, told before anything is started."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
+from importlib.util import find_spec
+from types import MappingProxyType
+from typing import Any, Final, cast
+
+from agl_core.errors import ConfigError
+from agl_verl import _compat
+
+__all__ = ["ROOT", "check_given", "check_merged"]
+
+ROOT: Final = "actor_rollout_ref"
+
+_OURS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        f"{ROOT}.model.path": "model",
+        f"{ROOT}.actor.optim.lr": "algorithm.lr",
+        f"{ROOT}.actor.optim.weight_decay": "algorithm.weight_decay",
+        f"{ROOT}.actor.optim.clip_grad": "algorithm.max_grad_norm",
+        f"{ROOT}.actor.grad_clip": "algorithm.max_grad_norm",
+        f"{ROOT}.actor.ppo_epochs": "algorithm.epochs",
+        f"{ROOT}.actor.ppo_mini_batch_size": "algorithm.minibatches",
+        f"{ROOT}.actor.use_kl_loss": "algorithm.kl_weight",
+        f"{ROOT}.actor.kl_loss_coef": "algorithm.kl_weight",
+        f"{ROOT}.actor.policy_loss": "algorithm.policy_loss",
+        f"{ROOT}.actor.loss_agg_mode": "algorithm.loss_agg_mode",
+        f"{ROOT}.actor.clip_ratio": "algorithm.clip_low and algorithm.clip_high",
+        f"{ROOT}.actor.clip_ratio_low": "algorithm.clip_low",
+        f"{ROOT}.actor.clip_ratio_high": "algorithm.clip_high",
+        f"{ROOT}.actor.clip_ratio_c": "algorithm.clip_ratio_c",
+        f"{ROOT}.actor.shuffle": "seed",
+        f"{ROOT}.actor.data_loader_seed": "seed",
+        f"{ROOT}.rollout.n": "algorithm.group_size",
+        f"{ROOT}.rollout.temperature": "rollout.temperature",
+        "ray_kwargs.ray_init.address": "engine.ray_address",
+    }
+)
+"""verl's options that a run states elsewhere."""
+
+_WHOLE: Final = "a checkpoint holds all that serving and a resumption need"
+_FILLED: Final = (
+    "micro-batches are filled up to actor.ppo_max_token_len_per_gpu, whatever their rows"
+)
+_FIXED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        f"{ROOT}.actor.checkpoint.save_contents": _WHOLE,
+        f"{ROOT}.actor.checkpoint.load_contents": _WHOLE,
+        f"{ROOT}.actor.use_dynamic_bsz": _FILLED,
+        f"{ROOT}.ref.log_prob_use_dynamic_bsz": _FILLED,
+        f"{ROOT}.rollout.log_prob_use_dynamic_bsz": _FILLED,
+        "trainer.device": "engine.device says it",
+    }
+)
+"""verl's options that nobody may set, and why."""
+
+_ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "data": "[tasks] and train.tasks_per_step",
+        "algorithm": "[algorithm]",
+        "critic": "an estimator that needs no critic",
+        "reward": "[[rewards]]",
+        "reward_model": "[[rewards]]",
+        "custom_reward_function": "[[rewards]]",
+        "trainer": "[train]",
+    }
+)
+"""Sections of verl's own trainer, whose place the training loop takes, and what to use instead."""
+
+_TRAINER: Final = ("n_gpus_per_node", "nnodes")
+_READ: Final = (ROOT, "ray_kwargs", "trainer")
+_AXES: Final = (
+    "tensor_model_parallel_size",
+    "data_parallel_size",
+    "pipeline_model_parallel_size",
+)
+"""Of one replica."""
+_OPEN: Final = ("ray_kwargs.ray_init.",)
+"""Tables that verl hands on to somebody else, whatever their keys."""
+
+_STRATEGIES: Final = ("fsdp", "fsdp2")
+_SERVERS: Final[Mapping[str, str]] = MappingProxyType({"vllm": "vllm", "sglang": "sglang"})
+"""Rollouts and the package that each needs."""
+
+
+def check_given(given: Mapping[str, Any], config: Any) -> None:
+    """Check what a user wrote, against verl's defaults.
+
+    Raises:
+        ConfigError: names every key that is unknown or belongs elsewhere, and every value of the
+            wrong kind.
+    """
+    known = {key: value for key, value in given.items() if key in _READ}
+    problems = [*_misplaced(given), *_wrong(known, config, "")]
+    if problems:
+        raise ConfigError(f"Configuration: {'; '.join(dict.fromkeys(problems))}")
+
+
+def check_merged(config: Any, *, device: str) -> None:
+    """Resolve references in the whole configuration and let verl's classes look at it.
+
+    Raises:
+        ConfigError: verl refuses a value, or the numbers of devices do not fit each other.
+    """
+    from hydra.errors import HydraException  # noqa: PLC0415
+    from omegaconf import OmegaConf  # noqa: PLC0415
+    from omegaconf.errors import OmegaConfBaseException  # noqa: PLC0415
+
+    try:
+        OmegaConf.resolve(config)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"Configuration: a reference under [verl] is wrong: {error}") from error
+    for section in ("actor", "rollout"):
+        try:
+            _compat.omega_conf_to_dataclass(config[ROOT][section])
+        except (
+            HydraException,
+            ValueError,
+            TypeError,
+            AssertionError,
+            NotImplementedError,
+        ) as error:
+            why = error.__cause__ if isinstance(error, HydraException) else error
+            raise ConfigError(
+                f"Configuration: verl refuses verl.{ROOT}.{section}: {why or error}"
+            ) from error
+    _check_choices(config, device)
+    _check_sizes(config)
+
+
+def _check_choices(config: Any, device: str) -> None:
+    strategy, rollout = config[ROOT].actor.strategy, config[ROOT].rollout.name
+    if strategy not in _STRATEGIES:
+        raise ConfigError(
+            f"Configuration: verl.{ROOT}.actor.strategy = {strategy!r}: rows are trained with "
+            f"{' or '.join(_STRATEGIES)}"
+        )
+    servers = _compat.rollout_names()
+    if rollout not in servers:
+        raise ConfigError(
+            f"Configuration: verl.{ROOT}.rollout.name = {rollout!r}: on device {device!r} verl "
+            f"serves with one of {', '.join(servers)}"
+        )
+    package = _SERVERS.get(rollout)
+    if package is not None and find_spec(package) is None:
+        raise ConfigError(
+            f"verl.{ROOT}.rollout.name is {rollout!r}, but {package} is not installed: install "
+            f"the version that verl asks for, pip install 'verl[{package}]'"
+        )
+
+
+def _check_sizes(config: Any) -> None:
+    devices = _product(config.trainer, "trainer", _TRAINER)
+    replica = _product(config[ROOT].rollout, f"{ROOT}.rollout", _AXES)
+    if devices % replica:
+        raise ConfigError(
+            f"Configuration: a replica takes {replica} devices, the product of "
+            f"{', '.join(_AXES)} in verl.{ROOT}.rollout, but there are {devices}, "
+            f"verl.trainer.{' times '.join(_TRAINER)}, which is no multiple of that"
+        )
+
+
+def _product(section: Any, path: str, names: Sequence[str]) -> int:
+    for name in names:
+        if not isinstance(section[name], int) or section[name] < 1:
+            raise ConfigError(
+                f"Configuration: verl.{path}.{name} = {section[name]!r}: must be a whole number, "
+                f"1 or more"
+            )
+    return math.prod(section[name] for name in names)
+
+
+def _misplaced(given: Mapping[str, Any]) -> Iterator[str]:
+    for key in given:
+        if key not in _READ:
+            instead = _ELSEWHERE.get(key)
+            told = f"use {instead}" if instead else f"here go {', '.join(_READ)}"
+            yield f"'verl.{key}' is of verl's own trainer, whose place agl-core takes: {told}"
+    for path, why in _FIXED.items():
+        if _has(given, path):
+            yield f"'verl.{path}' cannot be set: {why}"
+    for path, ours in _OURS.items():
+        if _has(given, path):
+            yield f"'verl.{path}' is what {ours} says: set that"
+    trainer = given.get("trainer")
+    for key in cast("Mapping[str, Any]", trainer) if isinstance(trainer, Mapping) else ():
+        if key not in _TRAINER and f"trainer.{key}" not in _FIXED:
+            yield (
+                f"'verl.trainer.{key}' is of verl's own trainer, whose place agl-core takes: use "
+                f"[train]; here go {', '.join(_TRAINER)}"
+            )
+
+
+def _has(tree: Mapping[str, Any], path: str) -> bool:
+    current: Any = tree
+    for part in path.split("."):
+        if not isinstance(current, Mapping) or part not in current:
+            return False
+        current = cast("Mapping[str, Any]", current)[part]
+    return True
+
+
+def _wrong(given: Mapping[str, Any], node: Any, path: str) -> list[str]:
+    """What of `given` verl does not know or takes another kind of value for.
+
+    Known is what its defaults or the classes that read them have.
+    """
+    known = _keys(node)
+    found: list[str] = []
+    for key, value in given.items():
+        at = f"{path}.{key}" if path else key
+        if key in known:
+            default = node.get(key)
+            found += _wrong_value(value, default, at)
+        elif known and not f"{path}.".startswith(_OPEN):
+            near = get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(known))}"
+            found.append(f"verl has no option 'verl.{at}': {hint}")
+    return found
+
+
+def _wrong_value(value: Any, default: Any, path: str) -> list[str]:
+    """Numbers, booleans and tables must stay what they are; verl looks at the rest itself."""
+    told = f"verl.{path} = {value!r}: must be"
+    if hasattr(default, "keys"):
+        if isinstance(value, Mapping):
+            return _wrong(cast("Mapping[str, Any]", value), default, path)
+        return [f"{told} a table"]
+    refers = isinstance(value, str) and "${" in value
+    if default is None or value is None or refers:
+        return []
+    if isinstance(default, bool):
+        return [] if isinstance(value, bool) else [f"{told} true or false"]
+    if isinstance(default, (int, float)):
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return [] if number else [f"{told} a number"]
+    return []
+
+
+def _keys(node: Any) -> set[str]:
+    from hydra.utils import get_class  # noqa: PLC0415
+
+    keys = {str(key) for key in node}
+    target = node.get("_target_")
+    if target:
+        made = get_class(target)
+        keys |= {field.name for field in fields(made)} if is_dataclass(made) else set()
+    return keys - {"_target_"}
