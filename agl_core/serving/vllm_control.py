@@ -16,7 +16,9 @@ Tested with vLLM 0.32.
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath, PureWindowsPath
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Final, final
 
 import msgspec
@@ -25,6 +27,8 @@ from agl_core.errors import ConfigError, EngineError
 from agl_core.serving.vllm_endpoints import DEV_MODE, LORA, VllmEndpoints
 
 _NOT_FOUND: Final = 404
+_LARGEST_HEADER: Final = 100_000_000
+"""Bytes, by the format's own rule."""
 _HEADS: Final = ("lm_head", "embed_out", "output_layer")
 """How models call an output head of their own."""
 
@@ -67,7 +71,8 @@ class VllmControl:
             ConfigError: `url` is no such address.
         """
         self._endpoints = VllmEndpoints(url, api_key, timeout_s=timeout_s)
-        self._reloads_all = False
+        self._own_head: bool | None = None
+        """Whether a checkpoint needs a head: of a server on a CPU, once it was asked."""
 
     @property
     def url(self) -> str:
@@ -101,7 +106,7 @@ class VllmControl:
                 since part of its weights may be new: sync again, or restart it.
         """
         _absolute(directory)
-        await self._refuse_old_head()
+        await self._refuse_old_head(directory)
         await self.pause()
         try:
             await self.reload_weights(directory)
@@ -189,31 +194,41 @@ class VllmControl:
         if reply.status != _NOT_FOUND or reply.no_such_path:
             self._endpoints.accepted(path, reply, needs=LORA)
 
-    async def _refuse_old_head(self) -> None:
+    async def _refuse_old_head(self, directory: str) -> None:
         """Make sure that a reload changes all weights.
 
-        On a CPU, vLLM 0.32 computes with a packed copy of the output head, and where the head is
-        the embeddings, reloading those leaves the copy as it is: new weights below an old head.
+        On a CPU, vLLM 0.32 computes with a packed copy of the output head. Where the head is the
+        embeddings, reloading those leaves the copy as it is: new weights below an old head. So does
+        a directory without a head for a server that has one.
 
         Raises:
             ConfigError: so it would be here.
         """
-        if self._reloads_all:
-            return
+        if self._own_head is None:
+            self._own_head = await self._has_own_head()
+        if self._own_head:
+            names = await asyncio.to_thread(_tensor_names, directory)
+            if names and not _names_head(names):
+                raise ConfigError(
+                    f"The weights in {directory} have no lm_head.weight, but the model at "
+                    f"{self.url} does: its output head would stay old. Write it into them too"
+                )
+
+    async def _has_own_head(self) -> bool:
         query = {"config_format": "json"}
         reply = await self._endpoints.send("GET", "/server_info", query=query)
-        if _device(reply.answer) == "cpu":
-            body = {"action": "checksum"}
-            found = await self._endpoints.post("/weight_checker", body, needs=DEV_MODE)
-            names = msgspec.convert(found, _Checksums).checksums
-            if not any(head in name for name in names for head in _HEADS):
-                raise ConfigError(
-                    f"The model at {self.url} has tied embeddings, and vLLM on a CPU would go on "
-                    f"with the old ones as its output head. Start it with a copy of the model "
-                    f"whose config.json says tie_word_embeddings = false and whose weights have an "
-                    f"lm_head.weight, and write every checkpoint so"
-                )
-        self._reloads_all = True
+        if _device(reply.answer) != "cpu":
+            return False
+        body = {"action": "checksum"}
+        found = await self._endpoints.post("/weight_checker", body, needs=DEV_MODE)
+        if not _names_head(msgspec.convert(found, _Checksums).checksums):
+            raise ConfigError(
+                f"The model at {self.url} has tied embeddings, and vLLM on a CPU would go on with "
+                f"the old ones as its output head. Start it with a copy of the model whose "
+                f"config.json says tie_word_embeddings = false and whose weights have an "
+                f"lm_head.weight, and write every checkpoint so"
+            )
+        return True
 
 
 def _absolute(directory: str) -> str:
@@ -231,3 +246,23 @@ def _device(answer: Any) -> str:
         return msgspec.convert(answer, _ServerInfo).vllm_config.device_config.device
     except msgspec.ValidationError:
         return ""
+
+
+def _names_head(names: Iterable[str]) -> bool:
+    return any(head in name for name in names for head in _HEADS)
+
+
+def _tensor_names(directory: str) -> set[str]:
+    """From the headers of the safetensors files; empty where they cannot be read from here."""
+    names = set[str]()
+    try:
+        for file in Path(directory).glob("*.safetensors"):
+            with file.open("rb") as opened:
+                size = int.from_bytes(opened.read(8), "little")
+                if size <= _LARGEST_HEADER:
+                    names.update(
+                        msgspec.json.decode(opened.read(size), type=dict[str, msgspec.Raw])
+                    )
+    except (OSError, msgspec.DecodeError):
+        return set()
+    return names

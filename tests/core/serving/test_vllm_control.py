@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -166,6 +168,23 @@ async def test_on_a_cpu_the_head_has_to_be_one_of_its_own(start: Start) -> None:
     elsewhere.tensors.pop()
     await control.sync_weights("/new")
     assert "checksum" not in elsewhere.log
+
+
+async def test_a_head_of_the_servers_has_to_be_in_the_new_weights_too(
+    start: Start, tmp_path: Path
+) -> None:
+    end, control = await start(device="cpu")
+    for name, tensors in [("tied", ["embed"]), ("whole", ["embed", "lm_head.weight"])]:
+        header = json.dumps({tensor: {"dtype": "F32"} for tensor in tensors}).encode()
+        (tmp_path / name).mkdir()
+        file = tmp_path / name / "model.safetensors"
+        file.write_bytes(len(header).to_bytes(8, "little") + header + b"weights")
+    with pytest.raises(ConfigError, match=r"no lm_head\.weight"):
+        await control.sync_weights(str(tmp_path / "tied"))
+    assert (end.weights, end.paused) == ("/old", False)
+    await control.sync_weights(str(tmp_path / "whole"))
+    (tmp_path / "whole" / "model.safetensors").write_bytes(b"no weights at all")
+    await control.sync_weights(str(tmp_path / "whole"))  # the server's to judge
 
 
 async def test_a_cache_that_calls_under_way_hold_is_no_success(start: Start) -> None:

@@ -227,6 +227,17 @@ async def test_weights_that_cannot_be_loaded_leave_the_server_paused_until_other
     assert versions(await site.calls(attempt), {1: Weights(server.model)}) == {1: 1}
 
 
+async def test_weights_without_the_servers_head_are_refused(
+    site: Site, control: VllmControl, server: VllmServer, tmp_path: Path
+) -> None:
+    tied = make_model(tmp_path / "tied", seed=2, tied=True)
+    with pytest.raises(ConfigError, match=r"no lm_head\.weight"):
+        await control.sync_weights(tied)
+    attempt = await site.attempt()
+    await site.ask(attempt, PROMPT, max_tokens=8)
+    assert versions(await site.calls(attempt), {1: Weights(server.model)}) == {1: 1}
+
+
 async def test_adapters_that_cannot_be_served_are_refused_in_vllms_words(
     site: Site, control: VllmControl, server: VllmServer, adapters: dict[str, str], tmp_path: Path
 ) -> None:

@@ -32,7 +32,7 @@ logging.disable_progress_bar()
 torch.set_num_threads(1)
 
 
-def make_model(directory: Path, *, seed: int) -> str:
+def make_model(directory: Path, *, seed: int, tied: bool = False) -> str:
     """Write random weights and the tokenizer; returns the directory."""
     tokenizer = make_tokenizer()
     torch.manual_seed(seed)
@@ -44,7 +44,7 @@ def make_model(directory: Path, *, seed: int) -> str:
         num_attention_heads=2,
         num_key_value_heads=1,
         max_position_embeddings=CONTEXT_LENGTH,
-        tie_word_embeddings=False,
+        tie_word_embeddings=tied,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
