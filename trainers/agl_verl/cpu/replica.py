@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any, Final
 
 import ray
 
+from agl_core.errors import EngineError
 from agl_verl import _compat
 from agl_verl.cpu import ROLLOUT
 from agl_verl.cpu.server import CpuServer, actor_name
 
+_FORGET_S: Final = 60.0
+_POLL_S: Final = 0.1
 _CONCURRENCY: Final = 1000
 """Calls that an actor has under way at a time."""
 
@@ -23,12 +28,30 @@ class CpuReplica(_compat.RolloutReplica):
         await self.launch_servers()
 
     async def launch_servers(self) -> None:
-        """Start the server; again replaces one that died."""
+        """Start the server; again replaces one that died.
+
+        Raises:
+            EngineError: Ray does not let go of the dead one's name.
+        """
+        name = actor_name(self.replica_rank)
+        if self.servers:
+            ray.kill(self.servers[0])
+            await _forgotten(name)
         kwargs = self.config.engine_kwargs.get(ROLLOUT) or {}
         actor: Any = ray.remote(CpuServer)
-        actor = actor.options(
-            name=actor_name(self.replica_rank), num_cpus=0, max_concurrency=_CONCURRENCY
-        )
+        actor = actor.options(name=name, num_cpus=0, max_concurrency=_CONCURRENCY)
         server = actor.remote(str(self.model_config.path), {"device": "cpu", **dict(kwargs)})
         self._server_address = await server.start.remote()
         self.servers, self._server_handle = [server], server
+
+
+async def _forgotten(name: str) -> None:
+    """Wait until Ray has noticed that the actor is gone; it tells nobody when."""
+    ends_at = time.monotonic() + _FORGET_S
+    while time.monotonic() < ends_at:
+        try:
+            ray.get_actor(name)
+        except ValueError:
+            return
+        await asyncio.sleep(_POLL_S)
+    raise EngineError(f"Ray still lists the actor {name!r} {_FORGET_S:.0f} s after it was killed")

@@ -1,0 +1,193 @@
+"""The engine on a Ray cluster of its own: what it trains, serves, keeps and replaces."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import ray
+import torch
+from agl_torch.engine import TorchEngine
+from agl_torch.options import TorchOptions
+from agl_verl.cpu.server import actor_name
+from agl_verl.engine import VerlEngine
+from agl_verl.options import VerlOptions
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from agl_core.app.parts import make_algorithm
+from agl_core.builtin import load_plugins
+from agl_core.config.loader import resolve
+from agl_core.errors import ConfigError
+from agl_core.training.algorithms import GRPO, RLOO, GRPOOptions, RLOOOptions
+from agl_core.types import Batch, Policy
+from tests.trainers.verl.convert_cases import case_of, conversations
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.filterwarnings("ignore"),  # verl's and Ray's, of their own imports
+]
+
+MODEL = str(Path(__file__).parents[3] / "examples" / "agl_demo" / "model")
+LR = 1e-3
+ALGORITHMS = {
+    "grpo": GRPO(GRPOOptions(weighting="attempt")),
+    "rloo": RLOO(RLOOOptions(weighting="token")),
+}
+
+
+def setup_of(engine: str) -> Any:
+    config = resolve({"engine": engine, "algorithm": {"name": "grpo", "lr": LR}, "seed": 3})
+    return make_algorithm(config, load_plugins())[1]
+
+
+def batch_of(algorithm: str, seed: int = 0) -> Batch:
+    """Merged turns of two interleaved agents; the behaviour is not the model's, so ratios clip."""
+    batch = case_of(conversations(seed), ALGORITHMS[algorithm]).batch
+    assert len(set(batch.agents)) > 1
+    return batch
+
+
+@pytest.fixture(scope="module")
+def policies() -> list[Policy]:
+    """The trained one serves both agents of the batches; the batches are of policy ``trained``."""
+    name = batch_of("grpo").policy
+    return [
+        Policy(name=name, model=MODEL, trainable=True),
+        Policy(name="planner", model=MODEL),
+    ]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(policies: list[Policy]) -> AsyncIterator[VerlEngine]:
+    made = VerlEngine(VerlOptions(device="cpu", overlong="drop"), setup_of("verl"))
+    await made.start(policies)
+    yield made
+    await made.stop()
+
+
+async def asked(engine: VerlEngine, policy: str) -> dict[str, Any]:
+    body = {
+        "model": policy,
+        "messages": [{"role": "user", "content": "What is a price?"}],
+        "logprobs": True,
+        "return_token_ids": True,
+        "max_tokens": 8,
+        "seed": 5,
+    }
+    reply = await engine.backend(policy).chat(json.dumps(body).encode(), headers={}, timeout_s=60)
+    try:
+        text = b"".join([chunk async for chunk in reply.body()])
+    finally:
+        await reply.close()
+    assert reply.status == 200, text
+    return json.loads(text)
+
+
+async def served_by(engine: VerlEngine, policy: str, directory: str) -> None:
+    """Check that the log-probabilities of an answer are those of the weights in a directory."""
+    answer = await asked(engine, policy)
+    (choice,) = answer["choices"]
+    prompt, sampled = answer["prompt_token_ids"], choice["token_ids"]
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + sampled])).logits[0, len(prompt) - 1 : -1]
+    known = torch.log_softmax(logits, -1).gather(-1, torch.tensor(sampled)[:, None])[:, 0]
+    told = torch.tensor([entry["logprob"] for entry in choice["logprobs"]["content"]])
+    torch.testing.assert_close(told, known, atol=2e-4, rtol=0)
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "rloo"])
+async def test_a_step_is_that_of_agl_torch(
+    engine: VerlEngine, policies: list[Policy], tmp_path: Path, algorithm: str
+) -> None:
+    name = policies[0].name
+    await engine.save(name, str(tmp_path / "before"))
+    other = TorchEngine(TorchOptions(device="cpu", dtype="float32", threads=1), setup_of("torch"))
+    begin = Policy(name=name, model=str(tmp_path / "before"), trainable=True)
+    await other.start([begin])
+    fresh = algorithm == "grpo"  # later steps have an optimizer's state that agl_torch lacks
+    try:
+        batch = batch_of(algorithm)
+        mine, theirs = await engine.update(batch), await other.update(batch)
+        await engine.save(name, str(tmp_path / "mine"))
+        await other.save(name, str(tmp_path / "theirs"))
+    finally:
+        await other.stop()
+
+    for metric in ("loss", "grad_norm"):
+        assert mine.metrics[metric] == pytest.approx(theirs.metrics[metric], rel=1e-4, abs=1e-6)
+    assert mine.version == policies[0].version + (1 if fresh else 2)
+    assert mine.rows.keys() == theirs.rows.keys()
+    if fresh:
+        ours = load_file(tmp_path / "mine" / "model.safetensors")
+        expected = load_file(tmp_path / "theirs" / "model.safetensors")
+        base = load_file(tmp_path / "before" / "model.safetensors")
+        moved = max(float((ours[key].float() - base[key].float()).abs().max()) for key in expected)
+        assert moved > LR / 2
+        for key, tensor in expected.items():
+            torch.testing.assert_close(ours[key].float(), tensor.float(), atol=LR / 50, rtol=0)
+
+
+async def test_what_was_trained_is_served_and_the_frozen_policy_is_as_it_was(
+    engine: VerlEngine, policies: list[Policy], tmp_path: Path
+) -> None:
+    name, frozen = policies[0].name, policies[1].name
+    untouched = await engine.fingerprint(frozen)
+    before = await engine.fingerprint(name)
+    await engine.update(batch_of("grpo", seed=1))
+    await engine.save(name, str(tmp_path), resumable=False)
+
+    assert await engine.fingerprint(name) != before
+    assert await engine.fingerprint(frozen) == untouched
+    assert "training_state" not in os.listdir(tmp_path)
+    await served_by(engine, name, str(tmp_path))
+    await served_by(engine, frozen, MODEL)
+
+
+async def test_a_checkpoint_goes_on_as_if_nothing_had_happened(
+    engine: VerlEngine, policies: list[Policy], tmp_path: Path
+) -> None:
+    name = policies[0].name
+    await engine.save(name, str(tmp_path))
+    saved = await engine.fingerprint(name)
+    version = (await engine.update(batch_of("grpo", seed=2))).version - 1
+    after = await engine.fingerprint(name)
+    await engine.update(batch_of("grpo", seed=3))
+
+    await engine.load(name, str(tmp_path), version=version)
+
+    assert await engine.fingerprint(name) == saved
+    await served_by(engine, name, str(tmp_path))
+    again = await engine.update(batch_of("grpo", seed=2))
+    assert again.version == version + 1
+    assert await engine.fingerprint(name) == after
+
+
+async def test_a_directory_without_training_state_cannot_be_gone_on_from(
+    engine: VerlEngine, policies: list[Policy]
+) -> None:
+    with pytest.raises(ConfigError, match="no training state"):
+        await engine.load(policies[0].name, MODEL, version=1)
+
+
+async def test_a_replica_that_was_killed_is_replaced_with_the_weights_of_now(
+    engine: VerlEngine, policies: list[Policy], tmp_path: Path
+) -> None:
+    name = policies[0].name
+    await engine.save(name, str(tmp_path), resumable=False)
+    killed = ray.get(ray.get_actor(actor_name(0)).pid.remote())
+    os.kill(killed, signal.SIGKILL)
+
+    await served_by(engine, name, str(tmp_path))
+
+    assert ray.get(ray.get_actor(actor_name(0)).pid.remote()) != killed
+    await engine.update(batch_of("grpo", seed=4))
+    await engine.save(name, str(tmp_path), resumable=False)
+    await served_by(engine, name, str(tmp_path))
