@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, MutableMapping
 from typing import Any, Final
 from uuid import uuid4
 
@@ -11,8 +12,10 @@ from agl_core.errors import ConfigError
 from agl_verl.cpu import ENVIRONMENT
 
 _ADDRESS: Final = "RAY_ADDRESS"
-_CPUS_PER_WORKER: Final = 4
-"""What verl reserves beside a device, and one for the server."""
+_PLATFORM: Final = "VERL_PLATFORM"
+_MODULES: Final = "VERL_USE_EXTERNAL_MODULES"
+_CPUS: Final = 3
+"""That verl reserves beside a device."""
 
 
 def choose_device(wanted: str, address: str | None) -> str:
@@ -41,14 +44,30 @@ def use_platform(device: str) -> None:
     Raises:
         ConfigError: verl was imported for another one.
     """
-    cpu = os.environ.get("VERL_PLATFORM") == ENVIRONMENT["VERL_PLATFORM"]
+    cpu = os.environ.get(_PLATFORM) == ENVIRONMENT[_PLATFORM]
     if "verl" in sys.modules and cpu != (device == "cpu"):
         raise ConfigError(
             f"verl was imported for another device than {device!r} in this process: import it "
             f"after the engine is made, or start another process"
         )
     if device == "cpu":
-        os.environ.update(ENVIRONMENT)
+        os.environ.update(_variables(os.environ))
+    elif cpu:
+        _forget(os.environ)
+
+
+def _forget(environment: MutableMapping[str, str]) -> None:
+    """Take out what an earlier engine on a CPU put in."""
+    for name, value in ENVIRONMENT.items():
+        kept = [each for each in environment.pop(name, "").split(",") if each not in ("", value)]
+        if kept:
+            environment[name] = ",".join(kept)
+
+
+def _variables(there: Mapping[str, str]) -> dict[str, str]:
+    """What verl reads on a CPU, beside the modules that `there` has it import already."""
+    modules = [*there.get(_MODULES, "").split(","), ENVIRONMENT[_MODULES]]
+    return {**ENVIRONMENT, _MODULES: ",".join(dict.fromkeys(filter(None, modules)))}
 
 
 class Cluster:
@@ -66,21 +85,20 @@ class Cluster:
             config: verl's, for ``ray_kwargs`` and the number of devices.
 
         Raises:
-            ConfigError: the cluster cannot be reached, or has too few devices.
+            ConfigError: the cluster cannot be reached or started, or has too few devices or CPUs.
         """
         import ray  # noqa: PLC0415
 
-        devices = int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
         if not ray.is_initialized():
+            arguments = self._arguments(config)
             try:
-                ray.init(**self._arguments(config, devices))
-            except (ConnectionError, ValueError) as error:
-                raise ConfigError(
-                    f"Cannot join the Ray cluster {self._address!r}: {error}. Check "
-                    f"engine.ray_address, or leave it out to start a cluster of the run's own"
-                ) from error
+                ray.init(**arguments)
+            except (ConnectionError, ValueError, RuntimeError, TypeError) as error:
+                raise ConfigError(self._refused(error)) from error
             self._connected = True
-        self._check(devices)
+        elif self._device == "cpu":
+            _check_variables()
+        self._check(per_node=int(config.trainer.n_gpus_per_node), nodes=int(config.trainer.nnodes))
 
     def close(self) -> None:
         """Leave; ends what was started by `connect`. Idempotent."""
@@ -90,44 +108,85 @@ class Cluster:
             ray.shutdown()
             self._connected = False
 
-    def _arguments(self, config: Any, devices: int) -> dict[str, Any]:
+    def _arguments(self, config: Any) -> dict[str, Any]:
+        """Of ``ray.init``; what the user gives is taken last, key by key."""
         from omegaconf import OmegaConf  # noqa: PLC0415
 
         from agl_verl import _compat  # noqa: PLC0415
 
         written: Any = OmegaConf.to_container(config.ray_kwargs.get("ray_init", {}))
         given: dict[str, Any] = {key: value for key, value in written.items() if value is not None}
-        environment: dict[str, Any] = {
-            **_compat.get_ppo_ray_runtime_env(config),
-            **given.pop("runtime_env", {}),
-        }
+        verls: dict[str, Any] = _compat.get_ppo_ray_runtime_env(config)
+        users: dict[str, Any] = given.pop("runtime_env", {})
+        variables = {**(verls.get("env_vars") or {}), **(users.get("env_vars") or {})}
         if self._device == "cpu":
-            variables = {**environment.get("env_vars", {}), **ENVIRONMENT}
-            environment["env_vars"] = variables
-        environment = {key: value for key, value in environment.items() if value is not None}
+            variables |= _variables({**os.environ, **variables})
+        environment = {**verls, **users, "env_vars": variables}
         arguments: dict[str, Any] = {
             "namespace": f"agl-verl-{uuid4().hex[:8]}",
             "log_to_driver": False,
-            "runtime_env": environment,
+            "runtime_env": {key: each for key, each in environment.items() if each is not None},
         }
         if self._address:
             return {"address": self._address, **arguments, **given}
         local: dict[str, Any] = {"address": "local", "include_dashboard": False}
         if self._device == "cpu":
-            local |= {"num_cpus": _CPUS_PER_WORKER * devices, "num_gpus": devices}
+            devices = int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
+            local |= {"num_cpus": (_CPUS + 1) * devices, "num_gpus": devices}
         return {**local, **arguments, **given}
 
-    def _check(self, devices: int) -> None:
+    def _refused(self, error: Exception) -> str:
+        if self._address:
+            return (
+                f"Cannot join the Ray cluster {self._address!r}: {error}. Check "
+                f"engine.ray_address, or leave it and {_ADDRESS} out to start a cluster of the "
+                f"run's own"
+            )
+        return f"Cannot start Ray on this machine: {error}. Check verl.ray_kwargs.ray_init"
+
+    def _check(self, *, per_node: int, nodes: int) -> None:
         import ray  # noqa: PLC0415
 
-        there = ray.cluster_resources()
-        if there.get("GPU", 0) < devices:
-            how = (
-                f"start it with ray start --head --num-gpus={devices}, which are no real ones"
-                if self._device == "cpu"
-                else "lower verl.trainer.n_gpus_per_node or nnodes, or add nodes"
-            )
+        there = [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+        devices, needed = sum(node.get("GPU", 0) for node in there), per_node * nodes
+        if devices < needed:
             raise ConfigError(
-                f"The Ray cluster has {there.get('GPU', 0):g} devices, but the run needs "
-                f"{devices}: {how}"
+                f"The Ray cluster has {devices:g} devices, but the run needs {needed}: "
+                f"{self._more_devices(needed)}"
             )
+        fitting = sum(
+            int(min(node.get("GPU", 0) // per_node, node.get("CPU", 0) // (_CPUS * per_node)))
+            for node in there
+        )
+        if fitting < nodes:
+            told = ", ".join(f"{node.get('GPU', 0):g}/{node.get('CPU', 0):g}" for node in there)
+            raise ConfigError(
+                f"The Ray cluster has room for {fitting} of {nodes} times {per_node} devices on "
+                f"one node with {_CPUS} CPUs each; devices/CPUs of its nodes: {told}. Change "
+                f"verl.trainer.n_gpus_per_node and nnodes, or let Ray count more CPUs: ray start "
+                f"--num-cpus, or verl.ray_kwargs.ray_init.num_cpus where the run starts it"
+            )
+
+    def _more_devices(self, needed: int) -> str:
+        if self._device != "cpu":
+            return (
+                "lower verl.trainer.n_gpus_per_node or nnodes, add nodes, or set engine.device = "
+                "'cpu' to train on CPUs"
+            )
+        return (
+            f"leave out verl.ray_kwargs.ray_init.num_gpus, or start the cluster with ray start "
+            f"--head --num-gpus={needed}, which are no real ones"
+        )
+
+
+def _check_variables() -> None:
+    """Workers of a connection that somebody else opened must know the platform too."""
+    import ray  # noqa: PLC0415
+
+    variables: Mapping[str, str] = ray.get_runtime_context().runtime_env.get("env_vars") or {}
+    if any(variables.get(name) != value for name, value in _variables(variables).items()):
+        raise ConfigError(
+            "Ray is connected in this process already, without the environment that verl's "
+            "workers need on a CPU: call ray.shutdown() first, or ray.init(runtime_env="
+            "{'env_vars': dict(agl_verl.cpu.ENVIRONMENT)})"
+        )
