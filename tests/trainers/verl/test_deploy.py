@@ -48,6 +48,7 @@ RAYJOB = {
     "ttlSecondsAfterFinished",
 }
 RAYCLUSTER = {
+    "authOptions",
     "autoscalerOptions",
     "enableInTreeAutoscaling",
     "headGroupSpec",
