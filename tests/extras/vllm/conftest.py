@@ -57,9 +57,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(directory: Path) -> Iterator[VllmServer]:
     model = make_model(directory / "old", seed=0)
     found = VllmServer(model, directory / "vllm.log")
-    found.start()
-    FIGURES["ready_s"] = round(found.ready_s, 1)
     try:
+        found.start()
+        FIGURES["ready_s"] = round(found.ready_s, 1)
         yield found
     finally:
         found.stop()
