@@ -1,0 +1,66 @@
+"""The page about verl says what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from agl_verl import config_checks, estimators, loss
+from agl_verl._compat import SUPPORTED
+
+PAGE = (Path(__file__).parents[3] / "docs" / "verl.md").read_text(encoding="utf-8")
+
+
+def table(head):
+    """Every name in the first column of a table, and what stands beside it."""
+    lines = PAGE[PAGE.index(f"| {head} |") :].split("\n\n")[0].splitlines()[2:]
+    found = [re.fullmatch(r"\| (.+?) \| (.*) \|", line) for line in lines]
+    assert all(found), lines
+    return {name: each[2] for each in found for name in re.findall(r"`([^`]+)`", each[1])}
+
+
+def names(text):
+    return re.findall(r"`([^`]+)`", text)
+
+
+@pytest.mark.parametrize("refused", [config_checks._OURS, config_checks._FIXED])
+def test_every_option_that_is_refused_is_listed_with_what_to_use(refused):
+    listed = table("Refused under `[verl]`")
+    for path, said in refused.items():
+        if path == "trainer.device":
+            assert "`engine.device`" in PAGE
+            continue
+        beside = listed[path.partition(".")[2]]
+        if refused is config_checks._OURS:
+            assert set(said.split(" and ")) <= set(names(beside)), path
+        else:
+            assert beside.startswith("nothing:"), path
+
+
+def test_every_section_that_is_refused_is_listed():
+    first = PAGE[PAGE.index("| Refused under") :].split("\n\n")[0]
+    assert set(re.findall(r"\*\*`(\w+)`\*\*", first)) >= set(config_checks._ELSEWHERE)
+
+
+def test_every_estimator_is_listed_as_usable_or_refused():
+    listed = table("`estimator`")
+    refused = {name for name, beside in listed.items() if beside.startswith("refused:")}
+    assert set(listed) == set(estimators.USABLE) | set(estimators._UNUSABLE)
+    assert refused == set(estimators._UNUSABLE)
+
+
+def test_every_policy_loss_is_listed_with_the_options_that_it_reads():
+    listed = table("`policy_loss`")
+    assert set(listed) == set(loss._READ) | set(loss._UNUSABLE)
+    for name, options in loss._READ.items():
+        assert set(names(listed[name])) - {"seq-mean-token-mean"} == set(options), name
+    for name in loss._UNUSABLE:
+        assert listed[name].startswith("refused:")
+
+
+def test_the_versions_of_verl_are_those_that_are_supported():
+    assert "verl 0.9.1 or later, before 0.10" in PAGE
+    assert "0.9.1" in SUPPORTED
+    assert "0.9.0" not in SUPPORTED
+    assert "0.10" not in SUPPORTED
