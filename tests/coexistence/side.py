@@ -1,6 +1,7 @@
 """A framework's program, watched by agl and by a tool of the user's.
 
-``python -m tests.coexistence.side FRAMEWORK [TOOL [ORDER]]``, from the root of the repository. The tools are installed in a process once and for good, so each combination has a child of its own.
+``python -m tests.coexistence.side FRAMEWORK [TOOL [ORDER]]``, from the root of the repository. A
+tool is installed in a process once and for good, so each combination has a child of its own.
 """
 
 from __future__ import annotations
@@ -62,12 +63,11 @@ class Wire:
         return [ids for path, ids in calls if path.endswith("/chat/completions")]
 
     def _watch(self, transport: Any, name: str) -> None:
-        original, calls = getattr(transport, name), self
+        original = getattr(transport, name)
 
-        def handle(self: Any, request: Any) -> Any:
-            ids = request.headers.get_list("x-agl-call")
-            calls.calls.append((request.url.path, ids))
-            return original(self, request)
+        def handle(sender: Any, request: Any) -> Any:
+            self.calls.append((request.url.path, request.headers.get_list("x-agl-call")))
+            return original(sender, request)
 
         setattr(transport, name, handle)
 
@@ -89,13 +89,14 @@ class Side:
 
     async def theirs_first(self) -> None:
         self._install()
-        await self._alone()
+        alone = await self._alone()
         before = self._suite.framework_state()
         attachment = self._attach()
         both = await self._both()
         attachment.detach()
         assert self._suite.framework_state() == before, "detaching left something"
-        self._compare(both, await self._alone())
+        self._compare(both, alone)
+        self._compare(await self._alone(), alone)
 
     async def ours_first(self) -> None:
         attachment = self._attach()
@@ -159,11 +160,11 @@ class Side:
         self._tool.flush()
         return self._endpoint.take()
 
-    def _compare(self, both: dict[str, list[Seen]], alone: dict[str, list[Seen]]) -> None:
+    def _compare(self, found: dict[str, list[Seen]], alone: dict[str, list[Seen]]) -> None:
         """The user's tool records the same with agl and without it."""
         for form in self._forms:
-            with_agl, without = _shape(both[form]), _shape(alone[form])
-            assert with_agl == without, (form, with_agl - without, without - with_agl)
+            now, without = _shape(found[form]), _shape(alone[form])
+            assert now == without, (form, now - without, without - now)
             calls = sum(often for span, often in without.items() if MODEL_CALLS & {*span[:2]})
             # AgentOps has each twice where it watches framework and client.
             assert calls in (3, 6) or self._pair in WITHOUT_MODEL_CALLS, (form, without)
