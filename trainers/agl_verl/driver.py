@@ -5,11 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from agl_core.errors import AglError, TrainingError
+from agl_core.errors import AglError, EngineError, TrainingError
 
 T = TypeVar("T")
+
+_MEMORY: Final = (
+    "If there was too little memory, lower actor.ppo_max_token_len_per_gpu or "
+    "rollout.gpu_memory_utilization under [verl.actor_rollout_ref]; train.resume = true goes on "
+    "from the checkpoint"
+)
+_REFUSALS: Final = (
+    ArithmeticError,
+    AssertionError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What verl raises in this process where it cannot go on."""
 
 
 class Driver:
@@ -17,50 +32,69 @@ class Driver:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="agl-verl")
+        self._closed = False
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of `work`.
 
         Raises:
-            AglError: what a worker raised of ours, as it was.
-            TrainingError: a worker raised something else or died.
+            AglError: what `work` or a worker raised of ours, as it was.
+            TrainingError: verl failed otherwise, or a worker died.
+            EngineError: `close` was called before.
         """
+        if self._closed:
+            raise EngineError("Engine 'verl' was stopped: start another")
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: _told(work))
 
     def close(self) -> None:
         """Finish what has begun and take nothing more."""
+        self._closed = True
         self._pool.shutdown(wait=True)
 
 
 def _told(work: Callable[[], T]) -> T:
-    from ray.exceptions import RayActorError, RayError  # noqa: PLC0415
+    from ray.exceptions import RayError  # noqa: PLC0415
 
     try:
         return work()
-    except RayActorError as error:
-        raise TrainingError(
-            f"A process of verl died: {_last_line(error)}. If the system ended it for want of "
-            f"memory, lower actor.ppo_max_token_len_per_gpu or rollout.gpu_memory_utilization "
-            f"under [verl.actor_rollout_ref]; train.resume = true goes on from the checkpoint"
-        ) from error
     except RayError as error:
         cause = _cause(error)
         if isinstance(cause, AglError):
             raise cause from error
-        if isinstance(cause, OSError):
-            raise TrainingError(f"A process of verl failed: {cause}") from error
-        raise TrainingError(f"A process of verl failed: {_last_line(error)}") from error
+        raise TrainingError(_text(cause)) from error
+    except OSError as error:
+        raise TrainingError(f"verl failed: {error}") from error
+    except _REFUSALS as error:
+        raise TrainingError(f"verl failed: {type(error).__name__}: {error}") from error
 
 
-def _cause(error: Any) -> BaseException | None:
-    """What the worker raised."""
-    seen: Any = error
-    while seen is not None and not isinstance(seen, (AglError, OSError)):
-        seen = getattr(seen, "cause", None)
-    return seen
+def _cause(error: Any) -> BaseException:
+    """What was raised first, in whichever process.
+
+    Ray wraps it once per process that it passes, in classes that are of its own class as well.
+    """
+    while isinstance(inner := getattr(error, "cause", None), BaseException):
+        error = inner
+    return error
+
+
+def _text(cause: BaseException) -> str:
+    from ray.exceptions import OutOfMemoryError, RayActorError, RayError  # noqa: PLC0415
+
+    told = f"{type(cause).__name__}: {cause}"
+    if isinstance(cause, OSError):
+        told = str(cause)
+    elif isinstance(cause, RayError):
+        told = _last_line(cause)
+    if isinstance(cause, RayActorError) and not cause.actor_init_failed:
+        return f"A process of verl died: {told}. {_MEMORY}"
+    if isinstance(cause, OutOfMemoryError) or type(cause).__name__ == "OutOfMemoryError":
+        return f"A process of verl ran out of memory: {told}. {_MEMORY}"
+    return f"A process of verl failed: {told}"
 
 
 def _last_line(error: BaseException) -> str:
+    """Where Ray's texts, tracebacks and all, come to the point."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
