@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from zlib import crc32
 
-from agl_core.errors import EngineError
+from agl_core.errors import AglError, EngineError
 from agl_core.interfaces import BackendReply, Counted
 from agl_core.serving.backend_http import HttpBackend
 
@@ -16,8 +16,12 @@ _SLACK: Final = 8
 """Calls that a replica may have more under way than the idlest before others are moved there."""
 
 Revive = Callable[[int], Awaitable[str | None]]
-"""Replaces a replica by its index if it is dead, and gives its address; None where it lives.
-Raises EngineError where it is dead and cannot be replaced."""
+"""Replaces a replica by its index if it is dead, and gives its address, be it new or not; None where
+it lives and was never replaced. Raises AglError where it is dead and cannot be replaced."""
+
+
+def _url(address: str) -> str:
+    return f"http://{address}/v1"
 
 
 class Fleet:
@@ -25,7 +29,7 @@ class Fleet:
 
     def __init__(self, addresses: Sequence[str], model: str, revive: Revive) -> None:
         self._model = model
-        self._backends = [HttpBackend(f"http://{each}/v1", model=model) for each in addresses]
+        self._backends = [HttpBackend(_url(each), model=model) for each in addresses]
         self._under_way = [0] * len(addresses)
         self._revive = revive
 
@@ -38,14 +42,12 @@ class Fleet:
             EngineError: no answer could be had.
         """
         index = self._choose(body)
+        asked = self._backends[index]
         try:
             return await self._send(index, body, headers, timeout_s)
         except EngineError as error:
-            address = await self._replaced(index, error)
-            if address is None:
+            if not await self._renewed(index, asked, error):
                 raise
-            await self._backends[index].close()
-            self._backends[index] = HttpBackend(f"http://{address}/v1", model=self._model)
             return await self._send(index, body, headers, timeout_s)
 
     async def count_tokens(self, body: bytes) -> Counted | None:
@@ -75,11 +77,20 @@ class Fleet:
             raise
         return _Counted(reply, self._under_way, index)
 
-    async def _replaced(self, index: int, error: EngineError) -> str | None:
+    async def _renewed(self, index: int, asked: HttpBackend, error: EngineError) -> bool:
+        """Whether another replica has taken the place of the one that was asked."""
         try:
-            return await self._revive(index)
-        except EngineError as failure:
+            address = await self._revive(index)
+        except AglError as failure:
             raise EngineError(f"Replica {index} of model {self._model!r}: {failure}") from error
+        url = None if address is None else _url(address)
+        if url is None or url == asked.base_url:
+            return False
+        old = self._backends[index]
+        if url != old.base_url:
+            self._backends[index] = HttpBackend(url, model=self._model)
+            await old.close()
+        return True
 
     def _choose(self, body: bytes) -> int:
         idlest = min(range(len(self._backends)), key=self._under_way.__getitem__)
