@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping, MutableMapping
@@ -50,6 +51,7 @@ def use_platform(device: str) -> None:
             f"verl was imported for another device than {device!r} in this process: import it "
             f"after the engine is made, or start another process"
         )
+    os.environ.setdefault("VERL_LOGGING_LEVEL", "ERROR")
     if device == "cpu":
         os.environ.update(_variables(os.environ))
     elif cpu:
@@ -125,6 +127,7 @@ class Cluster:
         arguments: dict[str, Any] = {
             "namespace": f"agl-verl-{uuid4().hex[:8]}",
             "log_to_driver": False,
+            "logging_level": logging.ERROR,  # what matters is raised
             "runtime_env": {key: each for key, each in environment.items() if each is not None},
         }
         if self._address:
