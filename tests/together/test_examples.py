@@ -24,8 +24,8 @@ FRAMEWORKS = {
     "08_agent_framework": "agent_framework",
 }
 """What each example is written in."""
-NO_FRAMEWORK = {"09_any_language"}
-"""`tests/e2e` runs it."""
+NO_FRAMEWORK = {"03_verl_cpu", "09_any_language"}
+"""`tests/trainers/verl` and `tests/e2e` run them."""
 
 
 def chosen() -> list[str]:
