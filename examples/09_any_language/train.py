@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from dataclasses import asdict
 from pathlib import Path
 
 from agl_demo import world
+from agl_demo.training import rows
 
 import agl_core as agl
 from agl_core.tracing import child_environment
@@ -49,16 +49,9 @@ def _run(line: list[str], environment: dict[str, str], given: str = "") -> str:
 
 
 def train_tasks() -> list[agl.Task]:
-    return _tasks("train", 200)
+    return rows("train", 200, seed=1)
 
 
 def held_out_tasks() -> list[agl.Task]:
     """Questions about items that training never mentions."""
-    return _tasks("held_out", 40)
-
-
-def _tasks(split: world.Split, count: int) -> list[agl.Task]:
-    return [
-        agl.Task(id=f"{split}-{index}", input=asdict(task))
-        for index, task in enumerate(world.tasks(split, count, seed=1))
-    ]
+    return rows("held_out", 40, seed=1)

@@ -46,22 +46,23 @@ def graded_reward(task: Task, output: Any, attempt: AttemptRecord) -> float:
     return (sum(parts.values()) / len(parts) + all(parts.values())) / 2
 
 
-def train_tasks() -> list[Any]:
+def train_tasks() -> list[Task]:
     """Questions about items that the held-out tasks never mention."""
-    return _rows("train", TRAIN_TASKS, TRAIN_SEED)
+    return rows("train", TRAIN_TASKS, TRAIN_SEED)
 
 
-def held_out_tasks() -> list[Any]:
+def held_out_tasks() -> list[Task]:
     """Questions that training never sees."""
-    return _rows("held_out", HELD_OUT_TASKS, HELD_OUT_SEED)
+    return rows("held_out", HELD_OUT_TASKS, HELD_OUT_SEED)
 
 
-def few_held_out_tasks() -> list[Any]:
+def few_held_out_tasks() -> list[Task]:
     """The first of them, for a model that takes its time."""
-    return _rows("held_out", FEW_HELD_OUT_TASKS, HELD_OUT_SEED)
+    return rows("held_out", FEW_HELD_OUT_TASKS, HELD_OUT_SEED)
 
 
-def _rows(split: world.Split, count: int, seed: int) -> list[Any]:
+def rows(split: world.Split, count: int, seed: int) -> list[Task]:
+    """Tasks of agl-core with the questions of one split."""
     from agl_core import Task  # noqa: PLC0415
 
     return [
