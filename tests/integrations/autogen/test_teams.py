@@ -1,11 +1,20 @@
 """Teams: each agent speaks under its own name, the manager under a reserved one."""
 
+import json
+
 import pytest
 from autogen_agentchat.agents import MessageFilterAgent
 from autogen_agentchat.agents._message_filter_agent import MessageFilterConfig, PerSourceFilter
 from autogen_agentchat.base import TerminationCondition
 from autogen_agentchat.conditions import MaxMessageTermination, TextMentionTermination
-from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat, Swarm
+from autogen_agentchat.teams import (
+    DiGraphBuilder,
+    GraphFlow,
+    MagenticOneGroupChat,
+    RoundRobinGroupChat,
+    SelectorGroupChat,
+    Swarm,
+)
 
 from agl_core import semconv
 from agl_core.testing._captured import check_identity, check_tokens, triplets
@@ -13,7 +22,10 @@ from agl_core.testing.fake_openai import FakeReply
 from agl_core.testing.scenario import ANSWER, PLANNER, WRITER
 from agl_core.types import SpanKind
 
+from .conftest import SYSTEM
+
 SELECTOR = "@selector"
+MANAGER = "@manager"
 NAMED = {"chooser": SELECTOR}
 
 
@@ -224,3 +236,105 @@ async def test_a_runtime_started_in_the_rollout_serves_a_team(bench, agent):
 
     played = await bench.one(program)
     assert speakers(played, bench) == [PLANNER, WRITER]
+
+
+def ledger(next_speaker, *, satisfied):
+    """What Magentic-One's orchestrator asks its model for after each turn."""
+    answers = {
+        "is_request_satisfied": satisfied,
+        "is_in_loop": False,
+        "is_progress_being_made": True,
+        "next_speaker": next_speaker,
+        "instruction_or_question": "What does it cost?",
+    }
+    return json.dumps({name: {"reason": "", "answer": given} for name, given in answers.items()})
+
+
+def orchestrating(body):
+    texts = [str(message["content"]) for message in body["messages"]]
+    if "is_request_satisfied" in texts[-1]:
+        answered = any(ANSWER in text for text in texts[:-1])
+        return FakeReply(text=ledger(WRITER, satisfied=answered))
+    return FakeReply(text=ANSWER if texts[0] == SYSTEM else "Ask the writer.")
+
+
+async def test_magentic_ones_orchestrator_is_the_frameworks_own_and_never_trained(
+    bench, agent, client, tree
+):
+    bench.fake.script = orchestrating
+
+    async def program(job):
+        # With structured output, AutoGen has the answer parsed in a form that pydantic warns of.
+        model = client(job, "orchestrator", knows={"structured_output": False})
+        team = MagenticOneGroupChat([agent(job, PLANNER), agent(job, WRITER)], model)
+        return (await team.run(task=job.question)).messages[-1].content
+
+    played = await bench.one(program)
+    # Facts, plan and ledger; the turn; the ledger again and the final answer.
+    named = {"orchestrator": MANAGER}
+    assert speakers(played, bench, named) == [*[MANAGER] * 3, WRITER, *[MANAGER] * 2]
+    assert tree(played.spans) == [
+        "operation MagenticOneGroupChat",
+        ". agent @manager",
+        ". . llm chat",
+        ". . llm chat",
+        ". . llm chat",
+        ". agent writer",
+        ". . llm chat",
+        ". agent @manager",
+        ". . llm chat",
+        ". . llm chat",
+        "reward main",
+    ]
+    assert [call.trainable for call in played.calls] == [*[False] * 3, True, *[False] * 2]
+    assert {triplet.agent for triplet in triplets(played, "*")} == {WRITER}
+
+
+async def test_a_graph_lets_its_agents_speak_in_the_order_of_its_edges(bench, agent, tree):
+    async def program(job):
+        planner, writer, critic = (agent(job, name) for name in (PLANNER, WRITER, "critic"))
+        graph = DiGraphBuilder()
+        for each in (planner, writer, critic):
+            graph.add_node(each)
+        graph.add_edge(planner, writer).add_edge(writer, critic)
+        team = GraphFlow(graph.get_participants(), graph.build())
+        return (await team.run(task=job.question)).messages[-1].content
+
+    played = await bench.one(program)
+    assert speakers(played, bench) == [PLANNER, WRITER, "critic"]
+    assert tree(played.spans) == [
+        "operation GraphFlow",
+        ". agent planner",
+        ". . llm chat",
+        ". agent writer",
+        ". . llm chat",
+        ". agent critic",
+        ". . llm chat",
+        "reward main",
+    ]
+    assert {triplet.agent for triplet in triplets(played, "*")} == {PLANNER, WRITER, "critic"}
+
+
+async def test_agents_that_a_graph_runs_at_once_do_not_mix(bench, agent):
+    async def program(job):
+        planner, writer, critic = (agent(job, name) for name in (PLANNER, WRITER, "critic"))
+        graph = DiGraphBuilder()
+        for each in (planner, writer, critic):
+            graph.add_node(each)
+        graph.add_edge(planner, writer).add_edge(planner, critic)
+        team = GraphFlow(graph.get_participants(), graph.build())
+        return str((await team.run(task=job.question)).stop_reason)
+
+    played = await bench.one(program)
+    first, *others = speakers(played, bench)
+    assert (first, sorted(others)) == (PLANNER, ["critic", WRITER])
+    by_id = {span.id: span for span in played.spans}
+    turns_of = {
+        span.agent: by_id[span.parent_id]
+        for span in played.spans
+        if span.kind is SpanKind.LLM and span.call is None
+    }
+    assert {name: turn.name for name, turn in turns_of.items()} == {
+        name: name for name in (PLANNER, WRITER, "critic")
+    }
+    assert len({turn.parent_id for turn in turns_of.values()}) == 1
