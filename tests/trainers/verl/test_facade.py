@@ -44,6 +44,7 @@ def settings(tmp_path, **more):
     }
 
 
+@pytest.mark.filterwarnings("ignore")  # verl's and Ray's, of their own imports
 def test_it_trains_with_the_engine_and_gives_the_report(tmp_path, engines):
     seen = []
 
