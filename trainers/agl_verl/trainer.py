@@ -32,6 +32,9 @@ class Trained:
     rows: dict[str, int] = field(default_factory=dict[str, int])
     lost: dict[str, int] = field(default_factory=dict[str, int])
     taken: list[Mapping[str, float]] = field(default_factory=list[Mapping[str, float]])
+    """Numbers of each optimizer step."""
+    skipped: int = 0
+    """Minibatches without a weighted token."""
 
     def add_rows(self, rows: Rows) -> None:
         for agent, count in rows.by_agent.items():
@@ -80,15 +83,21 @@ class PolicyTrainer:
                 rows = self._rows(batch, groups)
                 if epoch == 0:
                     trained.add_rows(rows)
-                if rows.rows:
+                if rows.weight > 0:
                     trained.taken.append(self._step(rows, trained))
-        if not trained.taken:
+                else:
+                    trained.skipped += 1
+        if not trained.rows:
             raise TrainingError(
                 f"Nothing of batch {batch.step} of policy {batch.policy!r} fits into a row of "
                 f"{self._limit()} tokens: raise verl.actor_rollout_ref.actor."
                 f"ppo_max_token_len_per_gpu, or give the agents a PromptBudget"
             )
-        trained.metrics = _means(trained.taken)
+        trained.metrics = {
+            **_means(trained.taken),
+            "optimizer_steps": float(len(trained.taken)),
+            "skipped_minibatches": float(trained.skipped),
+        }
         return trained
 
     def save(self, directory: Path, *, version: int, resumable: bool) -> None:
