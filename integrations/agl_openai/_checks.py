@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
+from agl_core.plugins.findings import CLOSED_LOOP, failures_saying
 from agl_core.types import Finding, ModelCall
 
 _UNSERVED: Final = "unsupported_parameter: "
 """How the record of a refused Responses request begins."""
-_CLOSED_LOOP: Final = "Event loop is closed"
 _UNMARKED: Final = "Aiohttp_openaiException"
 """What LiteLLM calls failures of its provider that sends by aiohttp itself."""
 _CONNECTION: Final = ("openai.APIConnectionError", "openai.NotFoundError")
@@ -89,31 +89,23 @@ def _elsewhere(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
 
 def _unmarked(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
     """LiteLLM hides the gateway's own words, which say what is wrong."""
-    failures = [record.attempt.failure for record in records]
-    unmarked = sum(_UNMARKED in failure.message for failure in failures if failure is not None)
-    if unmarked:
-        yield Finding(
-            check="openai.litellm",
-            severity="error",
-            measured=f"{unmarked} of {len(records)} attempts failed in LiteLLM's provider "
-            f"aiohttp_openai, which sends by aiohttp itself: the gateway refuses its requests, as "
-            f"nothing in them says whose they are.",
-            fix="Write openai/<model> instead of aiohttp_openai/<model>: it is as fast, as LiteLLM "
-            "sends by httpx over aiohttp.",
-            figures={"attempts": unmarked},
-        )
+    return failures_saying(
+        _UNMARKED,
+        records,
+        check="openai.litellm",
+        cause="LiteLLM's provider aiohttp_openai sends by aiohttp itself: the gateway refuses its "
+        "requests, as nothing in them says whose they are",
+        fix="Write openai/<model> instead of aiohttp_openai/<model>: it is as fast, as LiteLLM "
+        "sends by httpx over aiohttp.",
+    )
 
 
 def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
-    failures = [record.attempt.failure for record in records]
-    closed = sum(_CLOSED_LOOP in failure.message for failure in failures if failure is not None)
-    if closed:
-        yield Finding(
-            check="openai.loop",
-            severity="error",
-            measured=f"{closed} of {len(records)} attempts failed because the client's event loop "
-            f"is closed.",
-            fix="An AsyncOpenAI belongs to the loop that used it first: make the agent function "
-            "async instead of calling asyncio.run in it, or make a client per call of it.",
-            figures={"attempts": closed},
-        )
+    return failures_saying(
+        CLOSED_LOOP,
+        records,
+        check="openai.loop",
+        cause="the client's event loop is closed",
+        fix="An AsyncOpenAI belongs to the loop that used it first: make the agent function "
+        "async instead of calling asyncio.run in it, or make a client per call of it.",
+    )

@@ -1,7 +1,5 @@
 """What the doctor is told of the plain client's pitfalls."""
 
-import asyncio
-
 import openai
 import pytest
 from agl_openai._checks import pitfalls
@@ -130,10 +128,3 @@ def test_the_real_client_calls_its_connection_error_so():
     failure = failed("Connection error.", f"{kind.__module__}.{kind.__qualname__}", called=False)
     assert isinstance(failure, AttemptRecord)
     assert found(failure)["openai.address"].severity == "error"
-
-
-def test_a_client_on_a_closed_loop_words_it_so():
-    loop = asyncio.new_event_loop()
-    loop.close()
-    with pytest.raises(RuntimeError, match="Event loop is closed"):
-        loop.call_soon(print)
