@@ -44,9 +44,19 @@ class AgentSelector:
         for pattern in self.patterns:
             if any(agent_matches(pattern, name) for name in names):
                 continue
-            nearest = difflib.get_close_matches(pattern, names, n=1)
-            hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-            raise ConfigError(f"Agent {pattern!r} was not seen; seen were {names}{hint}")
+            raise ConfigError(f"Agent {pattern!r} was not seen{_instead(pattern, names)}")
+
+
+def _instead(pattern: str, names: Sequence[str]) -> str:
+    """What was seen and what to do."""
+    if not names:
+        return (
+            ", nor was any other: no call reached the gateway. Let the agents' clients use "
+            "agl.current().llm"
+        )
+    nearest = difflib.get_close_matches(pattern, names, n=1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    return f"; seen were {names}{hint}"
 
 
 def serving_policy(agent: str, policies: Sequence[Policy]) -> Policy | None:

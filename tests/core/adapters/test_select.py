@@ -35,6 +35,11 @@ def test_a_pattern_that_matches_nobody_lists_who_was_seen():
         selector.check({"writer", "planner", "@summarizer"})
 
 
+def test_where_nobody_was_seen_the_message_says_what_clients_must_use():
+    with pytest.raises(ConfigError, match=r"'writer' was not seen.*agl\.current\(\)\.llm"):
+        AgentSelector(["writer"]).check({"@reward"})
+
+
 def test_every_pattern_that_matches_passes():
     AgentSelector(["w*", "planner"]).check({"writer", "planner"})
 
