@@ -45,8 +45,8 @@ def test_a_name_is_imported_when_it_is_asked_for(package):
 
 
 def test_what_is_not_offered_is_no_attribute(package):
-    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'Plian'"):
-        offered("Plian", package, PLACES, ABSENT)
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'Plane'"):
+        offered("Plane", package, PLACES, ABSENT)
     with pytest.raises(AttributeError, match="Typo"):
         offered("Typo", package, PLACES, ABSENT)
 
