@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final, cast
 
+from agl_core.errors import ConfigError
+
 _NAMED: Final = ("engine", "algorithm", "store")
 """Sections that name a plugin and may be written as its name alone."""
 
@@ -15,14 +17,34 @@ def in_full(given: Mapping[str, Any], *, fields: Collection[str]) -> dict[str, A
     ``algorithm = "rloo"`` stands for a section with that name and no other key. A table of the top
     level that is called like the engine or the algorithm stands for the engine's option of that
     name: ``[NAME]`` for ``[engine.NAME]``, the settings of the program beneath the engine.
+
+    Raises:
+        ConfigError: both tables are there and disagree.
     """
     data = with_sections(given)
     named = [_name(data.get(key)) for key in ("engine", "algorithm")]
     for name in {name for name in named if name is not None and name in data} - {*fields}:
         engine = data.get("engine", {})
         if isinstance(data[name], Mapping) and isinstance(engine, Mapping):
-            data["engine"] = {**cast("Mapping[str, Any]", engine), name: data.pop(name)}
+            section = dict(cast("Mapping[str, Any]", engine))
+            section[name] = _joined(section.get(name, {}), data.pop(name), name)
+            data["engine"] = section
     return data
+
+
+def _joined(inner: Any, outer: Any, path: str) -> Any:
+    """What ``[engine.NAME]`` and ``[NAME]`` say together."""
+    if isinstance(inner, Mapping) and isinstance(outer, Mapping):
+        joined = dict(cast("Mapping[str, Any]", inner))
+        for key, value in cast("Mapping[str, Any]", outer).items():
+            joined[key] = _joined(joined[key], value, f"{path}.{key}") if key in joined else value
+        return joined
+    if inner != outer:
+        raise ConfigError(
+            f"Configuration: {path} = {outer!r}, but engine.{path} = {inner!r}, which is another "
+            f"name of it: set one of them"
+        )
+    return outer
 
 
 def with_sections(given: Mapping[str, Any]) -> dict[str, Any]:
