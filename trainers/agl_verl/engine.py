@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from agl_core.errors import ConfigError, EngineError
 from agl_core.interfaces import AlgorithmSetup
@@ -20,6 +20,8 @@ from agl_verl.loss import PolicyLoss
 from agl_verl.options import VerlOptions
 from agl_verl.rollout import Replicas
 from agl_verl.trainer import PolicyTrainer
+
+_WEIGHTS: Final = ("*.safetensors", "*.bin")
 
 
 class VerlEngine:
@@ -162,8 +164,6 @@ class VerlEngine:
 
     def _start(self, policies: Sequence[Policy], trained: Policy | None) -> None:
         setup, loss = self._setup, self._loss
-        for model in {policy.model for policy in policies}:
-            _check_model(model)
         config = make_config(
             self._options.verl,
             device=self._device,
@@ -171,6 +171,9 @@ class VerlEngine:
             setup=setup if trained else None,
             actor=loss.actor if loss is not None else {},
         )
+        trust = bool(config.actor_rollout_ref.model.trust_remote_code)
+        for model in {policy.model for policy in policies}:
+            _check_model(model, trust_remote_code=trust)
         self._cluster.connect(config)
         pool = Replicas.pool(config)
         if trained is not None and setup is not None and loss is not None:
@@ -227,19 +230,25 @@ def _check_one(trained: Sequence[Policy]) -> None:
         )
 
 
-def _check_model(model: str) -> None:
-    """Look at the tokenizer before any process is started for the model."""
-    from transformers import AutoTokenizer  # noqa: PLC0415
+def _check_model(model: str, *, trust_remote_code: bool) -> None:
+    """Look at the model's files before any process is started for it."""
+    from transformers import AutoConfig, AutoTokenizer  # noqa: PLC0415
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
+        AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"Cannot load the tokenizer of model {model!r}: {error}") from error
+        raise ConfigError(f"Cannot load model {model!r}: {error}") from error
+    if not tokenizer.encode("a", add_special_tokens=False):
+        # Without its file transformers makes one that knows no words.
+        raise ConfigError(f"Cannot load model {model!r}: its tokenizer knows no text")
     if not getattr(tokenizer, "chat_template", None):
         raise ConfigError(
             f"Model {model!r} has no chat template: use an instruction-tuned model, or put a "
             f"chat_template.jinja beside its tokenizer"
         )
+    if Path(model).is_dir() and not any(any(Path(model).glob(each)) for each in _WEIGHTS):
+        raise ConfigError(f"Cannot load model {model!r}: it holds no {' or '.join(_WEIGHTS)}")
 
 
 def _files_digest(model: str) -> str:

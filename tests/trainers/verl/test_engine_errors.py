@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from agl_verl.cpu.server import CpuServer
 from agl_verl.engine import VerlEngine
 from agl_verl.options import VerlOptions
 
@@ -84,6 +85,14 @@ async def test_a_directory_without_a_model_is_named(tmp_path):
     assert str(tmp_path) in str(error)
 
 
+@pytest.mark.parametrize("lacking", ["config.json", "tokenizer.json", "model.safetensors"])
+async def test_a_directory_that_lacks_a_file_of_the_model_is_named(copied, lacking):
+    (copied / lacking).unlink()
+    error = await refused(engine(), policy(model=copied))
+    assert isinstance(error, ConfigError)
+    assert f"Cannot load model '{copied}'" in str(error)
+
+
 async def test_a_wrong_path_of_a_frozen_policy_is_named_too(tmp_path):
     error = await refused(engine(), policy(), policy("q", model=tmp_path / "x", trainable=False))
     assert isinstance(error, ConfigError)
@@ -103,6 +112,11 @@ async def test_a_wrong_option_of_verls_is_named():
     error = await refused(engine(verl=given), policy())
     assert isinstance(error, ConfigError)
     assert "did you mean 'ppo_max_token_len_per_gpu'" in str(error)
+
+
+async def test_a_wrong_option_of_the_cpus_server_is_named():
+    with pytest.raises(ConfigError, match=r"engine_kwargs\.agl_cpu.*max_batchs"):
+        await CpuServer(str(MODEL), {"device": "cpu", "max_batchs": 3}).start()
 
 
 async def test_an_engine_that_did_not_start_can_be_stopped_and_has_no_policy():

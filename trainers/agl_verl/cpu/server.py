@@ -12,11 +12,13 @@ from typing import Any
 from aiohttp import web
 
 from agl_core.builtin import load_plugins
+from agl_core.config.validation import validate
 from agl_core.errors import ConfigError, EngineError
 from agl_core.interfaces import CountingBackend, Engine
 from agl_core.types import Policy
 
 _POLICY = "served"
+_OPTIONS = "verl.actor_rollout_ref.rollout.engine_kwargs.agl_cpu"
 _TIMEOUT_S = 3600.0
 WEIGHTS = "model.safetensors"
 """File that new weights come in."""
@@ -44,7 +46,8 @@ class CpuServer:
         model = registry.options_model("torch")
         if model is None:
             raise ConfigError("Engine 'torch' has no options: agl-core[torch] is damaged")
-        engine: Engine = registry.create("torch", model.model_validate(self._options), None)
+        options = validate(model, self._options, where=_OPTIONS)
+        engine: Engine = registry.create("torch", options, None)
         await engine.start([Policy(name=_POLICY, model=self._model, trainable=True)])
         self._engine = engine
         await engine.save(_POLICY, str(self._directory), resumable=False)
