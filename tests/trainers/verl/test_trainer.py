@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from types import SimpleNamespace
 
 import pytest
 from agl_verl.loss import PolicyLoss, PolicyLossOptions
 from agl_verl.options import VerlOptions
 from agl_verl.trainer import PolicyTrainer
+from omegaconf import OmegaConf
 
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.interfaces import AlgorithmSetup
@@ -36,11 +36,10 @@ class Workers:
 
 def trainer(*, ranks=1, limit=100, options=None, **setup):
     workers = Workers(ranks)
-    actor = SimpleNamespace(ppo_max_token_len_per_gpu=limit)
-    root = SimpleNamespace(actor=actor, model=SimpleNamespace(lora_rank=0))
+    root = {"actor": {"ppo_max_token_len_per_gpu": limit}, "model": {"lora_rank": 0}}
     loss = PolicyLoss(PolicyLossOptions())
     made = AlgorithmSetup(name="grpo", loss_factory=lambda: loss, **setup)
-    config = SimpleNamespace(actor_rollout_ref=root)
+    config = OmegaConf.create({"actor_rollout_ref": root})
     return PolicyTrainer(workers, config, made, options or VerlOptions(), loss), workers
 
 
