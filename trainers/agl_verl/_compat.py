@@ -38,6 +38,7 @@ _PLACES: Final[Mapping[str, str]] = MappingProxyType(
         "reduce_metrics": "verl.utils.metric",
         "register": "verl.single_controller.base.decorator",
         "response_from_nested": "verl.workers.utils.padding",
+        "split_resource_pool": "verl.single_controller.ray.base",
         "rollout_classes": "verl.workers.rollout.base:_ROLLOUT_REGISTRY",
     }
 )

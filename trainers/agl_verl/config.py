@@ -27,12 +27,16 @@ _CPU: Final[Mapping[str, Any]] = MappingProxyType(
             "ppo_max_token_len_per_gpu": 4096,
             "fsdp_config": _CPU_FSDP,
         },
-        "ref": {"fsdp_config": _CPU_FSDP},
+        # Weights that only compute lie in pinned memory with verl, of which a CPU has none. The
+        # optimizer that others need is never asked for a step.
+        "ref": {
+            "fsdp_config": {**_CPU_FSDP, "forward_only": False},
+            "optim": "${actor_rollout_ref.actor.optim}",
+        },
         "model": {
             "use_remove_padding": False,
             "enable_gradient_checkpointing": False,
             "override_config": {"attn_implementation": "sdpa"},
-            "lora": {"merge": True},
         },
         "rollout": {"name": ROLLOUT, "free_cache_engine": False, "dtype": "float32"},
     }
@@ -69,7 +73,7 @@ def make_config(
     check_given(given, config)
     ours = {
         ROOT: {
-            "model": {"path": model},
+            "model": {"path": model, "lora": {"merge": True}},
             "actor": {"use_dynamic_bsz": True, "checkpoint": {"save_contents": _CONTENTS}, **actor},
             "rollout": {"load_format": "auto", "tensor_model_parallel_size": 1},
         },
@@ -101,3 +105,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in cast("Mapping[str, Any]", value).items()}
     return value
+
+
+def has_adapter(model: Any) -> bool:
+    """Whether verl trains a low-rank adapter, which it takes under two names."""
+    return int(model.get("lora", {}).get("rank", 0) or 0) > 0 or int(model.lora_rank or 0) > 0

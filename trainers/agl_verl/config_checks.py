@@ -47,6 +47,7 @@ _WHOLE: Final = "a checkpoint holds all that serving and a resumption need"
 _FILLED: Final = (
     "micro-batches are filled up to actor.ppo_max_token_len_per_gpu, whatever their rows"
 )
+_SAMPLE: Final = "agents sample for themselves"
 _FIXED: Final[Mapping[str, str]] = MappingProxyType(
     {
         f"{ROOT}.actor.checkpoint.save_contents": _WHOLE,
@@ -54,6 +55,11 @@ _FIXED: Final[Mapping[str, str]] = MappingProxyType(
         f"{ROOT}.actor.use_dynamic_bsz": _FILLED,
         f"{ROOT}.ref.log_prob_use_dynamic_bsz": _FILLED,
         f"{ROOT}.rollout.log_prob_use_dynamic_bsz": _FILLED,
+        f"{ROOT}.actor.entropy_coeff": "no entropy is computed",
+        f"{ROOT}.model.lora.merge": "replicas always get an adapter merged into its weights",
+        f"{ROOT}.rollout.agent": _SAMPLE,
+        f"{ROOT}.rollout.multi_turn": _SAMPLE,
+        f"{ROOT}.rollout.val_kwargs": _SAMPLE,
         "trainer.device": "engine.device says it",
     }
 )

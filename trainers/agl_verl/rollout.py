@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from agl_core.errors import EngineError
 from agl_verl import _compat
+from agl_verl.config import has_adapter
 from agl_verl.cpu import ROLLOUT
 
 _PING_S: Final = 10.0
@@ -39,7 +40,7 @@ class Replicas:
 
         from agl_verl.worker import Actor  # noqa: PLC0415
 
-        adapters = int(config.actor_rollout_ref.model.lora_rank) > 0
+        adapters = has_adapter(config.actor_rollout_ref.model)
         made = _compat.RayClassWithInitArgs(
             cls=ray.remote(Actor),
             config=config.actor_rollout_ref,
@@ -68,7 +69,8 @@ class Replicas:
     def frozen(cls, config: Any, pool: Any, *, model: str, first: int) -> Replicas:
         """One replica of weights that never change, beside the trainer on its devices."""
         member = _replica(config, rank=first, model=model)
-        _await(member.init_colocated(pool))
+        places = _compat.split_resource_pool(pool, split_size=member.world_size)
+        _await(member.init_colocated(places[first % len(places)]))
         return cls(config, [member])
 
     @property

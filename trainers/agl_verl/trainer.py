@@ -14,6 +14,7 @@ from agl_core.interfaces import AlgorithmSetup
 from agl_core.training.minibatches import group_minibatches
 from agl_core.types import Batch
 from agl_verl import _compat
+from agl_verl.config import has_adapter
 from agl_verl.convert import Rows, rows_of, tensors_of
 from agl_verl.loss import PolicyLoss
 from agl_verl.options import VerlOptions
@@ -110,6 +111,8 @@ class PolicyTrainer:
         state.mkdir(parents=True, exist_ok=True)
         self._workers.save_checkpoint(local_path=str(state), global_step=version)
         exported = state / _EXPORTED
+        if has_adapter(self._config.model):
+            self._workers.write_merged(str(exported))
         if not any(exported.glob("*.safetensors")):
             raise TrainingError(f"verl wrote no weights to {exported}: is its disk full?")
         for file in exported.iterdir():
@@ -177,9 +180,9 @@ class PolicyTrainer:
     def _reference(self, tensors: Any) -> Any:
         """Log-probabilities under the weights that training began with."""
         asked = tensors.clone()
-        asked["compute_loss"] = False
-        if int(self._config.model.lora_rank) > 0:
-            asked["no_lora_adapter"] = True
+        asked.set_non_tensor("compute_loss", False)
+        if has_adapter(self._config.model):
+            asked.set_non_tensor("no_lora_adapter", True)
             answered = self._workers.compute_log_prob(asked)
         else:
             answered = self._workers.compute_ref_log_prob(asked)

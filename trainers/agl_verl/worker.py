@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from agl_verl import _compat
 
@@ -40,6 +41,19 @@ class Actor(_compat.ActorRolloutRefWorker):
         for name in sorted(digests):
             total.update(digests[name])
         return total.hexdigest()
+
+    @_compat.register(dispatch_mode=_compat.Dispatch.ONE_TO_ALL)
+    def write_merged(self, directory: str) -> None:
+        """Put weights with the adapter merged in the place of those that verl wrote.
+
+        verl writes an adapter's model under PEFT's names, which nothing else reads.
+        """
+        tensors, _ = self.actor.engine.get_per_tensor_param(base_sync_done=True)
+        merged = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors}
+        if int(os.environ.get("RANK", "0")) == 0:
+            for old in Path(directory).glob("model*.safetensors*"):
+                old.unlink()
+            save_file(merged, Path(directory) / "model.safetensors", metadata={"format": "pt"})
 
     @_compat.register(dispatch_mode=_compat.Dispatch.ONE_TO_ALL)
     def free_bytes(self, directory: str) -> int:

@@ -146,7 +146,7 @@ async def test_what_was_trained_is_served_and_the_frozen_policy_is_as_it_was(
 
     assert await engine.fingerprint(name) != before
     assert await engine.fingerprint(frozen) == untouched
-    assert "training_state" not in os.listdir(tmp_path)
+    assert not (tmp_path / "training_state").exists()
     await served_by(engine, name, str(tmp_path))
     await served_by(engine, frozen, MODEL)
 
