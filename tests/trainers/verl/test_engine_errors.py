@@ -16,7 +16,7 @@ from agl_core.config.loader import resolve
 from agl_core.errors import AglError, ConfigError, EngineError
 from agl_core.types import Policy
 from tests.trainers.verl import verl_parts  # noqa: F401 (verl imported without its warnings)
-from tests.trainers.verl.test_trainer import batch_of
+from tests.trainers.verl.test_trainer import batch_of, trainer
 
 ray = pytest.importorskip("ray")
 
@@ -137,6 +137,16 @@ async def test_what_is_not_trained_is_not_updated_or_saved(tmp_path):
         await made.update(batch)
     with pytest.raises(ConfigError, match="to serve only"):
         await made.save(batch.policy, str(tmp_path))
+
+
+async def test_a_frozen_policy_is_not_updated():
+    batch = batch_of([[1.0, 0.0]])
+    made = engine()
+    await refused(made, policy("other"), policy(batch.policy, trainable=False))
+    made._trainer, workers = trainer()  # as if Ray had been there
+    with pytest.raises(ConfigError, match=rf"is frozen: set trainable in policies\.{batch.policy}"):
+        await made.update(batch)
+    assert workers.updates == []
 
 
 def test_a_wrong_device_is_named():
