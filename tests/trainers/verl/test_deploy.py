@@ -219,7 +219,7 @@ def test_the_program_goes_along_as_it_is(rendered, folder):
         ("local = false", "local = true", "rollout.local is True, but has to be False"),
         ('"/agl_runs"', '"runs"', "directory is 'runs', but has to be '/agl_runs'"),
         ('name = "shop"', 'name = "The Shop"', "name = 'The Shop' in run.toml cannot name"),
-        ("[train]", "[trian]", "trian"),
+        ("[train]", "[tarin]", "tarin"),
     ],
 )
 def test_a_run_that_means_another_place_is_refused(render, folder, capsys, old, new, message):

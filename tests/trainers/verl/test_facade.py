@@ -113,8 +113,8 @@ def test_another_engine_is_refused(engine):
 
 
 def test_a_wrong_key_is_told_at_once():
-    with pytest.raises(ConfigError, match="trian"):
-        VerlTrainer({"trian": {"steps": 1}})
+    with pytest.raises(ConfigError, match="tarin"):
+        VerlTrainer({"tarin": {"steps": 1}})
 
 
 def test_the_package_has_nothing_else():
