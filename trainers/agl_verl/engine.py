@@ -91,6 +91,10 @@ class VerlEngine:
         for fleet in self._fleets.values():
             await fleet.close()
         self._fleets.clear()
+        replicas = list(self._replicas.values())
+        self._replicas.clear()
+        if replicas:
+            await self._driver.run(lambda: [each.close() for each in replicas])
         await asyncio.to_thread(self._cluster.close)
         self._driver.close()
 

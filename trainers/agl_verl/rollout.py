@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from typing import Any, Final
 
@@ -120,10 +121,23 @@ class Replicas:
             self.sync(version)
         return str(member.server_address)
 
+    def close(self) -> None:
+        """End servers of our own in order; those of verl's end with their processes."""
+        import ray  # noqa: PLC0415
+        from ray.exceptions import RayError  # noqa: PLC0415
+
+        if self._rollout.name != ROLLOUT:
+            return
+        for member in self._members:
+            for server in member.servers:
+                with contextlib.suppress(RayError):  # it is dead already
+                    ray.get(server.stop.remote(), timeout=_PING_S)
+
     def restart(self, model: str) -> None:
         """Serve the weights in the directory `model` instead."""
         import ray  # noqa: PLC0415
 
+        self.close()
         for member in self._members:
             for server in member.servers:
                 ray.kill(server)

@@ -55,21 +55,9 @@ class Actor(_compat.ActorRolloutRefWorker):
                 old.unlink()
             save_file(merged, Path(directory) / "model.safetensors", metadata={"format": "pt"})
 
-    @_compat.register(dispatch_mode=_compat.Dispatch.ONE_TO_ALL)
-    def free_bytes(self, directory: str) -> int:
-        """Room on the disk that holds `directory`, as this worker sees it."""
-        status = os.statvfs(_existing(Path(directory)))
-        return status.f_bavail * status.f_frsize
-
 
 def _digest(name: str, tensor: torch.Tensor) -> bytes:
     digest = hashlib.sha256(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
     flat = tensor.detach().contiguous().cpu().reshape(-1)
     digest.update(flat.view(torch.uint8).numpy().data)
     return digest.digest()
-
-
-def _existing(path: Path) -> Path:
-    while not path.exists():
-        path = path.parent
-    return path

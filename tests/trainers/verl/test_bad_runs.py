@@ -45,6 +45,9 @@ class Replicas:
     def sync(self, version):
         pass
 
+    def close(self):
+        pass
+
     def alive(self, index):
         return True
 

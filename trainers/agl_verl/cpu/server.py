@@ -74,12 +74,8 @@ class CpuServer:
         shutil.move(Path(directory) / WEIGHTS, self._directory / WEIGHTS)
         await self._loaded().load(_POLICY, str(self._directory), version=version)
 
-    async def fingerprint(self) -> str:
-        """sha256 over the weights that are served."""
-        return await self._loaded().fingerprint(_POLICY)
-
     async def stop(self) -> None:
-        """Answer nothing more."""
+        """Answer nothing more, and leave nothing on the disk."""
         if self._runner is not None:
             await self._runner.cleanup()
         if self._engine is not None:
