@@ -65,6 +65,11 @@ class RewardConfig(_PluginOptions):
     """Of a bare number; a reward that returns a mapping names its channels itself."""
 
 
+class TrackerConfig(_PluginOptions):
+    name: str
+    """A registered tracker; further keys of this table are its options."""
+
+
 class PolicyConfig(_Config):
     agents: list[str]
     """Exact names or globs; the first policy that matches an agent serves it."""
@@ -103,6 +108,9 @@ class TrainConfig(_Config):
     """Updates in all, those before a resumption included."""
     tasks_per_step: PositiveInt = 8
     """Each is run `algorithm.group_size` times."""
+    max_staleness: NonNegativeInt = 0
+    """Steps that rollouts may be begun before the weights that are trained on them are reached, so
+    that slow ones hold nobody up. 0: every step waits for rollouts of the newest weights."""
     eval_every: NonNegativeInt = 0
     """Steps between evaluations on the validation tasks; 0: before the first and after the last."""
     checkpoint_every: PositiveInt = 1
@@ -256,8 +264,19 @@ class RunConfig(_Config):
     store: StoreConfig = StoreConfig()
     gateway: GatewayConfig = GatewayConfig()
     eval: EvalConfig = EvalConfig()
+    trackers: list[TrackerConfig] = Field(default_factory=list[TrackerConfig])
+    """Where the numbers of steps and evaluations go beside the run's own report."""
     plugins: list[str] = Field(default_factory=list[str])
     """Local plugin files to load beside the installed ones."""
+
+    @field_validator("trackers")
+    @classmethod
+    def _named_once(cls, given: list[TrackerConfig]) -> list[TrackerConfig]:
+        names = [tracker.name for tracker in given]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"the tracker {name!r} is named twice: keep one of the tables")
+        return given
 
     @model_validator(mode="before")
     @classmethod

@@ -1,6 +1,6 @@
 """The Protocols through which rooms meet; `agl_core.app` alone constructs what fulfils them.
 
-Reading order: `store`, `serving`, `learning`, `extending`.
+Reading order: `store`, `serving`, `learning`, `extending`, `tracking`.
 """
 
 from agl_core.interfaces.extending import Check, Integration, Observer, Register, RewardFunction
@@ -22,8 +22,10 @@ from agl_core.interfaces.serving import (
     Engine,
     Gateway,
     LegibleBackend,
+    OverlappingEngine,
 )
 from agl_core.interfaces.store import Store, StoreLifecycle
+from agl_core.interfaces.tracking import TrackedRun, Tracker
 
 __all__ = [
     "AdaptedAttempt",
@@ -44,8 +46,11 @@ __all__ = [
     "Integration",
     "LegibleBackend",
     "Observer",
+    "OverlappingEngine",
     "Register",
     "RewardFunction",
     "Store",
     "StoreLifecycle",
+    "TrackedRun",
+    "Tracker",
 ]

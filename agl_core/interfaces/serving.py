@@ -178,3 +178,21 @@ class Engine(Protocol):
     async def fingerprint(self, policy: str) -> str:
         """sha256 over the names and bytes of the policy's weights."""
         ...
+
+
+@runtime_checkable
+class OverlappingEngine(Protocol):
+    """What an `Engine` may offer besides: to train while it serves. Its `update` does both at once."""
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether it does as it is configured; `train` and `publish` are not called otherwise."""
+        ...
+
+    async def train(self, batch: Batch) -> Update:
+        """Train ``batch.policy`` while the old version answers calls; the new one is not served."""
+        ...
+
+    async def publish(self, policy: str) -> None:
+        """Serve what was trained last. No call is in flight."""
+        ...

@@ -36,6 +36,8 @@ class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 0
     newest_rollout: str = ""
     """Every later one of the run is none of these steps': it was made for steps that are lost."""
+    ahead: int = 0
+    """Earlier ones that were made for steps to come, and so are lost as well."""
 
 
 class Checkpoints:

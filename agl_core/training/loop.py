@@ -14,6 +14,7 @@ import msgspec
 
 from agl_core.config import RunConfig
 from agl_core.interfaces import Algorithm, Engine, ForestBuilder, Gateway
+from agl_core.training.ahead import Ahead
 from agl_core.training.batcher import Batcher
 from agl_core.training.checkpoint import POLICIES, Checkpoints, CheckpointState
 from agl_core.training.evaluate import compare
@@ -24,6 +25,7 @@ from agl_core.training.in_short import in_short
 from agl_core.training.resources import make_resources
 from agl_core.training.rollouts import RolloutPlan, RolloutSource
 from agl_core.training.sampler import TaskSampler
+from agl_core.training.updates import Updates
 from agl_core.types import (
     Batch,
     Evaluation,
@@ -89,7 +91,7 @@ class _Trained:
 
 
 class TrainingLoop:
-    """Synchronous training: every step samples from the newest weights."""
+    """Step after step, each sampled from the newest weights or from ones a bounded number older."""
 
     def __init__(
         self,
@@ -119,6 +121,9 @@ class TrainingLoop:
         self._val_tasks = val_tasks
         self._digest = config_digest
         self._batcher = Batcher(rooms.algorithm, rooms.forest)
+        self._updates = Updates(
+            rooms.engine, rooms.gateway, drain_timeout_s=config.gateway.drain_timeout_s
+        )
 
     async def prepare(self, start: tuple[Path, CheckpointState] | None) -> Progress:
         """Load the weights of the checkpoint to go on from, and clear the queue.
@@ -134,7 +139,10 @@ class TrainingLoop:
         await source.abandon(run_id)
         if start is not None:
             await self._restore(progress, *start)
-        progress.losses.add("rollouts_abandoned", await source.count_since(source.newest, run_id))
+        left = await source.count_since(source.newest, run_id)
+        if start is not None:
+            left += start[1].ahead
+        progress.losses.add("rollouts_abandoned", left)
         progress.resources = await self._publish(progress.policies, step=progress.step)
         return progress
 
@@ -144,9 +152,13 @@ class TrainingLoop:
         steps = self._config.train.steps
         if progress.step == 0 and self._val_tasks:
             await self._evaluate(progress)
-        while progress.step < steps:
-            await self._step(progress)
-            await self._after_step(progress)
+        ahead = self._ahead(progress)
+        try:
+            while progress.step < steps:
+                await self._step(progress, ahead)
+                await self._after_step(progress, ahead)
+        finally:
+            await ahead.close()
         return await self._report(progress, wall_s=time.perf_counter() - started)
 
     async def _restore(self, progress: Progress, path: Path, state: CheckpointState) -> None:
@@ -170,19 +182,24 @@ class TrainingLoop:
             if evaluation.step in paths:
                 self._keep_if_best(progress, evaluation, paths[evaluation.step])
 
-    async def _step(self, progress: Progress) -> None:
-        """One turn of the loop."""
-        started = time.perf_counter()
-        config = self._config
-        records = await self._rooms.source.run(
-            RolloutPlan(
-                tasks=self._sampler.step(progress.step, size=config.train.tasks_per_step),
-                samples=config.algorithm.group_size,
+    def _ahead(self, progress: Progress) -> Ahead:
+        train = self._config.train
+
+        def plan(step: int) -> RolloutPlan:
+            return RolloutPlan(
+                tasks=self._sampler.step(step, size=train.tasks_per_step),
+                samples=self._config.algorithm.group_size,
                 mode="train",
-                step=progress.step,
+                step=step,
                 resources_version=progress.resources.version,
             )
-        )
+
+        return Ahead(self._rooms.source, plan, ahead=train.max_staleness, steps=train.steps)
+
+    async def _step(self, progress: Progress, ahead: Ahead) -> None:
+        """One turn of the loop."""
+        started = time.perf_counter()
+        records = await ahead.take(progress.step)
         groups = self._rooms.groups.build(records)
         for record, adapted in groups.adapted:
             paths = [path for agent in adapted.trajectories.values() for path in agent]
@@ -197,20 +214,19 @@ class TrainingLoop:
     async def _update(
         self, progress: Progress, batches: Sequence[Batch], losses: Losses
     ) -> _Trained:
-        """Train on the batches while no call is in flight; new versions serve afterwards."""
-        rooms, trained = self._rooms, _Trained()
-        await rooms.gateway.pause()
-        try:
-            await rooms.gateway.drain(timeout_s=self._config.gateway.drain_timeout_s)
-            for batch in batches:
-                rooms.events.notify("agl_batch_built", batch=batch, step=progress.step)
-                update = await rooms.engine.update(batch)
-                await self._serve(progress, update.policy, update.version)
-                trained.add(batch, update, self._metrics(batch, update, one=len(batches) == 1))
-                losses.merge(Losses(counts=update.lost))
-                rooms.events.notify("agl_update_applied", update=update, step=progress.step)
-        finally:
-            await rooms.gateway.resume()
+        """Train on the batches; the new versions serve afterwards."""
+        events, trained = self._rooms.events, _Trained()
+        for batch in batches:
+            events.notify("agl_batch_built", batch=batch, step=progress.step)
+
+        async def serve(policy: str, version: int) -> None:
+            await self._serve(progress, policy, version)
+
+        updates = await self._updates.take(batches, serve)
+        for batch, update in zip(batches, updates, strict=True):
+            trained.add(batch, update, self._metrics(batch, update, one=len(batches) == 1))
+            losses.merge(Losses(counts=update.lost))
+            events.notify("agl_update_applied", update=update, step=progress.step)
         progress.resources = await self._publish(progress.policies, step=progress.step + 1)
         return trained
 
@@ -261,7 +277,7 @@ class TrainingLoop:
         progress.calls += report.calls
         self._rooms.events.step(report)
 
-    async def _after_step(self, progress: Progress) -> None:
+    async def _after_step(self, progress: Progress, ahead: Ahead) -> None:
         """Checkpoint and evaluate when it is time; the last step does both."""
         train, step = self._config.train, progress.step
         last = step == train.steps
@@ -271,7 +287,7 @@ class TrainingLoop:
         if evaluate:
             await self._evaluate(progress)
         if last or evaluate or step % train.checkpoint_every == 0:
-            await self._checkpoint(progress)
+            await self._checkpoint(progress, ahead)
 
     async def _evaluate(self, progress: Progress) -> None:
         evaluation = await self._rooms.evaluator.evaluate(
@@ -281,7 +297,7 @@ class TrainingLoop:
         progress.evaluations.append(evaluation)
         self._rooms.events.evaluation(evaluation)
 
-    async def _checkpoint(self, progress: Progress) -> None:
+    async def _checkpoint(self, progress: Progress, ahead: Ahead) -> None:
         state = CheckpointState(
             step=progress.step,
             config_digest=self._digest,
@@ -292,6 +308,7 @@ class TrainingLoop:
             lost=progress.losses.counts,
             calls=progress.calls,
             newest_rollout=self._rooms.source.newest,
+            ahead=ahead.rollouts,
         )
         progress.checkpoint = await self._rooms.checkpoints.save(
             state, engine=self._rooms.engine, policies=self._trained, best=progress.best

@@ -64,9 +64,17 @@ class RolloutSource:
 
     async def run(self, plan: RolloutPlan) -> list[AttemptRecord]:
         """Queue a plan, wait until all of it is sealed, and read it back in the plan's order."""
+        return await self.collect(await self.queue(plan))
+
+    async def queue(self, plan: RolloutPlan) -> list[str]:
+        """Offer a plan's rollouts to the runners; gives their ids in the plan's order."""
         rollouts = await self._store.enqueue(self.make(plan))
         ids = [rollout.id for rollout in rollouts]
         self.newest = max([self.newest, *ids])
+        return ids
+
+    async def collect(self, ids: Sequence[str]) -> list[AttemptRecord]:
+        """Wait until all of these rollouts are sealed, and read them back in this order."""
         final = await self._store.wait(ids)
         await self._grace(final)
         spans = await self._store.spans(ids)
