@@ -15,24 +15,12 @@ from agl_core import semconv
 from agl_core.budget.history import Message
 from agl_core.errors import ConfigError, DeadlineError, EngineError
 from agl_core.interfaces import Counted
+from agl_core.serving.counting import NOT_COUNTED, PATH, REFUSED, CountAnswer
 from agl_core.tracing.context import AttemptContext
 
-PATH: Final = "/tokenize"
-"""Below an agent's base URL."""
-REFUSED: Final = "prompt_refused"
-"""Code of the answer, with status 400, that the chat template does not take the messages."""
-NOT_COUNTED: Final = 501
-"""Status of the answer that the backend cannot count."""
 _OK: Final = 200
 _BAD_REQUEST: Final = 400
 _TIMEOUT_S: Final = 60.0
-
-
-class CountAnswer(msgspec.Struct, frozen=True):
-    """A count on the wire, in the form of vLLM's ``/tokenize``."""
-
-    count: int
-    max_model_len: int | None = None
 
 
 class _Error(msgspec.Struct, frozen=True):

@@ -14,9 +14,9 @@ import msgspec
 
 from agl_core.errors import StaleAttemptError
 from agl_core.gateway.dialects.chat import ChatRequest, derive_seed
-from agl_core.gateway.problems import Problem
 from agl_core.gateway.replay import Replay, resumable
 from agl_core.gateway.routing import Identity
+from agl_core.serving.problems import Problem
 from agl_core.types import Attempt, Rollout, Span
 
 _REMEMBERED: Final = 100_000

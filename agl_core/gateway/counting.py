@@ -7,14 +7,12 @@ from typing import Any, Final
 
 import msgspec
 
-from agl_core.budget.gateway import NOT_COUNTED, REFUSED, CountAnswer
-from agl_core.errors import EngineError
 from agl_core.gateway.attempts import Attempts
 from agl_core.gateway.dialects.surrogates import mended
-from agl_core.gateway.problems import Problem
 from agl_core.gateway.routing import Route, Router, Target, identify
-from agl_core.interfaces import Backend, CountingBackend
 from agl_core.serving import asgi
+from agl_core.serving.counting import answer_of
+from agl_core.serving.problems import Problem
 
 
 class _Prompt(msgspec.Struct, omit_defaults=True):
@@ -56,24 +54,6 @@ class TokenCounting:
             return
         route = self._router.find(identity.agent, prompt.model)
         await asgi.respond(send, 200, await answer_of(route.backend, _body(prompt, route)))
-
-
-async def answer_of(backend: Backend, body: bytes) -> bytes:
-    """The count of a prompt as JSON.
-
-    Raises:
-        Problem: there is none.
-    """
-    try:
-        counted = await backend.count_tokens(body) if isinstance(backend, CountingBackend) else None
-    except ValueError as error:
-        raise Problem(400, REFUSED, str(error)) from error
-    except EngineError as error:
-        raise Problem(502, "engine_error", str(error), retry=True) from error
-    if counted is None:
-        message = "The backend cannot tell how many tokens a prompt has: it has no /tokenize"
-        raise Problem(NOT_COUNTED, "not_counted", message)
-    return msgspec.json.encode(CountAnswer(counted.tokens, counted.limit))
 
 
 def _read(body: bytes) -> _Prompt:

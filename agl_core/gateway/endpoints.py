@@ -8,14 +8,11 @@ from typing import Any, Final
 
 import msgspec
 
-from agl_core.budget.gateway import PATH
 from agl_core.gateway.attempts import Attempts, OpenAttempt
 from agl_core.gateway.counting import TokenCounting
 from agl_core.gateway.dialects.chat import ChatRequest
 from agl_core.gateway.dialects.responses import ResponsesRequest
-from agl_core.gateway.headers import passed_on
 from agl_core.gateway.metrics import CONTENT_TYPE
-from agl_core.gateway.problems import Problem
 from agl_core.gateway.proxy import Proxy, answer
 from agl_core.gateway.recording import Recording
 from agl_core.gateway.responses import ResponsesAnswer
@@ -23,6 +20,9 @@ from agl_core.gateway.rewards import RewardIngest
 from agl_core.gateway.routing import Identity, Route, Router, Target, identify, parse_path
 from agl_core.gateway.traces import TraceIngest
 from agl_core.serving import asgi
+from agl_core.serving.counting import PATH
+from agl_core.serving.headers import passed_on
+from agl_core.serving.problems import Problem
 from agl_core.serving.rpc import PREFIX
 from agl_core.types import Losses
 

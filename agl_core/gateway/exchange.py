@@ -14,15 +14,15 @@ from agl_core.gateway.attempts import Call
 from agl_core.gateway.capture import Answer
 from agl_core.gateway.dialects import chat
 from agl_core.gateway.dialects.chat_answer import Payload
-from agl_core.gateway.headers import answered
-from agl_core.gateway.problems import Problem
 from agl_core.gateway.replay import Recorded
 from agl_core.gateway.routing import Route
 from agl_core.gateway.stream import DONE, Event, EventParser, render
 from agl_core.interfaces import BackendReply
 from agl_core.semconv import HEADER_CALL
 from agl_core.serving import asgi
+from agl_core.serving.headers import answered
 from agl_core.serving.problem_text import error_text
+from agl_core.serving.problems import Problem
 from agl_core.types import Sampling
 
 _ERROR: Final = 400

@@ -9,9 +9,9 @@ import msgspec
 from agl_core.gateway.dialects.responses import ResponsesRequest
 from agl_core.gateway.dialects.responses_chunk import Chunk, read_chunk
 from agl_core.gateway.dialects.responses_output import Event, ResponseBuilder
-from agl_core.gateway.problems import Problem
 from agl_core.gateway.stream import DONE, EventParser, render
 from agl_core.serving import asgi
+from agl_core.serving.problems import Problem
 
 __all__ = ["ResponsesAnswer"]
 

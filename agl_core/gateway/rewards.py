@@ -10,10 +10,10 @@ import msgspec
 
 from agl_core.errors import StoreError
 from agl_core.gateway.attempts import Attempts
-from agl_core.gateway.problems import Problem
 from agl_core.gateway.routing import Identity, Target, identify
 from agl_core.interfaces import Store
 from agl_core.serving import asgi
+from agl_core.serving.problems import Problem
 from agl_core.types import Losses, Reward, RewardTarget, Span, SpanKind, finite_number
 from agl_core.types.ids import new_id
 

@@ -14,8 +14,8 @@ import msgspec
 
 from agl_core import semconv
 from agl_core.errors import ConfigError
-from agl_core.gateway.problems import Problem
 from agl_core.interfaces import Backend
+from agl_core.serving.problems import Problem
 from agl_core.types import LogprobsMode, Policy
 from agl_core.types.ids import new_id
 

@@ -2,6 +2,8 @@
 
 Reading order: `asgi` (the few pieces of it), `server` (uvicorn as a guest), `rpc` (methods behind
 one key), `peer` (who calls them, across restarts), `clocks` (of two machines that differ), `keys`;
-`loop` and `collector` are for processes that do nothing but serve; `vllm_control` changes the weights
-of a server of somebody else.
+`backend_http` (a backend behind HTTP), `openai_server` (HTTP before a backend), `answering`,
+`counting`, `headers` and `problems` (what both ways of serving one answer with); `loop` and
+`collector` are for processes that do nothing but serve; `vllm_control` changes the weights of a
+server of somebody else.
 """

@@ -21,6 +21,7 @@ from aiohttp import (
 
 from agl_core.errors import EngineError
 from agl_core.interfaces import Counted
+from agl_core.serving.counting import CountAnswer
 from agl_core.serving.problem_text import error_text
 
 if sys.version_info >= (3, 11):
@@ -49,11 +50,6 @@ class _Model(msgspec.Struct):
 
 class _ModelList(msgspec.Struct):
     data: list[_Model]
-
-
-class _Count(msgspec.Struct):
-    count: int
-    max_model_len: int | None = None
 
 
 class HttpReply:
@@ -183,7 +179,7 @@ class HttpBackend:
         if status >= _ERROR and status not in _NOT_SERVED:
             raise EngineError(f"{url} did not count a prompt: HTTP {status}: {error_text(answer)}")
         try:
-            counted = msgspec.convert(answer, _Count)
+            counted = msgspec.convert(answer, CountAnswer)
         except msgspec.ValidationError:
             return None
         return Counted(counted.count, counted.max_model_len)

@@ -24,7 +24,7 @@ from typing import Any, final
 from aiohttp import web
 
 from agl_core.gateway.dialects.responses import ResponsesRequest
-from agl_core.gateway.problems import Problem
+from agl_core.serving.problems import Problem
 from agl_core.testing import _fake_answers as answers
 from agl_core.testing import _fake_responses as responses
 from agl_core.testing._fake_answers import Answered, AnsweredChoice, FakeReply, Script

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-from aiohttp import web
 
-from agl_core.errors import ConfigError, EngineError
+from agl_core.serving.openai_server import OpenAIServer
 from agl_core.types import Policy
-
-if TYPE_CHECKING:
-    from agl_torch.backend import TorchBackend
-
-_TIMEOUT_S = 600.0
 
 
 @click.command(short_help="Serve trained weights to any OpenAI client.")
@@ -64,59 +57,13 @@ async def serve(
     name = directory.name
     engine = TorchEngine(TorchOptions.model_validate({"device": device}), None)
     await engine.start([Policy(name=name, model=str(directory))])
-    runner = web.AppRunner(_app(name, engine.backend(name)))
+    server = OpenAIServer(engine.backend(name), model=name)
     try:
-        await runner.setup()
-        url = await _listen(runner, host, port)
+        url = f"{await server.start(host, port)}/v1"
         click.echo(f"Serving {name!r} at {url} (Ctrl+C ends it)")
         if ready is not None:
             ready.set_result(url)
         await asyncio.Event().wait()
     finally:
-        await runner.cleanup()
+        await server.stop()
         await engine.stop()
-
-
-async def _listen(runner: web.AppRunner, host: str, port: int) -> str:
-    site = web.TCPSite(runner, host, port)
-    try:
-        await site.start()
-    except OSError as error:
-        raise ConfigError(f"Cannot listen on {host}:{port} ({error}): choose another --port") from (
-            error
-        )
-    taken = runner.addresses[0][1]
-    return f"http://{host}:{taken}/v1"
-
-
-def _app(name: str, backend: TorchBackend) -> web.Application:
-    async def chat(request: web.Request) -> web.StreamResponse:
-        try:
-            reply = await backend.chat(await request.read(), headers={}, timeout_s=_TIMEOUT_S)
-        except EngineError as error:
-            return web.json_response({"error": {"message": str(error)}}, status=503)
-        try:
-            response = web.StreamResponse(status=reply.status, headers=reply.headers)
-            await response.prepare(request)
-            async for chunk in reply.body():
-                await response.write(chunk)
-            await response.write_eof()
-        finally:
-            await reply.close()
-        return response
-
-    async def tokenize(request: web.Request) -> web.Response:
-        try:
-            counted = await backend.count_tokens(await request.read())
-        except ValueError as error:
-            return web.json_response({"error": {"message": str(error)}}, status=400)
-        return web.json_response({"count": counted.tokens, "max_model_len": counted.limit})
-
-    async def models(_: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": name, "object": "model"}]})
-
-    app = web.Application(client_max_size=64 * 1024 * 1024)
-    app.router.add_post("/v1/chat/completions", chat)
-    app.router.add_post("/tokenize", tokenize)
-    app.router.add_get("/v1/models", models)
-    return app

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from agl_core.gateway.dialects.responses import ResponsesRequest
 from agl_core.gateway.dialects.responses_chunk import Chunk, read_chunk
 from agl_core.gateway.dialects.responses_output import ResponseBuilder
-from agl_core.gateway.problems import Problem
+from agl_core.serving.problems import Problem
 from agl_core.testing.fake_openai import FakeOptions, FakeReply
 from agl_core.types import AttemptStatus, Failure, FailureKind, Limits, ModelCall
 

@@ -6,8 +6,8 @@ from urllib.parse import quote
 import pytest
 
 from agl_core.errors import ConfigError, StaleAttemptError
-from agl_core.gateway.problems import Problem
 from agl_core.gateway.routing import Router, Target, identify, parse_path
+from agl_core.serving.problems import Problem
 from agl_core.types import Policy, Rollout, Task
 
 

@@ -65,7 +65,7 @@ async def test_a_taken_port_is_named(model_path: str) -> None:
     task, url = await _served(model_path)
     port = int(url.rsplit(":", 1)[1].split("/")[0])
     try:
-        with pytest.raises(ConfigError, match=f"{port}.*--port"):
+        with pytest.raises(ConfigError, match=f"{port}.*another host or port"):
             await serve(Path(model_path), host="127.0.0.1", port=port)
     finally:
         task.cancel()

@@ -9,17 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
 from agl_core.builtin import load_plugins
 from agl_core.config.validation import validate
 from agl_core.errors import ConfigError, EngineError
-from agl_core.interfaces import CountingBackend, Engine
+from agl_core.interfaces import Engine
+from agl_core.serving.openai_server import OpenAIServer
 from agl_core.types import Policy
 
 _POLICY = "served"
 _OPTIONS = "verl.actor_rollout_ref.rollout.engine_kwargs.agl_cpu"
-_TIMEOUT_S = 3600.0
 WEIGHTS = "model.safetensors"
 """File that new weights come in."""
 
@@ -38,7 +36,8 @@ class CpuServer:
         """The model in full, for weights to be put into."""
         self._options = dict(options)
         self._engine: Engine | None = None
-        self._runner: web.AppRunner | None = None
+        self._server: OpenAIServer | None = None
+        self._address = ""
 
     async def start(self) -> str:
         """Load the model and listen; gives ``host:port``."""
@@ -51,17 +50,16 @@ class CpuServer:
         await engine.start([Policy(name=_POLICY, model=self._model, trainable=True)])
         self._engine = engine
         await engine.save(_POLICY, str(self._directory), resumable=False)
-        self._runner = web.AppRunner(self._app())
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        host, port = self._runner.addresses[0][:2]
-        return f"{host}:{port}"
+        self._server = OpenAIServer(engine.backend(_POLICY), model=self._model)
+        url = await self._server.start("127.0.0.1", 0)
+        self._address = url.removeprefix("http://")
+        return self._address
 
     async def get_server_address(self) -> tuple[str, int]:
-        if self._runner is None:
+        if self._server is None:
             raise EngineError("The server has not been started")
-        host, port = self._runner.addresses[0][:2]
-        return str(host), int(port)
+        host, port = self._address.rsplit(":", 1)
+        return host, int(port)
 
     async def pid(self) -> int:
         """Of the process that serves."""
@@ -76,8 +74,8 @@ class CpuServer:
 
     async def stop(self) -> None:
         """Answer nothing more, and leave nothing on the disk."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._server is not None:
+            await self._server.stop()
         if self._engine is not None:
             await self._engine.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -101,43 +99,3 @@ class CpuServer:
         if self._engine is None:
             raise EngineError("The server has not been started")
         return self._engine
-
-    def _app(self) -> web.Application:
-        app = web.Application(client_max_size=64 * 1024 * 1024)
-        app.router.add_post("/v1/chat/completions", self._chat)
-        app.router.add_post("/tokenize", self._tokenize)
-        app.router.add_get("/v1/models", self._models)
-        return app
-
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        backend = self._loaded().backend(_POLICY)
-        try:
-            reply = await backend.chat(await request.read(), headers={}, timeout_s=_TIMEOUT_S)
-        except EngineError as error:
-            return web.json_response({"error": {"message": str(error)}}, status=503)
-        try:
-            response = web.StreamResponse(status=reply.status, headers=reply.headers)
-            await response.prepare(request)
-            async for chunk in reply.body():
-                await response.write(chunk)
-            await response.write_eof()
-        finally:
-            await reply.close()
-        return response
-
-    async def _tokenize(self, request: web.Request) -> web.Response:
-        backend = self._loaded().backend(_POLICY)
-        if not isinstance(backend, CountingBackend):
-            return web.json_response({"error": {"message": "no tokenizer"}}, status=404)
-        try:
-            counted = await backend.count_tokens(await request.read())
-        except ValueError as error:
-            return web.json_response({"error": {"message": str(error)}}, status=400)
-        if counted is None:
-            return web.json_response({"error": {"message": "no chat template"}}, status=404)
-        return web.json_response({"count": counted.tokens, "max_model_len": counted.limit})
-
-    async def _models(self, request: web.Request) -> web.Response:
-        del request
-        row = {"id": self._model, "object": "model"}
-        return web.json_response({"object": "list", "data": [row]})

@@ -1,4 +1,4 @@
-"""Answers that the gateway itself gives when a call cannot be served."""
+"""Answers that a server of ours gives in place of a backend's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 
-class Problem(Exception):  # noqa: N818  an answer, not a failure of the gateway
+class Problem(Exception):  # noqa: N818  an answer, not a failure of the server
     """An HTTP error answer in the form that OpenAI's clients read."""
 
     def __init__(

@@ -1,0 +1,98 @@
+"""One call of a backend of this process, answered over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+from agl_core.errors import EngineError
+from agl_core.interfaces import Backend
+from agl_core.serving import asgi
+from agl_core.serving.headers import answered, passed_on
+from agl_core.serving.problems import Problem
+
+_NO_LIMIT_S: Final = 86_400.0
+"""The client keeps the deadline of a call: it leaves, and the answer is closed."""
+
+
+class Answering:
+    """Passes answers on while clients stay, until it is told to end."""
+
+    def __init__(self, ending: str) -> None:
+        """Set up.
+
+        Args:
+            ending: What clients are told whose answers had not begun at the end.
+        """
+        self._told = ending
+        self._ending = asyncio.Event()
+
+    def begin(self) -> None:
+        """Take calls, again after an end."""
+        self._ending.clear()
+
+    def end(self) -> None:
+        """Break off what is under way."""
+        self._ending.set()
+
+    async def answer(
+        self,
+        backend: Backend,
+        body: bytes,
+        scope: Mapping[str, Any],
+        receive: asgi.Receive,
+        send: asgi.Send,
+    ) -> None:
+        """Send the backend's answer to `body`; a client that leaves ends its generation."""
+        reply = _Answer(send)
+        forwarding = reply.forward(backend, body, passed_on(scope["headers"]))
+        answering = asyncio.create_task(forwarding)
+        leaving = asyncio.create_task(asgi.client_leaves(receive))
+        ending = asyncio.create_task(self._ending.wait())
+        try:
+            await asyncio.wait({answering, leaving, ending}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (leaving, ending, answering):
+                task.cancel()
+            await asyncio.wait({answering})
+        if not answering.cancelled():
+            answering.result()
+        elif self._ending.is_set():
+            await reply.refuse(self._told)
+
+
+class _Answer:
+    """One answer on its way; when it breaks off, so does the connection, and the client hears of it."""
+
+    def __init__(self, send: asgi.Send) -> None:
+        self._send = send
+        self._started = False
+
+    async def forward(self, backend: Backend, body: bytes, headers: Mapping[str, str]) -> None:
+        try:
+            reply = await backend.chat(body, headers=headers, timeout_s=_NO_LIMIT_S)
+        except EngineError as error:
+            await self.refuse(str(error))
+            return
+        try:
+            given = {name.lower(): value for name, value in reply.headers.items()}
+            kind = given.get("content-type", "application/json")
+            head = answered(given, {"content-type": kind})
+            self._started = True
+            await asgi.start(self._send, reply.status, head)
+            async for chunk in reply.body():
+                await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        except EngineError:
+            return
+        finally:
+            await reply.close()
+
+    async def refuse(self, why: str) -> None:
+        """Say that there will be no answer, unless one has begun."""
+        if self._started:
+            return
+        self._started = True
+        problem = Problem(503, "engine_error", why, retry=True)
+        await asgi.respond(self._send, problem.status, problem.body())
