@@ -109,10 +109,15 @@ def config() -> str:
 
 
 def options() -> str:
-    """The options of every engine, algorithm and reward that comes with agl-core."""
+    """The options of every engine, algorithm, reward and tracker that comes with agl-core."""
     manager = own_plugins()
     parts: list[str] = []
-    for kind, where in (("engines", "engine"), ("algorithms", "algorithm"), ("rewards", "rewards")):
+    for kind, where in (
+        ("engines", "engine"),
+        ("algorithms", "algorithm"),
+        ("rewards", "rewards"),
+        ("trackers", "trackers"),
+    ):
         registry = manager.registry(kind)  # pyright: ignore[reportArgumentType]
         for name in registry.names():
             model = registry.options_model(name)

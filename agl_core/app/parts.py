@@ -39,6 +39,7 @@ _MAY_DIFFER: dict[str, Any] = {
     "gateway": True,
     "eval": True,
     "plugins": True,
+    "trackers": True,
     "tasks": {"val"},
     "train": {"steps", "resume", "eval_every", "checkpoint_every", "keep_checkpoints"},
     "rollout": {"local", "concurrency", "lease_s", "resume"},

@@ -19,6 +19,7 @@ from agl_core.app.parts import (
     make_integrations,
     make_store,
 )
+from agl_core.app.trackers import Tracking
 from agl_core.config import RunConfig
 from agl_core.config.loader import save_config
 from agl_core.config.policies import resolve_policies, trained_agents
@@ -50,6 +51,8 @@ class Blueprint:
     scorer: Scorer | None
     """The same."""
     observers: Sequence[Observer] = ()
+    tracking: Tracking | None = None
+    """None where nothing is trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +109,11 @@ async def open_rooms(
         leads = leading(store, lease_s=config.rollout.lease_s)
         lead = await stack.enter_async_context(leads) if training else None
         save_config(config, plan.directory)  # a trainer that is refused leaves the other's as it is
+        observers, lossy = [*plan.observers], list[Losses]()
+        if plan.tracking is not None:  # one that cannot start says so before weights are loaded
+            await stack.enter_async_context(plan.tracking.following())
+            observers.append(plan.tracking)
+            lossy.append(plan.tracking.losses)
         stack.push_async_callback(engine.stop)
         await engine.start(policies)
         gateway = await _gateway(stack, config, store, engine)
@@ -114,7 +122,7 @@ async def open_rooms(
             if policy.trainable and probe:
                 await gateway.probe(policy.name)
         source = RolloutSource(store, config)
-        lossy = [source.losses]
+        lossy.append(source.losses)
         runner = None
         if plan.agent is not None:
             runner = _runner(plan, plan.agent, store, gateway)
@@ -128,7 +136,7 @@ async def open_rooms(
             adapter=adapter,
             source=source,
             events=Events(
-                plan.plugins.observe, plan.observers, take_losses=_Counted(gateway, lossy).take
+                plan.plugins.observe, observers, take_losses=_Counted(gateway, lossy).take
             ),
             policies=policies,
             algorithm=algorithm,

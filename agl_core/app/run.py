@@ -20,11 +20,13 @@ from agl_core.app.parts import (
     make_tasks,
 )
 from agl_core.app.rooms import Blueprint, Rooms, beside, open_rooms
+from agl_core.app.trackers import Tracking, make_tracking
 from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
 from agl_core.config.loader import RESOLVED
+from agl_core.config.redaction import without_secrets
 from agl_core.errors import ConfigError
-from agl_core.interfaces import Observer
+from agl_core.interfaces import Observer, TrackedRun
 from agl_core.plugins import PluginManager
 from agl_core.training.checkpoint import POLICIES, Checkpoints, CheckpointState, read_state
 from agl_core.training.document import document
@@ -33,7 +35,7 @@ from agl_core.training.groups import GroupBuilder
 from agl_core.training.loop import LoopRooms, TrainingLoop
 from agl_core.training.resources import make_resources
 from agl_core.training.sampler import TaskSampler
-from agl_core.types import Diagnosis, Evaluation, Report, Task
+from agl_core.types import Diagnosis, Evaluation, Losses, Report, Task
 
 REPORT = "report.json"
 EVALUATIONS = "eval"
@@ -91,7 +93,9 @@ class App:
         tasks = make_tasks(self._inputs.tasks, config.tasks.train, "train")
         val_tasks = self._val_tasks()
         self._starting_point()  # whatever is wrong there is told before the rooms are opened
-        async with open_rooms(self._plan, training=True) as rooms:
+        tracking = self._tracking()
+        plan = replace(self._plan, tracking=tracking)
+        async with open_rooms(plan, training=True) as rooms:
             start = self._starting_point()  # who led before may have written more
             for observer in self._observers:
                 observer.started(config)
@@ -99,6 +103,8 @@ class App:
             loop = self._loop(rooms, tasks, val_tasks)
             progress = await loop.prepare(start)
             report = await beside(rooms.runner, loop.run(progress), rooms.lead)
+            await tracking.finish(report)
+            Losses(counts=report.lost).merge(await rooms.events.take_losses())
         (self._plan.directory / REPORT).write_bytes(document(report))
         self._plugins.observe("agl_run_finished", report=report)
         for observer in self._observers:
@@ -171,6 +177,18 @@ class App:
         return self._checkpoints.starting_point(
             resume=config.train.resume, config_digest=config_digest(config)
         )
+
+    def _tracking(self) -> Tracking:
+        def describe() -> TrackedRun:
+            start = self._starting_point()
+            return TrackedRun(
+                name=self._config.name,
+                directory=self._plan.directory,
+                config=without_secrets(self._config),
+                resumed_at=start[1].step if start is not None else None,
+            )
+
+        return make_tracking(self._config, self._plugins, describe)
 
     def _val_tasks(self) -> list[Task]:
         given, configured = self._inputs.val_tasks, self._config.tasks.val

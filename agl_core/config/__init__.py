@@ -13,6 +13,7 @@ from agl_core.config.models import (
     RunConfig,
     StoreConfig,
     TasksConfig,
+    TrackerConfig,
     TrainConfig,
 )
 
@@ -29,5 +30,6 @@ __all__ = [
     "RunConfig",
     "StoreConfig",
     "TasksConfig",
+    "TrackerConfig",
     "TrainConfig",
 ]

@@ -9,7 +9,13 @@ from typing import Any, Final, TypeVar, cast, overload
 
 from pydantic import BaseModel, ValidationError
 
-from agl_core.config.models import AlgorithmConfig, EngineConfig, RewardConfig, RunConfig
+from agl_core.config.models import (
+    AlgorithmConfig,
+    EngineConfig,
+    RewardConfig,
+    RunConfig,
+    TrackerConfig,
+)
 from agl_core.config.overrides import Override, parse_override, put
 from agl_core.config.shorthand import section_key, with_sections
 from agl_core.config.text import read_config
@@ -20,6 +26,8 @@ RESOLVED: Final = "config.json"
 """Name of the resolved configuration in a run's directory."""
 
 M = TypeVar("M", bound=BaseModel)
+NamesPlugin = EngineConfig | AlgorithmConfig | RewardConfig | TrackerConfig
+"""A section whose further keys are options of the plugin that it names."""
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -97,18 +105,18 @@ def save_config(config: RunConfig, directory: Path) -> Path:
 
 @overload
 def check_options(
-    section: EngineConfig | AlgorithmConfig | RewardConfig, model: None, *, where: str
+    section: NamesPlugin, model: None, *, where: str
 ) -> None: ...
 @overload
 def check_options(
-    section: EngineConfig | AlgorithmConfig | RewardConfig, model: type[M], *, where: str
+    section: NamesPlugin, model: type[M], *, where: str
 ) -> M: ...
 @overload
 def check_options(
-    section: EngineConfig | AlgorithmConfig | RewardConfig, model: type[M] | None, *, where: str
+    section: NamesPlugin, model: type[M] | None, *, where: str
 ) -> M | None: ...
 def check_options(
-    section: EngineConfig | AlgorithmConfig | RewardConfig, model: type[M] | None, *, where: str
+    section: NamesPlugin, model: type[M] | None, *, where: str
 ) -> M | None:
     """Validate a section's plugin keys against the model its plugin registered.
 

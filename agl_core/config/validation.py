@@ -18,7 +18,7 @@ Path = tuple[str | int, ...]
 
 M = TypeVar("M", bound=BaseModel)
 
-_SECRET = re.compile(r"key|token|secret|password", re.IGNORECASE)
+SECRET = re.compile(r"key|token|secret|password", re.IGNORECASE)
 _MAX_LISTED = 30
 
 
@@ -111,7 +111,7 @@ def _value_at(data: Any, path: Path) -> Any:
 
 
 def _shown(path: Path, value: Any) -> str:
-    if path and _SECRET.search(str(path[-1])):
+    if path and SECRET.search(str(path[-1])):
         return "'***'"
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."  # noqa: PLR2004

@@ -24,6 +24,7 @@ Kind = Literal[
     "losses",
     "engines",
     "metrics",
+    "trackers",
     "checks",
     "panels",
     "commands",

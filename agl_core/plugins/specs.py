@@ -64,6 +64,10 @@ class RegisterSpecs:
         """Offer metrics: ``metric(batch: Batch) -> dict[str, float]``, logged each step."""
 
     @hookspec(historic=True)
+    def agl_register_trackers(self, register: Register) -> None:
+        """Offer experiment trackers: ``factory(options) -> Tracker``."""
+
+    @hookspec(historic=True)
     def agl_register_checks(self, register: Register) -> None:
         """Offer what ``agl doctor`` asks: ``check(records, config) -> Iterable[Finding]``."""
 

@@ -151,6 +151,7 @@ REGISTER = {
     "agl_register_losses": "losses",
     "agl_register_engines": "engines",
     "agl_register_metrics": "metrics",
+    "agl_register_trackers": "trackers",
     "agl_register_checks": "checks",
     "agl_register_panels": "panels",
     "agl_register_commands": "commands",

@@ -1,0 +1,203 @@
+"""What trackers share: the names of a run's numbers, and what was sent before a crash.
+
+The names are the same in every tracker and stay what they are: charts and queries hang on them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from agl_core.interfaces import TrackedRun
+from agl_core.types import Estimate, Evaluation, Report, StepReport
+
+__all__ = [
+    "SentLedger",
+    "evaluation_numbers",
+    "flat_config",
+    "report_facts",
+    "report_numbers",
+    "step_numbers",
+]
+
+_log = logging.getLogger(__name__)
+
+_FOLDER: Final = "trackers"
+"""Of a run's directory."""
+
+
+def step_numbers(report: StepReport) -> dict[str, float]:
+    """A step's numbers by name."""
+    return {
+        "reward": report.reward,
+        **{f"reward/{channel}": value for channel, value in report.channels.items()},
+        "rollouts": float(report.rollouts),
+        "calls": float(report.calls),
+        "tokens": float(report.tokens),
+        "wall_s": report.wall_s,
+        **_counts("failures", report.failures),
+        **_counts("lost", report.lost),
+        **_breaks("breaks", report.breaks),
+        **_counts("rows", report.rows),
+        **{f"metrics/{name}": value for name, value in report.metrics.items()},
+    }
+
+
+def evaluation_numbers(evaluation: Evaluation) -> dict[str, float]:
+    """An evaluation's numbers by name; each score with the ends of its 95 % interval."""
+    numbers = _estimate("eval/score", evaluation.score)
+    for channel, value in evaluation.channels.items():
+        numbers |= _estimate(f"eval/channel/{channel}", value)
+    for k, value in evaluation.pass_at_k.items():
+        numbers |= _estimate(f"eval/pass_at_{k}", value)
+    return {
+        **numbers,
+        "eval/tasks": float(evaluation.score.n),
+        "eval/wall_s": evaluation.wall_s,
+        **_counts("eval/failed", evaluation.failed),
+    }
+
+
+def report_numbers(report: Report) -> dict[str, float]:
+    """What a run came to, in numbers by name."""
+    numbers: dict[str, float | None] = {
+        "final/steps": float(len(report.steps)),
+        "final/calls": float(report.calls),
+        "final/wall_s": report.wall_s,
+        "final/seconds_per_step": report.seconds_per_step,
+        "final/reward_first": report.reward.first if report.reward else None,
+        "final/reward_last": report.reward.last if report.reward else None,
+        "final/score": report.evaluations[-1].score.mean if report.evaluations else None,
+        **_counts("final/lost", report.lost),
+        **_breaks("final/breaks", report.breaks),
+        **_counts("final/rows", report.rows.by_agent),
+    }
+    return {name: value for name, value in numbers.items() if value is not None}
+
+
+def report_facts(report: Report) -> dict[str, str]:
+    """What a run came to, as text by name: where its weights lie and which they are."""
+    facts = {"final/best": report.best or ""}
+    for policy, told in report.policies.items():
+        for fact in ("version", "path", "sha256_before", "sha256_after"):
+            facts[f"final/policy/{policy}/{fact}"] = str(told.get(fact, ""))
+    return facts
+
+
+def last_step(report: Report) -> int:
+    """The step that a report's numbers belong to."""
+    return report.steps[-1].step if report.steps else 0
+
+
+def flat_config(config: Mapping[str, object]) -> dict[str, str]:
+    """A configuration's values as text by dotted key, for services that keep flat settings."""
+    return {path.removeprefix("."): _text(value) for path, value in _leaves(config, "")}
+
+
+class _Sent(msgspec.Struct, kw_only=True):
+    run: str
+    step: int = -1
+    evaluation: int = -1
+
+
+class SentLedger:
+    """What a service that keeps every value was sent, in a file of the run's directory.
+
+    A resumed run goes on in the service's own run, and the steps that it repeats are not sent a
+    second time: the first values stay, as they cannot be taken back.
+    """
+
+    def __init__(self, file: Path, sent: _Sent) -> None:
+        self._file = file
+        self._sent = sent
+
+    @classmethod
+    def open(cls, run: TrackedRun, tracker: str) -> SentLedger | None:
+        """That of the run that is resumed; None where there is none, or the run begins."""
+        file = _ledger_file(run, tracker)
+        if run.resumed_at is None or not file.exists():
+            return None
+        sent = msgspec.json.decode(file.read_bytes(), type=_Sent)
+        if sent.step > run.resumed_at:
+            _log.warning(
+                "Tracker %r was sent steps up to %d before the run was interrupted: their first "
+                "values stay, steps from %d on are not sent again",
+                tracker,
+                sent.step,
+                run.resumed_at + 1,
+            )
+        return cls(file, sent)
+
+    @classmethod
+    def create(cls, run: TrackedRun, tracker: str, service_run: str) -> SentLedger:
+        """One of a service's run that nothing was sent to yet."""
+        file = _ledger_file(run, tracker)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        ledger = cls(file, _Sent(run=service_run))
+        ledger._write()
+        return ledger
+
+    @property
+    def run(self) -> str:
+        """Name of the service's run."""
+        return self._sent.run
+
+    def takes_step(self, step: int) -> bool:
+        """Whether the step is to be sent; from now on it counts as sent."""
+        if step <= self._sent.step:
+            return False
+        self._sent.step = step
+        self._write()
+        return True
+
+    def takes_evaluation(self, step: int) -> bool:
+        """Whether the evaluation after that step is to be sent; from now on it counts as sent."""
+        if step <= self._sent.evaluation:
+            return False
+        self._sent.evaluation = step
+        self._write()
+        return True
+
+    def _write(self) -> None:
+        written = self._file.with_suffix(".tmp")
+        written.write_bytes(msgspec.json.encode(self._sent))
+        written.replace(self._file)
+
+
+def _ledger_file(run: TrackedRun, tracker: str) -> Path:
+    return run.directory / _FOLDER / f"{tracker}.json"
+
+
+def _counts(kind: str, counts: Mapping[str, int]) -> dict[str, float]:
+    return {f"{kind}/{name}": float(count) for name, count in counts.items()}
+
+
+def _breaks(kind: str, breaks: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
+    return {
+        name: count
+        for agent, causes in breaks.items()
+        for name, count in _counts(f"{kind}/{agent}", causes).items()
+    }
+
+
+def _estimate(name: str, value: Estimate) -> dict[str, float]:
+    return {name: value.mean, f"{name}_low": value.low, f"{name}_high": value.high}
+
+
+def _leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():  # pyright: ignore[reportUnknownVariableType]
+            yield from _leaves(inner, f"{path}.{key}")  # pyright: ignore[reportUnknownArgumentType]
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):  # pyright: ignore[reportUnknownVariableType]
+        for index, inner in enumerate(value):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            yield from _leaves(inner, f"{path}.{index}")  # pyright: ignore[reportUnknownArgumentType]
+    else:
+        yield path, value
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
