@@ -77,6 +77,8 @@ def plain_client(llm):
             next(iter(llm.stream(Q)))
 
 
+# langchain-openai 1.0 warns of what it parsed itself, with us and without; 1.2 does not.
+PARSED_ANSWER = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
 SYNC = [
     lambda llm: llm.invoke(Q),
     lambda llm: list(llm.stream(Q)),
@@ -84,7 +86,7 @@ SYNC = [
     parallel,
     sequence_stream,
     several_prompts,
-    structured,
+    pytest.param(structured, marks=PARSED_ANSWER),
     structured_by_tool,
     with_fallback,
     nested_streams,
