@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import pytest_asyncio
 import ray
@@ -64,9 +65,17 @@ def policies() -> list[Policy]:
     ]
 
 
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where processes of verl's put temporary files."""
+    return tmp_path_factory.mktemp("scratch")
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def engine(policies: list[Policy]) -> AsyncIterator[VerlEngine]:
-    made = VerlEngine(VerlOptions(device="cpu", overlong="drop"), setup_of("verl"))
+async def engine(policies: list[Policy], scratch: Path) -> AsyncIterator[VerlEngine]:
+    workers = {"ray_init": {"runtime_env": {"env_vars": {"TMPDIR": str(scratch)}}}}
+    options = VerlOptions(device="cpu", overlong="drop", verl={"ray_kwargs": workers})
+    made = VerlEngine(options, setup_of("verl"))
     await made.start(policies)
     yield made
     await made.stop()
@@ -178,12 +187,14 @@ async def test_a_directory_without_training_state_cannot_be_gone_on_from(
 
 
 async def test_a_replica_that_was_killed_is_replaced_with_the_weights_of_now(
-    engine: VerlEngine, policies: list[Policy], tmp_path: Path
+    engine: VerlEngine, policies: list[Policy], tmp_path: Path, scratch: Path
 ) -> None:
     name = policies[0].name
     await engine.save(name, str(tmp_path), resumable=False)
     killed = ray.get(ray.get_actor(actor_name(0)).pid.remote())
     os.kill(killed, signal.SIGKILL)
+    psutil.wait_procs([psutil.Process(killed)] if psutil.pid_exists(killed) else [], timeout=60)
+    assert not any(file.stat().st_size for file in scratch.rglob("*"))  # verl's locks are empty
 
     await served_by(engine, name, str(tmp_path))
 

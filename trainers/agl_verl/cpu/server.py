@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
+
+from transformers import AutoConfig
 
 from agl_core.builtin import load_plugins
 from agl_core.config.validation import validate
@@ -32,8 +31,6 @@ class CpuServer:
 
     def __init__(self, model: str, options: Mapping[str, Any]) -> None:
         self._model = model
-        self._directory = Path(tempfile.mkdtemp(prefix="agl-verl-"))
-        """The model in full, for weights to be put into."""
         self._options = dict(options)
         self._engine: Engine | None = None
         self._server: OpenAIServer | None = None
@@ -49,7 +46,6 @@ class CpuServer:
         engine: Engine = registry.create("torch", options, None)
         await engine.start([Policy(name=_POLICY, model=self._model, trainable=True)])
         self._engine = engine
-        await engine.save(_POLICY, str(self._directory), resumable=False)
         self._server = OpenAIServer(engine.backend(_POLICY), model=self._model)
         url = await self._server.start("127.0.0.1", 0)
         self._address = url.removeprefix("http://")
@@ -66,19 +62,21 @@ class CpuServer:
         return os.getpid()
 
     async def load(self, directory: str, version: int) -> None:
-        """Serve the weights in `directory`; calls under way are answered by the old ones."""
-        for old in self._directory.glob("*.safetensors*"):
-            old.unlink()
-        shutil.move(Path(directory) / WEIGHTS, self._directory / WEIGHTS)
-        await self._loaded().load(_POLICY, str(self._directory), version=version)
+        """Serve the weights in `directory`; calls under way are answered by the old ones.
+
+        The server keeps no files: whoever made the directory removes it, and nothing is left where
+        this process is killed.
+        """
+        engine = self._loaded()
+        AutoConfig.from_pretrained(self._model).save_pretrained(directory)
+        await engine.load(_POLICY, directory, version=version)
 
     async def stop(self) -> None:
-        """Answer nothing more, and leave nothing on the disk."""
+        """Answer nothing more."""
         if self._server is not None:
             await self._server.stop()
         if self._engine is not None:
             await self._engine.stop()
-        shutil.rmtree(self._directory, ignore_errors=True)
 
     async def wake_up(self, tags: Any = None) -> None: ...
 
