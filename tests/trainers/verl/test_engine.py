@@ -99,6 +99,11 @@ async def asked(engine: VerlEngine, policy: str) -> dict[str, Any]:
     return json.loads(text)
 
 
+def written(directory: Path) -> list[Path]:
+    """Files with something in them, which verl's locks have not."""
+    return [file for file in directory.rglob("*") if file.stat().st_size]
+
+
 async def served_by(engine: VerlEngine, policy: str, directory: str) -> None:
     """Check that the log-probabilities of an answer are those of the weights in a directory."""
     answer = await asked(engine, policy)
@@ -194,7 +199,7 @@ async def test_a_replica_that_was_killed_is_replaced_with_the_weights_of_now(
     killed = ray.get(ray.get_actor(actor_name(0)).pid.remote())
     os.kill(killed, signal.SIGKILL)
     psutil.wait_procs([psutil.Process(killed)] if psutil.pid_exists(killed) else [], timeout=60)
-    assert not any(file.stat().st_size for file in scratch.rglob("*"))  # verl's locks are empty
+    assert written(scratch) == []
 
     await served_by(engine, name, str(tmp_path))
 
