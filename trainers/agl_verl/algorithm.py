@@ -9,7 +9,7 @@ from pydantic import model_validator
 
 from agl_core.training.advantages import Weighting, broadcast
 from agl_core.types import CallCredit, TrajectoryGroup
-from agl_verl.estimators import SCALED, EstimatorName, group_advantages
+from agl_verl.estimators import SCALED, WHITENED, EstimatorName, group_advantages
 from agl_verl.loss import LossOptions, PolicyLossName
 
 __all__ = ["VerlAlgorithm", "VerlAlgorithmOptions"]
@@ -60,6 +60,7 @@ class VerlAlgorithm:
         given = self.options.model_fields_set & set(LossOptions.model_fields)
         return {
             "policy_loss": self.options.policy_loss,
+            **({"whiten": True} if self.options.estimator in WHITENED else {}),
             **{name: getattr(self.options, name) for name in sorted(given)},
         }
 

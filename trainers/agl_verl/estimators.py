@@ -9,25 +9,26 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from agl_core.errors import TrainingError
+from agl_core.training.advantages import reinforce_advantages
 
-__all__ = ["SCALED", "USABLE", "EstimatorName", "group_advantages"]
+__all__ = ["SCALED", "USABLE", "WHITENED", "EstimatorName", "group_advantages"]
 
-USABLE = ("grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "opo")
-"""Estimators that need nothing but the returns of one group and the lengths of its attempts."""
+WHITENED = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
+"""Estimators that bring the advantages of the whole batch to mean 0 and spread 1 at the end."""
+
+USABLE = ("grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "opo", *WHITENED)
+"""Estimators that need nothing but the returns of each group and the lengths of its attempts."""
 
 SCALED = ("grpo", "grpo_vectorized", "grpo_passk")
 """Those that can divide by the spread of the group's returns."""
 
-_BATCH = "whitens its advantages over the whole batch"
 _VARIANCES = "needs the variance of every token under the weights in training"
 _UNUSABLE: Mapping[str, str] = MappingProxyType(
     {
         "gae": "needs a critic's value of every token",
         "remax": "needs the reward of a greedy attempt at every task",
         "gpg": "scales by the share of rewards in the whole batch that are not 0",
-        "gdpo": _BATCH,
-        "reinforce_plus_plus": _BATCH,
-        "reinforce_plus_plus_baseline": _BATCH,
+        "gdpo": "scales every kind of reward by itself, and a return is their sum",
         "optimal_token_baseline": _VARIANCES,
         "tir_optimal_token_baseline": _VARIANCES,
     }
@@ -38,14 +39,14 @@ def _usable(name: str) -> str:
     if name not in USABLE:
         why = _UNUSABLE.get(name, "is not one of verl's")
         raise ValueError(
-            f"estimator {name!r} {why}. Advantages are taken group by group, before rewards of "
-            f"runs, calls and choices are added, so these can be used: {', '.join(USABLE)}"
+            f"estimator {name!r} {why}. Advantages are taken from the returns of one group at a "
+            f"time, so these can be used: {', '.join(USABLE)}"
         )
     return name
 
 
 EstimatorName = Annotated[str, AfterValidator(_usable)]
-"""An estimator of verl that needs one group and nothing else."""
+"""An estimator of verl whose advantages are made from the returns of groups alone."""
 
 
 def group_advantages(
@@ -58,6 +59,10 @@ def group_advantages(
     functions give but for rounding, which a division by the spread would blow up. For a group of
     one they give the plain return, that is no baseline at all.
 
+    For `WHITENED` it is what verl's functions whiten in the end, which `agl_verl.whitening` does
+    when the batch is complete: the plain return for ``reinforce_plus_plus``, without a baseline and
+    with verl's default discount of 1, and the return less the group's mean for the other.
+
     Args:
         name: One of `USABLE`.
         returns: One per attempt.
@@ -67,6 +72,9 @@ def group_advantages(
     Raises:
         TrainingError: the group is empty.
     """
+    if name in WHITENED:
+        baseline = "none" if name == "reinforce_plus_plus" else "mean"
+        return [float(each) for each in reinforce_advantages(returns, baseline=baseline)]
     if not returns:
         raise TrainingError(
             "A group without attempts has no baseline: drop it before its advantages are taken"

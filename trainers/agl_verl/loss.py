@@ -22,6 +22,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from agl_core.types import Batch
+from agl_verl.whitening import whitened
+
 __all__ = ["AggMode", "LossOptions", "PolicyLoss", "PolicyLossName", "PolicyLossOptions"]
 
 AggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
@@ -139,6 +142,9 @@ class PolicyLossOptions(LossOptions):
     ratio: Literal["token", "sequence"] | None = None
     """Without `policy_loss`: one ratio per token (``vanilla``), or the geometric mean over each
     choice's tokens (``gspo``)."""
+    whiten: bool = False
+    """Bring the advantages of a batch to mean 0 and spread 1 before it is divided; set by an
+    algorithm whose estimator does so."""
 
     @property
     def loss_mode(self) -> str:
@@ -158,6 +164,10 @@ class PolicyLoss:
 
     def __init__(self, options: PolicyLossOptions) -> None:
         self.options = options
+
+    def prepared(self, batch: Batch) -> Batch:
+        """A batch with the advantages that the loss is to have, before minibatches are drawn."""
+        return whitened(batch) if self.options.whiten else batch
 
     @property
     def agg_mode(self) -> AggMode:

@@ -77,7 +77,7 @@ class PolicyTrainer:
         Raises:
             TrainingError: the batch is malformed, nothing of it fits, or a loss is not finite.
         """
-        setup, trained = self._setup, Trained()
+        setup, trained, batch = self._setup, Trained(), self._loss.prepared(batch)
         for epoch in range(setup.epochs):
             order = f"{setup.seed}/{batch.step}/{epoch}"
             for groups in group_minibatches(batch.groups, setup.minibatches, order=order):

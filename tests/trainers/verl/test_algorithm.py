@@ -41,6 +41,20 @@ class TestOPO(AlgorithmContract):
         super().test_the_number_of_turns_changes_no_advantage(build_algorithm)
 
 
+class TestReinforcePlusPlus(AlgorithmContract):
+    takes_baseline = False
+
+    @pytest.fixture
+    def build_algorithm(self):
+        return lambda: algorithm(estimator="reinforce_plus_plus")
+
+
+class TestReinforcePlusPlusBaseline(AlgorithmContract):
+    @pytest.fixture
+    def build_algorithm(self):
+        return lambda: algorithm(estimator="reinforce_plus_plus_baseline")
+
+
 def test_a_run_that_names_no_engine_gets_verl():
     assert VerlAlgorithm.engine == "verl"
 

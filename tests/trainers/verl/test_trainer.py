@@ -34,10 +34,10 @@ class Workers:
         return {"metrics": {"actor/loss": [self.loss], "actor/grad_norm": [1.5]}}
 
 
-def trainer(*, ranks=1, limit=100, options=None, **setup):
+def trainer(*, ranks=1, limit=100, options=None, loss=None, **setup):
     workers = Workers(ranks)
     root = {"actor": {"ppo_max_token_len_per_gpu": limit}, "model": {"lora_rank": 0}}
-    loss = PolicyLoss(PolicyLossOptions())
+    loss = loss or PolicyLoss(PolicyLossOptions())
     made = AlgorithmSetup(name="grpo", loss_factory=lambda: loss, **setup)
     config = OmegaConf.create({"actor_rollout_ref": root})
     return PolicyTrainer(workers, config, made, options or VerlOptions(), loss), workers
