@@ -8,6 +8,7 @@ from typing import Any, Final
 PROGRAMS: Final = {
     "agent_framework": ("agent_framework", "TestAgentFramework"),
     "agentscope": ("agentscope2", "TestAgentScope"),
+    "agentscope1": ("agentscope1", "TestAgentScope"),
     "autogen": ("autogen", "TestAutoGen"),
     "crewai": ("crewai", "TestCrewAI"),
     "langchain": ("langchain", "TestLangChain"),

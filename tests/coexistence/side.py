@@ -1,7 +1,8 @@
 """A framework's program, watched by agl and by a tool of the user's.
 
-``python -m tests.coexistence.side FRAMEWORK [TOOL [ORDER]]``, from the root of the repository. A
-tool is installed in a process once and for good, so each combination has a child of its own.
+``python -m tests.coexistence.side FRAMEWORK [TOOL [ORDER]]``, from the root of the repository; the
+tool ``all`` is all of them at once. A tool is installed in a process once and for good, so each
+combination has a child of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import socket
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from agl_core.testing._captured import check_identity, check_tokens, triplets
@@ -24,7 +26,7 @@ from agl_core.tracing import attach
 from agl_core.types import SpanKind
 from tests.coexistence.endpoint import Endpoint, Seen
 from tests.coexistence.programs import FORMS, contract_of
-from tests.coexistence.tools import TOOLS
+from tests.coexistence.tools import TOOLS, Tool, install
 
 MODEL_CALLS: Final = {"llm", "generation", "chat", "openai.chat.completion"}
 """Kinds and names of spans."""
@@ -34,7 +36,13 @@ WITHOUT_MODEL_CALLS: Final = {
     ("crewai", "agentops"),
 }
 """AutoGen's own spans are of agents and tools, AgentOps' of CrewAI of tasks and agents, if sync."""
+WITHOUT_BESIDE_OTHERS: Final = {*WITHOUT_MODEL_CALLS, ("autogen", "agentops")}
+"""Beside the other tools AgentOps makes no spans of AutoGen's client, with agl or without."""
 ORDERS: Final = ("theirs_first", "ours_first")
+ALL: Final = "all"
+
+Recorded = dict[str, dict[str, list[Seen]]]
+"""Spans by form of the program and by tool."""
 
 
 class Wire:
@@ -72,6 +80,19 @@ class Wire:
         setattr(transport, name, handle)
 
 
+@dataclass(frozen=True)
+class Watcher:
+    """A tool, and the server that takes what it sends."""
+
+    endpoint: Endpoint
+    tool: Tool
+
+    @classmethod
+    def of(cls, name: str, *, alone: bool) -> Watcher:
+        endpoint = Endpoint()
+        return cls(endpoint, TOOLS[name](endpoint.url, alone=alone))
+
+
 class Side:
     """Plays the program in all its forms, with and without agl, and compares."""
 
@@ -79,10 +100,9 @@ class Side:
         self._suite = contract_of(framework)()
         self._program = self._suite.program()
         self._framework = framework
-        self._pair = (framework, tool)
         self._programs = sys.modules[type(self._program).__module__]
-        self._endpoint = Endpoint()
-        self._tool = TOOLS[tool](self._endpoint.url)
+        tools = TOOLS if tool == ALL else (tool,)
+        self._watchers = {name: Watcher.of(name, alone=tool != ALL) for name in tools}
         self._bench = bench
         self._wire = wire
         self._forms = [form for form in FORMS if form not in self._program.lacks]
@@ -109,11 +129,12 @@ class Side:
         return attach(integrations=[self._suite.integration()])
 
     def _install(self) -> None:
-        self._tool.install(self._framework, self._programs)
+        tools = [watcher.tool for watcher in self._watchers.values()]
+        install(tools, self._framework, self._programs)
 
-    async def _both(self) -> dict[str, list[Seen]]:
-        """Play in rollouts and check what agl recorded; gives what the tool did."""
-        seen: dict[str, list[Seen]] = {}
+    async def _both(self) -> Recorded:
+        """Play in rollouts and check what agl recorded; gives what the tools did."""
+        seen: Recorded = {}
         for form in self._forms:
             self._bench.fake.log.clear()
             played = await self._bench.one(getattr(self._program, form))
@@ -137,9 +158,9 @@ class Side:
         assert set(ids) == set(spans), "a request went out as another call"
         assert len(self._bench.fake.log) == 3
 
-    async def _alone(self) -> dict[str, list[Seen]]:
-        """Play in rollouts that agl is not attached to; gives what the tool recorded."""
-        seen: dict[str, list[Seen]] = {}
+    async def _alone(self) -> Recorded:
+        """Play in rollouts that agl is not attached to; gives what the tools recorded."""
+        seen: Recorded = {}
         direct = Job(self._bench.fake.base_url, "key")
         for form in self._forms:
             program = getattr(self._program, form)
@@ -156,19 +177,33 @@ class Side:
             seen[form] = self._seen()
         return seen
 
-    def _seen(self) -> list[Seen]:
-        self._tool.flush()
-        return self._endpoint.take()
+    def _seen(self) -> dict[str, list[Seen]]:
+        for watcher in self._watchers.values():
+            watcher.tool.flush()
+        return {name: watcher.endpoint.take() for name, watcher in self._watchers.items()}
 
-    def _compare(self, found: dict[str, list[Seen]], alone: dict[str, list[Seen]]) -> None:
-        """The user's tool records the same with agl and without it."""
+    def _compare(self, found: Recorded, alone: Recorded) -> None:
+        """The user's tools record the same with agl and without it."""
         for form in self._forms:
-            now, without = _shape(found[form]), _shape(alone[form])
-            assert now == without, (form, now - without, without - now)
-            calls = sum(often for span, often in without.items() if MODEL_CALLS & {*span[:2]})
-            # AgentOps has each twice where it watches framework and client.
-            assert calls in (3, 6) or self._pair in WITHOUT_MODEL_CALLS, (form, without)
-        assert alone[self._forms[0]], "the tool recorded nothing"
+            for tool in self._watchers:
+                self._compare_spans(form, tool, found[form], alone[form])
+
+    def _compare_spans(
+        self,
+        form: str,
+        tool: str,
+        found: Mapping[str, Sequence[Seen]],
+        alone: Mapping[str, Sequence[Seen]],
+    ) -> None:
+        now, without = _shape(found[tool]), _shape(alone[tool])
+        assert now == without, (form, tool, now - without, without - now)
+        assert without, (form, tool, "recorded nothing")
+        calls = sum(often for span, often in without.items() if MODEL_CALLS & {*span[:2]})
+        lacking = WITHOUT_MODEL_CALLS if len(self._watchers) == 1 else WITHOUT_BESIDE_OTHERS
+        if (self._framework, tool) not in lacking:
+            # Each is there more than once where framework and client are watched.
+            assert calls, (form, tool, without)
+            assert calls % 3 == 0, (form, tool, without)
 
 
 def _async(program: Any, job: Job) -> Any:
@@ -217,7 +252,7 @@ def main(framework: str, tools: Sequence[str] = (), orders: Sequence[str] = ()) 
     contract_of(framework)
     played = [
         play_in_a_child(framework, tool, order)
-        for tool in tools or TOOLS
+        for tool in tools or (*TOOLS, ALL)
         for order in orders or ORDERS
     ]
     return all(played)

@@ -5,38 +5,56 @@ from __future__ import annotations
 import importlib
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Final
 
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-WITH_SPANS_OF_THEIR_OWN: Final = frozenset({"agent_framework", "agentscope", "autogen"})
+WITH_SPANS_OF_THEIR_OWN: Final = frozenset(
+    {"agent_framework", "agentscope", "agentscope1", "autogen"}
+)
 """Frameworks that make OpenTelemetry spans, which these tools collect."""
+
+
+def install(tools: Sequence[Tool], framework: str, programs: Any) -> None:
+    """Set tools up, all in one program.
+
+    Args:
+        tools: Whatever the user has.
+        framework: The one to watch.
+        programs: The module of the user's program, for the lines that a user adds to it.
+    """
+    for tool in tools:
+        tool.start(framework)
+    if framework in WITH_SPANS_OF_THEIR_OWN:
+        _have_spans_made(framework, programs, tools[0].url)
+    else:
+        for tool in tools:
+            tool.watch(framework, programs)
 
 
 class Tool(ABC):
     """A tool that the user has already, sending to `url`."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def install(self, framework: str, programs: Any) -> None:
-        """Set the tool up.
+    def __init__(self, url: str, *, alone: bool) -> None:
+        """Make a tool.
 
         Args:
-            framework: The one to watch.
-            programs: The module of the user's program, for the lines that a user adds to it.
+            url: Where its spans go.
+            alone: Whether it is the only one of these; with others, none may take their place.
         """
-        self.start(framework)
-        if framework in WITH_SPANS_OF_THEIR_OWN:
-            _have_spans_made(framework, programs)
-        else:
-            getattr(self, f"watch_{framework}")(programs)
+        self.url = url
+        self.alone = alone
 
     @abstractmethod
     def start(self, framework: str) -> None:
         """What a program does once, at its beginning."""
+
+    def watch(self, framework: str, programs: Any) -> None:
+        """Add the lines that watch a framework which makes no spans of its own."""
+        getattr(self, f"watch_{framework}")(programs)
 
     def flush(self) -> None:
         """Send what was recorded."""
@@ -58,10 +76,8 @@ class LangSmith(Tool):
 
         get_env_var.cache_clear()
         self.client: Client = get_cached_client()
-
-    def install(self, framework: str, programs: Any) -> None:
-        super().install(framework, programs)
         if framework in {*WITH_SPANS_OF_THEIR_OWN, "crewai"}:
+            # Before anybody else has set a provider, else it does nothing.
             from langsmith.integrations.otel import configure
 
             assert configure(api_key="key", project_name="project")
@@ -77,10 +93,14 @@ class LangSmith(Tool):
             setattr(programs, name, lambda job, made=made: wrap_openai(made(job)))
 
     def watch_openai_agents(self, programs: Any) -> None:
-        from agents import set_trace_processors
+        from agents import add_trace_processor, set_trace_processors
         from langsmith.integrations.openai_agents_sdk import OpenAIAgentsTracingProcessor
 
-        set_trace_processors([OpenAIAgentsTracingProcessor(client=self.client)])
+        processor = OpenAIAgentsTracingProcessor(client=self.client)
+        if self.alone:
+            set_trace_processors([processor])
+        else:
+            add_trace_processor(processor)
 
     def watch_crewai(self, programs: Any) -> None:
         _instrument_crewai()
@@ -145,7 +165,7 @@ class Langfuse(Tool):
     def watch_openai_agents(self, programs: Any) -> None:
         from openinference.instrumentation.openai_agents import OpenAIAgentsInstrumentor
 
-        OpenAIAgentsInstrumentor().instrument()
+        OpenAIAgentsInstrumentor().instrument(exclusive_processor=self.alone)
 
     def watch_crewai(self, programs: Any) -> None:
         _instrument_crewai()
@@ -167,11 +187,16 @@ def _add_handler(programs: Any, handler: Any) -> None:
     programs._shop = lambda models: made(models).with_config(callbacks=[handler])
 
 
-def _have_spans_made(framework: str, programs: Any) -> None:
+def _have_spans_made(framework: str, programs: Any, url: str) -> None:
     if framework == "agent_framework":
         from agent_framework.observability import enable_instrumentation
 
         enable_instrumentation()
+    elif framework == "agentscope1":
+        import agentscope
+
+        # To where nothing is kept: what a tool collects is then the tool's own doing.
+        agentscope.init(tracing_url=f"{url}/studio")
     elif framework == "agentscope":
         from agentscope.middleware import TracingMiddleware
 
