@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import gc
 import os
 import ssl
 import warnings
@@ -35,6 +36,13 @@ def pytest_collection_modifyitems(items):
                 "ignore:function callbacks:UserWarning",
             ):
                 item.add_marker(pytest.mark.filterwarnings(ignored))
+
+
+def pytest_sessionfinish():
+    """What the last test left open is collected here: pytest does so later, when it is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture(autouse=True)
