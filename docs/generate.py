@@ -74,6 +74,9 @@ def project() -> dict[str, Any]:
 
 def own_plugins() -> PluginManager:
     """The plugins of this checkout, and no other that happens to be installed."""
+    wheel = read_config(ROOT / "pyproject.toml")["tool"]["hatch"]["build"]["targets"]["wheel"]
+    roots = dict.fromkeys(str((ROOT / package).parent) for package in wheel["packages"])
+    sys.path.extend(root for root in roots if root not in sys.path)
     manager = PluginManager(environ={})
     manager.load_builtin(builtin)
     for name, module in sorted(project()["entry-points"]["agl_core"].items()):

@@ -25,6 +25,7 @@ PAGES = sorted(
         *(ROOT / "docs").glob("*.md"),
         *(ROOT / "examples").glob("*/README.md"),
         *(ROOT / "integrations").glob("*/README.md"),
+        *(ROOT / "trackers").glob("*/README.md"),
     ]
 )
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -115,6 +116,7 @@ def check_config(config: RunConfig) -> None:
         ("algorithms", config.algorithm.name, config.algorithm),
     ]
     named += [("rewards", reward.name, reward) for reward in config.rewards]
+    named += [("trackers", tracker.name, tracker) for tracker in config.trackers]
     for kind, name, section in named:
         registry = plugins.registry(kind)
         # A reward may also be the user's own function, by its import path or by a plugin's name.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SHIPPED = ("agl_core", "integrations", "trainers", "examples")
+SHIPPED = ("agl_core", "integrations", "trackers", "trainers", "examples")
 FRAMEWORKS = re.compile(
     r"agent_?framework|agentscope|autogen|crew_?ai|dspy|lang_?chain|lang_?graph|llama_?index|"
     r"openai[-_ ]agents|pydantic[-_ ]ai|smolagents|\btrl\b|\bverl\b",
@@ -58,7 +58,7 @@ def test_errors_are_caught_by_name_or_with_a_reason(path):
         assert not broad or raises or "#" in line, line
 
 
-@pytest.mark.parametrize("path", files("agl_core", "integrations", "trainers"))
+@pytest.mark.parametrize("path", files("agl_core", "integrations", "trackers", "trainers"))
 def test_only_the_command_line_prints(path):
     if "cli" in path.relative_to(ROOT).parts:
         return

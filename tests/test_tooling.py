@@ -40,8 +40,10 @@ def test_ci_runs_the_test_command_of_the_readme():
 def test_plain_tox_runs_a_newest_environment_for_every_plugin():
     plain = tox()["tox"]["env_list"].split()
     extras = set(PROJECT["project"]["optional-dependencies"]) - {"demo", "smollm2"}
+    trackers = {path.name.removeprefix("agl_") for path in (ROOT / "trackers").glob("agl_*")}
+    assert trackers < extras
     for extra in extras:
-        factor = extra.replace("-", "_")
+        factor = "trackers" if extra in trackers else extra.replace("-", "_")
         assert any(re.fullmatch(rf"{factor}\d*-latest", name) for name in plain), extra
     assert {"lint", "core", "e2e"} <= set(plain)
 
@@ -117,7 +119,8 @@ def test_every_fragment_of_the_changelog_has_a_known_kind():
 
 def test_every_plugin_package_is_in_the_wheel_with_entry_point_and_extra():
     packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    folders = [*(ROOT / "integrations").glob("agl_*"), *(ROOT / "trainers").glob("agl_*")]
+    roots = ("integrations", "trackers", "trainers")
+    folders = [folder for root in roots for folder in (ROOT / root).glob("agl_*")]
     assert folders
     for folder in folders:
         name = folder.name.removeprefix("agl_")

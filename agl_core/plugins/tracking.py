@@ -19,8 +19,8 @@ __all__ = [
     "SentLedger",
     "evaluation_numbers",
     "flat_config",
-    "report_facts",
-    "report_numbers",
+    "outcome_facts",
+    "outcome_numbers",
     "step_numbers",
 ]
 
@@ -62,35 +62,35 @@ def evaluation_numbers(evaluation: Evaluation) -> dict[str, float]:
     }
 
 
-def report_numbers(report: Report) -> dict[str, float]:
-    """What a run came to, in numbers by name."""
+def outcome_numbers(outcome: Report | BaseException) -> dict[str, float]:
+    """What a run came to, in numbers by name; of one that failed, that it did."""
+    if isinstance(outcome, BaseException):
+        return {"final/failed": 1.0}
     numbers: dict[str, float | None] = {
-        "final/steps": float(len(report.steps)),
-        "final/calls": float(report.calls),
-        "final/wall_s": report.wall_s,
-        "final/seconds_per_step": report.seconds_per_step,
-        "final/reward_first": report.reward.first if report.reward else None,
-        "final/reward_last": report.reward.last if report.reward else None,
-        "final/score": report.evaluations[-1].score.mean if report.evaluations else None,
-        **_counts("final/lost", report.lost),
-        **_breaks("final/breaks", report.breaks),
-        **_counts("final/rows", report.rows.by_agent),
+        "final/failed": 0.0,
+        "final/steps": float(len(outcome.steps)),
+        "final/calls": float(outcome.calls),
+        "final/wall_s": outcome.wall_s,
+        "final/seconds_per_step": outcome.seconds_per_step,
+        "final/reward_first": outcome.reward.first if outcome.reward else None,
+        "final/reward_last": outcome.reward.last if outcome.reward else None,
+        "final/score": outcome.evaluations[-1].score.mean if outcome.evaluations else None,
+        **_counts("final/lost", outcome.lost),
+        **_breaks("final/breaks", outcome.breaks),
+        **_counts("final/rows", outcome.rows.by_agent),
     }
     return {name: value for name, value in numbers.items() if value is not None}
 
 
-def report_facts(report: Report) -> dict[str, str]:
-    """What a run came to, as text by name: where its weights lie and which they are."""
-    facts = {"final/best": report.best or ""}
-    for policy, told in report.policies.items():
+def outcome_facts(outcome: Report | BaseException) -> dict[str, str]:
+    """What a run came to, as text by name: where its weights lie and which, or why it failed."""
+    if isinstance(outcome, BaseException):
+        return {"final/failure": f"{type(outcome).__name__}: {outcome}"}
+    facts = {"final/best": outcome.best or ""}
+    for policy, told in outcome.policies.items():
         for fact in ("version", "path", "sha256_before", "sha256_after"):
             facts[f"final/policy/{policy}/{fact}"] = str(told.get(fact, ""))
     return facts
-
-
-def last_step(report: Report) -> int:
-    """The step that a report's numbers belong to."""
-    return report.steps[-1].step if report.steps else 0
 
 
 def flat_config(config: Mapping[str, object]) -> dict[str, str]:

@@ -9,9 +9,8 @@ from agl_core.plugins.tracking import (
     SentLedger,
     evaluation_numbers,
     flat_config,
-    last_step,
-    report_facts,
-    report_numbers,
+    outcome_facts,
+    outcome_numbers,
     step_numbers,
 )
 from agl_core.types import Estimate, Evaluation, Report, StepReport
@@ -104,7 +103,8 @@ def test_a_reports_numbers_and_facts():
         wall_s=2.0,
         best="runs/run/checkpoints/step-000003",
     )
-    assert report_numbers(report) == {
+    assert outcome_numbers(report) == {
+        "final/failed": 0,
         "final/steps": 1,
         "final/calls": 16,
         "final/wall_s": 2.0,
@@ -115,15 +115,19 @@ def test_a_reports_numbers_and_facts():
         "final/breaks/writer/edited": 3,
         "final/rows/writer": 4,
     }
-    assert report_facts(report) == {
+    assert outcome_facts(report) == {
         "final/best": "runs/run/checkpoints/step-000003",
         "final/policy/trained/version": "3",
         "final/policy/trained/path": "p",
         "final/policy/trained/sha256_before": "a",
         "final/policy/trained/sha256_after": "b",
     }
-    assert last_step(report) == 3
-    assert last_step(Report(run_id="run", directory="run")) == 0
+
+
+def test_a_failure_is_told():
+    error = OSError("disk full")
+    assert outcome_numbers(error) == {"final/failed": 1.0}
+    assert outcome_facts(error) == {"final/failure": "OSError: disk full"}
 
 
 def test_a_configuration_is_flat_text():

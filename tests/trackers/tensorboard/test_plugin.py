@@ -1,0 +1,6 @@
+from agl_core.testing.plugin_contract import PluginContract
+
+
+class TestPlugin(PluginContract):
+    plugin = "agl_tensorboard.plugin"
+    frameworks = ("tensorboardX",)

@@ -1,0 +1,1 @@
+"""The ``mlflow`` tracker: runs at an MLflow server or in a file."""

@@ -1,0 +1,17 @@
+"""What agl-core gets from this package; nothing here imports mlflow."""
+
+from __future__ import annotations
+
+from agl_core.interfaces import Register
+from agl_core.plugins import hookimpl
+
+
+@hookimpl
+def agl_register_trackers(register: Register) -> None:
+    register(
+        "mlflow",
+        "agl_mlflow.tracker:MlflowTracker",
+        extra="mlflow",
+        config="agl_mlflow.options:MlflowOptions",
+        summary="a run at an MLflow server, or in a file that MLflow shows",
+    )

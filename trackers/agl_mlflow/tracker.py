@@ -1,0 +1,147 @@
+"""A run at MLflow."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from agl_core.errors import ConfigError
+from agl_core.interfaces import TrackedRun
+from agl_core.plugins.tracking import (
+    SentLedger,
+    evaluation_numbers,
+    flat_config,
+    outcome_facts,
+    outcome_numbers,
+    step_numbers,
+)
+from agl_core.types import Evaluation, Report, StepReport
+from agl_mlflow._names import mlflow_name
+from agl_mlflow.options import MlflowOptions
+
+T = TypeVar("T")
+
+_NAME: Final = "mlflow"
+_EXPERIMENT: Final = "agl"
+_DATABASE: Final = "mlflow.db"
+_ARTIFACTS: Final = "mlartifacts"
+_AT_ONCE: Final = 100
+"""Settings that one request may carry."""
+_LONGEST: Final = 500
+"""Of a setting: what every database that MLflow knows has room for."""
+
+
+class MlflowTracker:
+    """Numbers as metrics, the configuration as parameters, where the weights lie as tags.
+
+    A resumed run is the same run there. MLflow keeps every value, so what was sent once stays.
+    """
+
+    def __init__(self, options: MlflowOptions) -> None:
+        # MLflow would tell its makers of every run that it opens.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        self._mlflow: Any = importlib.import_module("mlflow")
+        self._entities: Any = importlib.import_module("mlflow.entities")
+        self._options = options
+        self._client: Any = None
+        self._ledger: Any = None
+        self._step = 0
+
+    def start(self, run: TrackedRun) -> None:
+        self._step = run.resumed_at or 0
+        runs = run.directory.absolute().parent
+        address = self._address(runs)
+        self._client = self._mlflow.MlflowClient(tracking_uri=address)
+        self._ledger = SentLedger.open(run, _NAME)
+        if self._ledger is None:
+            created = self._client.create_run(
+                self._experiment(runs, local=address.startswith("sqlite:")),
+                run_name=run.name,
+                tags=self._options.tags,
+            )
+            self._ledger = SentLedger.create(run, _NAME, created.info.run_id)
+        else:
+            self._client.update_run(self._ledger.run, status="RUNNING")
+        self._log_settings(flat_config(run.config))
+
+    def step(self, report: StepReport) -> None:
+        self._step = report.step
+        if self._ledger.takes_step(report.step):
+            self._log_numbers(step_numbers(report), report.step)
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        if self._ledger.takes_evaluation(evaluation.step):
+            self._log_numbers(evaluation_numbers(evaluation), evaluation.step)
+
+    def finish(self, outcome: Report | BaseException) -> None:
+        self._log_numbers(outcome_numbers(outcome), self._step)
+        self._log_texts(outcome_facts(outcome))
+        status = "FINISHED"
+        if isinstance(outcome, BaseException):
+            stopped = isinstance(outcome, (asyncio.CancelledError, KeyboardInterrupt))
+            status = "KILLED" if stopped else "FAILED"
+        self._client.set_terminated(self._ledger.run, status=status)
+
+    def _address(self, runs: Path) -> str:
+        given = self._options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
+        if given is None:
+            return f"sqlite:///{runs / _DATABASE}"
+        if "://" not in given or given.startswith("file:"):
+            raise ConfigError(
+                f"Tracker 'mlflow': {given!r} is a folder, where MLflow cannot keep both of "
+                f"'reward' and 'reward/main': use sqlite:///FILE or a server"
+            )
+        return given
+
+    def _experiment(self, runs: Path, *, local: bool) -> str:
+        """Id of the experiment; made if need be."""
+        name = self._options.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or _EXPERIMENT
+        found = self._client.get_experiment_by_name(name)
+        if found is not None:
+            return found.experiment_id
+        # Files that others add to the run lie beside it, not wherever the program was started.
+        place = (runs / _ARTIFACTS).as_uri() if local else None
+        try:
+            return self._client.create_experiment(name, artifact_location=place)
+        except self._mlflow.MlflowException:
+            found = self._client.get_experiment_by_name(name)  # another run was faster
+            if found is None:
+                raise
+            return found.experiment_id
+
+    def _log_settings(self, settings: Mapping[str, str]) -> None:
+        """New ones as parameters; those that differ in a resumed run as tags: parameters stay."""
+        named = {mlflow_name(key): value[:_LONGEST] for key, value in settings.items()}
+        there = self._client.get_run(self._ledger.run).data.params
+        new = [self._entities.Param(key, value) for key, value in named.items() if key not in there]
+        for some in _portions(new):
+            self._client.log_batch(self._ledger.run, params=some)
+        changed = {key: value for key, value in named.items() if there.get(key, value) != value}
+        self._log_texts({f"resumed/{key}": value for key, value in changed.items()})
+
+    def _log_texts(self, texts: Mapping[str, str]) -> None:
+        tags = [
+            self._entities.RunTag(mlflow_name(key), value[:_LONGEST])
+            for key, value in texts.items()
+        ]
+        for some in _portions(tags):
+            self._client.log_batch(self._ledger.run, tags=some)
+
+    def _log_numbers(self, numbers: Mapping[str, float], step: int) -> None:
+        now = time.time_ns() // 1_000_000
+        metrics = [
+            self._entities.Metric(mlflow_name(name), value, now, step)
+            for name, value in numbers.items()
+        ]
+        for some in _portions(metrics):
+            self._client.log_batch(self._ledger.run, metrics=some)
+
+
+def _portions(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), _AT_ONCE):
+        yield items[start : start + _AT_ONCE]

@@ -1,0 +1,1 @@
+"""The ``tensorboard`` tracker: event files for TensorBoard."""

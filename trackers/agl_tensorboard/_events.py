@@ -1,0 +1,79 @@
+"""Event files, written at once by whoever calls, so that a full disk is noticed by them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+# protobuf makes its classes while it is imported.
+from tensorboardX.proto.event_pb2 import (
+    Event,  # pyright: ignore[reportAttributeAccessIssue]
+    SessionLog,  # pyright: ignore[reportAttributeAccessIssue]
+)
+from tensorboardX.proto.summary_pb2 import (
+    Summary,  # pyright: ignore[reportAttributeAccessIssue]
+)
+from tensorboardX.record_writer import RecordWriter
+from tensorboardX.summary import text as text_summary
+
+_VERSION: Final = "brain.Event:2"
+"""From this version on, TensorBoard drops later steps where a session starts."""
+
+
+class EventFiles:
+    """Appends to a folder of event files.
+
+    tensorboardX' own writer hands events to a thread that a full disk ends without a word.
+    """
+
+    def __init__(self, folder: Path, *, first_step: int) -> None:
+        """Begin a file.
+
+        Args:
+            folder: Where it goes; made if need be.
+            first_step: What other files there tell of this step and later ones does not count.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._writer: Any = None
+        start = SessionLog(status=SessionLog.START)
+        self._write(Event(step=first_step, session_log=start))
+
+    def numbers(self, numbers: dict[str, float], step: int) -> None:
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
+        self._write(Event(step=step, summary=Summary(value=values)))
+
+    def texts(self, texts: dict[str, str], step: int) -> None:
+        values = [value for tag, text in texts.items() for value in text_summary(tag, text).value]
+        self._write(Event(step=step, summary=Summary(value=values)))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _write(self, event: Any) -> None:
+        event.wall_time = time.time()
+        try:
+            if self._writer is None:
+                self._writer = self._begun()
+            self._writer.write(event.SerializeToString())
+            self._writer.flush()
+        except OSError:
+            # The file may end in half a record, which nobody reads past: the next event begins one.
+            with suppress(OSError):
+                self.close()
+            self._writer = None
+            raise
+
+    def _begun(self) -> Any:
+        """A new file; TensorBoard reads those of a folder in the order of their names."""
+        now = time.time()
+        name = f"events.out.tfevents.{now:.6f}.{socket.gethostname()}.{os.getpid()}"
+        writer: Any = RecordWriter(str(self._folder / name))
+        writer.write(Event(wall_time=now, file_version=_VERSION).SerializeToString())
+        return writer

@@ -1,0 +1,17 @@
+"""What agl-core gets from this package; nothing here imports what writes event files."""
+
+from __future__ import annotations
+
+from agl_core.interfaces import Register
+from agl_core.plugins import hookimpl
+
+
+@hookimpl
+def agl_register_trackers(register: Register) -> None:
+    register(
+        "tensorboard",
+        "agl_tensorboard.tracker:TensorBoardTracker",
+        extra="tensorboard",
+        config="agl_tensorboard.options:TensorBoardOptions",
+        summary="event files in the run's directory, for TensorBoard",
+    )

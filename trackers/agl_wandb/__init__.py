@@ -1,0 +1,1 @@
+"""The ``wandb`` tracker: runs at Weights & Biases."""

@@ -1,0 +1,17 @@
+"""What agl-core gets from this package; nothing here imports wandb."""
+
+from __future__ import annotations
+
+from agl_core.interfaces import Register
+from agl_core.plugins import hookimpl
+
+
+@hookimpl
+def agl_register_trackers(register: Register) -> None:
+    register(
+        "wandb",
+        "agl_wandb.tracker:WandbTracker",
+        extra="wandb",
+        config="agl_wandb.options:WandbOptions",
+        summary="a run at Weights & Biases, online or offline",
+    )
