@@ -85,6 +85,7 @@ class Bench:
         self.fake = fake
         self.gateway = gateway
         self._store = store
+        self._rounds: _Rounds | None = None
 
     @classmethod
     @asynccontextmanager
@@ -140,9 +141,11 @@ class Bench:
     def interleave(self, count: int) -> None:
         """Hold the model's answers until `count` requests wait, then give them in random order.
 
-        With `count` rollouts of equally many calls, every round of answers mixes all of them.
+        With `count` rollouts of equally many calls, every round of answers mixes all of them. Whoever
+        fails is waited for no longer, so that its error is seen.
         """
-        self.fake.pace = _Rounds(count, Random(0)).pace  # noqa: S311
+        self._rounds = _Rounds(count, Random(0))  # noqa: S311
+        self.fake.pace = self._rounds.pace
 
     async def _attempt(
         self,
@@ -168,6 +171,8 @@ class Bench:
             deadline=time.monotonic() + rollout.limits.timeout_s,
         )
         output, error = await _outcome(action, job, context, pool)
+        if error is not None and self._rounds is not None:
+            self._rounds.leave()
         await self.gateway.seal(attempt.id)
         ended = await self._store.finish(
             attempt.id,
@@ -219,9 +224,18 @@ class _Rounds:
             return
         mine = asyncio.Event()
         self._waiting.append(mine)
-        if len(self._waiting) == self._count:
-            waiting, self._waiting = self._waiting, []
-            self._random.shuffle(waiting)
-            for event in waiting:
-                event.set()
+        self._release()
         await asyncio.wait_for(mine.wait(), _ROUND_S)
+
+    def leave(self) -> None:
+        """One less will ask."""
+        self._count -= 1
+        self._release()
+
+    def _release(self) -> None:
+        if len(self._waiting) < self._count:
+            return
+        waiting, self._waiting = self._waiting, []
+        self._random.shuffle(waiting)
+        for event in waiting:
+            event.set()
