@@ -56,7 +56,7 @@ class VerlEngine:
         self._policies: dict[str, Policy] = {}
         self._versions: dict[str, int] = {}
         self._replicas: dict[str, Replicas] = {}
-        """By the model that they serve; the trained policy's under its own name."""
+        """By the model that they serve; a trainable policy's under its own name."""
         self._fleets: dict[str, Fleet] = {}
         self._trainer: PolicyTrainer | None = None
         self._reviving = asyncio.Lock()
@@ -78,13 +78,7 @@ class VerlEngine:
             await self.stop()
             raise
         for policy in policies:
-            key = _key(policy, trained)
-            replicas = self._replicas[key]
-            self._fleets[policy.name] = Fleet(
-                replicas.addresses,
-                replicas.model,
-                lambda index, key=key: self._revive(key, index),
-            )
+            self._fleets[policy.name] = self._fleet(_key(policy))
 
     async def stop(self) -> None:
         """End what was started; idempotent."""
@@ -147,8 +141,8 @@ class VerlEngine:
         Raises:
             ConfigError: the directory holds no such state.
         """
-        self._policy(policy)
-        replicas = self._replicas[self._served_as(policy)]
+        key = _key(self._policy(policy))
+        replicas = self._replicas[key]
 
         def work() -> None:
             if self._trainer is None:
@@ -159,6 +153,9 @@ class VerlEngine:
 
         await self._driver.run(work)
         self._versions[policy] = version
+        if self._trainer is None:  # at other addresses, under another name
+            before, self._fleets[policy] = self._fleets[policy], self._fleet(key)
+            await before.close()
 
     async def fingerprint(self, policy: str) -> str:
         """sha256 over the weights in training, or over the files of a frozen policy's."""
@@ -188,10 +185,14 @@ class VerlEngine:
             replicas.sleep()
             replicas.sync(trained.version)
         for policy in policies:
-            if policy is not trained and policy.model not in self._replicas:
+            if _key(policy) not in self._replicas:
                 first = sum(len(each.addresses) for each in self._replicas.values())
                 frozen = Replicas.frozen(config, pool, model=policy.model, first=first)
-                self._replicas[policy.model] = frozen
+                self._replicas[_key(policy)] = frozen
+
+    def _fleet(self, key: str) -> Fleet:
+        replicas = self._replicas[key]
+        return Fleet(replicas.addresses, replicas.model, lambda index: self._revive(key, index))
 
     async def _revive(self, key: str, index: int) -> str | None:
         """Replace a replica that is dead; calls that find it dead meanwhile wait."""
@@ -208,9 +209,6 @@ class VerlEngine:
             )
         return self._policies[name]
 
-    def _served_as(self, name: str) -> str:
-        return name if name in self._replicas else self._policy(name).model
-
     def _trained(self, name: str) -> PolicyTrainer:
         policy = self._policy(name)
         if self._trainer is None:
@@ -220,8 +218,9 @@ class VerlEngine:
         return self._trainer
 
 
-def _key(policy: Policy, trained: Sequence[Policy]) -> str:
-    return policy.name if policy in trained else policy.model
+def _key(policy: Policy) -> str:
+    """Weights that may change are one policy's; frozen policies share their model's replica."""
+    return policy.name if policy.trainable else policy.model
 
 
 def _check_one(trained: Sequence[Policy]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from agl_core.errors import EngineError
@@ -135,14 +135,15 @@ class Replicas:
 
     def restart(self, model: str) -> None:
         """Serve the weights in the directory `model` instead."""
-        import ray  # noqa: PLC0415
-
         self.close()
+        self.model = model
         for member in self._members:
-            for server in member.servers:
-                ray.kill(server)
             member.model_config.path = model
+            if self._rollout.name != ROLLOUT:
+                _end(member.servers)
+                member.servers = []  # verl adds to them
             _await(member.launch_servers())
+
 
 
 def _replica(config: Any, *, rank: int, model: str | None = None) -> Any:
@@ -171,3 +172,15 @@ async def _all(work: Any) -> None:
 def _await(work: Coroutine[Any, Any, Any]) -> None:
     """Run verl's coroutine; this thread has no event loop of its own."""
     asyncio.run(work)
+
+
+def _end(servers: Sequence[Any]) -> None:
+    """Kill actors and wait until Ray knows, so that others may have their names."""
+    import ray  # noqa: PLC0415
+    from ray.exceptions import RayActorError  # noqa: PLC0415
+
+    for server in servers:
+        ray.kill(server)
+    for server in servers:
+        with contextlib.suppress(RayActorError):
+            ray.get(server.__ray_ready__.remote())

@@ -20,7 +20,6 @@ from agl_verl.cpu.server import actor_name
 from agl_verl.engine import VerlEngine
 from agl_verl.options import VerlOptions
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
 
 from agl_core.app.parts import make_algorithm
 from agl_core.builtin import load_plugins
@@ -29,6 +28,7 @@ from agl_core.errors import ConfigError
 from agl_core.training.algorithms import GRPO, RLOO, GRPOOptions, RLOOOptions
 from agl_core.types import Batch, Policy
 from tests.trainers.verl.convert_cases import case_of, conversations
+from tests.trainers.verl.recomputed import recomputed
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -109,12 +109,8 @@ async def served_by(engine: VerlEngine, policy: str, directory: str) -> None:
     answer = await asked(engine, policy)
     (choice,) = answer["choices"]
     prompt, sampled = answer["prompt_token_ids"], choice["token_ids"]
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    with torch.no_grad():
-        logits = model(torch.tensor([prompt + sampled])).logits[0, len(prompt) - 1 : -1]
-    known = torch.log_softmax(logits, -1).gather(-1, torch.tensor(sampled)[:, None])[:, 0]
     told = torch.tensor([entry["logprob"] for entry in choice["logprobs"]["content"]])
-    torch.testing.assert_close(told, known, atol=2e-4, rtol=0)
+    torch.testing.assert_close(told, recomputed(directory, prompt, sampled), atol=2e-4, rtol=0)
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "rloo"])
