@@ -145,7 +145,6 @@ class Replicas:
             _await(member.launch_servers())
 
 
-
 def _replica(config: Any, *, rank: int, model: str | None = None) -> Any:
     root = config.actor_rollout_ref
     settings = root.model.copy()
