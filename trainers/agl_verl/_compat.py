@@ -23,7 +23,9 @@ _PLACES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "ActorRolloutRefWorker": "verl.workers.engine_workers",
         "BaseRollout": "verl.workers.rollout.base",
+        "CheckpointEngine": "verl.checkpoint_engine.base",
         "CheckpointEngineManager": "verl.checkpoint_engine.base",
+        "CheckpointEngineRegistry": "verl.checkpoint_engine",
         "Dispatch": "verl.single_controller.base.decorator",
         "PlatformBase": "verl.plugin.platform.platform_base",
         "PlatformRegistry": "verl.plugin.platform.platform_manager",
@@ -32,6 +34,8 @@ _PLACES: Final[Mapping[str, str]] = MappingProxyType(
         "ResourcePoolManager": "verl.single_controller.ray",
         "RolloutReplica": "verl.workers.rollout.replica",
         "RolloutReplicaRegistry": "verl.workers.rollout.replica",
+        "Tracking": "verl.utils.tracking",
+        "create_tcp_store": "verl.utils.distributed",
         "get_platform": "verl.plugin.platform.platform_manager",
         "get_ppo_ray_runtime_env": "verl.trainer.constants_ppo",
         "omega_conf_to_dataclass": "verl.utils.config",
@@ -77,6 +81,17 @@ def advantage_estimator(name: str) -> Callable[..., Any]:
 def policy_loss(name: str) -> Callable[..., Any]:
     """Verl's policy loss of that name."""
     return importlib.import_module("verl.trainer.ppo.core_algos").get_policy_loss_fn(name)
+
+
+def checkpoint_engine(backend: str, module: str | None) -> Any:
+    """Verl's checkpoint engine of that name, which `module` registers where it is not verl's own.
+
+    Raises:
+        ValueError: there is none, or it lacks a package; tells which there are.
+    """
+    if module:
+        importlib.import_module(module)
+    return importlib.import_module("verl.checkpoint_engine").CheckpointEngineRegistry.get(backend)
 
 
 def rollout_names() -> list[str]:

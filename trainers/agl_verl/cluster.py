@@ -5,18 +5,23 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
 
 from agl_core.errors import ConfigError
+from agl_verl.config import has_own_devices, replica_size
+from agl_verl.config_checks import ROOT
 from agl_verl.cpu import ENVIRONMENT
 
 _ADDRESS: Final = "RAY_ADDRESS"
 _PLATFORM: Final = "VERL_PLATFORM"
 _MODULES: Final = "VERL_USE_EXTERNAL_MODULES"
 _CPUS: Final = 3
-"""That verl reserves beside a device."""
+"""That verl reserves beside a device of the trainer's."""
+_CPUS_OF_ROLLOUT: Final = 2
+"""The same beside one that is a replica's alone."""
 
 
 def choose_device(wanted: str, address: str | None) -> str:
@@ -72,6 +77,53 @@ def _variables(there: Mapping[str, str]) -> dict[str, str]:
     return {**ENVIRONMENT, _MODULES: ",".join(dict.fromkeys(filter(None, modules)))}
 
 
+@dataclass(frozen=True)
+class _Claim:
+    """Devices that somebody must have."""
+
+    whom: str
+    keys: str
+    """The options that say how many."""
+    places: int
+    devices_each: int
+    """That must lie on one node, in each place."""
+    cpus: int
+    """That verl reserves beside each."""
+
+    @property
+    def devices(self) -> int:
+        return self.places * self.devices_each
+
+    def take(self, left: list[list[float]]) -> int:
+        """Take places of `left`, devices and CPUs by node, the fullest first; gives how many fit."""
+        for taken in range(self.places):
+            fitting = [
+                node
+                for node in left
+                if node[0] >= self.devices_each and node[1] >= self.cpus * self.devices_each
+            ]
+            if not fitting:
+                return taken
+            node = min(fitting)
+            node[0] -= self.devices_each
+            node[1] -= self.cpus * self.devices_each
+        return self.places
+
+
+def _claims(config: Any) -> list[_Claim]:
+    trainer, rollout = config.trainer, config.actor_rollout_ref.rollout
+    each = int(trainer.n_gpus_per_node)
+    keys = "verl.trainer.n_gpus_per_node and nnodes"
+    claims = [_Claim("training", keys, int(trainer.nnodes), each, _CPUS)]
+    if has_own_devices(config):
+        per_node, replica = int(rollout.n_gpus_per_node), replica_size(rollout)
+        each = min(per_node, replica)
+        places = per_node * int(rollout.nnodes) // each
+        keys = f"verl.{ROOT}.rollout.n_gpus_per_node and nnodes"
+        claims.append(_Claim("rollouts", keys, places, each, _CPUS_OF_ROLLOUT))
+    return claims
+
+
 class Cluster:
     """A connection to Ray; a cluster that it started ends with it."""
 
@@ -100,7 +152,7 @@ class Cluster:
             self._connected = True
         elif self._device == "cpu":
             _check_variables()
-        self._check(per_node=int(config.trainer.n_gpus_per_node), nodes=int(config.trainer.nnodes))
+        self._check(_claims(config))
 
     def close(self) -> None:
         """Leave; ends what was started by `connect`. Idempotent."""
@@ -134,7 +186,7 @@ class Cluster:
             return {"address": self._address, **arguments, **given}
         local: dict[str, Any] = {"address": "local", "include_dashboard": False}
         if self._device == "cpu":
-            devices = int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
+            devices = sum(claim.devices for claim in _claims(config))
             local |= {"num_cpus": (_CPUS + 1) * devices, "num_gpus": devices}
         return {**local, **arguments, **given}
 
@@ -147,28 +199,29 @@ class Cluster:
             )
         return f"Cannot start Ray on this machine: {error}. Check verl.ray_kwargs.ray_init"
 
-    def _check(self, *, per_node: int, nodes: int) -> None:
+    def _check(self, claims: Sequence[_Claim]) -> None:
         import ray  # noqa: PLC0415
 
         there = [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
-        devices, needed = sum(node.get("GPU", 0) for node in there), per_node * nodes
+        devices = sum(node.get("GPU", 0) for node in there)
+        needed = sum(claim.devices for claim in claims)
         if devices < needed:
             raise ConfigError(
                 f"The Ray cluster has {devices:g} devices, but the run needs {needed}: "
                 f"{self._more_devices(needed)}"
             )
-        fitting = sum(
-            int(min(node.get("GPU", 0) // per_node, node.get("CPU", 0) // (_CPUS * per_node)))
-            for node in there
-        )
-        if fitting < nodes:
-            told = ", ".join(f"{node.get('GPU', 0):g}/{node.get('CPU', 0):g}" for node in there)
-            raise ConfigError(
-                f"The Ray cluster has room for {fitting} of {nodes} times {per_node} devices on "
-                f"one node with {_CPUS} CPUs each; devices/CPUs of its nodes: {told}. Change "
-                f"verl.trainer.n_gpus_per_node and nnodes, or let Ray count more CPUs: ray start "
-                f"--num-cpus, or verl.ray_kwargs.ray_init.num_cpus where the run starts it"
-            )
+        left = [[node.get("GPU", 0), node.get("CPU", 0)] for node in there]
+        for claim in sorted(claims, key=lambda claim: -claim.devices_each):
+            fitting = claim.take(left)
+            if fitting < claim.places:
+                told = ", ".join(f"{node.get('GPU', 0):g}/{node.get('CPU', 0):g}" for node in there)
+                raise ConfigError(
+                    f"The Ray cluster has room for {fitting} of {claim.places} times "
+                    f"{claim.devices_each} devices on one node with {claim.cpus} CPUs each, for "
+                    f"{claim.whom}; devices/CPUs of its nodes: {told}. Change {claim.keys}, or "
+                    f"let Ray count more CPUs: ray start --num-cpus, or "
+                    f"verl.ray_kwargs.ray_init.num_cpus where the run starts it"
+                )
 
     def _more_devices(self, needed: int) -> str:
         if self._device != "cpu":

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from agl_core.interfaces import AlgorithmSetup
 from agl_verl import _compat
 from agl_verl.config_checks import ROOT, check_given, check_merged
-from agl_verl.cpu import ROLLOUT
+from agl_verl.cpu import ROLLOUT, TRANSFER
 
 _CPU_FSDP: Final[Mapping[str, Any]] = MappingProxyType(
     {
@@ -42,6 +42,13 @@ _CPU: Final[Mapping[str, Any]] = MappingProxyType(
     }
 )
 _GPU: Final[Mapping[str, Any]] = MappingProxyType({"rollout": {"name": "vllm"}})
+_TRANSFERS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+    {
+        "cpu": {"backend": TRANSFER, "custom_backend_module": "agl_verl.cpu.weights"},
+        "cuda": {"backend": "nccl"},
+    }
+)
+"""By device, how weights come to replicas on devices of their own."""
 
 
 def make_config(
@@ -81,6 +88,9 @@ def make_config(
     }
     layers = [{ROOT: _plain(_CPU if device == "cpu" else _GPU)}, ours, _setup(setup), dict(given)]
     merged = OmegaConf.merge(config, *layers)
+    if has_own_devices(merged):
+        transfer = {ROOT: {"rollout": {"checkpoint_engine": _plain(_TRANSFERS[device])}}}
+        merged = OmegaConf.merge(config, layers[0], transfer, *layers[1:])
     check_merged(merged, device=device)
     return merged
 
@@ -105,6 +115,20 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in cast("Mapping[str, Any]", value).items()}
     return value
+
+
+def has_own_devices(config: Any) -> bool:
+    """Whether replicas of the trained policy lie on other devices than the training workers."""
+    return bool(config[ROOT].rollout.nnodes)
+
+
+def replica_size(rollout: Any) -> int:
+    """Devices of one replica."""
+    return (
+        int(rollout.tensor_model_parallel_size)
+        * int(rollout.data_parallel_size)
+        * int(rollout.pipeline_model_parallel_size)
+    )
 
 
 def has_adapter(model: Any) -> bool:

@@ -89,6 +89,7 @@ _AXES: Final = (
 _OPEN: Final = ("ray_kwargs.ray_init.",)
 """Tables that verl hands on to somebody else, whatever their keys."""
 
+_IN_PLACE: Final = "naive"
 _STRATEGIES: Final = ("fsdp", "fsdp2")
 _SERVERS: Final[Mapping[str, str]] = MappingProxyType({"vllm": "vllm", "sglang": "sglang"})
 """Rollouts and the package that each needs."""
@@ -137,6 +138,7 @@ def check_merged(config: Any, *, device: str) -> None:
             ) from error
     _check_choices(config, device)
     _check_sizes(config)
+    _check_transfer(config[ROOT].rollout)
 
 
 def _check_choices(config: Any, device: str) -> None:
@@ -161,14 +163,33 @@ def _check_choices(config: Any, device: str) -> None:
 
 
 def _check_sizes(config: Any) -> None:
-    devices = _product(config.trainer, "trainer", _TRAINER)
-    replica = _product(config[ROOT].rollout, f"{ROOT}.rollout", _AXES)
+    rollout = config[ROOT].rollout
+    place, devices = "trainer", _product(config.trainer, "trainer", _TRAINER)
+    if rollout.nnodes:
+        place = f"{ROOT}.rollout"
+        devices = _product(rollout, place, _TRAINER)
+    replica = _product(rollout, f"{ROOT}.rollout", _AXES)
     if devices % replica:
         raise ConfigError(
             f"Configuration: a replica takes {replica} devices, the product of "
             f"{', '.join(_AXES)} in verl.{ROOT}.rollout, but there are {devices}, "
-            f"verl.trainer.{' times '.join(_TRAINER)}, which is no multiple of that"
+            f"verl.{place}.{' times '.join(_TRAINER)}, which is no multiple of that"
         )
+
+
+def _check_transfer(rollout: Any) -> None:
+    """New weights are handed over in place, or sent to devices of the replicas' own."""
+    backend, key = rollout.checkpoint_engine.backend, f"verl.{ROOT}.rollout.checkpoint_engine"
+    if (backend == _IN_PLACE) == bool(rollout.nnodes):
+        raise ConfigError(
+            f"Configuration: {key}.backend = {backend!r}, and verl.{ROOT}.rollout.nnodes = "
+            f"{rollout.nnodes!r}: {_IN_PLACE!r} is for replicas on the trainer's devices "
+            f"(nnodes = 0), any other for devices of their own"
+        )
+    try:
+        _compat.checkpoint_engine(backend, rollout.checkpoint_engine.custom_backend_module)
+    except (ValueError, ImportError) as error:
+        raise ConfigError(f"Configuration: {key}.backend = {backend!r}: {error}") from error
 
 
 def _product(section: Any, path: str, names: Sequence[str]) -> int:
@@ -190,6 +211,11 @@ def _misplaced(given: Mapping[str, Any]) -> Iterator[str]:
     for path, why in _FIXED.items():
         if _has(given, path):
             yield f"'verl.{path}' cannot be set: {why}"
+    if _has(given, f"{ROOT}.rollout.{_TRAINER[0]}") and not _has(given, f"{ROOT}.rollout.nnodes"):
+        yield (
+            f"'verl.{ROOT}.rollout.{_TRAINER[0]}' is read with rollout.nnodes alone, which gives "
+            f"replicas devices of their own: set both, or verl.trainer.{_TRAINER[0]}"
+        )
     for path, ours in _OURS.items():
         if _has(given, path):
             yield f"'verl.{path}' is what {ours} says: set that"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
@@ -33,6 +34,8 @@ class Driver:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="agl-verl")
         self._closed = False
+        self._waiting: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
+        """What `wait_for` waits for."""
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of `work`.
@@ -45,12 +48,46 @@ class Driver:
         if self._closed:
             raise EngineError("Engine 'verl' was stopped: start another")
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: _told(work))
+        return await loop.run_in_executor(self._pool, lambda: self._work(work))
+
+    def interrupt(self) -> None:
+        """Let what `wait_for` waits for be: once Ray ends, nobody would be told."""
+        if self._waiting is not None:
+            loop, task = self._waiting
+            loop.call_soon_threadsafe(task.cancel)
 
     def close(self) -> None:
         """Finish what has begun and take nothing more."""
         self._closed = True
         self._pool.shutdown(wait=True)
+
+    def _work(self, work: Callable[[], T]) -> T:
+        _own.driver = self
+        return _told(work)
+
+    async def watched(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, unless `interrupt` is called."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._waiting = asyncio.get_running_loop(), task
+        try:
+            return await work
+        finally:
+            self._waiting = None
+
+
+_own = threading.local()
+"""The driver whose thread this is."""
+
+
+def wait_for(work: Coroutine[Any, Any, T]) -> T:
+    """Run verl's coroutine in a driver's thread, which has no event loop of its own.
+
+    Raises:
+        asyncio.CancelledError: `Driver.interrupt` was called.
+    """
+    driver: Driver = _own.driver
+    return asyncio.run(driver.watched(work))
 
 
 def _told(work: Callable[[], T]) -> T:

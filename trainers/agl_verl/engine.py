@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from agl_core.errors import ConfigError, EngineError
 from agl_core.interfaces import AlgorithmSetup
@@ -19,17 +19,18 @@ from agl_verl.fleet import Fleet
 from agl_verl.loss import PolicyLoss
 from agl_verl.options import VerlOptions
 from agl_verl.rollout import Replicas
-from agl_verl.trainer import PolicyTrainer
+from agl_verl.trainer import PolicyTrainer, Trained
 
 _WEIGHTS: Final = ("*.safetensors", "*.bin")
 
 
 class VerlEngine:
-    """One trained policy, and frozen ones beside it on the same devices.
+    """One trained policy, and frozen ones beside it on the trainer's devices.
 
     verl's training workers hold one set of weights, so one policy can be trained; it may serve
-    several named agents. The training loop drains the gateway before `update`, so no call is under
-    way while replicas hand their memory to the trainer and take new weights.
+    several named agents. Its replicas lie on the trainer's devices and hand their memory over
+    while it trains, or on devices of their own and go on serving. The training loop sees to it
+    that no call is under way while they take new weights.
     """
 
     trains = True
@@ -81,7 +82,8 @@ class VerlEngine:
             self._fleets[policy.name] = self._fleet(_key(policy))
 
     async def stop(self) -> None:
-        """End what was started; idempotent."""
+        """End what was started, or is being started; idempotent."""
+        self._driver.interrupt()
         for fleet in self._fleets.values():
             await fleet.close()
         self._fleets.clear()
@@ -101,8 +103,22 @@ class VerlEngine:
         self._policy(policy)
         return self._fleets[policy]
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether replicas go on serving while the policy is trained."""
+        return any(replicas.apart for replicas in self._replicas.values())
+
     async def update(self, batch: Batch) -> Update:
-        """Train ``batch.policy``; the new version serves when this returns.
+        """Train ``batch.policy``; the new version serves when this returns. See `train`."""
+        update = await self.train(batch)
+        await self.publish(batch.policy)
+        return update
+
+    async def train(self, batch: Batch) -> Update:
+        """Train ``batch.policy``; the old version serves until `publish`, where replicas can.
+
+        A replica that dies in between has nobody to take the old version from: `publish` replaces
+        it, and calls that found it dead wait until then.
 
         Raises:
             ConfigError: the policy is frozen, or the engine was made without an algorithm.
@@ -111,14 +127,17 @@ class VerlEngine:
         trainer, before = self._trained(batch.policy), self._versions[batch.policy]
         replicas = self._replicas[batch.policy]
 
-        def work() -> Any:
+        def work() -> Trained:
+            replicas.mend()
             replicas.sleep()
-            done = trainer.train(batch)
-            replicas.sync(before + 1)
-            return done
+            return trainer.train(batch)
 
-        done = await self._driver.run(work)
-        self._versions[batch.policy] = before + 1
+        await self._reviving.acquire()
+        try:
+            done = await self._driver.run(work)
+        except BaseException:
+            self._reviving.release()
+            raise
         return Update(
             policy=batch.policy,
             step=batch.step,
@@ -128,6 +147,25 @@ class VerlEngine:
             lost=done.lost,
             staleness=max((before - sampled for sampled in batch.versions), default=0),
         )
+
+    async def publish(self, policy: str) -> None:
+        """Serve what `train` made of ``policy``.
+
+        Raises:
+            EngineError: a replica is dead and cannot be replaced.
+            TrainingError: a worker died.
+        """
+        replicas, version = self._replicas[policy], self._versions[policy] + 1
+
+        def work() -> None:
+            replicas.mend()
+            replicas.sync(version)
+
+        try:
+            await self._driver.run(work)
+            self._versions[policy] = version
+        finally:
+            self._reviving.release()
 
     async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:
         """Write weights and tokenizer as a servable directory, and the training state below it."""
@@ -198,7 +236,7 @@ class VerlEngine:
         """Replace a replica that is dead; calls that find it dead meanwhile wait."""
         async with self._reviving:
             replicas, version = self._replicas[key], self._versions.get(key, 0)
-            if await self._driver.run(lambda: replicas.alive(index)):
+            if await self._driver.run(lambda: replicas.state(index)) == "alive":
                 return None if replicas.replaced[index] == 0 else replicas.addresses[index]
             return await self._driver.run(lambda: replicas.replace(index, version))
 

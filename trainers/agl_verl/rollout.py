@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, Literal, TypeAlias
 
 from agl_core.errors import EngineError
 from agl_verl import _compat
-from agl_verl.config import has_adapter
+from agl_verl.config import has_adapter, has_own_devices, replica_size
 from agl_verl.cpu import ROLLOUT
+from agl_verl.driver import wait_for
 
 _PING_S: Final = 10.0
+State: TypeAlias = Literal["alive", "silent", "dead"]
 
 
 class Replicas:
@@ -24,6 +26,8 @@ class Replicas:
         self.model = str(members[0].model_config.path)
         self.replaced = [0] * len(members)
         """How often each replica was."""
+        self.apart = False
+        """Whether they lie on other devices than the trainer, and serve while it trains."""
         self._sync = None if workers is None else _manager(config, workers, members)
 
     @staticmethod
@@ -42,10 +46,11 @@ class Replicas:
         from agl_verl.worker import Actor  # noqa: PLC0415
 
         adapters = has_adapter(config.actor_rollout_ref.model)
+        alone = "actor" if has_own_devices(config) else "actor_rollout"
         made = _compat.RayClassWithInitArgs(
             cls=ray.remote(Actor),
             config=config.actor_rollout_ref,
-            role="actor_rollout_ref" if reference and not adapters else "actor_rollout",
+            role="actor_rollout_ref" if reference and not adapters else alone,
         )
         group = _compat.RayWorkerGroup(
             resource_pool=pool, ray_cls_with_init=made, device_name=config.trainer.device
@@ -55,23 +60,26 @@ class Replicas:
 
     @classmethod
     def of_workers(cls, config: Any, workers: Any) -> Replicas:
-        """Replicas that share devices and weights with the training workers."""
+        """Replicas of the training workers' weights, on devices of theirs or on their own."""
         rollout = config.actor_rollout_ref.rollout
-        size = (
-            int(rollout.tensor_model_parallel_size)
-            * int(rollout.data_parallel_size)
-            * int(rollout.pipeline_model_parallel_size)
-        )
-        members = [_replica(config, rank=rank) for rank in range(workers.world_size // size)]
-        _await(_all(member.init_hybrid(workers) for member in members))
-        return cls(config, members, workers)
+        apart, devices = has_own_devices(config), workers.world_size
+        if apart:
+            devices = int(rollout.n_gpus_per_node) * int(rollout.nnodes)
+        members = [_replica(config, rank=rank) for rank in range(devices // replica_size(rollout))]
+        if apart:
+            wait_for(_all(member.init_standalone() for member in members))
+        else:
+            wait_for(_all(member.init_hybrid(workers) for member in members))
+        made = cls(config, members, workers)
+        made.apart = apart
+        return made
 
     @classmethod
     def frozen(cls, config: Any, pool: Any, *, model: str, first: int) -> Replicas:
         """One replica of weights that never change, beside the trainer on its devices."""
         member = _replica(config, rank=first, model=model)
         places = _compat.split_resource_pool(pool, split_size=member.world_size)
-        _await(member.init_colocated(places[first % len(places)]))
+        wait_for(member.init_colocated(places[first % len(places)]))
         return cls(config, [member])
 
     @property
@@ -81,27 +89,29 @@ class Replicas:
 
     def sleep(self) -> None:
         """Hand the devices' memory to the trainer, where they share it."""
-        if self._rollout.free_cache_engine:
-            _await(_all(member.sleep() for member in self._members))
+        if self._rollout.free_cache_engine and not self.apart:
+            wait_for(_all(member.sleep() for member in self._members))
 
     def sync(self, version: int) -> None:
         """Serve the weights of the training workers, as `version`, with no cache of older ones."""
         if self._sync is None:
             raise EngineError(f"The replicas of {self.model!r} are frozen")
         self._sync.update_weights(version)
-        _await(_all(member.clear_kv_cache() for member in self._members))
+        wait_for(_all(member.clear_kv_cache() for member in self._members))
 
-    def alive(self, index: int) -> bool:
-        """Whether the replica's process answers."""
+    def state(self, index: int) -> State:
+        """How the replica's process is."""
         import ray  # noqa: PLC0415
         from ray.exceptions import GetTimeoutError, RayActorError  # noqa: PLC0415
 
         server = self._members[index].servers[0]
         try:
             ray.get(server.get_server_address.remote(), timeout=_PING_S)
-        except (RayActorError, GetTimeoutError):
-            return False
-        return True
+        except RayActorError:
+            return "dead"
+        except GetTimeoutError:
+            return "silent"
+        return "alive"
 
     def replace(self, index: int, version: int) -> str:
         """Start a dead replica anew and give it the weights of `version`.
@@ -109,17 +119,30 @@ class Replicas:
         Raises:
             EngineError: verl cannot restart replicas of this kind.
         """
+        self._restart(index)
+        if self._sync is not None:
+            self.sync(version)
+        return str(self._members[index].server_address)
+
+    def mend(self) -> None:
+        """Start every dead replica anew; `sync` gives it weights.
+
+        Raises:
+            EngineError: one is dead, and verl cannot restart replicas of this kind.
+        """
+        for index in range(len(self._members)):
+            if self.state(index) == "dead":
+                self._restart(index)
+
+    def _restart(self, index: int) -> None:
         member = self._members[index]
         if self._rollout.name != ROLLOUT:
             raise EngineError(
                 f"the process behind {member.server_address} died, and verl cannot restart a "
                 f"{self._rollout.name!r} replica: start the run again with train.resume = true"
             )
-        _await(member.launch_servers())
+        wait_for(member.launch_servers())
         self.replaced[index] += 1
-        if self._sync is not None:
-            self.sync(version)
-        return str(member.server_address)
 
     def close(self) -> None:
         """End servers of our own in order; those of verl's end with their processes."""
@@ -142,11 +165,13 @@ class Replicas:
             if self._rollout.name != ROLLOUT:
                 _end(member.servers)
                 member.servers = []  # verl adds to them
-            _await(member.launch_servers())
+            wait_for(member.launch_servers())
 
 
 def _replica(config: Any, *, rank: int, model: str | None = None) -> Any:
-    root = config.actor_rollout_ref
+    root, nodes = config.actor_rollout_ref, config.trainer
+    if model is None and has_own_devices(config):
+        nodes = root.rollout
     settings = root.model.copy()
     if model is not None:
         settings.path = model
@@ -155,7 +180,7 @@ def _replica(config: Any, *, rank: int, model: str | None = None) -> Any:
         replica_rank=rank,
         config=root.rollout,
         model_config=settings,
-        gpus_per_node=int(config.trainer.n_gpus_per_node),
+        gpus_per_node=int(nodes.n_gpus_per_node),
     )
 
 
@@ -166,11 +191,6 @@ def _manager(config: Any, workers: Any, members: list[Any]) -> Any:
 
 async def _all(work: Any) -> None:
     await asyncio.gather(*work)
-
-
-def _await(work: Coroutine[Any, Any, Any]) -> None:
-    """Run verl's coroutine; this thread has no event loop of its own."""
-    asyncio.run(work)
 
 
 def _end(servers: Sequence[Any]) -> None:

@@ -38,6 +38,10 @@ class Replicas:
 
     def __init__(self, model, address):
         self.model, self.addresses, self.replaced = model, [address], [0]
+        self.apart = False
+
+    def mend(self):
+        pass
 
     def sleep(self):
         pass
@@ -48,8 +52,8 @@ class Replicas:
     def close(self):
         pass
 
-    def alive(self, index):
-        return True
+    def state(self, index):
+        return "alive"
 
 
 class Verl:

@@ -62,9 +62,18 @@ def fake(monkeypatch):
     return FakeRay(monkeypatch)
 
 
-def config(*, per_node=1, nodes=1, ray_init=None):
+def config(*, per_node=1, nodes=1, ray_init=None, **rollout):
     return OmegaConf.create(
         {
+            "actor_rollout_ref": {
+                "rollout": {
+                    "nnodes": 0,
+                    "tensor_model_parallel_size": 1,
+                    "data_parallel_size": 1,
+                    "pipeline_model_parallel_size": 1,
+                    **rollout,
+                }
+            },
             "trainer": {"n_gpus_per_node": per_node, "nnodes": nodes},
             "ray_kwargs": {"ray_init": {"num_cpus": None, **(ray_init or {})}},
         }
@@ -205,6 +214,29 @@ def test_too_few_cpus_would_wait_for_ever_and_are_refused(fake):
     fake.nodes = [{"GPU": 1.0, "CPU": 2.0}]
     with pytest.raises(ConfigError, match=r"room for 0 of 1.*with 3 CPUs.*1/2.*ray_init.num_cpus"):
         Cluster(device="cuda", address=None).connect(config())
+
+
+def test_replicas_on_devices_of_their_own_are_asked_for_too(fake):
+    apart = {"nnodes": 1, "n_gpus_per_node": 3}
+    fake.nodes = [{"GPU": 4.0, "CPU": 16.0}]
+    Cluster(device="cpu", address=None).connect(config(**apart))
+    assert (fake.arguments["num_gpus"], fake.arguments["num_cpus"]) == (4, 16)
+    fake.shutdown()
+    fake.nodes = [{"GPU": 3.0, "CPU": 16.0}]
+    with pytest.raises(ConfigError, match="has 3 devices, but the run needs 4: "):
+        Cluster(device="cuda", address="auto").connect(config(**apart))
+
+
+def test_each_replica_lies_on_one_node(fake):
+    """Two replicas of two devices: beside the trainer's one there is room for one on either node."""
+    apart = {"nnodes": 2, "n_gpus_per_node": 2, "tensor_model_parallel_size": 2}
+    fake.nodes = [{"GPU": 3.0, "CPU": 64.0}, {"GPU": 2.0, "CPU": 64.0}]
+    Cluster(device="cuda", address="auto").connect(config(**apart))
+    fake.shutdown()
+    fake.nodes = [{"GPU": 3.0, "CPU": 64.0}, {"GPU": 1.0, "CPU": 64.0}, {"GPU": 1.0, "CPU": 64.0}]
+    told = r"room for 1 of 2 times 2 devices.*with 2 CPUs each, for rollouts.*rollout.n_gpus_per_n"
+    with pytest.raises(ConfigError, match=told):
+        Cluster(device="cuda", address="auto").connect(config(**apart))
 
 
 def test_so_many_cpus_does_verl_reserve(fake):

@@ -272,6 +272,51 @@ def test_replicas_must_divide_the_devices(gpu):
         made(given, device=gpu)
 
 
+@pytest.mark.parametrize(
+    ("rollout", "message"),
+    [
+        ({"n_gpus_per_node": 2}, r"read with rollout.nnodes alone.*verl.trainer.n_gpus_per_node"),
+        ({"nnodes": 1, "n_gpus_per_node": 0}, "n_gpus_per_node = 0: must be a whole number"),
+        ({"nnodes": -1}, r"rollout.nnodes = -1: must be a whole number"),
+        (
+            {"nnodes": 1, "n_gpus_per_node": 3, "tensor_model_parallel_size": 2},
+            r"takes 2 devices.*there are 3, verl.actor_rollout_ref.rollout.n_gpus_per_node",
+        ),
+        (
+            {"nnodes": 1, "checkpoint_engine": {"backend": "naive"}},
+            r"'naive', and .*nnodes = 1: 'naive' is for replicas on the trainer's devices",
+        ),
+        ({"checkpoint_engine": {"backend": "nccl"}}, r"'nccl', and .*nnodes = 0: 'naive' is for"),
+        (
+            {"nnodes": 1, "checkpoint_engine": {"backend": "pigeon"}},
+            r"'pigeon': Checkpoint engine pigeon not registered.*agl_gloo",
+        ),
+        (
+            {"nnodes": 1, "checkpoint_engine": {"custom_backend_module": "no_such_module"}},
+            "No module named 'no_such_module'",
+        ),
+    ],
+)
+def test_devices_for_rollouts_that_cannot_work_are_refused(rollout, message):
+    with pytest.raises(ConfigError, match=message):
+        made({ROOT: {"rollout": rollout}})
+
+
+def test_replicas_on_devices_of_their_own_get_weights_by_the_devices_kind(gpu, monkeypatch):
+    apart = {ROOT: {"rollout": {"nnodes": 1}}}
+    assert made(apart)[ROOT].rollout.checkpoint_engine.backend == "agl_gloo"
+    assert made({})[ROOT].rollout.checkpoint_engine.backend == "naive"
+    registry = _compat.CheckpointEngineRegistry
+    monkeypatch.setitem(registry._registry, "nccl", object)
+    assert made(apart, device=gpu)[ROOT].rollout.checkpoint_engine.backend == "nccl"
+
+
+def test_a_transfer_that_lacks_a_package_says_which(gpu, monkeypatch):
+    monkeypatch.delitem(_compat.CheckpointEngineRegistry._registry, "nccl", raising=False)
+    with pytest.raises(ConfigError, match=r"backend = 'nccl': .*failed to import: .*cupy"):
+        made({ROOT: {"rollout": {"nnodes": 1}}}, device=gpu)
+
+
 def test_a_server_that_is_not_installed_is_named():
     with pytest.raises(ConfigError, match=r"'vllm', but vllm is not installed.*'verl\[vllm\]'"):
         made(device="cuda")

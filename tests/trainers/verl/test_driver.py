@@ -8,7 +8,7 @@ import threading
 
 import pytest
 import torch
-from agl_verl.driver import Driver
+from agl_verl.driver import Driver, wait_for
 
 from agl_core.errors import AglError, ConfigError, EngineError, TrainingError
 from tests.trainers.verl import verl_parts  # noqa: F401 (verl imported without its warnings)
@@ -181,3 +181,21 @@ async def test_after_the_end_nothing_is_taken():
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("agl-verl")]
     with pytest.raises(EngineError, match="was stopped"):
         await driver.run(lambda: None)
+
+
+async def test_what_nobody_will_ever_tell_is_let_be(driver):
+    """As Ray's answers are, once it has ended: a start that was cancelled must not hang."""
+    waits = threading.Event()
+
+    async def never():
+        waits.set()
+        await asyncio.get_running_loop().create_future()
+
+    running = asyncio.create_task(driver.run(lambda: wait_for(never())))
+    await asyncio.to_thread(waits.wait)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    driver.interrupt()
+    assert await driver.run(lambda: "free again") == "free again"
+    driver.interrupt()

@@ -5,6 +5,8 @@
 - `PlatformRegistry.register`: the platform ``cpu``.
 - `RolloutReplicaRegistry.register`: the rollout ``agl_cpu``, which serves with agl-core's engine
   ``torch``.
+- `CheckpointEngineRegistry.register`: the checkpoint engine ``agl_gloo`` (`weights`, which verl loads
+  as ``checkpoint_engine.custom_backend_module``), for replicas on devices of their own.
 - ``_ROLLOUT_REGISTRY`` of ``verl.workers.rollout.base``: the same rollout's client inside the
   trainer's process. verl has no function for it.
 
@@ -21,6 +23,7 @@ from typing import Final
 
 PLATFORM: Final = "cpu"
 ROLLOUT: Final = "agl_cpu"
+TRANSFER: Final = "agl_gloo"
 
 ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType(
     {

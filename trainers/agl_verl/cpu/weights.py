@@ -1,0 +1,120 @@
+"""verl's checkpoint engine ``agl_gloo``: weights to replicas on CPUs of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import AsyncGenerator, Generator, Sequence
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
+
+import ray.util
+import torch
+from torch import distributed
+
+from agl_verl import _compat
+from agl_verl.cpu import TRANSFER
+
+_TIMEOUT: Final = timedelta(minutes=10)
+Meta: TypeAlias = "tuple[str, tuple[int, ...], torch.dtype] | None"
+"""Name, shape and type of a tensor; None where no other follows."""
+
+
+@_compat.CheckpointEngineRegistry.register(TRANSFER)
+class GlooTransfer(_compat.CheckpointEngine):
+    """Rank 0 of the trainer broadcasts one tensor after the other to all workers of replicas.
+
+    The trainer's other ranks only take part in gathering them.
+    """
+
+    def __init__(self, bucket_size: int, *, is_master: bool = False) -> None:
+        del bucket_size  # a CPU has no buffers to fill
+        self._is_master = is_master
+        self._store: Any = None
+        self._group: Any = None
+
+    def prepare(self) -> tuple[str, int] | None:
+        """Where the others find rank 0."""
+        if not self._is_master:
+            return None
+        host = ray.util.get_node_ip_address()
+        self._store = _compat.create_tcp_store(
+            host, 0, is_master=True, wait_for_workers=False, timeout=_TIMEOUT
+        )
+        return host, self._store.port
+
+    @classmethod
+    def build_topology(
+        cls,
+        actor_wg_world_size: int,
+        rollout_world_size: int,
+        metadata: Sequence[tuple[str, int] | None],
+    ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+        """Rank 0 of the trainer and all replicas' workers are a group."""
+        size, (host, port) = rollout_world_size + 1, metadata[0] or ("", 0)
+        trainers = [0, *[-1] * (actor_wg_world_size - 1)]
+        replicas = list(range(1, size))
+
+        def dealt(ranks: list[int]) -> dict[str, list[Any]]:
+            each = len(ranks)
+            return {
+                "rank": ranks,
+                "size": [size] * each,
+                "host": [host] * each,
+                "port": [port] * each,
+            }
+
+        return dealt(trainers), dealt(replicas)
+
+    def init_process_group(self, rank: int, size: int, host: str, port: int) -> None:
+        """Meet the others, for one transfer."""
+        if rank < 0:
+            return
+        if self._store is None:
+            self._store = _compat.create_tcp_store(host, port, is_master=False, timeout=_TIMEOUT)
+        self._group = distributed.ProcessGroupGloo(self._store, rank, size, _TIMEOUT)
+
+    def finalize(self) -> None:
+        """Part again."""
+        self._group = self._store = None
+
+    async def send_weights(
+        self,
+        weights: Generator[tuple[str, torch.Tensor], None, None],
+        global_steps: int | None = None,
+    ) -> None:
+        """Broadcast `weights`; ranks outside the group only iterate, which gathers them."""
+        del global_steps
+        number = 0
+        for name, tensor in weights:
+            if self._group is not None:
+                whole = tensor.detach().cpu().contiguous()
+                self._tell(number, (name, tuple(whole.shape), whole.dtype))
+                await asyncio.to_thread(self._broadcast, whole)
+                number += 1
+        if self._group is not None:
+            self._tell(number, None)
+
+    async def receive_weights(
+        self, global_steps: int | None = None
+    ) -> AsyncGenerator[tuple[str, torch.Tensor], None]:
+        """Name and tensor, as they come."""
+        del global_steps
+        number = 0
+        while (meta := await asyncio.to_thread(self._told, number)) is not None:
+            name, shape, dtype = meta
+            tensor = torch.empty(shape, dtype=dtype)
+            await asyncio.to_thread(self._broadcast, tensor)
+            yield name, tensor
+            number += 1
+
+    def _tell(self, number: int, meta: Meta) -> None:
+        self._store.set(f"tensor/{number}", pickle.dumps(meta))
+
+    def _told(self, number: int) -> Meta:
+        return pickle.loads(self._store.get(f"tensor/{number}"))  # noqa: S301 (of our own trainer)
+
+    def _broadcast(self, tensor: torch.Tensor) -> None:
+        options = distributed.BroadcastOptions()
+        options.rootRank = 0
+        self._group.broadcast([tensor], options).wait()
