@@ -133,18 +133,26 @@ class TrackerContract(ContractSuite):
     ) -> None:
         report = _report(tracked, [_step(1), _step(2)])
         _track(make(), tracked, report.steps, report)
-        kept = read(tracked)
-        _check(kept, outcome_numbers(report), 2, named)
-        _check_facts(kept, outcome_facts(report))
+        _check(read(tracked), outcome_numbers(report), 2, named)
+
+    def test_where_the_weights_lie_arrives(
+        self, make: Make, read: Read, tracked: TrackedRun
+    ) -> None:
+        report = _report(tracked, [_step(1), _step(2)])
+        _track(make(), tracked, report.steps, report)
+        _check_facts(read(tracked), outcome_facts(report))
 
     def test_a_failure_arrives(
         self, make: Make, read: Read, named: Named, tracked: TrackedRun
     ) -> None:
         error = OSError("the disk is full")
         _track(make(), tracked, [_step(1)], error)
-        kept = read(tracked)
-        _check(kept, outcome_numbers(error), 1, named)
-        _check_facts(kept, outcome_facts(error))
+        _check(read(tracked), outcome_numbers(error), 1, named)
+
+    def test_why_a_run_failed_arrives(self, make: Make, read: Read, tracked: TrackedRun) -> None:
+        error = OSError("the disk is full")
+        _track(make(), tracked, [_step(1)], error)
+        _check_facts(read(tracked), outcome_facts(error))
 
     def test_a_run_that_fails_at_once_can_be_told(
         self, make: Make, read: Read, tracked: TrackedRun

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,6 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-# MLflow asks SQLAlchemy 2.1 for what that gives up later.
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
 
 ROOT = Path(__file__).parents[2]
 RUN = """
@@ -59,12 +57,15 @@ def tasks():
 """
 
 
-def test_a_run_is_in_all_of_them(tmp_path: Path) -> None:
+@pytest.mark.timeout(300)  # two processes that import all of it
+def test_a_run_is_in_all_of_them(tmp_path: Path, empty_mlflow: Path) -> None:
+    directory = tmp_path / "agl_runs" / "tracked"
+    directory.mkdir(parents=True)
+    shutil.copy(empty_mlflow, directory.parent / "mlflow.db")
     (tmp_path / "program.py").write_text(AGENT, encoding="utf-8")
     text = RUN.replace("{agent}", "program.py").replace("{root}", ROOT.as_posix())
     (tmp_path / "run.toml").write_text(text, encoding="utf-8")
     train(tmp_path)
-    directory = tmp_path / "agl_runs" / "tracked"
     report = json.loads((directory / "report.json").read_text(encoding="utf-8"))
     assert not [cause for cause in report["lost"] if cause.startswith("tracker_")]
     rewards = {step["step"]: step["reward"] for step in report["steps"]}

@@ -39,3 +39,14 @@ def agl_register_losses(register: Register) -> None:
         config="agl_verl.loss:PolicyLossOptions",
         summary="A policy loss of verl's, with a weight per token",
     )
+
+
+@hookimpl
+def agl_register_trackers(register: Register) -> None:
+    register(
+        "verl",
+        "agl_verl.tracker:VerlTracker",
+        extra=_EXTRA,
+        config="agl_verl.tracker:VerlTrackerOptions",
+        summary="verl's own tracking backends, by verl's own names",
+    )

@@ -17,25 +17,14 @@ from agl_core.interfaces import TrackedRun
 from agl_core.testing.tracker_contract import Kept, TrackerContract
 from agl_core.types import Report, StepReport
 
-# MLflow asks SQLAlchemy 2.1 for what that gives up later.
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
-
-
-@pytest.fixture(scope="session")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database whose tables are there, which takes MLflow seconds to do."""
-    file = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    MlflowClient(tracking_uri=f"sqlite:///{file}").search_experiments()
-    return file
-
 
 @pytest.fixture(autouse=True)
-def database(empty: Path, tmp_path: Path, monkeypatch: Any) -> Path:
+def database(empty_mlflow: Path, tmp_path: Path, monkeypatch: Any) -> Path:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
     folder = tmp_path / "runs"
     folder.mkdir()
-    return Path(shutil.copy(empty, folder / "mlflow.db"))
+    return Path(shutil.copy(empty_mlflow, folder / "mlflow.db"))
 
 
 def last_run(run: TrackedRun) -> tuple[MlflowClient, Any, int]:

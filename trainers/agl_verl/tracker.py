@@ -1,0 +1,148 @@
+"""The tracker ``verl``: a run in verl's own backends, by verl's own names."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import secrets
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agl_core.errors import ConfigError
+from agl_core.interfaces import TrackedRun
+from agl_core.plugins.tracking import (
+    SentLedger,
+    evaluation_numbers,
+    outcome_numbers,
+    step_numbers,
+)
+from agl_core.types import Evaluation, Report, StepReport
+from agl_verl import _compat
+
+__all__ = ["VerlTracker", "VerlTrackerOptions"]
+
+_NAME: Final = "verl"
+
+
+class VerlTrackerOptions(BaseModel):
+    """Options of `VerlTracker`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    backends: list[str] = Field(min_length=1)
+    """verl's names, as in its ``trainer.logger``: ``console``, ``file``, ``tensorboard``,
+    ``wandb``, ``mlflow``, ``swanlab`` ..."""
+    project: str = "agl"
+    """verl's ``trainer.project_name``; the run's own name is its ``trainer.experiment_name``."""
+
+
+class VerlTracker:
+    """Numbers by way of ``verl.utils.tracking.Tracking``.
+
+    verl's variables of the environment say where its backends write to. Where they are not set,
+    files go into the run's directory.
+    """
+
+    def __init__(self, options: VerlTrackerOptions) -> None:
+        _compat.check_version()
+        supported: list[str] = _compat.Tracking.supported_backend
+        unknown = [name for name in options.backends if name not in supported]
+        if unknown:
+            raise ConfigError(
+                f"Tracker 'verl': verl has no backend {unknown[0]!r}, only {', '.join(supported)}"
+            )
+        self._options = options
+        self._tracking: Any = None
+        self._ledger: Any = None
+        self._step = 0
+
+    def start(self, run: TrackedRun) -> None:
+        options = self._options
+        self._step = run.resumed_at or 0
+        self._ledger = SentLedger.open(run, _NAME) or SentLedger.create(
+            run, _NAME, secrets.token_hex(4)
+        )
+        # verl looks up `trainer` in whatever configuration it is given.
+        config = {**run.config, "trainer": {}}
+        try:
+            if "wandb" in options.backends:
+                self._begin_at_wandb(run, config)
+            with _environment(self._places(run.directory.absolute() / _NAME / self._ledger.run)):
+                self._tracking = _compat.Tracking(
+                    options.project, run.name, list(options.backends), config=config
+                )
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"Tracker 'verl': a backend of {options.backends} needs the package "
+                f"{error.name!r}, which is not installed: pip install {error.name}"
+            ) from error
+        missing = [name for name in options.backends if name not in self._tracking.logger]
+        if missing:
+            raise ConfigError(
+                f"Tracker 'verl': the backend {missing[0]!r} did not start; verl's log says why"
+            )
+
+    def step(self, report: StepReport) -> None:
+        self._step = report.step
+        if self._ledger.takes_step(report.step):
+            self._log(step_numbers(report), report.step)
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        if self._ledger.takes_evaluation(evaluation.step):
+            self._log(evaluation_numbers(evaluation), evaluation.step)
+
+    def finish(self, outcome: Report | BaseException) -> None:
+        self._log(outcome_numbers(outcome), self._step)
+        self._tracking.finish(exit_code=1 if isinstance(outcome, BaseException) else 0)
+
+    def _log(self, numbers: Mapping[str, float], step: int) -> None:
+        self._tracking.log(data=dict(numbers), step=step)
+        for backend in self._tracking.logger.values():
+            # TensorBoard's keeps what it is given for two minutes, which a kill would lose.
+            writer = getattr(backend, "writer", None)
+            if writer is not None:
+                writer.flush()
+
+    def _begin_at_wandb(self, run: TrackedRun, config: Mapping[str, Any]) -> None:
+        """Open the run under an id that a resumption has too; verl then goes on in the open one.
+
+        wandb reads its environment once in a process, so the id cannot be told by that.
+        """
+        wandb: Any = importlib.import_module("wandb")
+        wandb.init(
+            id=self._ledger.run,
+            resume="allow",
+            project=self._options.project,
+            name=run.name,
+            dir=str(run.directory),
+            config=dict(config),
+            settings=wandb.Settings(console="off", silent=True, login_timeout=1),
+        )
+
+    @staticmethod
+    def _places(folder: Path) -> dict[str, str]:
+        """Where verl's own files go, unless the user says so by the same variables."""
+        places: dict[str, str] = {}
+        if "TENSORBOARD_DIR" not in os.environ:
+            places["TENSORBOARD_DIR"] = str(folder / "tensorboard")
+        if not {"VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT"} & os.environ.keys():
+            folder.mkdir(parents=True, exist_ok=True)
+            # verl empties the file that it opens, so a resumed run has another.
+            number = len(list(folder.glob("numbers-*.jsonl"))) + 1
+            places["VERL_FILE_LOGGER_PATH"] = str(folder / f"numbers-{number}.jsonl")
+        return places
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Generator[None, None, None]:
+    """Variables that are set for as long as this is entered: verl's backends take no others."""
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            os.environ.pop(name, None)
