@@ -133,8 +133,8 @@ class _Join:
         where = _evidence.describe(None, agent=span.agent, framework=self._framework(span))
         raise CaptureError(
             f"{where} (span {span.name!r}) never passed through the gateway, so its tokens are "
-            f"unknown: build its client from agl.current().llm, switch off response caches, or do "
-            f"not train this agent"
+            f"unknown: build its client from agl.current().llm, ask over HTTP, switch off response "
+            f"caches, or do not train this agent"
         )
 
     def _merge(self, call_id: str, tries: Sequence[ModelCall]) -> JoinedCall | None:

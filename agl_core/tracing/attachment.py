@@ -46,7 +46,7 @@ class _Installed:
         with self._lock:
             if not self._holders:
                 inherited = inherited_context()
-                self._wire.install(_libraries())
+                self._wire.install(_libraries(), _sockets())
                 adopt(*inherited)
             self._holders += 1
             held: list[Integration] = []
@@ -91,9 +91,9 @@ _INSTALLED: Final = _Installed()
 def attach(*, integrations: Sequence[Integration] | None = None) -> Attachment:
     """Make agl see this process's model calls, inside rollouts only.
 
-    httpx and httpx2 are imported if they are installed (about 0.35 s each if nobody has imported
-    them yet): a library that is imported after this call could otherwise send unseen. Attaching
-    again installs nothing twice; each attachment is detached on its own.
+    httpx, httpx2 and websockets are imported if they are installed (about 0.35 s each if nobody has
+    imported them yet): a library that is imported after this call could otherwise send unseen.
+    Attaching again installs nothing twice; each attachment is detached on its own.
 
     In a subprocess whose environment has ``AGL_CONTEXT`` (see `child_environment`) all threads
     and tasks belong to the attempt it names. Model calls carry its identity to the gateway; what
@@ -107,6 +107,14 @@ def attach(*, integrations: Sequence[Integration] | None = None) -> Attachment:
         ConfigError: an HTTP library has an unknown ``send``, or ``AGL_CONTEXT`` is malformed.
     """
     return _INSTALLED.hold(integrations or ())
+
+
+def _sockets() -> Any | None:
+    """Before version 11 there is nothing in it to be watched."""
+    if find_spec("websockets") is None:
+        return None
+    library = import_module("websockets.client")
+    return library if hasattr(library, "ClientProtocol") else None
 
 
 def _libraries() -> list[Any]:

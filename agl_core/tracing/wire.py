@@ -34,6 +34,7 @@ from agl_core.tracing.context import AttemptContext, active, current_scope, orig
 from agl_core.tracing.exceptions import describe
 from agl_core.tracing.guard import report
 from agl_core.tracing.patch import Patch
+from agl_core.tracing.sockets import Sockets
 from agl_core.types import Scope
 
 _SHORTEST_TIMEOUT_S: Final = 0.001
@@ -54,13 +55,19 @@ class Wire:
         self._integrations = integrations
         self._patches: list[Patch] = []
 
-    def install(self, libraries: Sequence[Any]) -> None:
-        """Wrap the send functions of `libraries`, or none of them.
+    def install(self, libraries: Sequence[Any], sockets: Any | None = None) -> None:
+        """Wrap the send functions of `libraries` and those of WebSockets, or none of them.
+
+        Args:
+            libraries: Each with ``Client.send`` and ``AsyncClient.send``.
+            sockets: The module ``websockets.client``, where there is one.
 
         Raises:
             ConfigError: a library's ``send`` does not have the signature this was written for.
         """
         patches = [patch for library in libraries for patch in patches_of(library, self)]
+        if sockets is not None:
+            patches += Sockets(self.scope).patches(sockets)
         for patch in patches:
             patch.install()
         self._patches = patches
@@ -92,7 +99,7 @@ class Wire:
             return None
 
     def _identify(self, context: AttemptContext, request: Any) -> Sent | Tried | None:
-        scope = self._scope(context)
+        scope = self.scope(context)
         headers = request.headers
         headers[semconv.HEADER_ROLLOUT] = _encode(context.rollout.id)
         headers[semconv.HEADER_ATTEMPT] = _encode(context.attempt.id)
@@ -113,7 +120,8 @@ class Wire:
         headers[semconv.HEADER_CALL], span_id = own_span(context, scope, request, operation=kind)
         return Sent(context.recorder, span_id)
 
-    def _scope(self, context: AttemptContext) -> Scope | None:
+    def scope(self, context: AttemptContext) -> Scope | None:
+        """Who speaks at the moment: as the first integration that knows says, else as agl does."""
         for integration in self._integrations:
             try:
                 scope = integration.identity()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from agl_core import semconv
 from agl_core.app.doctor.trial import Trial
 from agl_core.interfaces import AttemptRecord
 from agl_core.training.groups import failure_of
@@ -21,7 +22,14 @@ _RETRIED: Final = "attempts_retried_"
 
 def attempts(trial: Trial) -> list[Finding]:
     """Everything about attempts as a whole."""
-    return [_fail(trial), *_retried(trial), _time(trial), _exact(trial), *_losses(trial.losses)]
+    return [
+        _fail(trial),
+        *_retried(trial),
+        _time(trial),
+        _exact(trial),
+        *_sockets(trial),
+        *_losses(trial.losses),
+    ]
 
 
 def _fail(trial: Trial) -> Finding:
@@ -133,6 +141,32 @@ def _exact(trial: Trial) -> Finding:
         fix="" if total else "See attempts.fail.",
         figures={"attempts": total, "inexact": 0},
     )
+
+
+def _sockets(trial: Trial) -> list[Finding]:
+    """What is said over a WebSocket the gateway never hears."""
+    asked = [
+        span
+        for record in trial.records
+        for span in record.spans
+        if semconv.AGL_WEBSOCKET in span.attributes
+    ]
+    if not asked:
+        return []
+    addresses = sorted({str(span.attributes[semconv.AGL_WEBSOCKET]) for span in asked})
+    agents = sorted({span.agent or "" for span in asked})
+    return [
+        Finding(
+            check="capture.websocket",
+            severity="error" if any(map(trial.trains, agents)) else "warning",
+            measured=f"{len(asked)} times a model was asked over a WebSocket, of which the gateway "
+            f"records no token: {', '.join(addresses)}, by "
+            f"{', '.join(agent or 'nobody' for agent in agents)}.",
+            fix="Ask over HTTP what is to be trained; put a session that is not into "
+            "agl.agent_scope(name, trainable=False).",
+            figures={"connections": len(asked), "addresses": addresses, "agents": agents},
+        )
+    ]
 
 
 def _losses(losses: Losses) -> list[Finding]:

@@ -6,11 +6,13 @@ import msgspec
 import pytest
 
 import agl_core as agl
+from agl_core import semconv
 from agl_core.app.doctor.attempts import attempts
 from agl_core.app.doctor.trial import Trial
 from agl_core.config import RunConfig
 from agl_core.testing.attempts import ScriptedAttempt
-from agl_core.types import AttemptStatus, Failure, FailureKind, Losses
+from agl_core.tracing import active
+from agl_core.types import AttemptStatus, Failure, FailureKind, Losses, SpanKind
 from tests.core.app.doctor.conftest import ask, only, writer
 
 
@@ -89,6 +91,28 @@ def test_a_capture_that_is_not_exact_is_an_error(clinic) -> None:
     found = clinic.find(greedy, "capture.exact")
     assert (found.severity, found.figures) == ("error", {"attempts": 4, "inexact": 4})
     assert "temperature 0" in found.measured
+
+
+@pytest.mark.parametrize(("speaker", "severity"), [("writer", "error"), ("voice", "warning")])
+def test_models_asked_over_a_websocket_are_told(clinic, speaker, severity) -> None:
+    address = "wss://models.test:443/v1/realtime"
+
+    async def speaks(task: agl.Task) -> str:
+        with agl.agent_scope(speaker):
+            recorder = active().recorder
+            recorder.end(
+                recorder.start(
+                    SpanKind.LLM, "websocket", attributes={semconv.AGL_WEBSOCKET: address}
+                )
+            )
+        return await writer(task)
+
+    diagnosis = clinic.diagnose(speaks)
+    found = only(diagnosis, "capture.websocket")
+    assert found.severity == severity
+    assert found.figures == {"connections": 4, "addresses": [address], "agents": [speaker]}
+    exact = only(diagnosis, "capture.exact")
+    assert exact.figures["inexact"] == (4 if speaker == "writer" else 0)
 
 
 def test_sampling_that_a_loss_does_not_assume_is_a_warning(clinic) -> None:
