@@ -10,6 +10,9 @@ from agl_core.types import AttemptStatus, Policy, Sampling, Span, SpanKind
 replace = msgspec.structs.replace
 
 
+SHOWN = {"role": "system", "content": [{"type": "text", "text": "See the image, file and audio."}]}
+
+
 def joined(attempt, *, agents=("writer",), status=AttemptStatus.SUCCEEDED, policies=None):
     return join(
         attempt.record(status),
@@ -82,6 +85,15 @@ def test_a_cycle_of_parents_ends():
             CaptureError,
             "before temperature",
         ),
+        *(
+            ({"messages": [SHOWN, {"role": "user", "content": [part]}]}, CaptureError, words)
+            for part, words in (
+                ({"type": "image_url", "image_url": {"url": "data:"}}, "'image_url'.*placeholder"),
+                ({"type": "input_audio", "input_audio": {"data": ""}}, "'input_audio'"),
+                ({"type": "video_url", "video_url": {"url": ""}}, "'video_url'"),
+                ({"type": "file", "file": {"file_id": "f"}}, "'file'.*do not train it"),
+            )
+        ),
     ],
 )
 def test_a_trained_call_must_be_exactly_true(fields, error, words):
@@ -91,6 +103,12 @@ def test_a_trained_call_must_be_exactly_true(fields, error, words):
         joined(attempt)
     assert call_id in str(caught.value)
     assert "writer" in str(caught.value)
+
+
+def test_parts_of_text_are_trained_on():
+    attempt = ScriptedAttempt()
+    attempt.call("writer", [1], [2], messages=[SHOWN, {"role": "assistant", "content": None}])
+    assert joined(attempt).calls[0].trained
 
 
 def test_raw_logprobs_are_true_at_temperature_one():
