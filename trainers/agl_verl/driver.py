@@ -17,6 +17,8 @@ _MEMORY: Final = (
     "rollout.gpu_memory_utilization under [verl.actor_rollout_ref]; train.resume = true goes on "
     "from the checkpoint"
 )
+_NO_MEMORY: Final = ("OutOfMemoryError", "can't allocate memory")
+"""What torch says for want of it, on a GPU and on a CPU."""
 _REFUSALS: Final = (
     ArithmeticError,
     AssertionError,
@@ -96,7 +98,7 @@ def _told(work: Callable[[], T]) -> T:
     try:
         return work()
     except RayError as error:
-        cause = _cause(error)
+        cause = cause_of(error)
         if isinstance(cause, AglError):
             raise cause from error
         raise TrainingError(_text(cause)) from error
@@ -106,7 +108,7 @@ def _told(work: Callable[[], T]) -> T:
         raise TrainingError(f"verl failed: {type(error).__name__}: {error}") from error
 
 
-def _cause(error: Any) -> BaseException:
+def cause_of(error: Any) -> BaseException:
     """What was raised first, in whichever process.
 
     Ray wraps it once per process that it passes, in classes that are of its own class as well.
@@ -126,7 +128,9 @@ def _text(cause: BaseException) -> str:
         told = _last_line(cause)
     if isinstance(cause, RayActorError) and not cause.actor_init_failed:
         return f"A process of verl died: {told}. {_MEMORY}"
-    if isinstance(cause, OutOfMemoryError) or type(cause).__name__ == "OutOfMemoryError":
+    if isinstance(cause, (OutOfMemoryError, MemoryError)) or any(
+        each in told for each in _NO_MEMORY
+    ):
         return f"A process of verl ran out of memory: {told}. {_MEMORY}"
     return f"A process of verl failed: {told}"
 
@@ -134,4 +138,5 @@ def _text(cause: BaseException) -> str:
 def _last_line(error: BaseException) -> str:
     """Where Ray's texts, tracebacks and all, come to the point."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    last = lines[-1] if lines else type(error).__name__
+    return last.partition(" Some common causes include")[0]

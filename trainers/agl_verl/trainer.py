@@ -18,6 +18,7 @@ from agl_verl.config import has_adapter
 from agl_verl.convert import Rows, rows_of, tensors_of
 from agl_verl.loss import PolicyLoss
 from agl_verl.options import VerlOptions
+from agl_verl.writing import writing
 
 STATE: Final = "training_state"
 """Directory of what only a resumption needs, below the weights."""
@@ -109,10 +110,11 @@ class PolicyTrainer:
         """
         state = directory / STATE
         state.mkdir(parents=True, exist_ok=True)
-        self._workers.save_checkpoint(local_path=str(state), global_step=version)
         exported = state / _EXPORTED
-        if has_adapter(self._config.model):
-            self._workers.write_merged(str(exported))
+        with writing(directory):
+            self._workers.save_checkpoint(local_path=str(state), global_step=version)
+            if has_adapter(self._config.model):
+                self._workers.write_merged(str(exported))
         if not any(exported.glob("*.safetensors")):
             raise TrainingError(f"verl wrote no weights to {exported}: is its disk full?")
         for file in exported.iterdir():

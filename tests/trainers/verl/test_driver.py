@@ -18,7 +18,8 @@ exceptions = pytest.importorskip("ray.exceptions")
 DIED = (
     "The actor died unexpectedly before finishing this task.\n"
     "\tclass_name: Actor\n"
-    "The actor is dead because its worker process has died. End of file."
+    "The actor is dead because its worker process has died. End of file. Some common causes include: "
+    "(1) the process was killed by the OOM killer"
 )
 
 
@@ -127,7 +128,10 @@ async def test_a_process_that_died_says_what_to_lower(driver):
     found = await told(driver, exceptions.RayActorError(error_msg=DIED))
     assert type(found) is TrainingError
     text = str(found)
-    assert text.startswith("A process of verl died: The actor is dead because its worker process")
+    assert text.startswith(
+        "A process of verl died: The actor is dead because its worker process has died. End of file."
+    )
+    assert "common causes" not in text
     assert "ppo_max_token_len_per_gpu" in text
     assert "train.resume = true" in text
 
@@ -147,6 +151,8 @@ async def test_a_process_that_could_not_begin_is_no_matter_of_memory(driver):
     "error",
     [
         task_error(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")),
+        task_error(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to")),
+        task_error(MemoryError("no memory")),
         exceptions.OutOfMemoryError("Task was killed due to the node running low on memory"),
     ],
 )

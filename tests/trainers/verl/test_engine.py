@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
+import subprocess
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from safetensors.torch import load_file
 from agl_core.app.parts import make_algorithm
 from agl_core.builtin import load_plugins
 from agl_core.config.loader import resolve
-from agl_core.errors import ConfigError
+from agl_core.errors import ConfigError, TrainingError
 from agl_core.training.algorithms import GRPO, RLOO, GRPOOptions, RLOOOptions
 from agl_core.types import Batch, Policy
 from tests.trainers.verl.convert_cases import case_of, conversations
@@ -185,6 +186,30 @@ async def test_a_directory_without_training_state_cannot_be_gone_on_from(
 ) -> None:
     with pytest.raises(ConfigError, match="no training state"):
         await engine.load(policies[0].name, MODEL, version=1)
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Path]:
+    """A file system with room for nothing much."""
+    directory = tmp_path / "full"
+    directory.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(directory)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    yield directory
+    subprocess.run(["umount", str(directory)], check=True)
+
+
+async def test_a_full_disk_is_named_and_spoils_nothing(
+    engine: VerlEngine, policies: list[Policy], tmp_path: Path, full: Path
+) -> None:
+    name = policies[0].name
+    await engine.save(name, str(tmp_path / "kept"))
+    with pytest.raises(TrainingError, match=rf"not write the checkpoint {full}/x: .* MB are left"):
+        await engine.save(name, str(full / "x"))
+    await engine.update(batch_of("grpo", seed=5))
+    await engine.load(name, str(tmp_path / "kept"), version=1)
+    await served_by(engine, name, str(tmp_path / "kept"))
 
 
 async def test_a_replica_that_was_killed_is_replaced_with_the_weights_of_now(

@@ -1,0 +1,34 @@
+"""What a run is told when verl cannot write a checkpoint."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agl_core.errors import AglError, TrainingError
+from agl_verl.driver import cause_of
+
+
+@contextmanager
+def writing(directory: Path) -> Generator[None]:
+    """Name the directory and the room that is left: writers of tensors say neither.
+
+    Raises:
+        TrainingError: a worker could not write.
+    """
+    from ray.exceptions import RayError, RayTaskError  # noqa: PLC0415
+
+    try:
+        yield
+    except RayTaskError as error:
+        cause = cause_of(error)
+        if isinstance(cause, (AglError, RayError)):
+            raise
+        left = shutil.disk_usage(directory).free / 1e6
+        raise TrainingError(
+            f"verl could not write the checkpoint {directory}: {type(cause).__name__}: {cause}. "
+            f"{left:.1f} MB are left on its file system: make room there, or allow larger files "
+            f"(ulimit -f), and go on from the checkpoint before it with train.resume = true"
+        ) from error
