@@ -16,7 +16,10 @@ from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
 from agl_core.config.loader import check_options, resolve
 from agl_core.config.text import read_config
+from agl_core.interfaces import TrackedRun
 from agl_core.plugins.hooks import hook_names
+from agl_core.plugins.tracking import step_numbers
+from agl_core.types import StepReport
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -202,3 +205,19 @@ def test_the_plugin_of_the_documentation_works(tmp_path: Path) -> None:
     reward = rewards.create("brevity", words=2)
     assert reward(None, "two words", None) == 1.0
     assert reward(None, "three words here", None) == 0.0
+
+
+def test_the_tracker_of_the_documentation_works(tmp_path: Path, capsys: Any) -> None:
+    text = (ROOT / "docs/trackers.md").read_text(encoding="utf-8")
+    code = next(code for language, code in BLOCK.findall(text) if '"""mine.py' in code)
+    file = tmp_path / "mine.py"
+    file.write_text(code, encoding="utf-8")
+    tracker = load_plugins([file]).registry("trackers").create("mine", None)
+    tracker.start(TrackedRun(name="run", directory=tmp_path, config={}))
+    tracker.step(StepReport(step=1, steps=1, reward=0.5))
+    tracker.finish(OSError("no space left"))
+    assert capsys.readouterr().out.splitlines() == [
+        "0 {}",
+        f"1 {step_numbers(StepReport(step=1, steps=1, reward=0.5))}",
+        "1 {'final/failed': 1.0}",
+    ]
