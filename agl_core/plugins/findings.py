@@ -7,7 +7,7 @@ from typing import Final
 
 from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
-from agl_core.types import Finding, Span
+from agl_core.types import Finding, Span, SpanKind
 
 CLOSED_LOOP: Final = "Event loop is closed"
 """How asyncio words it that an asynchronous client is used on another event loop than its own."""
@@ -21,6 +21,30 @@ def is_from(span: Span, framework: str) -> bool:
 def records_from(records: Sequence[AttemptRecord], framework: str) -> list[AttemptRecord]:
     """The attempts in which the framework took part."""
     return [record for record in records if any(is_from(span, framework) for span in record.spans)]
+
+
+def failed_tools(spans: Sequence[Span], framework: str, *, check: str, fix: str) -> Finding:
+    """Warn of uses of tools that ended as errors, where the framework goes on after one.
+
+    Args:
+        spans: Of all attempts.
+        framework: Whose tools.
+        check: As in `Finding`.
+        fix: As in `Finding`.
+    """
+    used = [span for span in spans if span.kind is SpanKind.TOOL and is_from(span, framework)]
+    failed = [span for span in used if span.status == "error"]
+    names = sorted({span.name for span in failed})
+    return Finding.of(
+        check,
+        "warning" if failed else "ok",
+        f"{len(failed)} of {len(used)} tool calls failed ({', '.join(names)}), the first with "
+        f"{failed[0].error}"
+        if failed
+        else f"All of {len(used)} tool calls succeeded.",
+        fix=fix,
+        figures={"failed": len(failed), "used": len(used), "tools": names},
+    )
 
 
 def failures_saying(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from random import Random
@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from agl_core.adapters.adapter import TrajectoryAdapter
 from agl_core.gateway.app import GatewayServer
-from agl_core.interfaces import AdaptedAttempt, AttemptRecord
+from agl_core.interfaces import AdaptedAttempt, AttemptRecord, Integration
 from agl_core.serving.backend_http import HttpBackend
 from agl_core.store.memory import MemoryStore
 from agl_core.testing.fake_openai import Answered, FakeOpenAI, FakeOptions
 from agl_core.testing.scenario import Job, reply
-from agl_core.tracing import AttemptContext, Recorder, emit_reward, enter, origins_of
+from agl_core.tracing import AttemptContext, Recorder, attach, emit_reward, enter, origins_of
 from agl_core.types import (
     LLM,
     AttemptStatus,
@@ -89,8 +89,19 @@ class Bench:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, options: FakeOptions | None = None) -> AsyncGenerator[Bench, None]:
-        """Start everything on loopback ports that the system chooses."""
+    async def open(
+        cls,
+        options: FakeOptions | None = None,
+        *,
+        integrations: Sequence[Integration] | None = None,
+    ) -> AsyncGenerator[Bench, None]:
+        """Start everything on loopback ports that the system chooses.
+
+        Args:
+            options: How the fake model server behaves.
+            integrations: Attached as long as the bench is open; an empty list marks requests and no
+                more, None attaches nothing.
+        """
         store = MemoryStore()
         await store.open()
         async with FakeOpenAI(reply, options) as fake:
@@ -101,7 +112,8 @@ class Bench:
             try:
                 await gateway.probe(_POLICY.name)
                 fake.log.clear()
-                yield cls(fake, store, gateway)
+                with _attached(integrations):
+                    yield cls(fake, store, gateway)
             finally:
                 await gateway.stop()
                 await backend.close()
@@ -183,6 +195,18 @@ class Bench:
         spans = await self._store.spans([rollout.id])
         record = AttemptRecord(rollout=rollout, attempt=ended, spans=spans)
         return Played(job=job, record=record, output=output, error=error)
+
+
+@contextmanager
+def _attached(integrations: Sequence[Integration] | None) -> Generator[None, None, None]:
+    if integrations is None:
+        yield
+        return
+    attachment = attach(integrations=integrations)
+    try:
+        yield
+    finally:
+        attachment.detach()
 
 
 def _recorder(claim: Claim) -> Recorder:

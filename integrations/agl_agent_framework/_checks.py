@@ -7,7 +7,13 @@ from typing import Any
 
 from agl_agent_framework._pieces import FRAMEWORK
 from agl_core.interfaces import AttemptRecord
-from agl_core.plugins.findings import CLOSED_LOOP, failures_saying, is_from, records_from
+from agl_core.plugins.findings import (
+    CLOSED_LOOP,
+    failed_tools,
+    failures_saying,
+    is_from,
+    records_from,
+)
 from agl_core.tracing.pieces import UNNAMED
 from agl_core.types import Finding, Span, SpanKind
 
@@ -80,21 +86,14 @@ def _in_agent(span: Span, by_id: Mapping[str, Span]) -> bool:
 
 def _failed_tools(spans: Sequence[Span]) -> Finding:
     """The framework turns a tool's exception into three words for the model and goes on."""
-    used = [span for span in spans if span.kind is SpanKind.TOOL and _is_ours(span)]
-    failed = [span for span in used if span.status == "error"]
-    names = sorted({span.name for span in failed})
-    return Finding.of(
-        "agent_framework.tools",
-        "warning" if failed else "ok",
-        f"{len(failed)} of {len(used)} tool calls failed ({', '.join(names)}), the first with "
-        f"{failed[0].error}"
-        if failed
-        else f"All of {len(used)} tool calls succeeded.",
+    return failed_tools(
+        spans,
+        FRAMEWORK,
+        check="agent_framework.tools",
         fix="The model is told 'Error: Function failed.' and the run goes on. Mend the tools; "
         "function_invocation_configuration={'include_detailed_errors': True} of the chat client "
         "tells the model more, and a function middleware that raises MiddlewareFailure ends the "
         "run.",
-        figures={"failed": len(failed), "used": len(used), "tools": names},
     )
 
 

@@ -8,7 +8,13 @@ from typing import Any, Final
 from agl_agentscope._pieces import FRAMEWORK
 from agl_agentscope._usage import CLOCK, FOLDS, INTERRUPTED, PLAN, SHARED
 from agl_core.interfaces import AttemptRecord
-from agl_core.plugins.findings import CLOSED_LOOP, failures_saying, is_from, records_from
+from agl_core.plugins.findings import (
+    CLOSED_LOOP,
+    failed_tools,
+    failures_saying,
+    is_from,
+    records_from,
+)
 from agl_core.types import Finding, Span, SpanKind
 
 _TOLD: Final = "Give agents injection_config=InjectionConfig(inject_runtime_state=False)."
@@ -74,20 +80,13 @@ def _shared(replies: Sequence[Span]) -> Finding:
 
 def _failed_tools(spans: Sequence[Span]) -> Finding:
     """The framework tells the model what a tool raised, and goes on."""
-    used = [span for span in spans if span.kind is SpanKind.TOOL and _is_ours(span)]
-    failed = [span for span in used if span.status == "error"]
-    names = sorted({span.name for span in failed})
-    return Finding.of(
-        "agentscope.tools",
-        "warning" if failed else "ok",
-        f"{len(failed)} of {len(used)} tool calls failed ({', '.join(names)}), the first with "
-        f"{failed[0].error}"
-        if failed
-        else f"All of {len(used)} tool calls succeeded.",
+    return failed_tools(
+        spans,
+        FRAMEWORK,
+        check="agentscope.tools",
         fix="The model is told the exception's message and the reply goes on. Mend the tools. What "
         "ends the reply is a middleware whose on_acting raises, and in AgentScope 1 a tool that is an "
         "asynchronous generator.",
-        figures={"failed": len(failed), "used": len(used), "tools": names},
     )
 
 

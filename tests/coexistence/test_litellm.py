@@ -64,10 +64,8 @@ async def aresponses(job, provider):
 
 @pytest.fixture
 async def bench():
-    async with Bench.open() as bench:
-        attachment = attach()
+    async with Bench.open(integrations=[]) as bench:
         yield bench
-        attachment.detach()
         await litellm.close_litellm_async_clients()
 
 

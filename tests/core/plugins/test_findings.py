@@ -8,7 +8,13 @@ import pytest
 
 from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
-from agl_core.plugins.findings import CLOSED_LOOP, failures_saying, is_from, records_from
+from agl_core.plugins.findings import (
+    CLOSED_LOOP,
+    failed_tools,
+    failures_saying,
+    is_from,
+    records_from,
+)
 from agl_core.types import Attempt, Failure, FailureKind, Rollout, Span, SpanKind, Task
 
 
@@ -71,3 +77,26 @@ def test_asyncio_words_a_closed_loop_so():
     loop.close()
     with pytest.raises(RuntimeError, match=CLOSED_LOOP):
         loop.call_soon(print)
+
+
+def used(framework, name, error=""):
+    return Span(
+        id=f"{framework}-{name}",
+        rollout_id="r",
+        attempt_id="a",
+        kind=SpanKind.TOOL,
+        name=name,
+        status="error" if error else "ok",
+        error=error,
+        attributes={semconv.AGL_FRAMEWORK: framework},
+    )
+
+
+def test_tools_of_the_framework_that_failed_are_a_warning():
+    spans = [used("toy", "lookup"), used("toy", "pay", "KeyError: 1"), used("other", "pay", "no")]
+    found = failed_tools(spans, "toy", check="toy.tools", fix="Mend them.")
+    assert (found.check, found.severity, found.fix) == ("toy.tools", "warning", "Mend them.")
+    assert found.figures == {"failed": 1, "used": 2, "tools": ["pay"]}
+    assert "KeyError: 1" in found.measured
+    well = failed_tools(spans[:1], "toy", check="toy.tools", fix="Mend them.")
+    assert (well.severity, well.figures["used"]) == ("ok", 1)

@@ -5,24 +5,19 @@ from agl_agent_framework._integration import AgentFrameworkIntegration
 
 from agl_core.testing.bench import Bench
 from agl_core.testing.scenario import outline
-from agl_core.tracing import attach
 
 
 @pytest.fixture
 async def bench():
-    async with Bench.open() as bench:
-        attachment = attach(integrations=[AgentFrameworkIntegration()])
+    async with Bench.open(integrations=[AgentFrameworkIntegration()]) as bench:
         yield bench
-        attachment.detach()
 
 
 @pytest.fixture
 async def unattached():
     """A bench whose requests are marked, without the framework's integration."""
-    async with Bench.open() as bench:
-        attachment = attach(integrations=[])
+    async with Bench.open(integrations=[]) as bench:
         yield bench
-        attachment.detach()
 
 
 @pytest.fixture

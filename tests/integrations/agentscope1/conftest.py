@@ -5,24 +5,19 @@ from agl_agentscope._integration import AgentScopeIntegration
 
 from agl_core.testing.bench import Bench
 from agl_core.testing.scenario import outline
-from agl_core.tracing import attach
 
 
 @pytest.fixture
 async def bench():
-    async with Bench.open() as bench:
-        attachment = attach(integrations=[AgentScopeIntegration()])
+    async with Bench.open(integrations=[AgentScopeIntegration()]) as bench:
         yield bench
-        attachment.detach()
 
 
 @pytest.fixture
 async def unattached():
     """A bench whose requests are marked, without the framework's integration."""
-    async with Bench.open() as bench:
-        attachment = attach(integrations=[])
+    async with Bench.open(integrations=[]) as bench:
         yield bench
-        attachment.detach()
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from openai import DefaultAsyncHttpxClient
 
 from agl_core.testing.bench import Bench
 from agl_core.testing.scenario import SYSTEM, outline
-from agl_core.tracing import attach
 
 KNOWS = {
     "vision": False,
@@ -21,10 +20,8 @@ KNOWS = {
 
 @pytest.fixture
 async def bench():
-    async with Bench.open() as bench:
-        attachment = attach(integrations=[AutoGenIntegration()])
+    async with Bench.open(integrations=[AutoGenIntegration()]) as bench:
         yield bench
-        attachment.detach()
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ with warnings.catch_warnings():
 
 from agl_core.testing.bench import Bench
 from agl_core.testing.scenario import outline
-from agl_core.tracing import attach
 
 THREADS = 64
 _CREATE = ssl.create_default_context
@@ -66,10 +65,8 @@ def _default_context(**options):
 
 @pytest.fixture
 async def bench():
-    async with Bench.open() as bench:
-        attachment = attach(integrations=[CrewAIIntegration()])
+    async with Bench.open(integrations=[CrewAIIntegration()]) as bench:
         yield bench
-        attachment.detach()
 
 
 @pytest.fixture

@@ -7,15 +7,12 @@ from openai import DefaultAsyncHttpxClient, DefaultHttpxClient
 
 from agl_core.testing.bench import Bench
 from agl_core.testing.scenario import outline
-from agl_core.tracing import attach
 
 
 @pytest.fixture
 async def bench():
-    async with Bench.open() as bench:
-        attachment = attach(integrations=[LangChainIntegration()])
+    async with Bench.open(integrations=[LangChainIntegration()]) as bench:
         yield bench
-        attachment.detach()
 
 
 @pytest.fixture

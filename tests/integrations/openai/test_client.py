@@ -18,10 +18,8 @@ from agl_core.types import SpanKind
 
 @pytest.fixture
 async def bench():
-    async with Bench.open() as bench:
-        attachment = attach(integrations=[OpenAIIntegration()])
+    async with Bench.open(integrations=[OpenAIIntegration()]) as bench:
         yield bench
-        attachment.detach()
 
 
 def ask(job, client, **fields):

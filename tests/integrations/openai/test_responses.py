@@ -22,7 +22,7 @@ from agl_core.testing.scenario import (
     WRITER,
     ScenarioProgram,
 )
-from agl_core.tracing import agent_scope, attach, emit_tool_call
+from agl_core.tracing import agent_scope, emit_tool_call
 from agl_core.types import SpanKind
 
 
@@ -191,10 +191,8 @@ class TestResponses(IntegrationContract):
 
 @pytest.fixture
 async def bench():
-    async with Bench.open() as bench:
-        attachment = attach(integrations=[OpenAIIntegration()])
+    async with Bench.open(integrations=[OpenAIIntegration()]) as bench:
         yield bench
-        attachment.detach()
 
 
 def streamed(job):

@@ -11,7 +11,7 @@ from websockets.sync.server import serve
 from agl_core.errors import CaptureError
 from agl_core.testing.bench import Bench
 from agl_core.testing.scenario import PLANNER, WRITER
-from agl_core.tracing import agent_scope, attach
+from agl_core.tracing import agent_scope
 
 # The client connects in a way that newer versions of websockets do not like.
 pytestmark = pytest.mark.filterwarnings("ignore:.*connect directly:DeprecationWarning")
@@ -22,10 +22,8 @@ ANSWER = '{"type": "session.created", "event_id": "event_1"}'
 
 @pytest.fixture
 async def bench():
-    async with Bench.open() as bench:
-        attachment = attach(integrations=[OpenAIIntegration()])
+    async with Bench.open(integrations=[OpenAIIntegration()]) as bench:
         yield bench
-        attachment.detach()
 
 
 @pytest.fixture

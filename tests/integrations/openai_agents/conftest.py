@@ -7,7 +7,6 @@ from openai import AsyncOpenAI
 
 from agl_core.testing.bench import Bench
 from agl_core.testing.scenario import SYSTEM, outline
-from agl_core.tracing import attach
 
 
 def pytest_collection_modifyitems(items):
@@ -20,10 +19,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 async def bench():
-    async with Bench.open() as bench:
-        attachment = attach(integrations=[OpenAIAgentsIntegration()])
+    async with Bench.open(integrations=[OpenAIAgentsIntegration()]) as bench:
         yield bench
-        attachment.detach()
 
 
 @pytest.fixture

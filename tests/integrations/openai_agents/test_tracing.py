@@ -62,10 +62,8 @@ def provider():
 @pytest.fixture
 async def watched(provider):
     """A bench, attached while `provider` is current."""
-    async with Bench.open() as bench:
-        attachment = attach(integrations=[OpenAIAgentsIntegration()])
+    async with Bench.open(integrations=[OpenAIAgentsIntegration()]) as bench:
         yield bench
-        attachment.detach()
 
 
 def writing(agent, *, config=None, before=None):
