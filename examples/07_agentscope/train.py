@@ -1,13 +1,21 @@
-"""Train the writer of `agent.py`."""
+"""Train the writer of `agent.py`, in AgentScope 1 that of `agent_v1.py`."""
 
 from __future__ import annotations
 
+import os
+from importlib.metadata import version
 from pathlib import Path
 
-import agent
 from agl_demo.example import held_out_tasks, reward, tell, train_tasks
 
 import agl_core as agl
+
+if version("agentscope").startswith("1."):
+    # Else it prints what every agent says.
+    os.environ["AGENTSCOPE_DISABLE_CONSOLE_OUTPUT"] = "true"
+    import agent_v1 as agent
+else:
+    import agent
 
 
 async def run_agent(task: agl.Task) -> str:
