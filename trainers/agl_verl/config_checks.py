@@ -79,6 +79,7 @@ _ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
 """Sections of verl's own trainer, whose place the training loop takes, and what to use instead."""
 
 _TRAINER: Final = ("n_gpus_per_node", "nnodes")
+_TRACKING: Final = ("logger", "project_name", "experiment_name")
 _READ: Final = (ROOT, "ray_kwargs", "trainer")
 _AXES: Final = (
     "tensor_model_parallel_size",
@@ -222,9 +223,10 @@ def _misplaced(given: Mapping[str, Any]) -> Iterator[str]:
     trainer = given.get("trainer")
     for key in cast("Mapping[str, Any]", trainer) if isinstance(trainer, Mapping) else ():
         if key not in _TRAINER and f"trainer.{key}" not in _FIXED:
+            instead = "[[trackers]] with name = 'verl'" if key in _TRACKING else "[train]"
             yield (
                 f"'verl.trainer.{key}' is of verl's own trainer, whose place agl-core takes: use "
-                f"[train]; here go {', '.join(_TRAINER)}"
+                f"{instead}; here go {', '.join(_TRAINER)}"
             )
 
 

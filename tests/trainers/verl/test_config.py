@@ -203,6 +203,7 @@ def test_an_unknown_key_is_named_with_the_nearest(path, message):
             "trainer.total_epochs",
             r"'verl.trainer.total_epochs'.*\[train\].*n_gpus_per_node, nnodes",
         ),
+        ("trainer.logger", r"'verl.trainer.logger'.*use \[\[trackers\]\] with name = 'verl'"),
         ("nonsense", "here go actor_rollout_ref, ray_kwargs, trainer"),
         (f"{ROOT}.actor.optim.lr", "is what algorithm.lr says: set that"),
         (f"{ROOT}.model.path", "is what model says: set that"),
