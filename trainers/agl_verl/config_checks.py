@@ -79,7 +79,7 @@ _ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
 """Sections of verl's own trainer, whose place the training loop takes, and what to use instead."""
 
 _TRAINER: Final = ("n_gpus_per_node", "nnodes")
-_TRACKING: Final = ("logger", "project_name", "experiment_name")
+_TRACKING: Final = ("logger", "project_name")
 _READ: Final = (ROOT, "ray_kwargs", "trainer")
 _AXES: Final = (
     "tensor_model_parallel_size",
