@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -25,7 +26,7 @@ from safetensors.torch import load_file
 from agl_core.app.parts import make_algorithm
 from agl_core.builtin import load_plugins
 from agl_core.config.loader import resolve
-from agl_core.errors import ConfigError, TrainingError
+from agl_core.errors import ConfigError, EngineError, TrainingError
 from agl_core.training.algorithms import GRPO, RLOO, GRPOOptions, RLOOOptions
 from agl_core.types import Batch, Policy
 from tests.trainers.verl.convert_cases import case_of, conversations
@@ -210,6 +211,29 @@ async def test_a_full_disk_is_named_and_spoils_nothing(
     await engine.update(batch_of("grpo", seed=5))
     await engine.load(name, str(tmp_path / "kept"), version=1)
     await served_by(engine, name, str(tmp_path / "kept"))
+
+
+@pytest.mark.timeout(300)
+async def test_a_server_without_memory_costs_an_answer_at_most(
+    engine: VerlEngine, policies: list[Policy], tmp_path: Path
+) -> None:
+    name = policies[0].name
+    await engine.save(name, str(tmp_path), resumable=False)
+    pid = ray.get(ray.get_actor(actor_name(0)).pid.remote())
+    unlimited = resource.prlimit(pid, resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
+    body = {"messages": [{"role": "user", "content": "price " * 700}], "n": 32, "max_tokens": 1}
+    sent, refused = json.dumps(body).encode(), False
+    try:
+        reply = await engine.backend(name).chat(sent, headers={}, timeout_s=20)
+    except EngineError:
+        refused = True
+    else:
+        refused = reply.status != 200
+        await reply.close()
+    if psutil.pid_exists(pid):
+        resource.prlimit(pid, resource.RLIMIT_AS, unlimited)
+    assert refused or not psutil.pid_exists(pid)  # then another one answered
+    await served_by(engine, name, str(tmp_path))
 
 
 async def test_a_replica_that_was_killed_is_replaced_with_the_weights_of_now(
