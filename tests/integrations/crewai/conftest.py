@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import gc
 import os
 import ssl
 import warnings
@@ -17,6 +16,7 @@ import pytest
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from agl_crewai._integration import CrewAIIntegration
+    from crewai.llms.providers.openai.completion import OpenAICompletion
 
 from agl_core.testing.bench import Bench
 from agl_core.testing.scenario import outline
@@ -37,11 +37,20 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.filterwarnings(ignored))
 
 
-def pytest_sessionfinish():
-    """What the last test left open is collected here: pytest does so later, when it is an error."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+@pytest.fixture(autouse=True)
+def clients(monkeypatch):
+    """CrewAI closes no client: those that ask synchronously are closed with their test."""
+    made = []
+    build = OpenAICompletion._build_sync_client
+
+    def kept(model):
+        made.append(build(model))
+        return made[-1]
+
+    monkeypatch.setattr(OpenAICompletion, "_build_sync_client", kept)
+    yield
+    for client in made:
+        client.close()
 
 
 @pytest.fixture(autouse=True)
