@@ -13,7 +13,7 @@ from agl_verl.convert import rows_of
 from agl_verl.estimators import WHITENED
 from agl_verl.loss import PolicyLoss, PolicyLossOptions
 from agl_verl.whitening import whitened
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agl_core.testing.attempts import ScriptedAttempt
@@ -107,7 +107,7 @@ def with_terms(values, weights):
     return dataclasses.replace(batch, advantages=array("f", values), weights=array("f", weights))
 
 
-VALUES = st.lists(st.floats(-5, 5, width=16), min_size=2, max_size=30)
+VALUES = st.lists(st.integers(-20, 20).map(lambda quarters: quarters / 4), min_size=2, max_size=30)
 
 
 @FEW
@@ -115,6 +115,7 @@ VALUES = st.lists(st.floats(-5, 5, width=16), min_size=2, max_size=30)
 def test_it_is_verls_whitening_and_leaves_what_is_not_trained(values):
     from verl.utils.torch_functional import masked_whiten
 
+    assume(min(values) != max(values))  # verl leaves its rounding of a mean there
     found = whitened(with_terms(values, [0.5] * len(values))).advantages
     wide = torch.tensor(values, dtype=torch.float64)
     expected = masked_whiten(wide, torch.ones_like(wide)).tolist()
