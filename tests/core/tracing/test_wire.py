@@ -377,11 +377,11 @@ async def test_a_cancelled_request_ends_its_span_as_an_error(server, make_contex
 
 @LIBRARIES
 def test_the_deadline_lowers_every_timeout_and_raises_none(library, server, make_context):
-    with enter(make_context(seconds=5.0)):
+    with enter(make_context(seconds=50.0)):
         timeout = library.Timeout(None, connect=2.0, read=60.0)
         sent = post(library, server, timeout=timeout).request.extensions["timeout"]
         assert sent["connect"] == 2.0
-        assert all(4.0 < sent[phase] <= 5.0 for phase in ("read", "write", "pool"))
+        assert all(40.0 < sent[phase] <= 50.0 for phase in ("read", "write", "pool"))
         bare = library.Request("POST", chat_url(server), json=BODY)
         with library.Client(timeout=3.0) as client:
             client.send(bare)
