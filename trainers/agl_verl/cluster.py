@@ -147,7 +147,7 @@ class Cluster:
             arguments = self._arguments(config)
             try:
                 ray.init(**arguments)
-            except (ConnectionError, ValueError, RuntimeError, TypeError) as error:
+            except Exception as error:  # Ray raises it as such where a node does not start
                 raise ConfigError(self._refused(error)) from error
             self._connected = True
         elif self._device == "cpu":

@@ -185,10 +185,17 @@ def test_a_cluster_that_cannot_be_reached_is_named(fake):
     cluster.close()
 
 
-def test_a_ray_that_cannot_be_started_says_why(fake):
-    fake.error = RuntimeError("Unknown keyword argument(s): num_cpu")
-    with pytest.raises(ConfigError, match=r"Cannot start Ray.*num_cpu.*verl.ray_kwargs.ray_init"):
-        Cluster(device="cpu", address=None).connect(config(ray_init={"num_cpu": 1}))
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError("Unknown keyword argument(s): num_cpu"), "num_cpu"),
+        (Exception("The current node timed out during startup"), "timed out during startup"),
+    ],
+)
+def test_a_ray_that_cannot_be_started_says_why(fake, error, told):
+    fake.error = error
+    with pytest.raises(ConfigError, match=rf"Cannot start Ray.*{told}.*verl.ray_kwargs.ray_init"):
+        Cluster(device="cpu", address=None).connect(config())
 
 
 @pytest.mark.parametrize(
