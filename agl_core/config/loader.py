@@ -104,20 +104,12 @@ def save_config(config: RunConfig, directory: Path) -> Path:
 
 
 @overload
-def check_options(
-    section: NamesPlugin, model: None, *, where: str
-) -> None: ...
+def check_options(section: NamesPlugin, model: None, *, where: str) -> None: ...
 @overload
-def check_options(
-    section: NamesPlugin, model: type[M], *, where: str
-) -> M: ...
+def check_options(section: NamesPlugin, model: type[M], *, where: str) -> M: ...
 @overload
-def check_options(
-    section: NamesPlugin, model: type[M] | None, *, where: str
-) -> M | None: ...
-def check_options(
-    section: NamesPlugin, model: type[M] | None, *, where: str
-) -> M | None:
+def check_options(section: NamesPlugin, model: type[M] | None, *, where: str) -> M | None: ...
+def check_options(section: NamesPlugin, model: type[M] | None, *, where: str) -> M | None:
     """Validate a section's plugin keys against the model its plugin registered.
 
     Args:
