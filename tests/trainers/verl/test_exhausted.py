@@ -22,6 +22,7 @@ from tests.core.app.conftest import speak
 from tests.trainers.verl.test_engine import MODEL
 
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.filterwarnings("ignore"),  # verl's and Ray's, of their own imports

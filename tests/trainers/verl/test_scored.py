@@ -25,7 +25,7 @@ from agl_core.types import ModelCall, Policy, RolloutQuery
 from tests.trainers.verl.recomputed import answered_by
 from tests.trainers.verl.test_engine import served_by
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[3]
 RUN = ROOT / "examples" / "03_verl_cpu" / "run.toml"
