@@ -10,7 +10,7 @@ import pytest
 
 from tests.trainers.verl.test_end_to_end import started, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(900)]
 
 STEPS = 6
 BOUND = 2
