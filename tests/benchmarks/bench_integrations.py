@@ -1,10 +1,10 @@
 """What recording adds to a model call and to a tool call of each framework.
 
 One agent with one tool, whose model answers in the process at once, is run alone, in an attempt with
-agl attached, and under OpenInference's instrumentation of the framework. An answer that calls many
-tools more than another tells what each of these costs; as many tools, called by an answer each, what
-a model call costs; and an answer without a tool, what a run of the agent does with its one call. The
-framework itself takes far longer, so the program alone is measured beside, in each turn. What disturbs a run only adds to it: the least of a
+agl attached, and under OpenInference's instrumentation of the framework. An answer without a tool
+tells what a model call costs, the agent's own span included; an answer that calls many tools more
+than another, what each of these costs. The framework itself takes far longer than either, so the
+program alone is measured beside, in each turn. What disturbs a run only adds to it: the least of a
 turn's runs stands for the turn, and what is added is the median of the turns' differences.
 """
 
@@ -14,7 +14,7 @@ import statistics
 from typing import Any
 
 import harness
-from constant_model import MORE, SCRIPTS
+from constant_model import MORE_TOOLS, SCRIPTS
 
 FRAMEWORKS = ("openai", "langchain", "autogen", "openai_agents", "agent_framework", "crewai")
 WITHOUT_TOOLS = frozenset({"openai"})
@@ -69,7 +69,7 @@ def _figures(name: str, samples: dict[str, harness.Samples]) -> dict[str, Any]:
         for side, figure in by_side.items():
             error = errors[kind][side]
             harness.say(
-                f"integrations {name:16s} {kind:10s} {side:14s} {figure:6.0f} +- {error:.0f} us"
+                f"integrations {name:16s} {kind:11s} {side:14s} {figure:6.0f} +- {error:.0f} us"
             )
     return {
         "added_us": added,
@@ -82,21 +82,17 @@ def _figures(name: str, samples: dict[str, harness.Samples]) -> dict[str, Any]:
 def _costs(samples: dict[str, harness.Samples], *, with_tools: bool) -> dict[str, harness.Samples]:
     """Microseconds that a call costs in each turn, by kind of call and side."""
     watched = [side for side, (_, watches) in SIDES.items() if watches]
-    costs = {
-        "agent_run": {side: _more(samples["answer"], side) for side in watched},
-        "model_call": {side: _each(samples, "many_tools", "many_calls", side) for side in watched},
-    }
+    costs = {"model_call": {side: _more(samples["answer"], side) for side in watched}}
     if with_tools:
+        few, many = samples["one_tool"], samples["many_tools"]
         costs["tool_call"] = {
-            side: _each(samples, "one_tool", "many_tools", side) for side in watched
+            side: [
+                (most - least) / MORE_TOOLS
+                for least, most in zip(_more(few, side), _more(many, side), strict=True)
+            ]
+            for side in watched
         }
     return costs
-
-
-def _each(samples: dict[str, harness.Samples], few: str, many: str, side: str) -> list[float]:
-    """What each of the `MORE` adds that one program has and the other has not."""
-    pairs = zip(_more(samples[few], side), _more(samples[many], side), strict=True)
-    return [(most - least) / MORE for least, most in pairs]
 
 
 def _more(samples: harness.Samples, side: str) -> list[float]:

@@ -14,12 +14,11 @@ URL = "http://127.0.0.1:8000/v1"
 TOOL = "lookup"
 PRICE = "A lamp costs 12 euros."
 
-MORE = 10
+MORE_TOOLS = 10
 SCRIPTS: dict[str, tuple[int, ...]] = {
     "answer": (0,),
     "one_tool": (1, 0),
-    "many_tools": (1 + MORE, 0),
-    "many_calls": (1,) * (1 + MORE) + (0,),
+    "many_tools": (1 + MORE_TOOLS, 0),
 }
 """By program: how many tools each answer of the model calls; the one that calls none is the last."""
 

@@ -113,29 +113,30 @@ def _capture(report: dict[str, Any]) -> Iterator[str]:
     yield f"of runs in memory, which sees no request, takes {medians['run_collector']:.0f} µs in the handler's place."
 
 
-_KINDS = {
-    "agent_run": "run of an agent with one model call",
-    "model_call": "every further model call",
-    "tool_call": "tool call",
-}
-
-
 def _integrations(report: dict[str, Any]) -> Iterator[str]:
     yield "What each framework's integration adds to the processor time of a call, with the marking of its"
     yield "request, beside OpenInference's instrumentation of that framework with its spans kept in memory. The"
-    yield "program is one agent whose model answers in the process. The plain client of OpenAI has no tools of"
-    yield "its own. After ± is the standard error of the median, for what is added is small beside what a"
-    yield "framework takes itself; a ratio is that of the medians, and there is none where a figure is within"
-    yield "its error."
+    yield "program is one agent whose model answers in the process; a model call includes the span of the"
+    yield "agent that makes it. The plain client of OpenAI has no tools of its own. After ± is the standard"
+    yield "error of the median, for what is added is small beside what a framework takes itself; a ratio is that"
+    yield "of the medians, and there is none where a figure is within its error."
     yield ""
-    yield from _table("Framework", "", "agl-core", "OpenInference", "ratio")
+    yield from _table(
+        "Framework", "model call", "OpenInference", "ratio", "tool call", "OpenInference", "ratio"
+    )
     for framework, added in report["added_us"].items():
-        for kind, figures in added.items():
+        cells: list[str] = []
+        for kind in ("model_call", "tool_call"):
+            if kind not in added:
+                cells += [""] * 3
+                continue
             errors = report["errors_us"][framework][kind]
-            cells = [f"{figure:.0f} ± {errors[side]:.0f} µs" for side, figure in figures.items()]
-            seen = all(figure > errors[side] for side, figure in figures.items())
-            ratio = f"{report['ratios'][framework][kind]:.2f}" if seen else "–"
-            yield _row(framework, _KINDS[kind], *cells, ratio)
+            cells += [
+                f"{figure:.0f} ± {errors[side]:.0f} µs" for side, figure in added[kind].items()
+            ]
+            seen = all(figure > errors[side] for side, figure in added[kind].items())
+            cells.append(f"{report['ratios'][framework][kind]:.2f}" if seen else "–")
+        yield _row(framework, *cells)
 
 
 def _import(report: dict[str, Any]) -> Iterator[str]:
