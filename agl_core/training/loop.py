@@ -139,10 +139,7 @@ class TrainingLoop:
         await source.abandon(run_id)
         if start is not None:
             await self._restore(progress, *start)
-        left = await source.count_since(source.newest, run_id)
-        if start is not None:
-            left += start[1].ahead
-        progress.losses.add("rollouts_abandoned", left)
+        progress.losses.add("rollouts_abandoned", await source.count_since(source.newest, run_id))
         progress.resources = await self._publish(progress.policies, step=progress.step)
         return progress
 
@@ -170,6 +167,7 @@ class TrainingLoop:
         progress.sha256_before = state.sha256_before
         progress.steps, progress.evaluations = list(state.steps), list(state.evaluations)
         progress.losses.merge(Losses(counts=state.lost))
+        progress.losses.add("rollouts_abandoned", state.ahead)
         progress.calls = state.calls
         progress.checkpoint = path
         self._rooms.source.newest = state.newest_rollout

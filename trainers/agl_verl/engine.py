@@ -128,7 +128,8 @@ class VerlEngine:
         replicas = self._replicas[batch.policy]
 
         def work() -> Trained:
-            replicas.mend()
+            if not replicas.apart:  # one started now would serve the first weights as this version
+                replicas.mend()
             replicas.sleep()
             return trainer.train(batch)
 

@@ -82,6 +82,25 @@ async def test_every_replica_gets_the_new_weights(
     fleet._under_way[:] = [0, 0]
 
 
+async def test_a_dead_one_is_started_when_there_are_weights_for_it(
+    engine: VerlEngine, policy: Policy, tmp_path: Path
+) -> None:
+    """Sooner, it would answer by the model that the run began with."""
+    process = psutil.Process(ray.get(ray.get_actor(actor_name(0)).pid.remote()))
+    process.kill()
+    psutil.wait_procs([process], timeout=60)
+    replicas = engine._replicas[policy.name]
+    before = list(replicas.replaced)
+
+    await engine.train(batch_of("grpo", seed=3))
+    assert replicas.replaced == before
+    await engine.publish(policy.name)
+
+    assert replicas.replaced == [before[0] + 1, before[1]]
+    await engine.save(policy.name, str(tmp_path), resumable=False)
+    await served_by(engine, policy.name, str(tmp_path))
+
+
 async def test_one_that_dies_while_the_policy_is_trained_comes_back_with_the_new_weights(
     engine: VerlEngine, policy: Policy, tmp_path: Path
 ) -> None:
