@@ -82,7 +82,7 @@ class Bench:
                 "engine": {"name": "bandit"},
                 "algorithm": {"name": "reinforce", "lr": 1.0, "group_size": 4},
                 "train": {"steps": 2, "tasks_per_step": 2},
-                "rollout": {"concurrency": 8, "timeout_s": 20.0},
+                "rollout": {"concurrency": 8, "timeout_s": 600.0},
             },
             [f"{key.replace('__', '.')}={value}" for key, value in settings.items()],
         )
@@ -125,3 +125,8 @@ def make_engine(options: Any, setup: Any) -> BanditEngine:
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
+
+
+def renews_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lead of ten minutes is renewed every 0.1 s: seen to live, and kept through any delay."""
+    monkeypatch.setattr("agl_core.app.lead._RENEWALS_PER_LEASE", 6_000)

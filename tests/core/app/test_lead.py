@@ -17,7 +17,7 @@ from agl_core.errors import LeadHeldError
 from agl_core.store.memory import MemoryStore
 from agl_core.store.sqlite import SqliteStore
 from agl_core.testing.clock import ManualClock
-from tests.core.app.conftest import Bench, two_agents
+from tests.core.app.conftest import Bench, renews_often, two_agents
 
 LEADS = """
 import asyncio, sys
@@ -80,9 +80,10 @@ async def test_a_store_that_is_away_does_not_hold_up_the_end(
 
 
 async def test_a_trainer_that_renews_its_lead_is_alive(
-    store: MemoryStore, caplog: pytest.LogCaptureFixture
+    store: MemoryStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with leading(store, lease_s=3):
+    renews_often(monkeypatch)
+    async with leading(store, lease_s=600):
         with pytest.raises(LeadHeldError, match=str(os.getpid())):
             async with leading(store, lease_s=3):
                 pass
@@ -175,12 +176,15 @@ async def usurp(store: SqliteStore, holder: str) -> None:
         return
 
 
-async def test_a_run_that_loses_its_lead_ends(bench: Bench) -> None:
+async def test_a_run_that_loses_its_lead_ends(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renews_often(monkeypatch)
     path = bench.directory / "shared.db"
     taken = asyncio.Event()
 
     async def agent(task: agl.Task) -> str:
-        if not taken.is_set():  # an attempt that a busy machine loses is run again
+        if not taken.is_set():
             store = SqliteStore(path)
             await store.open()
             try:
@@ -196,7 +200,7 @@ async def test_a_run_that_loses_its_lead_ends(bench: Bench) -> None:
         {"agent": agent},
         store__name="sqlite",
         store__path=str(path),
-        rollout__lease_s=0.5,
+        rollout__lease_s=600,
         train__steps=1_000,
     )
     with pytest.raises(LeadHeldError, match="usurper"):

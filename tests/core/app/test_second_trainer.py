@@ -12,7 +12,7 @@ from agl_core.app import rooms
 from agl_core.app.lead import leading
 from agl_core.errors import ConfigError, LeadHeldError
 from agl_core.store.sqlite import SqliteStore
-from tests.core.app.conftest import Bench
+from tests.core.app.conftest import Bench, renews_often
 
 
 @pytest.fixture
@@ -42,14 +42,18 @@ async def test_it_resumes_from_what_was_written_while_it_waited(bench: Bench) ->
     assert len(bench.engines[0].batches) == 1
 
 
-async def test_one_that_is_refused_leaves_the_configuration_of_the_first(bench: Bench) -> None:
+async def test_one_that_is_refused_leaves_the_configuration_of_the_first(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renews_often(monkeypatch)
     await bench.app(store__name="sqlite").train()
     written = bench.directory / "bench" / "config.json"
     before = written.read_bytes()
     store = SqliteStore(written.with_name("store.db"))
     await store.open()
-    async with leading(store, lease_s=0.3):
+    second = bench.app(store__name="sqlite", train__resume=True, train__steps=9, rollout__lease_s=1)
+    async with leading(store, lease_s=600):
         with pytest.raises(LeadHeldError):
-            await bench.app(store__name="sqlite", train__resume=True, train__steps=9).train()
+            await second.train()
     await store.close()
     assert written.read_bytes() == before
