@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NoReturn, cast
+from typing import NoReturn
 
 from agl_core import semconv
 from agl_core.errors import CaptureError, MissingTokensError, TokenMismatchError
@@ -12,8 +12,6 @@ from agl_core.types import Choice, ModelCall, Span
 
 _LOGPROB_SLACK = 1e-3
 """Rounding may lift the log-probability of a sure token just above zero."""
-_MEDIA = ("image", "audio", "video", "file")
-"""What the types of message parts that are no text are made of: ``image_url``, ``input_audio``..."""
 
 
 def framework_of(span: Span | None, spans: Mapping[str, Span]) -> str:
@@ -53,10 +51,8 @@ def check_tokens(call: ModelCall, *, where: str) -> None:
     Raises:
         MissingTokensError: ids or log-probabilities are missing.
         TokenMismatchError: ids, log-probabilities and choices do not add up.
-        CaptureError: the log-probabilities are not those of the sampling distribution, or the
-            model was shown more than token ids can tell.
+        CaptureError: the log-probabilities are not those of the sampling distribution.
     """
-    _check_text(call, where=where)
     if not call.prompt_token_ids or not call.choices:
         raise MissingTokensError(
             f"{where} carries {len(call.prompt_token_ids)} prompt ids and {len(call.choices)} "
@@ -72,21 +68,6 @@ def check_tokens(call: ModelCall, *, where: str) -> None:
     for choice in call.choices:
         _check_choice(call, choice, where=f"{where}, choice {choice.index},")
     _check_distribution(call, where=where)
-
-
-def _check_text(call: ModelCall, *, where: str) -> None:
-    """The ids of an image are placeholders: the weights would be trained as if they had seen none."""
-    for message in call.messages:
-        content: Any = message.get("content")
-        parts = cast("list[Any]", content) if isinstance(content, list) else []
-        for part in parts:
-            kind = str(part.get("type", "")) if hasattr(part, "get") else ""
-            if any(medium in kind for medium in _MEDIA):
-                raise CaptureError(
-                    f"{where} shows the model a part of type {kind!r}, of which its token ids hold "
-                    f"a placeholder alone, so it cannot be trained on: send the agent text, or do "
-                    f"not train it"
-                )
 
 
 def _check_choice(call: ModelCall, choice: Choice, *, where: str) -> None:

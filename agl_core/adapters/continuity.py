@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from agl_core.adapters.causes import cause
+from agl_core.adapters.images import media
 from agl_core.types import Choice, ModelCall
 from agl_core.types.breaks import Cause
 
@@ -93,7 +94,7 @@ def continuity(calls: Iterable[SpokenCall]) -> Continuity:
 
 def _break(after: SpokenCall, earlier: Sequence[ModelCall]) -> Break | None:
     prompt = after.call.prompt_token_ids
-    if any(_continues(prompt, before) for before in reversed(earlier)):
+    if any(_continues(after.call, before) for before in reversed(earlier)):
         return None
     options = ((before, choice) for before in reversed(earlier) for choice in before.choices)
     closest: tuple[int, ModelCall, Choice] | None = None
@@ -117,10 +118,13 @@ def _break(after: SpokenCall, earlier: Sequence[ModelCall]) -> Break | None:
     )
 
 
-def _continues(prompt: list[int], before: ModelCall) -> bool:
+def _continues(after: ModelCall, before: ModelCall) -> bool:
     """Whether the prompt goes on from the call, or repeats it."""
-    length = len(before.prompt_token_ids)
+    prompt, length = after.prompt_token_ids, len(before.prompt_token_ids)
     if prompt[:length] != before.prompt_token_ids:
+        return False
+    seen = media(before)
+    if media(after)[: len(seen)] != seen:
         return False
     rest = prompt[length:]
     return not rest or any(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agl_core.adapters._radix import RadixNode, RadixTree, ancestors
+from agl_core.adapters.images import Pictures
 from agl_core.errors import TrainingError
 from agl_core.interfaces import CreditedCall
 from agl_core.types import Batch
@@ -28,8 +29,8 @@ def forest(calls: Sequence[CreditedCall], *, policy: str, step: int) -> Batch:
             f"There is nothing to train policy {policy!r} on in step {step}: no call has a token "
             f"with a weight above 0"
         )
-    tree = RadixTree()
-    ends = [_insert(tree, call) for call in trained]
+    tree, pictures = RadixTree(), Pictures()
+    ends = [_insert(tree, call, pictures) for call in trained]
     layout = _lay_out(tree)
     terms = _Terms()
     for index, (call, end) in enumerate(zip(trained, ends, strict=True)):
@@ -51,6 +52,7 @@ def forest(calls: Sequence[CreditedCall], *, policy: str, step: int) -> Batch:
         versions=tuple(call.triplet.policy_version for call in trained),
         agents=tuple(call.triplet.agent for call in trained),
         groups=array("i", [call.group for call in trained]),
+        images=pictures.urls,
         stats=_stats(trained, unique=len(layout.tokens)),
     )
 
@@ -66,7 +68,7 @@ def _order(call: CreditedCall) -> tuple[str, str, str, int, int]:
     )
 
 
-def _insert(tree: RadixTree, call: CreditedCall) -> RadixNode:
+def _insert(tree: RadixTree, call: CreditedCall, pictures: Pictures) -> RadixNode:
     """Add a call's path up to the token before its last one: that one predicts nothing."""
     triplet, credit = call.triplet, call.credit
     length = len(triplet.response_ids)
@@ -77,7 +79,8 @@ def _insert(tree: RadixTree, call: CreditedCall) -> RadixNode:
             f"sampled ids, but {[len(stream) for stream in streams]} log-probabilities, "
             f"advantages and weights: the adapter or the algorithm misaligned them"
         )
-    return tree.insert(triplet.response_ids[:-1], below=tree.insert(triplet.prompt_ids))
+    prompt = pictures.told_apart(triplet.prompt_ids, triplet.images)
+    return tree.insert(triplet.response_ids[:-1], below=tree.insert(prompt))
 
 
 @dataclass(slots=True)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from agl_core.adapters import _evidence
 from agl_core.adapters._recorded import sort_spans
+from agl_core.adapters.images import images_of
 from agl_core.adapters.select import AgentSelector, serving_policy
 from agl_core.errors import CaptureError, TokenMismatchError
 from agl_core.interfaces import AttemptRecord
-from agl_core.types import AttemptStatus, Losses, ModelCall, Policy, Span
+from agl_core.types import AttemptStatus, Image, Losses, ModelCall, Policy, Span
 from agl_core.types.overflow import says_overflow
 
 
@@ -23,6 +24,8 @@ class JoinedCall:
     agent: str
     agent_run_id: str
     trained: bool
+    images: list[Image] = field(default_factory=list[Image])
+    """In its prompt, in its order; only of trained calls."""
     ordinal: int = 0
     """Index among the calls of its agent, in causal order."""
     run_ordinal: int = 0
@@ -62,7 +65,8 @@ def join(
     Raises:
         MissingTokensError: a trained call carries no token ids or no log-probabilities.
         TokenMismatchError: its ids, log-probabilities and choices do not add up.
-        CaptureError: the recorders contradict each other or one of them missed a call.
+        CaptureError: the recorders contradict each other, one of them missed a call, or a trained
+            one showed the model what its tokens do not tell.
     """
     return _Join(record, agents, policies).run()
 
@@ -94,7 +98,7 @@ class _Join:
                 agent = joined.agent if joined else self._speaker(call_id, tries)
                 dropped[call_id] = agent
                 continue
-            calls.append(joined)
+            calls.append(self._with_images(joined) if joined.trained else joined)
             if not joined.trained and self._training and self._agents.matches(joined.agent):
                 self._losses.add("calls_untrainable")
         ordered = _numbered(sorted(calls, key=self._order))
@@ -211,6 +215,11 @@ class _Join:
                 )
             _evidence.check_tokens(call, where=where)
         return True
+
+    def _with_images(self, joined: JoinedCall) -> JoinedCall:
+        where = self._describe(joined.call.id, joined.agent)
+        images = images_of(joined.call, where=where)
+        return replace(joined, images=images) if images else joined
 
     def _check_anonymous(self, call: ModelCall) -> None:
         if call.trainable or any(choice.token_ids for choice in call.choices):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agl_core.adapters._radix import RadixNode, RadixTree, ancestors
+from agl_core.adapters.images import Pictures
 from agl_core.adapters.join import JoinedCall
 from agl_core.types import Choice, Rollout, Trajectory, Triplet
 
@@ -40,15 +41,16 @@ def link(calls: Iterable[JoinedCall]) -> list[Sample]:
     """Chain one agent's calls, given in causal order, by exact token ids.
 
     A call goes on from the longest earlier sample whose prompt and response its prompt begins
-    with, token by token; history that was edited, trimmed or rendered anew matches none and
-    starts a path of its own. Where equal samples exist (repeated prompts, parallel runs), the
+    with, token by token and image by image; history that was edited, trimmed or rendered anew
+    matches none and starts a path of its own. Where equal samples exist (repeated prompts, parallel runs), the
     one of the same agent run is taken, and of those one that nothing has gone on from yet.
     """
-    tree = RadixTree()
+    tree, pictures = RadixTree(), Pictures()
     ends: dict[RadixNode, list[Sample]] = defaultdict(list)
     samples: list[Sample] = []
     for joined in calls:
-        prompt_end = tree.insert(joined.call.prompt_token_ids)
+        prompt = pictures.told_apart(joined.call.prompt_token_ids, joined.images)
+        prompt_end = tree.insert(prompt)
         before = _predecessor(joined, prompt_end, ends)
         fresh: list[tuple[RadixNode, Sample]] = []
         for choice in sorted(joined.call.choices, key=lambda choice: choice.index):
@@ -156,5 +158,6 @@ def _triplet(sample: Sample, *, rewards: Mapping[tuple[str, int], float]) -> Tri
         policy=call.policy,
         policy_version=call.policy_version,
         response_text=choice.text,
+        images=joined.images,
         reward=rewards.get((call.id, choice.index)),
     )

@@ -26,7 +26,15 @@ from agl_core.config.policies import resolve_policies, trained_agents
 from agl_core.errors import TrainingError
 from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.gateway.remote import RemoteGateway, RemoteOptions
-from agl_core.interfaces import Adapter, Algorithm, Engine, Gateway, Observer, StoreLifecycle
+from agl_core.interfaces import (
+    Adapter,
+    Algorithm,
+    Engine,
+    Gateway,
+    Observer,
+    SeeingEngine,
+    StoreLifecycle,
+)
 from agl_core.plugins import PluginManager
 from agl_core.rewards import Scorer
 from agl_core.runner import Runner, RunnerOptions
@@ -116,6 +124,7 @@ async def open_rooms(
             lossy.append(plan.tracking.losses)
         stack.push_async_callback(engine.stop)
         await engine.start(policies)
+        policies = _seeing(policies, engine)
         gateway = await _gateway(stack, config, store, engine)
         for policy in policies:
             await gateway.route(policy, engine.backend(policy.name))
@@ -142,6 +151,16 @@ async def open_rooms(
             algorithm=algorithm,
             lead=lead,
         )
+
+
+def _seeing(policies: Sequence[Policy], engine: Engine) -> list[Policy]:
+    """The policies with the marks of the images that they can be trained on."""
+    if not isinstance(engine, SeeingEngine):
+        return list(policies)
+    return [
+        msgspec.structs.replace(policy, image_token=engine.image_token(policy.name))
+        for policy in policies
+    ]
 
 
 async def beside(

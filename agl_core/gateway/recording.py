@@ -61,6 +61,7 @@ def model_call(exchange: Exchange) -> ModelCall:
         model=call.request.model,
         policy=policy.name,
         policy_version=policy.version,
+        image_token=policy.image_token,
         trainable=exchange.capture,
         streamed=call.request.stream,
         complete=exchange.complete,

@@ -23,6 +23,7 @@ from agl_core.interfaces.serving import (
     Gateway,
     LegibleBackend,
     OverlappingEngine,
+    SeeingEngine,
 )
 from agl_core.interfaces.store import Store, StoreLifecycle
 from agl_core.interfaces.tracking import TrackedRun, Tracker
@@ -49,6 +50,7 @@ __all__ = [
     "OverlappingEngine",
     "Register",
     "RewardFunction",
+    "SeeingEngine",
     "Store",
     "StoreLifecycle",
     "TrackedRun",

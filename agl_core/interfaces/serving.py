@@ -196,3 +196,12 @@ class OverlappingEngine(Protocol):
     async def publish(self, policy: str) -> None:
         """Serve what was trained last. No call is in flight."""
         ...
+
+
+@runtime_checkable
+class SeeingEngine(Protocol):
+    """What an `Engine` may offer besides: to train policies that are shown images."""
+
+    def image_token(self, policy: str) -> int | None:
+        """The id that stands in a prompt for each part of an image; None for text alone."""
+        ...

@@ -32,6 +32,7 @@ from agl_core.types.task import Task, as_task
 from agl_core.types.trajectory import (
     AgentReturn,
     CallCredit,
+    Image,
     Trajectory,
     TrajectoryGroup,
     Triplet,
@@ -53,6 +54,7 @@ __all__ = [
     "Failure",
     "FailureKind",
     "Finding",
+    "Image",
     "Ingest",
     "Limits",
     "LogprobsMode",

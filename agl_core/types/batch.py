@@ -23,7 +23,7 @@ class Batch:
     policy: str
     step: int
     tokens: array[int]
-    """(N,) token ids."""
+    """(N,) token ids; below 0 part of an image: -1 - i is one of ``images[i]``."""
     parents: array[int]
     """(N,) index of the parent node, -1 for a root."""
     positions: array[int]
@@ -50,5 +50,7 @@ class Batch:
     """(C,) agent that made each call."""
     groups: array[int]
     """(C,) index of the group each call belongs to, 0, 1, ...: minibatches never split a group."""
+    images: tuple[str, ...] = ()
+    """Content of each image as a ``data:`` URL. Two that differ never share a node."""
     stats: dict[str, float] = field(default_factory=dict[str, float])
     """Counts for reports: groups, attempts, calls, tokens_flat, tokens_unique, ..."""

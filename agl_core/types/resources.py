@@ -69,6 +69,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     trainable: bool = False
     model: str = ""
     version: int = 0
+    image_token: int | None = None
+    """What stands in its prompts for each part of an image; None where it trains on text alone."""
 
     def serves(self, agent: str) -> bool:
         """Whether the policy has a name or glob for the agent; an earlier policy may be first."""

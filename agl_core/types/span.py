@@ -79,6 +79,8 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     """The model name the client asked for."""
     policy: str = ""
     policy_version: int = 0
+    image_token: int | None = None
+    """What stands in the prompt for each part of an image; None where this is not known."""
     trainable: bool = True
     """False for frozen policies, external models and scopes with ``trainable=False``."""
     streamed: bool = False

@@ -7,6 +7,17 @@ import msgspec
 from agl_core.types.rollout import FailureKind
 
 
+class Image(msgspec.Struct, frozen=True, kw_only=True):
+    """An image that a call showed, and where its tokens are in the prompt."""
+
+    url: str
+    """Its content, as a ``data:`` URL."""
+    start: int
+    """Index of its first token."""
+    length: int
+    """Number of its tokens, each of which is the same placeholder."""
+
+
 class Triplet(msgspec.Struct, frozen=True, kw_only=True):
     """(prompt, response, reward) of one call of one agent."""
 
@@ -33,6 +44,8 @@ class Triplet(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     policy_version: int
     response_text: str = ""
+    images: list[Image] = []
+    """In the prompt, in its order."""
     reward: float | None = None
     """Sum of the rewards aimed at this very call or choice; None when there were none."""
 

@@ -36,8 +36,14 @@ class TensorBatch:
         """Copy a batch to `device`.
 
         Raises:
-            TrainingError: the batch has no terms, or numbers that are not finite.
+            TrainingError: the batch has no terms, images in its prompts, or numbers that are not
+                finite.
         """
+        if batch.images:
+            raise TrainingError(
+                f"Batch {batch.step} of policy {batch.policy!r} shows {len(batch.images)} images, "
+                f"but engine 'torch' trains on text: use engine.name = 'verl'"
+            )
         if not batch.nodes:
             raise TrainingError(f"Batch {batch.step} of policy {batch.policy!r} has no loss terms")
         for name in ("advantages", "weights", "logprobs", "temperatures"):

@@ -1,0 +1,110 @@
+"""Images in prompts: where their tokens are, and ids that tell one image's from another's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, cast
+
+from agl_core.errors import CaptureError
+from agl_core.types import Image, ModelCall
+
+_MEDIA = ("image", "audio", "video", "file")
+"""What the types of message parts that are no text are made of: ``image_url``, ``input_audio``..."""
+
+
+class Pictures:
+    """Numbers images, so that a token of one is never taken for a token of another.
+
+    The tokens of all images are one and the same placeholder. In their place stands -1 - i here for
+    the i-th image: paths then share a prefix exactly where the model was shown the same.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, int], int] = {}
+
+    def told_apart(self, ids: Sequence[int], images: Sequence[Image]) -> Sequence[int]:
+        """The ids of a prompt with each image's own number in the place of its tokens."""
+        if not images:
+            return ids
+        told = list(ids)
+        for image in images:
+            number = self._numbers.setdefault((image.url, image.length), len(self._numbers))
+            told[image.start : image.start + image.length] = [-1 - number] * image.length
+        return told
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Content of each image, by its number."""
+        return tuple(url for url, _ in self._numbers)
+
+
+def images_of(call: ModelCall, *, where: str) -> list[Image]:
+    """The images that a call showed, in the order of its prompt.
+
+    Raises:
+        CaptureError: it showed what cannot be trained on, or its tokens do not tell where.
+    """
+    urls = [_url(part, where=where, token=call.image_token) for part in media(call)]
+    if call.image_token is None:
+        return []
+    runs = list(_runs(call.prompt_token_ids, call.image_token))
+    if len(runs) != len(urls):
+        raise CaptureError(
+            f"{where} shows the model {len(urls)} images, but its prompt has the tokens of "
+            f"{len(runs)} (stretches of id {call.image_token}): keep the model's own marks of an "
+            f"image out of texts, and serve its policy {call.policy!r} from a backend that states "
+            f"one id for each part of an image"
+        )
+    if any(call.image_token in choice.token_ids for choice in call.choices):
+        raise CaptureError(
+            f"{where} was answered with an image's placeholder (id {call.image_token}), which no "
+            f"image belongs to: let the backend forbid it, or do not train this agent"
+        )
+    return [
+        Image(url=url, start=start, length=length)
+        for url, (start, length) in zip(urls, runs, strict=True)
+    ]
+
+
+def media(call: ModelCall) -> list[Mapping[str, Any]]:
+    """The parts of a call's messages that are no text, in their order."""
+    found: list[Mapping[str, Any]] = []
+    for message in call.messages:
+        content: Any = message.get("content")
+        parts = cast("list[Any]", content) if isinstance(content, list) else []
+        found += [part for part in parts if hasattr(part, "get") and _is_medium(part)]
+    return found
+
+
+def _is_medium(part: Mapping[str, Any]) -> bool:
+    kind = str(part.get("type", ""))
+    return any(medium in kind for medium in _MEDIA)
+
+
+def _url(part: Mapping[str, Any], *, where: str, token: int | None) -> str:
+    kind = part.get("type")
+    if token is None or kind != "image_url":
+        raise CaptureError(
+            f"{where} shows the model a part of type {kind!r}, of which its token ids hold a "
+            f"placeholder alone, so it cannot be trained on: send the agent text, train it with an "
+            f"engine and a model that see such parts, or do not train it"
+        )
+    given: Any = part.get(kind)
+    url = given.get("url") if hasattr(given, "get") else given
+    if not (isinstance(url, str) and url.startswith("data:")):
+        raise CaptureError(
+            f"{where} shows the model the image {str(url)[:80]!r}, whose content is not in the "
+            f"request, so what the model saw is not known: send it as a data: URL"
+        )
+    return url
+
+
+def _runs(ids: Sequence[int], token: int) -> Iterator[tuple[int, int]]:
+    """Start and length of each stretch of a token."""
+    start = 0
+    for same, stretch in groupby(ids, key=token.__eq__):
+        length = len(list(stretch))
+        if same:
+            yield start, length
+        start += length
