@@ -141,10 +141,14 @@ class Bench:
         ]
         await self._store.enqueue(tasks)
         claims = await self._store.claim("bench", limit=rollouts)
-        with ThreadPoolExecutor(max_workers=rollouts) as pool:
+        pool = ThreadPoolExecutor(max_workers=rollouts)
+        try:
             return await asyncio.gather(
                 *(self._attempt(action, claim, pool, recorder or _recorder) for claim in claims)
             )
+        finally:
+            # Waiting here would stop this loop, whose servers the threads may wait for.
+            pool.shutdown(wait=False)
 
     async def one(self, action: Action) -> Played:
         """Run `action` in one rollout."""
@@ -154,7 +158,7 @@ class Bench:
         """Hold the model's answers until `count` requests wait, then give them in random order.
 
         With `count` rollouts of equally many calls, every round of answers mixes all of them. Whoever
-        fails is waited for no longer, so that its error is seen.
+        ends is waited for no longer, so that an error, or an end too soon, is seen.
         """
         self._rounds = _Rounds(count, Random(0))  # noqa: S311
         self.fake.pace = self._rounds.pace
@@ -183,7 +187,7 @@ class Bench:
             deadline=time.monotonic() + rollout.limits.timeout_s,
         )
         output, error = await _outcome(action, job, context, pool)
-        if error is not None and self._rounds is not None:
+        if self._rounds is not None:
             self._rounds.leave()
         await self.gateway.seal(attempt.id)
         ended = await self._store.finish(

@@ -305,6 +305,8 @@ class IntegrationContract(ContractSuite):
 
     async def _never_mix(self, action: Action) -> None:
         async with self._attached() as bench:
+            # Libraries build much when they are first used, not all of them safely in many threads.
+            await self._play(bench, action)
             bench.interleave(_INTERLEAVED)
             for played in await bench.play(action, rollouts=_INTERLEAVED):
                 if played.error is not None:
