@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from agl_core.errors import (
     TrainingError,
 )
 from agl_core.rewards.exact_match import ExactMatch
+from agl_core.types import Attempt, Limits
 from tests.core.app.conftest import Bench, ask, says_yes, speak, two_agents
 from tests.core.bandit_engine import FIRST_ID
 
@@ -128,8 +131,6 @@ def test_every_reward_stays_with_its_own_attempt(bench: Bench, plain: bool) -> N
         return task.id
 
     def plain_agent(task: agl.Task) -> str:
-        import asyncio
-
         return asyncio.run(agent(task))
 
     def reward(task: agl.Task, output: Any, attempt: agl.AttemptRecord) -> float:
@@ -201,21 +202,28 @@ class TestBadInput:
         assert failed > 0
         assert report.lost["attempts_dropped_agent"] == failed
 
-    def test_an_agent_that_exits_or_hangs_does_not_stop_the_run(self, bench: Bench) -> None:
-        import asyncio
-        import sys
+    def test_an_agent_that_exits_or_hangs_does_not_stop_the_run(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        hung: list[str] = []
+
+        def deadline(attempt: Attempt, limits: Limits) -> float:
+            """The first attempt has no time, the others have plenty."""
+            hung[:] = hung or [attempt.id]
+            return time.monotonic() + (0 if attempt.id in hung else limits.timeout_s)
 
         async def agent(task: agl.Task) -> str:
-            answer = await two_agents(task)
-            if answer == "no":
-                sys.exit(3)
-            if answer == "maybe":
+            if agl.current().attempt.id in hung:
                 await asyncio.Event().wait()
+            answer = await two_agents(task)
+            if answer != "yes":
+                sys.exit(3)
             return answer
 
-        report = bench.train({"agent": agent}, rollout__timeout_s=1.5, train__steps=1)
-        (step,) = report.steps
-        assert step.failures.get("agent", 0) + step.failures.get("deadline", 0) > 0
+        monkeypatch.setattr(Attempt, "monotonic_deadline", deadline)
+        (step,) = bench.train({"agent": agent}, train__steps=1).steps
+        assert step.failures["deadline"] == 1
+        assert step.failures["agent"] > 0
         assert step.reward == 1.0
 
     def test_a_penalty_is_a_return_and_never_a_silent_zero(self, bench: Bench) -> None:

@@ -71,9 +71,9 @@ async def test_losses_travel_with_the_attempts_that_end_after_them_each_once(
     ids = [*await enqueue(1, timeout_s=0.2)]
     options = {"concurrency": 1, "grace_s": 0.01, "outside": True}
     async with serving(agent, **options) as runner:
-        await store.wait(ids, timeout_s=20)
+        await store.wait(ids, timeout_s=100)
         ids = await enqueue_more(store, ids[0], 3)
-        await store.wait(ids, timeout_s=20)
+        await store.wait(ids, timeout_s=100)
     spans = [carried(await store.spans([rollout_id])) for rollout_id in ids]
     assert spans == [[{"abandoned_thread": 1}], [], [{"late_reward": 1}], []]
     assert runner.losses.counts == {"abandoned_thread": 1, "late_reward": 1}
@@ -93,7 +93,7 @@ async def test_what_did_not_arrive_travels_with_the_next(store, enqueue, serving
     monkeypatch.setattr(store, "finish", refuse_first)
     ids = await enqueue(2)
     async with serving(lambda task: "x" * 2_000_000, concurrency=1, outside=True):
-        await store.wait(ids, timeout_s=20)
+        await store.wait(ids, timeout_s=100)
     assert carried(await store.spans(ids)) == [{"truncated_value": 2, "late_attempt": 1}]
 
 
@@ -126,7 +126,7 @@ async def enqueue_more(store, known, count):
             first,
             id=f"rollout_{number:03}",
             task=Task(id=str(number), input=number),
-            limits=Limits(timeout_s=20.0),
+            limits=Limits(timeout_s=600.0),
             status=RolloutStatus.QUEUED,
             attempts=(),
         )

@@ -330,7 +330,7 @@ async def test_a_hung_thread_is_abandoned_and_costs_no_capacity(store, run_all, 
             id=f"rollout_{number}",
             task=Task(id=str(number), input=number),
             run_id="run",
-            limits=Limits(timeout_s=0.3 if number < 2 else 20.0),
+            limits=Limits(timeout_s=0.3 if number < 2 else 600.0),
         )
         for number in range(4)
     ]
@@ -439,12 +439,13 @@ async def test_an_attempt_that_the_store_ended_is_stopped_and_not_stored(
 
 
 async def test_heartbeats_keep_an_attempt_running_past_its_lease(
-    store, enqueue, run_all, monkeypatch
+    store, clock, enqueue, run_all, monkeypatch
 ):
     beats = threading.Semaphore(0)
     heartbeat = store.heartbeat
 
     async def counted(ids):
+        await clock.advance(0.2)
         lost = await heartbeat(ids)
         beats.release()
         return lost
