@@ -20,6 +20,7 @@ from agl_verl.loss import PolicyLoss
 from agl_verl.options import VerlOptions
 from agl_verl.rollout import Replicas
 from agl_verl.trainer import PolicyTrainer, Trained
+from agl_verl.vision import Vision, vision_of
 
 _WEIGHTS: Final = ("*.safetensors", "*.bin")
 
@@ -60,6 +61,8 @@ class VerlEngine:
         """By the model that they serve; a trainable policy's under its own name."""
         self._fleets: dict[str, Fleet] = {}
         self._trainer: PolicyTrainer | None = None
+        self._visions: dict[str, Vision | None] = {}
+        """By model."""
         self._reviving = asyncio.Lock()
 
     async def start(self, policies: Sequence[Policy]) -> None:
@@ -102,6 +105,11 @@ class VerlEngine:
         """
         self._policy(policy)
         return self._fleets[policy]
+
+    def image_token(self, policy: str) -> int | None:
+        """The id that stands in a prompt for each part of an image; None for text alone."""
+        vision = self._visions[self._policy(policy).model]
+        return None if vision is None else vision.token
 
     @property
     def overlaps(self) -> bool:
@@ -214,12 +222,15 @@ class VerlEngine:
         trust = bool(config.actor_rollout_ref.model.trust_remote_code)
         for model in {policy.model for policy in policies}:
             _check_model(model, trust_remote_code=trust)
+            self._visions[model] = vision_of(model, trust_remote_code=trust)
         self._cluster.connect(config)
         pool = Replicas.pool(config)
         if trained is not None and setup is not None and loss is not None:
             workers = Replicas.workers(config, pool, reference=setup.kl_weight > 0)
             replicas = Replicas.of_workers(config, workers)
-            self._trainer = PolicyTrainer(workers, config, setup, self._options, loss)
+            self._trainer = PolicyTrainer(
+                workers, config, setup, self._options, loss, self._visions[trained.model]
+            )
             self._replicas[trained.name] = replicas
             replicas.sleep()
             replicas.sync(trained.version)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -15,9 +15,10 @@ from agl_core.training.minibatches import group_minibatches
 from agl_core.types import Batch
 from agl_verl import _compat
 from agl_verl.config import has_adapter
-from agl_verl.convert import Rows, rows_of, tensors_of
+from agl_verl.convert import Rows, Shown, rows_of, tensors_of
 from agl_verl.loss import PolicyLoss
 from agl_verl.options import VerlOptions
+from agl_verl.vision import BLANK, Vision
 from agl_verl.writing import writing
 
 STATE: Final = "training_state"
@@ -63,6 +64,7 @@ class PolicyTrainer:
         setup: AlgorithmSetup,
         options: VerlOptions,
         loss: PolicyLoss,
+        vision: Vision | None = None,
     ) -> None:
         self._workers = workers
         self._config = config.actor_rollout_ref
@@ -71,6 +73,7 @@ class PolicyTrainer:
         self._loss = loss
         self._ranks = int(workers.data_parallel_size()[0])
         self._pad_id = 0
+        self._vision = vision
 
     def train(self, batch: Batch) -> Trained:
         """Take the batch's optimizer steps.
@@ -86,7 +89,7 @@ class PolicyTrainer:
                 if epoch == 0:
                     trained.add_rows(rows)
                 if rows.weight > 0:
-                    trained.taken.append(self._step(rows, trained))
+                    trained.taken.append(self._step(rows, batch.images, trained))
                 else:
                     trained.skipped += 1
         if not trained.rows:
@@ -153,9 +156,11 @@ class PolicyTrainer:
 
     def _limit(self) -> int:
         micro = int(self._config.actor.ppo_max_token_len_per_gpu)
+        if self._vision is not None:  # a row without an image gets a blank one
+            micro -= self._vision.lengths([BLANK])[0]
         return min(micro, self._options.max_row_tokens or micro)
 
-    def _step(self, rows: Rows, trained: Trained) -> Mapping[str, float]:
+    def _step(self, rows: Rows, images: Sequence[str], trained: Trained) -> Mapping[str, float]:
         """One optimizer step."""
         tensors = tensors_of(
             rows.rows,
@@ -163,6 +168,7 @@ class PolicyTrainer:
             ranks=self._ranks,
             pad_id=self._pad_id,
             agg_mode=self._loss.agg_mode,
+            shown=None if self._vision is None else Shown(self._vision, images),
         )
         trained.count("rows_padded", int(tensors["padding_rows"]))
         if self._setup.kl_weight > 0:

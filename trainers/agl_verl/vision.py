@@ -17,6 +17,12 @@ from agl_core.errors import ConfigError, TrainingError
 
 _GRID: Final = "image_grid_thw"
 _WHITE: Final = (255, 255, 255)
+BLANK: Final = (
+    "data:image/png;base64,"
+    "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAFklEQVR4nGP8//8/AwMDEwMDAwMDAwAkBgMB"
+    "/DXemwAAAABJRU5ErkJggg=="
+)
+"""A small white image."""
 _SEEN: Final = 256
 """Images whose tensors are kept: a conversation shows the same one in each of its calls."""
 
@@ -92,10 +98,11 @@ def vision_of(model: str, *, trust_remote_code: bool = False) -> Vision | None:
     Raises:
         ConfigError: its image processor cannot be loaded.
     """
-    from transformers import AutoConfig, AutoModel  # noqa: PLC0415
+    from transformers import AutoConfig  # noqa: PLC0415
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING  # noqa: PLC0415
 
-    config = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
-    known: Any = AutoModel._model_mapping  # noqa: SLF001 (there is no function for it)
+    config: Any = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
+    known: Any = MODEL_MAPPING
     made = known.get(type(config), None)
     grids = hasattr(made, "get_rope_index") and hasattr(config, "image_token_id")
     return Vision(model, config) if grids and hasattr(config, "vision_config") else None

@@ -5,6 +5,7 @@ import warnings
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from agl_verl import _compat
+    from verl.models.transformers.monkey_patch import apply_monkey_patch
     from verl.protocol import BatchData
     from verl.trainer.config import AlgoConfig
     from verl.trainer.ppo.core_algos import (
@@ -33,6 +34,7 @@ __all__ = [
     "PolicyLossConfig",
     "actor_config",
     "agg_loss",
+    "apply_monkey_patch",
     "default_config",
     "get_policy_loss_fn",
     "no_padding_2_padding",

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
-from tensordict.tensorclass import NonTensorData
+from tensordict.tensorclass import NonTensorData, NonTensorStack
 from torch import Tensor
 
 from agl_core.errors import TrainingError
+from agl_verl.convert.images import Seen, Shown
 from agl_verl.convert.rows import Row
 from agl_verl.loss import AggMode
 
 
 def tensors_of(
-    rows: Sequence[Row], *, multiple: int, pad_id: int, agg_mode: AggMode, ranks: int = 1
+    rows: Sequence[Row],
+    *,
+    multiple: int,
+    pad_id: int,
+    agg_mode: AggMode,
+    ranks: int = 1,
+    shown: Shown | None = None,
 ) -> TensorDict:
     """One minibatch in verl's no-padding layout: jagged tensors, one row per sequence.
 
@@ -41,8 +49,8 @@ def tensors_of(
     micro-batch can be given the same number of. They are among the B and have neither tokens of
     the N nor weight; ``padding_rows`` counts them.
 
-    ``position_ids`` are depths, one per token: what is recorded of a call are token ids, and no
-    image's positions are among them.
+    ``position_ids`` are depths (L,). For a model that sees they are (4, L): depths, and places in
+    time, height and width; ``multi_modal_inputs`` then holds each row's images.
 
     Args:
         rows: Of one optimizer step, on all ranks together.
@@ -51,9 +59,11 @@ def tensors_of(
         pad_id: Token of the padding rows; any that the model knows.
         agg_mode: The ``loss_agg_mode`` that the loss is averaged with.
         ranks: Data-parallel ranks; rows are dealt so that each reads about as many tokens.
+        shown: The batch's images, of a model that sees; each row without any gets a blank one.
 
     Raises:
-        TrainingError: there are no rows, or all of their weights are 0.
+        TrainingError: there are no rows, all of their weights are 0, or an image is not what was
+            recorded.
     """
     weight = float(sum(row.weights.sum(dtype=np.float64) for row in rows))
     if weight <= 0:
@@ -63,9 +73,11 @@ def tensors_of(
     padding = -len(rows) % math.lcm(multiple, ranks)
     filled = _dealt([*rows, *[_padding_row(pad_id)] * padding], ranks)
     settings = _settings(len(filled), padding=padding, pad_id=pad_id)
+    if shown is not None:
+        filled = [shown.completed(row) for row in filled]
     return TensorDict(
         {
-            **_sequences(filled),
+            **(_sequences(filled) if shown is None else _seen([*map(shown.read, filled)])),
             **_streams(filled, _factors(filled, weight=weight, agg_mode=agg_mode)),
             "temperature": _temperature(filled),
             **{key: NonTensorData(value) for key, value in settings.items()},
@@ -128,6 +140,18 @@ def _sequences(rows: Sequence[Row]) -> dict[str, Tensor]:
     }
 
 
+def _seen(rows: Sequence[Seen]) -> dict[str, Any]:
+    return {
+        "input_ids": _jagged([np.concatenate([row.prompt, row.response]) for row in rows]),
+        "position_ids": _side_by_side([row.positions for row in rows]),
+        "prompts": _jagged([row.prompt for row in rows]),
+        "responses": _jagged([row.response for row in rows]),
+        "multi_modal_inputs": NonTensorStack.from_list(
+            [NonTensorData(dict(row.inputs)) for row in rows]
+        ),
+    }
+
+
 def _streams(rows: Sequence[Row], factors: Sequence[float]) -> dict[str, Tensor]:
     def jagged(stream: Callable[[Row], NDArray[np.generic]]) -> Tensor:
         return _jagged([stream(row) for row in rows])
@@ -159,6 +183,18 @@ def _jagged(arrays: Sequence[NDArray[np.generic]]) -> Tensor:
         torch.from_numpy(np.concatenate(arrays)),
         torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int64)),
         # Unknown bounds would be taken for the number of all tokens when rows are padded.
+        min_seqlen=min(lengths),
+        max_seqlen=max(lengths),
+    )
+
+
+def _side_by_side(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors (4, L) of different lengths."""
+    lengths = [tensor.shape[-1] for tensor in tensors]
+    return torch.nested.nested_tensor_from_jagged(
+        torch.cat([*tensors], dim=-1),
+        torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int64)),
+        jagged_dim=2,
         min_seqlen=min(lengths),
         max_seqlen=max(lengths),
     )
