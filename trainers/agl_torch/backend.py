@@ -82,7 +82,7 @@ class StreamReply:
 class TorchBackend:
     """Answers one policy's requests with what the worker's thread generates."""
 
-    def __init__(self, endpoint: Endpoint, worker: Worker) -> None:
+    def __init__(self, endpoint: Endpoint, worker: Worker[Any]) -> None:
         self._endpoint = endpoint
         self._worker = worker
 
@@ -102,7 +102,7 @@ class TorchBackend:
         try:
             document = msgspec.json.decode(body)
             request = parse_request(document)
-            prompt = self._prompt(request)
+            prompt = await self._prompt(request)
         except msgspec.DecodeError as error:
             return _refusal(f"The request body is no JSON: {error}")
         except RequestError as error:
@@ -143,13 +143,18 @@ class TorchBackend:
             request = parse_request(msgspec.json.decode(body))
         except msgspec.DecodeError as error:
             raise ValueError(f"The request body is no JSON: {error}") from error
-        return Counted(len(self._encoded(request)), self._endpoint.max_model_len)
+        return Counted(len(await self._encoded(request)), self._endpoint.max_model_len)
 
     async def context_length(self) -> int:
         """Tokens that a prompt and its answer may have together."""
         return self._endpoint.max_model_len
 
-    def _encoded(self, request: ChatRequest) -> tuple[int, ...]:
+    async def _encoded(self, request: ChatRequest) -> tuple[int, ...]:
+        """Ids of the prompt.
+
+        Raises:
+            RequestError: the messages cannot be shown to the model.
+        """
         tools = request.tools if request.uses_tools else ()
         try:
             return self._endpoint.template.encode(
@@ -158,8 +163,8 @@ class TorchBackend:
         except PromptError as error:
             raise RequestError(str(error), param="messages") from error
 
-    def _prompt(self, request: ChatRequest) -> tuple[int, ...]:
-        prompt = self._encoded(request)
+    async def _prompt(self, request: ChatRequest) -> tuple[int, ...]:
+        prompt = await self._encoded(request)
         limit = self._endpoint.max_model_len
         if len(prompt) >= limit:
             raise RequestError(

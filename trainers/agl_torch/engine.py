@@ -52,7 +52,7 @@ class TorchEngine:
         self._loss = None if setup is None else setup.loss_factory()
         self._device = _device(options.device)
         self._dtype = _dtype(options.dtype, self._device)
-        self._worker = Worker()
+        self._worker: Worker[Lane] = Worker()
         self._interval: float | None = None
         """The interpreter's switch interval before `start`."""
         self._policies: dict[str, LoadedPolicy] = {}
@@ -118,7 +118,7 @@ class TorchEngine:
         return await self._worker.run(lambda: fingerprint(loaded.weights.tensors()))
 
     def _load(self, policies: Sequence[Policy]) -> None:
-        torch.set_num_threads(_threads(self._options))
+        torch.set_num_threads(thread_count(self._options))
         setup = self._setup
         loader = PolicyLoader(
             self._options,
@@ -210,7 +210,7 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
 
 
-def _threads(options: TorchOptions) -> int:
+def thread_count(options: TorchOptions) -> int:
     """All cores but one, which is the event loop's and the agents'."""
     if options.deterministic:
         return 1

@@ -105,13 +105,17 @@ class ChatTemplate:
             raise PromptError(f"messages[{index}].role: a string is needed, got {role!r}")
         if role == "developer" and "developer" not in self._written:
             plain["role"] = "system"
-        plain["content"] = _text(index, plain.get("content"))
+        plain["content"] = self._content(index, plain.get("content"))
         calls = plain.get("tool_calls")
         if calls:
             plain["tool_calls"] = [_tool_call(call) for call in calls]
         else:
             plain.pop("tool_calls", None)
         return plain
+
+    def _content(self, index: int, content: Any) -> Any:
+        """What the template gets to show of a message: text, unless a model takes more than that."""
+        return _text(index, content)
 
     def _guard(self, message: dict[str, Any], breaker: str) -> dict[str, Any]:
         own = message["role"] == "assistant"
@@ -206,7 +210,7 @@ def _part(index: int, part: Any) -> str:
     text = part.get(_TEXT_PARTS[kind]) if kind in _TEXT_PARTS else None
     if not isinstance(text, str):
         raise PromptError(
-            f"messages[{index}].content: this model reads text only, not a part of type {kind!r}"
+            f"messages[{index}].content: this model cannot be shown a part of type {kind!r}"
         )
     return text
 

@@ -106,20 +106,12 @@ class Lane:
         for index, row in enumerate(self._rows):
             row.cached += 1
             row.take(sampled.tokens[index], sampled.logprobs[index], sampled.tops[index])
-            finish = self._finish(row)
+            finish = row.finish(self._ends)
             if finish is not None:
                 ended.append(index)
             if finish is not None or row.generation.stream:
                 outbox.put(row.generation, row.piece(finish))
         self._remove(ended)
-
-    def _finish(self, row: Answer) -> str | None:
-        generation = row.generation
-        if row.tokens[-1] in self._ends:
-            return "stop"
-        if generation.stops is not None and generation.stops(row.tokens):
-            return "stop"
-        return "length" if len(row.tokens) >= generation.sampling.max_tokens else None
 
     def _drop_cancelled(self) -> None:
         self._remove([i for i, row in enumerate(self._rows) if row.generation.cancelled])

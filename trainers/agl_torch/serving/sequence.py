@@ -39,6 +39,8 @@ class Generation:
     """Whether the newest token of an answer completes one of the request's stop strings."""
     loop: asyncio.AbstractEventLoop
     pieces: asyncio.Queue[Piece | EngineError]
+    images: tuple[str, ...] = ()
+    """``data:`` URLs of the images in the prompt, in its order; a text model has none."""
     version: int | None = None
     """Of the weights that answer; None until the first answer starts."""
     cancelled: bool = False
@@ -78,6 +80,19 @@ class Answer:
         self.tokens.append(token)
         self.logprobs.append(logprob)
         self.tops.append(top)
+
+    def finish(self, ends: frozenset[int]) -> str | None:
+        """Why the newest token ends the answer; None where it does not.
+
+        Args:
+            ends: Tokens that end an answer.
+        """
+        generation = self.generation
+        if self.tokens[-1] in ends:
+            return "stop"
+        if generation.stops is not None and generation.stops(self.tokens):
+            return "stop"
+        return "length" if len(self.tokens) >= generation.sampling.max_tokens else None
 
     def piece(self, finish: str | None) -> Piece:
         """What has not been handed over yet."""

@@ -9,15 +9,35 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from agl_core.errors import EngineError
-from agl_torch.serving.lane import Lane
 from agl_torch.serving.outbox import Outbox
 from agl_torch.serving.sequence import Generation
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
+
+
+class Answering(Protocol):
+    """What the worker asks of a `Lane`."""
+
+    held: bool
+
+    @property
+    def busy(self) -> bool: ...
+
+    @property
+    def resting(self) -> bool: ...
+
+    def add(self, generation: Generation) -> None: ...
+
+    def step(self, outbox: Outbox) -> None: ...
+
+    def fail(self, error: EngineError, outbox: Outbox) -> None: ...
+
+
+L = TypeVar("L", bound=Answering)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +55,7 @@ class _Job:
     lane: str | None
 
 
-class Worker:
+class Worker(Generic[L]):
     """Generates tokens lane by lane and runs jobs in between, on a thread of its own.
 
     A job that names a lane holds it: answers under way end with the weights they began with, new
@@ -43,7 +63,7 @@ class Worker:
     """
 
     def __init__(self) -> None:
-        self.lanes: dict[str, Lane] = {}
+        self.lanes: dict[str, L] = {}
         """Touched on the worker's thread only, once it runs."""
         self._inbox: queue.SimpleQueue[_Request | _Job | None] = queue.SimpleQueue()
         self._jobs: list[_Job] = []
@@ -123,7 +143,7 @@ class Worker:
             else:
                 self.lanes[item.lane].add(item.generation)
 
-    def _step(self, name: str, lane: Lane) -> None:
+    def _step(self, name: str, lane: L) -> None:
         try:
             lane.step(self._outbox)
         except Exception as error:  # noqa: BLE001
