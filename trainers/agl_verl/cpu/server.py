@@ -1,19 +1,23 @@
-"""A server of one replica: agl-core's engine ``torch`` behind an OpenAI-compatible endpoint."""
+"""A server of one replica: a model behind an OpenAI-compatible endpoint.
+
+Agl-core's engine ``torch`` answers, or `agl_verl.cpu.vision` where the model sees images.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from transformers import AutoConfig
 
 from agl_core.builtin import load_plugins
 from agl_core.config.validation import validate
 from agl_core.errors import ConfigError, EngineError
-from agl_core.interfaces import Engine
+from agl_core.interfaces import Backend
 from agl_core.serving.openai_server import OpenAIServer
 from agl_core.types import Policy
+from agl_verl.vision import vision_of
 
 _POLICY = "served"
 _OPTIONS = "verl.actor_rollout_ref.rollout.engine_kwargs.agl_cpu"
@@ -26,24 +30,31 @@ def actor_name(replica_rank: int) -> str:
     return f"agl_cpu_server_{replica_rank}"
 
 
+class _Serving(Protocol):
+    """What is asked of an engine here."""
+
+    async def start(self, policies: Sequence[Policy]) -> None: ...
+
+    def backend(self, policy: str) -> Backend: ...
+
+    async def load(self, policy: str, directory: str, *, version: int) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
 class CpuServer:
     """A Ray actor; what `RolloutReplica` calls on its servers is here."""
 
     def __init__(self, model: str, options: Mapping[str, Any]) -> None:
         self._model = model
         self._options = dict(options)
-        self._engine: Engine | None = None
+        self._engine: _Serving | None = None
         self._server: OpenAIServer | None = None
         self._address = ""
 
     async def start(self) -> str:
         """Load the model and listen; gives ``host:port``."""
-        registry = load_plugins().registry("engines")
-        model = registry.options_model("torch")
-        if model is None:
-            raise ConfigError("Engine 'torch' has no options: agl-core[torch] is damaged")
-        options = validate(model, self._options, where=_OPTIONS)
-        engine: Engine = registry.create("torch", options, None)
+        engine = self._made()
         await engine.start([Policy(name=_POLICY, model=self._model, trainable=True)])
         self._engine = engine
         self._server = OpenAIServer(engine.backend(_POLICY), model=self._model)
@@ -93,7 +104,25 @@ class CpuServer:
 
     async def resume_generation(self) -> None: ...
 
-    def _loaded(self) -> Engine:
+    def _made(self) -> _Serving:
+        """What answers, before it has loaded anything.
+
+        Raises:
+            ConfigError: an option is wrong, or the model's image processor cannot be loaded.
+        """
+        registry = load_plugins().registry("engines")
+        model = registry.options_model("torch")
+        if model is None:
+            raise ConfigError("Engine 'torch' has no options: agl-core[torch] is damaged")
+        options: Any = validate(model, self._options, where=_OPTIONS)
+        vision = vision_of(self._model)
+        if vision is None:
+            return registry.create("torch", options, None)
+        from agl_verl.cpu.vision import VisionEngine  # noqa: PLC0415 (imports engine 'torch')
+
+        return VisionEngine(options, vision)
+
+    def _loaded(self) -> _Serving:
         if self._engine is None:
             raise EngineError("The server has not been started")
         return self._engine
