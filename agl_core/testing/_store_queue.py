@@ -27,7 +27,7 @@ class QueueRules(ContractSuite):
 
     durable: ClassVar[bool]
     """Whether records outlive the process."""
-    patience_s: ClassVar[float] = 20.0
+    patience_s: ClassVar[float] = 60.0
     """How long to wait for what a store does at once; bounds the tests, never paces them."""
 
     async def test_enqueue_is_idempotent_and_refuses_other_content(

@@ -64,7 +64,7 @@ async def begin(store: Store, *, worker: str = "w1", **fields: Any) -> Claim:
     """Queue one rollout and claim it."""
     queued = rollout(**fields)
     await store.enqueue([queued])
-    (claim,) = await store.claim(worker, timeout_s=20.0)
+    (claim,) = await store.claim(worker, timeout_s=60.0)
     assert claim.rollout.id == queued.id
     return claim
 
@@ -72,7 +72,7 @@ async def begin(store: Store, *, worker: str = "w1", **fields: Any) -> Claim:
 async def begin_all(store: Store, n: int, **fields: Any) -> list[Claim]:
     """Queue and claim several rollouts."""
     await store.enqueue([rollout(**fields) for _ in range(n)])
-    claims = await store.claim("w1", limit=n, timeout_s=20.0)
+    claims = await store.claim("w1", limit=n, timeout_s=60.0)
     assert len(claims) == n
     return claims
 

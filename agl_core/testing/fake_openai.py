@@ -103,7 +103,7 @@ class FakeOpenAI:
         error = body or {"error": {"message": "out of order", "type": "server_error", "code": None}}
         self._failures += [(status, error)] * times
 
-    def wait(self, count: int, *, timeout_s: float = 10.0) -> list[Answered]:
+    def wait(self, count: int, *, timeout_s: float = 60.0) -> list[Answered]:
         """Block until `count` answers have ended, in full or early, and return the log.
 
         Raises:
@@ -118,7 +118,7 @@ class FakeOpenAI:
                 raise TimeoutError(f"{count} answers expected, the log holds {self.log}")
         return self.log
 
-    async def ended(self, count: int, *, timeout_s: float = 10.0) -> list[Answered]:
+    async def ended(self, count: int, *, timeout_s: float = 60.0) -> list[Answered]:
         """`wait` without blocking the loop."""
         return await asyncio.to_thread(self.wait, count, timeout_s=timeout_s)
 

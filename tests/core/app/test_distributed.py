@@ -42,7 +42,7 @@ def config_of(directory: Path, *overrides: str) -> RunConfig:
             "engine": {"name": "bandit"},
             "algorithm": {"name": "reinforce", "lr": 1.0, "group_size": 4},
             "train": {"steps": 3, "tasks_per_step": 2},
-            "rollout": {"timeout_s": 30},
+            "rollout": {"timeout_s": 600},
         },
         overrides,
     )

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -13,6 +15,7 @@ from agl_core.gateway.app import GatewayOptions
 from agl_core.gateway.recording import RecordingOptions
 from agl_core.testing.fake_openai import FakeOptions
 from agl_core.types import Limits
+from tests.core.passing import pass_time
 
 
 class Hold:
@@ -197,9 +200,16 @@ async def test_a_client_that_reads_no_more_holds_nobody_up(world: Any, monkeypat
     await serving
 
 
-async def test_deadline_ends_a_call(world: Any) -> None:
-    attempt = await world.attempt(limits=Limits(timeout_s=0.2))
-    Hold(world)
+async def test_deadline_ends_a_call(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = await world.attempt(limits=Limits(timeout_s=60))
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 60, time_ns=time.time_ns)
+
+    async def pace(answered: Any, position: int) -> None:
+        monkeypatch.setattr("agl_core.gateway.attempts.time", later)
+        pass_time(60)
+        await asyncio.Event().wait()
+
+    world.server.pace = pace
     async with world.post(world.headers(attempt)) as answer:
         assert answer.status == 504
         assert answer.headers["x-should-retry"] == "false"

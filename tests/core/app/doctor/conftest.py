@@ -76,7 +76,7 @@ class Clinic:
                 "store": {"name": "memory"},
                 "engine": {"name": "served"},
                 "algorithm": {"name": "grpo", "group_size": 2},
-                "rollout": {"timeout_s": 20.0},
+                "rollout": {"timeout_s": 600.0},
             },
             [f"{key.replace('__', '.')}={value}" for key, value in settings.items()],
         )
