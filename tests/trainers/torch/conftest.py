@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import threading
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -20,6 +22,7 @@ from agl_torch.engine import TorchEngine  # noqa: E402
 from agl_torch.losses.cross_entropy import CrossEntropy  # noqa: E402
 from agl_torch.models import without_progress_bars  # noqa: E402
 from agl_torch.options import TorchOptions  # noqa: E402
+from agl_torch.serving import lane  # noqa: E402
 from tokenizers import pre_tokenizers  # noqa: E402
 from transformers import (  # noqa: E402
     AutoModelForCausalLM,
@@ -230,6 +233,20 @@ async def until(condition: Callable[[], bool]) -> None:
 @pytest.fixture(scope="session")
 def wait_until() -> Callable[..., Awaitable[None]]:
     return until
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Engines wait for it after their first pass: no answer ends before a test is ready."""
+    go, passes, sample = threading.Event(), itertools.count(), lane.sample
+
+    def draw(*arguments: Any) -> Any:
+        if next(passes):
+            go.wait()
+        return sample(*arguments)
+
+    monkeypatch.setattr(lane, "sample", draw)
+    return go
 
 
 @pytest.fixture

@@ -118,7 +118,7 @@ async def test_memory_bounds_the_batch_without_losing_answers(serve):
 
 
 async def test_answers_outlive_a_neighbour_that_makes_the_room_tight(
-    run_engine, client, recompute, model_path, wait_until
+    run_engine, client, recompute, model_path, wait_until, held
 ):
     """Two long answers under way, and a short prompt that just fits beside them."""
     async with run_engine([Policy(name="p", model=model_path)], kv_tokens=3 * 256) as engine:
@@ -126,7 +126,10 @@ async def test_answers_outlive_a_neighbour_that_makes_the_room_tight(
         long = asyncio.create_task(asker.ask("x" * 150, n=2, max_tokens=60, seed=1, stream=True))
         lane = engine._worker.lanes["p"]
         await wait_until(lambda: lane._rows and lane._rows[0].tokens)
-        short = await asker.ask("y", max_tokens=4, seed=2)
+        asking = asyncio.create_task(asker.ask("y", max_tokens=4, seed=2))
+        await asyncio.sleep(0)
+        held.set()
+        short = await asking
         assert not long.done()
         for reply in (short, await long):
             for answer in reply.answers:
@@ -225,7 +228,7 @@ async def test_stop_strings_cut_the_text_but_not_the_tokens(serve):
         assert len(answer.tokens) < len(free.answers[0].tokens)
 
 
-async def test_closing_a_reply_frees_its_slot(model_path, run_engine):
+async def test_closing_a_reply_frees_its_slot(model_path, run_engine, held):
     async with run_engine([Policy(name="p", model=model_path)]) as engine:
         body = json.dumps(
             {"messages": [{"role": "user", "content": "x"}], "stream": True, "n": 4}
@@ -236,12 +239,13 @@ async def test_closing_a_reply_frees_its_slot(model_path, run_engine):
         assert engine._worker.lanes["p"].busy
         await reply.close()
         await events.aclose()
+        held.set()
         await engine.fingerprint("p")  # one turn of the engine's thread
         await engine.fingerprint("p")
         assert not engine._worker.lanes["p"].busy
 
 
-async def test_cancelling_a_waiting_caller_frees_its_slot(model_path, run_engine, wait_until):
+async def test_cancelling_a_waiting_caller_frees_its_slot(model_path, run_engine, wait_until, held):
     async with run_engine([Policy(name="p", model=model_path)]) as engine:
         body = json.dumps({"messages": [{"role": "user", "content": "x"}], "n": 8}).encode()
         task = asyncio.create_task(engine.backend("p").chat(body, headers={}, timeout_s=60))
@@ -249,6 +253,7 @@ async def test_cancelling_a_waiting_caller_frees_its_slot(model_path, run_engine
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        held.set()
         await engine.fingerprint("p")
         await engine.fingerprint("p")
         assert not engine._worker.lanes["p"].busy
@@ -261,11 +266,14 @@ async def test_a_time_limit_ends_a_request(serve):
             await client.ask(n=64, max_tokens=400, stream=stream, timeout_s=0.05)
 
 
-async def test_stopping_the_engine_ends_requests_with_an_error(model_path, run_engine, wait_until):
+async def test_stopping_the_engine_ends_requests_with_an_error(
+    model_path, run_engine, wait_until, held
+):
     async with run_engine([Policy(name="p", model=model_path)]) as engine:
         body = json.dumps({"messages": [{"role": "user", "content": "x"}], "n": 8}).encode()
         task = asyncio.create_task(engine.backend("p").chat(body, headers={}, timeout_s=60))
         await wait_until(lambda: engine._worker.lanes["p"].busy)
+        asyncio.get_running_loop().call_soon(held.set)  # once the engine has been told to stop
     with pytest.raises(EngineError, match="stopped"):
         await task
     with pytest.raises(EngineError, match="not running"):

@@ -218,8 +218,9 @@ async def test_a_broken_optimizer_state_is_named(run_engine, policy, tmp_path):
 
 
 async def test_new_weights_answer_the_next_request_and_no_request_mixes(
-    run_engine, client, policy, sampled, make_batch, recompute, model_path, tmp_path, wait_until
-):
+    run_engine, client, policy, sampled, make_batch, recompute, model_path, tmp_path, wait_until,
+    held,
+):  # fmt: skip
     async with run_engine([policy], setup(lr=3e-2), max_batch_size=4) as engine:
         asker = client(engine, "p")
         batch = make_batch([sampled([1], [2, 3], [-1.0, -1.0])])
@@ -228,6 +229,7 @@ async def test_new_weights_answer_the_next_request_and_no_request_mixes(
         await wait_until(lambda: engine._worker.lanes["p"]._rows)
         updating = asyncio.create_task(engine.update(batch))
         await asyncio.sleep(0)
+        held.set()
         late = [asyncio.create_task(asker.ask("hello", n=2, max_tokens=60)) for _ in range(2)]
         replies = await asyncio.gather(*early, *late)
         assert (await updating).version == 1
