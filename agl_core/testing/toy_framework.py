@@ -39,7 +39,7 @@ class Endpoint:
 
     base_url: str
     api_key: str
-    timeout_s: float = 30.0
+    timeout_s: float = 600.0
 
     @property
     def headers(self) -> dict[str, str]:

@@ -57,7 +57,9 @@ class ToyProgram(ScenarioProgram):
         def review(item: str) -> str:
             endpoint = _endpoint(job)
             body = {"model": job.model(JUDGE), "messages": [{"role": "user", "content": item}]}
-            answer = httpx.post(endpoint.url, json=body, headers=endpoint.headers)
+            answer = httpx.post(
+                endpoint.url, json=body, headers=endpoint.headers, timeout=endpoint.timeout_s
+            )
             return answer.raise_for_status().json()["choices"][0]["message"]["content"]
 
         return _planner(job, Tool(TOOL, review)).run(job.question)

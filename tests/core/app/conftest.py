@@ -25,7 +25,7 @@ async def ask(messages: Any, **body: Any) -> dict[str, Any]:
     llm = agl.current().llm
     text = messages
     given = [{"role": "user", "content": text}] if isinstance(text, str) else messages
-    async with httpx.AsyncClient(verify=False) as client:
+    async with httpx.AsyncClient(verify=False, timeout=600) as client:
         answer = await client.post(
             f"{llm.base_url}/chat/completions",
             headers={"authorization": f"Bearer {llm.api_key}"},

@@ -247,7 +247,7 @@ class TestBadInput:
             import httpx
 
             llm = agl.current().llm
-            async with httpx.AsyncClient(verify=False) as client:
+            async with httpx.AsyncClient(verify=False, timeout=600) as client:
                 answer = await client.post(
                     f"{llm.base_url}/chat/completions",
                     headers={"authorization": f"Bearer {llm.api_key}"},

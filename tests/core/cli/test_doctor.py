@@ -126,7 +126,7 @@ import agl_core as agl
 async def agent(task):
     llm = agl.current().llm
     with agl.agent_scope("writer"):
-        async with httpx.AsyncClient(verify=False) as client:
+        async with httpx.AsyncClient(verify=False, timeout=600) as client:
             answer = await client.post(
                 f"{llm.base_url}/chat/completions",
                 headers={"authorization": f"Bearer {llm.api_key}"},

@@ -489,7 +489,7 @@ async def test_an_engine_that_breaks_off_breaks_the_agents_answer(site, served, 
 
 async def test_only_the_gateway_may_ask_an_engine(site, served):
     url = next(iter(site.control._backends)).base_url
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=60) as client:
         answer = await client.post(f"{url}/chat/completions", json=ASK)
         assert answer.status_code == 401
         answer = await client.get(url)

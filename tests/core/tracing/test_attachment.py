@@ -102,7 +102,7 @@ def test_a_wrapper_put_over_ours_stays_and_ours_passes_through(server, make_cont
         assert httpx.Client.send is theirs
         again = attach()
         context = make_context()
-        with enter(context), httpx.Client() as client:
+        with enter(context), httpx.Client(timeout=60) as client:
             client.post(f"{server.base_url}/chat/completions", json={})
         again.detach()
         assert httpx.Client.send is theirs
@@ -199,7 +199,7 @@ CHILD = """
     from agl_core.tracing import agent_scope, attach, current, emit_message, emit_reward
     attachment = attach()
     def call():
-        httpx.post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json={})
+        httpx.post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json={}, timeout=60)
     def work():
         call()
         with agent_scope("inner"):

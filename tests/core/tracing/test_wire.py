@@ -42,7 +42,7 @@ def chat_url(server):
 
 
 def post(library, server, **options):
-    with library.Client() as client:
+    with library.Client(timeout=60) as client:
         return client.post(chat_url(server), json=BODY, **options)
 
 
@@ -97,7 +97,7 @@ def test_without_an_agent_no_agent_header_is_sent(library, server, make_context)
 def test_an_agent_that_the_program_names_in_the_request_is_kept(server, make_context):
     context = make_context()
     url = f"{server.url}/r/rollout_1/a/attempt_1/agent/the%20writer/v1/chat/completions"
-    with enter(context), httpx.Client() as client:
+    with enter(context), httpx.Client(timeout=60) as client:
         client.post(chat_url(server), json=BODY, headers={"x-agl-agent": "plan%20ner"})
         client.post(url, json=BODY)
     assert [span.agent for span in llm_spans(context)] == ["plan ner", "the writer"]
@@ -106,7 +106,7 @@ def test_an_agent_that_the_program_names_in_the_request_is_kept(server, make_con
 
 def test_only_generation_requests_get_a_call(server, make_context):
     context = make_context()
-    with enter(context), agent_scope("writer"), httpx.Client() as client:
+    with enter(context), agent_scope("writer"), httpx.Client(timeout=60) as client:
         client.get(f"{server.base_url}/models")
         client.post(f"{server.base_url}/tokenize", json={})
     assert server.identities("agent") == ["writer", "writer"]
@@ -159,7 +159,7 @@ def test_a_second_request_in_one_call_is_a_capture_error_and_still_goes_out(serv
         assert post(httpx, server).status_code == 200
         assert post(httpx, server).status_code == 200
         other = {**BODY, "temperature": 1}
-        with httpx.Client() as client:
+        with httpx.Client(timeout=60) as client:
             client.post(chat_url(server), json=other, headers={"x-stainless-retry-count": "1"})
         close_scope(scope)
     assert len(set(server.identities("call"))) == 3
@@ -202,7 +202,7 @@ def test_what_failed_and_is_sent_again_is_one_call(library, server, make_context
     with enter(context):
         scope = open_scope("call", span_id=context.recorder.start(SpanKind.LLM, "model"))
         statuses = [post(library, server).status_code for _ in range(2)]
-        with library.Client() as client:
+        with library.Client(timeout=60) as client:
             statuses.append(client.post(chat_url(server), json=body).status_code)
         assert capture_errors(context) == []
         assert post(library, server).status_code == 200
@@ -219,7 +219,7 @@ async def test_what_never_arrived_and_is_sent_again_is_one_call(library, server,
     context = make_context()
     with enter(context):
         scope = open_scope("call", span_id=context.recorder.start(SpanKind.LLM, "model"))
-        async with library.AsyncClient() as client:
+        async with library.AsyncClient(timeout=60) as client:
             server.hold = threading.Event()
             asking = asyncio.create_task(client.post(chat_url(server), json=BODY, timeout=60))
             while not server.log:  # noqa: ASYNC110  it is filled by another thread
@@ -263,7 +263,7 @@ async def test_raw_response_clients_get_what_they_get_without_us(
 def test_openai_3_with_a_legacy_client_is_seen_too(server, make_context):
     openai = pytest.importorskip("openai")
     context = make_context()
-    with enter(context), httpx.Client() as legacy:
+    with enter(context), httpx.Client(timeout=60) as legacy:
         client = openai.OpenAI(base_url=server.base_url, api_key="k", http_client=legacy)
         client.chat.completions.create(**BODY)
     assert len(llm_spans(context)) == 1
@@ -272,7 +272,7 @@ def test_openai_3_with_a_legacy_client_is_seen_too(server, make_context):
 @LIBRARIES
 def test_the_span_of_a_stream_ends_when_the_stream_does(library, server, make_context):
     context = make_context()
-    with enter(context), library.Client() as client:
+    with enter(context), library.Client(timeout=60) as client:
         body = {**BODY, "stream": True}
         with client.stream("POST", chat_url(server), json=body) as response:
             assert llm_spans(context)[0].end_ns == 0
@@ -288,7 +288,7 @@ def test_the_span_of_a_stream_ends_when_the_stream_does(library, server, make_co
 async def test_the_span_of_an_async_stream_ends_when_the_stream_does(library, server, make_context):
     context = make_context()
     with enter(context):
-        async with library.AsyncClient() as client:
+        async with library.AsyncClient(timeout=60) as client:
             body = {**BODY, "stream": True}
             async with client.stream("POST", chat_url(server), json=body) as response:
                 assert llm_spans(context)[0].end_ns == 0
@@ -367,7 +367,7 @@ async def test_a_cancelled_request_ends_its_span_as_an_error(server, make_contex
     context = make_context()
 
     async def call():
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=60) as client:
             await client.post(chat_url(server), json=BODY)
 
     with enter(context):
@@ -404,7 +404,7 @@ def test_past_the_deadline_a_request_times_out_at_once(library, server, make_con
 def test_a_streamed_request_body_is_sent_and_never_taken_for_a_retry(server, make_context):
     context = make_context()
     data = json.dumps(BODY).encode()
-    with enter(context), httpx.Client() as client:
+    with enter(context), httpx.Client(timeout=60) as client:
         for count in ("0", "1"):
             headers = {"content-length": str(len(data)), "x-stainless-retry-count": count}
             client.post(chat_url(server), content=iter([data]), headers=headers)
@@ -462,7 +462,11 @@ async def test_fifty_rollouts_in_threads_and_tasks_never_mix(server, make_contex
         return {"model": "m", "messages": [], "user": str(number)}
 
     def in_thread(number):
-        with enter(contexts[number]), agent_scope(f"agent {number}"), httpx.Client() as client:
+        with (
+            enter(contexts[number]),
+            agent_scope(f"agent {number}"),
+            httpx.Client(timeout=60) as client,
+        ):
             barrier.wait()
             for _ in range(2):
                 client.post(chat_url(server), json=body(number))
@@ -479,7 +483,7 @@ async def test_fifty_rollouts_in_threads_and_tasks_never_mix(server, make_contex
     threads = [threading.Thread(target=in_thread, args=(number,)) for number in range(25)]
     for thread in threads:
         thread.start()
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=60) as client:
         await asyncio.gather(*(in_task(number, client) for number in range(25, 50)))
     await asyncio.to_thread(lambda: [thread.join() for thread in threads])
     assert len(server.log) == 150

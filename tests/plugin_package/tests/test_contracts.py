@@ -65,7 +65,9 @@ class ParleyProgram(ScenarioProgram):
         def review(item: str) -> str:
             body = {"model": job.model(JUDGE), "messages": [{"role": "user", "content": item}]}
             headers = {"authorization": f"Bearer {job.api_key}"}
-            answer = httpx.post(f"{job.base_url}/chat/completions", json=body, headers=headers)
+            answer = httpx.post(
+                f"{job.base_url}/chat/completions", json=body, headers=headers, timeout=60
+            )
             return answer.json()["choices"][0]["message"]["content"]
 
         return _speaker(job, PLANNER, Tool(TOOL, review)).say(job.question)

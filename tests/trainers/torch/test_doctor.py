@@ -16,7 +16,7 @@ from agl_core.types import Diagnosis, Finding
 
 async def ask(messages: list[dict[str, Any]]) -> dict[str, Any]:
     llm = agl.current().llm
-    async with httpx.AsyncClient(verify=False) as client:
+    async with httpx.AsyncClient(verify=False, timeout=600) as client:
         answer = await client.post(
             f"{llm.base_url}/chat/completions",
             headers={"authorization": f"Bearer {llm.api_key}"},
