@@ -1,11 +1,16 @@
-"""What recording adds to a model call and to a tool call of each framework.
+"""What recording takes of a model call and of a tool call of each framework.
 
-One agent with one tool, whose model answers in the process at once, is run alone, in an attempt with
-agl attached, and under OpenInference's instrumentation of the framework. An answer without a tool
-tells what a model call costs, the agent's own span included; an answer that calls many tools more
-than another, what each of these costs. The framework itself takes far longer than either, so the
-program alone is measured beside, in each turn. What disturbs a run only adds to it: the least of a
-turn's runs stands for the turn, and what is added is the median of the turns' differences.
+One agent with one tool, whose model answers in the process at once, is run in an attempt with agl
+attached, and under OpenInference's instrumentation of the framework. Both are timed where they are
+entered (see `clock` and `entries`): that is the callbacks, what is put around functions of the
+framework and, with agl, the preparation of the request, and not what the framework itself does in
+order to call them. Programs that differ in the number of model calls, or of tools, tell what each of
+these takes.
+
+What is left out shows in the processor time of whole runs, with and without, of the program with one
+model call, which is measured beside; the difference is small beside the run and moves with all else
+that the machine does. What disturbs a run only adds to it, so the least of a turn's runs stands for
+the turn. Every figure is the median of the turns.
 """
 
 from __future__ import annotations
@@ -14,30 +19,29 @@ import statistics
 from typing import Any
 
 import harness
-from constant_model import MORE_TOOLS, SCRIPTS
+from constant_model import MORE, SCRIPTS
 
 FRAMEWORKS = ("openai", "langchain", "autogen", "openai_agents", "agent_framework", "crewai")
 WITHOUT_TOOLS = frozenset({"openai"})
 """There the program calls the tools itself, and nobody sees it."""
+WATCHERS = ("agl", "openinference")
+WHOLE = "answer"
+"""The program whose whole runs are compared with those that nobody watches."""
+TURNS_PER_ROUND = 2
+RUNS_PER_TURN = 9
 
-SIDES = {
-    "without": ("agl", False),
-    "agl": ("agl", True),
-    "openinference": ("openinference", True),
-}
-"""By side: the process that is asked, and whether it watches."""
-TURNS_PER_ROUND = 6
-RUNS_PER_TURN = 4
+Turns = dict[str, dict[str, list[float]]]
+"""By program or kind of work, then by side: microseconds, one for each turn."""
 
 
 def run(*, rounds: int) -> None:
     """Measure and write the report."""
     report: dict[str, Any] = {
         "machine": harness.machine(),
-        "unit": "microseconds of processor time",
+        "unit": "microseconds; of processor time for whole runs",
     }
     parts = {name: _framework(name, rounds) for name in FRAMEWORKS}
-    for key in ("added_us", "errors_us", "ratios", "spans", "medians", "samples"):
+    for key in ("us", "errors_us", "ratios", "spans", "turns"):
         report[key] = {name: part[key] for name, part in parts.items()}
     harness.write("integrations", report)
 
@@ -45,66 +49,68 @@ def run(*, rounds: int) -> None:
 def _framework(name: str, rounds: int) -> dict[str, Any]:
     python = harness.peer_python(name, extra=name.replace("_", "-"))
     script = (python, "framework_side.py", name)
-    samples = {program: {side: list[float]() for side in SIDES} for program in SCRIPTS}
-    with harness.workers(agl=(*script, "agl"), openinference=(*script, "openinference")) as asked:
-        spans = {watcher: worker.ask("prepare") for watcher, worker in asked.items()}
+    own: Turns = {program: {side: [] for side in WATCHERS} for program in SCRIPTS}
+    whole: dict[str, list[float]] = {side: [] for side in (*WATCHERS, "without")}
+    with harness.workers(**{side: (*script, side) for side in WATCHERS}) as asked:
+        spans = {side: worker.ask("prepare") for side, worker in asked.items()}
         for number in range(rounds * TURNS_PER_ROUND):
             for program in SCRIPTS:
-                for side in harness.in_turn(list(SIDES), number):
-                    watcher, watched = SIDES[side]
-                    samples[program][side] += asked[watcher].ask(
-                        "measure", program=program, runs=RUNS_PER_TURN, watched=watched
+                for side in harness.in_turn([*whole], number):
+                    if side == "without" and program != WHOLE:
+                        continue
+                    worker = asked["agl" if side == "without" else side]
+                    taken = worker.ask(
+                        "measure",
+                        program=program,
+                        runs=RUNS_PER_TURN,
+                        watched=side != "without",
                     )
-    return {**_figures(name, samples), "spans": spans, "samples": samples}
+                    if side != "without":
+                        own[program][side].append(taken["own"])
+                    if program == WHOLE:
+                        whole[side].append(taken["whole"])
+    kinds = _kinds(own, whole, with_tools=name not in WITHOUT_TOOLS)
+    return {**_figures(name, kinds), "spans": spans, "turns": {"own": own, "whole": whole}}
 
 
-def _figures(name: str, samples: dict[str, harness.Samples]) -> dict[str, Any]:
-    costs = _costs(samples, with_tools=name not in WITHOUT_TOOLS)
-    added = {kind: harness.medians(by_side) for kind, by_side in costs.items()}
+def _kinds(own: Turns, whole: dict[str, list[float]], *, with_tools: bool) -> Turns:
+    """Microseconds of each turn, by kind of work and side."""
+
+    def each(many: str, few: str) -> dict[str, list[float]]:
+        return {side: _less(own[many][side], own[few][side], share=MORE) for side in WATCHERS}
+
+    kinds: Turns = {"model_call": each("many_calls", "many_tools")}
+    if with_tools:
+        kinds["tool_call"] = each("many_tools", "one_tool")
+    kinds["run"] = own[WHOLE]
+    kinds["whole_run"] = {side: _less(whole[side], whole["without"]) for side in WATCHERS}
+    return kinds
+
+
+def _less(many: list[float], few: list[float], *, share: int = 1) -> list[float]:
+    return [(more - less) / share for more, less in zip(many, few, strict=True)]
+
+
+def _figures(name: str, kinds: Turns) -> dict[str, Any]:
+    figures = {kind: harness.medians(by_side) for kind, by_side in kinds.items()}
     errors = {
         kind: {side: _error(turns) for side, turns in by_side.items()}
-        for kind, by_side in costs.items()
+        for kind, by_side in kinds.items()
     }
-    for kind, by_side in added.items():
+    for kind, by_side in figures.items():
         for side, figure in by_side.items():
-            error = errors[kind][side]
             harness.say(
-                f"integrations {name:16s} {kind:11s} {side:14s} {figure:6.0f} +- {error:.0f} us"
+                f"integrations {name:16s} {kind:11s} {side:14s} {figure:6.0f} +- "
+                f"{errors[kind][side]:.0f} us"
             )
     return {
-        "added_us": added,
+        "us": figures,
         "errors_us": errors,
-        "ratios": {kind: by["agl"] / by["openinference"] for kind, by in added.items()},
-        "medians": {program: harness.medians(by_side) for program, by_side in samples.items()},
+        "ratios": {kind: by["agl"] / by["openinference"] for kind, by in figures.items()},
     }
-
-
-def _costs(samples: dict[str, harness.Samples], *, with_tools: bool) -> dict[str, harness.Samples]:
-    """Microseconds that a call costs in each turn, by kind of call and side."""
-    watched = [side for side, (_, watches) in SIDES.items() if watches]
-    costs = {"model_call": {side: _more(samples["answer"], side) for side in watched}}
-    if with_tools:
-        few, many = samples["one_tool"], samples["many_tools"]
-        costs["tool_call"] = {
-            side: [
-                (most - least) / MORE_TOOLS
-                for least, most in zip(_more(few, side), _more(many, side), strict=True)
-            ]
-            for side in watched
-        }
-    return costs
-
-
-def _more(samples: harness.Samples, side: str) -> list[float]:
-    beside = zip(_turns(samples[side]), _turns(samples["without"]), strict=True)
-    return [min(watched) - min(alone) for watched, alone in beside]
 
 
 def _error(turns: list[float]) -> float:
     """Standard error of the median, from the quartiles: a normal distribution's has 1.25 sigma."""
     low, _, high = statistics.quantiles(turns, n=4)
     return 1.25 * (high - low) / 1.35 / len(turns) ** 0.5
-
-
-def _turns(runs: list[float]) -> list[list[float]]:
-    return [runs[first : first + RUNS_PER_TURN] for first in range(0, len(runs), RUNS_PER_TURN)]

@@ -14,11 +14,12 @@ URL = "http://127.0.0.1:8000/v1"
 TOOL = "lookup"
 PRICE = "A lamp costs 12 euros."
 
-MORE_TOOLS = 10
+MORE = 10
 SCRIPTS: dict[str, tuple[int, ...]] = {
     "answer": (0,),
     "one_tool": (1, 0),
-    "many_tools": (1 + MORE_TOOLS, 0),
+    "many_tools": (1 + MORE, 0),
+    "many_calls": (1,) * (1 + MORE) + (0,),
 }
 """By program: how many tools each answer of the model calls; the one that calls none is the last."""
 
@@ -60,7 +61,7 @@ def _answer(number: int, tools: int) -> bytes:
         {
             "id": f"call_{number}_{index}",
             "type": "function",
-            "function": {"name": TOOL, "arguments": json.dumps({"item": f"lamp {index}"})},
+            "function": {"name": TOOL, "arguments": json.dumps({"item": f"lamp {number}.{index}"})},
         }
         for index in range(tools)
     ]

@@ -113,30 +113,31 @@ def _capture(report: dict[str, Any]) -> Iterator[str]:
     yield f"of runs in memory, which sees no request, takes {medians['run_collector']:.0f} µs in the handler's place."
 
 
+_KINDS = {
+    "model_call": "model call",
+    "tool_call": "tool call",
+    "run": "agent with one model call",
+    "whole_run": "the same, as the difference of runs",
+}
+
+
 def _integrations(report: dict[str, Any]) -> Iterator[str]:
-    yield "What each framework's integration adds to the processor time of a call, with the marking of its"
-    yield "request, beside OpenInference's instrumentation of that framework with its spans kept in memory. The"
-    yield "program is one agent whose model answers in the process; a model call includes the span of the"
-    yield "agent that makes it. The plain client of OpenAI has no tools of its own. After ± is the standard"
-    yield "error of the median, for what is added is small beside what a framework takes itself; a ratio is that"
-    yield "of the medians, and there is none where a figure is within its error."
+    yield "What recording takes of a call, timed where it is entered: the callbacks, what"
+    yield "is put around functions of the framework and, with agl-core, the preparation of the request; beside"
+    yield "OpenInference's instrumentation of that framework, with its spans kept in memory. The program is one"
+    yield "agent whose model answers in the process. The plain client of OpenAI has no tools of its own. Not in"
+    yield "it is what a framework does to call a callback. The last row of each has that too: what whole runs of"
+    yield "the agent took longer than without, of which much is chance. After ± is the standard error of the"
+    yield "median; a ratio is that of the medians, and there is none where a figure is within its error."
     yield ""
-    yield from _table(
-        "Framework", "model call", "OpenInference", "ratio", "tool call", "OpenInference", "ratio"
-    )
-    for framework, added in report["added_us"].items():
-        cells: list[str] = []
-        for kind in ("model_call", "tool_call"):
-            if kind not in added:
-                cells += [""] * 3
-                continue
+    yield from _table("Framework", "", "agl-core", "OpenInference", "ratio")
+    for framework, kinds in report["us"].items():
+        for kind, figures in kinds.items():
             errors = report["errors_us"][framework][kind]
-            cells += [
-                f"{figure:.0f} ± {errors[side]:.0f} µs" for side, figure in added[kind].items()
-            ]
-            seen = all(figure > errors[side] for side, figure in added[kind].items())
-            cells.append(f"{report['ratios'][framework][kind]:.2f}" if seen else "–")
-        yield _row(framework, *cells)
+            cells = [f"{figure:.0f} ± {errors[side]:.0f} µs" for side, figure in figures.items()]
+            seen = all(figure > errors[side] for side, figure in figures.items())
+            ratio = f"{report['ratios'][framework][kind]:.2f}" if seen else "–"
+            yield _row(framework, _KINDS[kind], *cells, ratio)
 
 
 def _import(report: dict[str, Any]) -> Iterator[str]:

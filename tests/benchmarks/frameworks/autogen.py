@@ -6,7 +6,9 @@ from typing import Any
 
 from autogen_agentchat.agents import AssistantAgent
 from autogen_ext.models.openai import OpenAIChatCompletionClient
+from clock import Clock
 from constant_model import PRICE, URL
+from entries import enter_wrapt
 
 _KNOWS = {
     "vision": False,
@@ -41,8 +43,9 @@ def program() -> Any:
     return ask
 
 
-def instrument(provider: Any) -> None:
+def instrument(provider: Any, clock: Clock) -> None:
     """Set OpenInference up."""
+    enter_wrapt(clock)
     from openinference.instrumentation.autogen_agentchat import AutogenAgentChatInstrumentor
 
     AutogenAgentChatInstrumentor().instrument(tracer_provider=provider)

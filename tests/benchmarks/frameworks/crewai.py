@@ -12,10 +12,12 @@ os.environ |= {
     "CREWAI_TRACING_ENABLED": "false",
 }
 
+from clock import Clock
 from constant_model import PRICE, TOOL, URL
 from crewai import LLM, Agent
 from crewai.events.event_listener import EventListener
 from crewai.tools import tool
+from entries import enter_wrapt
 
 EventListener().formatter.verbose = False  # as a crew has it that is not asked to print
 
@@ -45,8 +47,9 @@ def program() -> Any:
     return ask
 
 
-def instrument(provider: Any) -> None:
+def instrument(provider: Any, clock: Clock) -> None:
     """Set OpenInference up: its instrumentation of CrewAI leaves the model calls to the client's."""
+    enter_wrapt(clock)
     from openinference.instrumentation.crewai import CrewAIInstrumentor
     from openinference.instrumentation.openai import OpenAIInstrumentor
 

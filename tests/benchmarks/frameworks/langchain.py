@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from clock import Clock
 from constant_model import PRICE, URL
+from entries import enter_methods, enter_wrapt
 from langchain.agents import create_agent
 from langchain_openai import ChatOpenAI
 
@@ -26,8 +28,11 @@ def program() -> Any:
     return ask
 
 
-def instrument(provider: Any) -> None:
-    """Set OpenInference up."""
+def instrument(provider: Any, clock: Clock) -> None:
+    """Set OpenInference up: LangChain calls its tracer."""
+    enter_wrapt(clock)
     from openinference.instrumentation.langchain import LangChainInstrumentor
+    from openinference.instrumentation.langchain._tracer import OpenInferenceTracer
 
+    enter_methods(clock, OpenInferenceTracer, "on_")
     LangChainInstrumentor().instrument(tracer_provider=provider)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from clock import Clock
 from constant_model import PRICE, TOOL, URL
+from entries import enter_wrapt
 from openai import AsyncOpenAI
 
 _TOOL = {
@@ -50,8 +52,9 @@ def program() -> Any:
     return ask
 
 
-def instrument(provider: Any) -> None:
+def instrument(provider: Any, clock: Clock) -> None:
     """Set OpenInference up."""
+    enter_wrapt(clock)
     from openinference.instrumentation.openai import OpenAIInstrumentor
 
     OpenAIInstrumentor().instrument(tracer_provider=provider)

@@ -11,7 +11,9 @@ from agents import (
     function_tool,
     set_trace_processors,
 )
+from clock import Clock
 from constant_model import PRICE, URL
+from entries import enter_methods, enter_wrapt
 from openai import AsyncOpenAI
 
 set_trace_processors([])  # nobody sends traces to OpenAI, which the SDK does on its own
@@ -35,8 +37,13 @@ def program() -> Any:
     return ask
 
 
-def instrument(provider: Any) -> None:
-    """Set OpenInference up."""
+def instrument(provider: Any, clock: Clock) -> None:
+    """Set OpenInference up: the SDK calls its processor."""
+    enter_wrapt(clock)
     from openinference.instrumentation.openai_agents import OpenAIAgentsInstrumentor
+    from openinference.instrumentation.openai_agents._processor import (
+        OpenInferenceTracingProcessor,
+    )
 
+    enter_methods(clock, OpenInferenceTracingProcessor, "on_")
     OpenAIAgentsInstrumentor().instrument(tracer_provider=provider)
