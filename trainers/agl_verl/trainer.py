@@ -123,6 +123,8 @@ class PolicyTrainer:
         for file in exported.iterdir():
             shutil.move(file, directory / file.name)
         exported.rmdir()
+        if self._vision is not None:  # verl leaves it out where torchvision is not installed
+            self._vision.save(directory)
         if not resumable:
             shutil.rmtree(state)
 

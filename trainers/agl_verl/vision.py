@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import inspect
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from io import BytesIO
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -23,6 +23,8 @@ BLANK: Final = (
     "/DXemwAAAABJRU5ErkJggg=="
 )
 """A small white image."""
+_BROKEN: Final = (ValueError, SyntaxError, OSError, OverflowError, MemoryError)
+"""What Pillow raises of files that are no images, or were cut off, or made to harm."""
 _SEEN: Final = 256
 """Images whose tensors are kept: a conversation shows the same one in each of its calls."""
 
@@ -87,6 +89,10 @@ class Vision:
         places, _ = self._shape.get_rope_index(**asked)
         return places[:, 0]
 
+    def save(self, directory: Path) -> None:
+        """Write the image processor beside weights."""
+        self._processor.save_pretrained(str(directory))
+
     def _processed(self, url: str) -> dict[str, Tensor]:
         found = self._processor(images=[_image(url)], return_tensors="pt")
         return {name: found[name] for name in ("pixel_values", _GRID)}
@@ -114,7 +120,7 @@ def _image(url: str) -> Any:
     Raises:
         TrainingError: there is none.
     """
-    from PIL import Image, UnidentifiedImageError  # noqa: PLC0415
+    from PIL import Image  # noqa: PLC0415
 
     head, _, content = url.partition(",")
     if not head.startswith("data:") or not head.endswith(";base64"):
@@ -122,7 +128,7 @@ def _image(url: str) -> Any:
     try:
         image = Image.open(BytesIO(base64.b64decode(content, validate=True)))
         image.load()
-    except (binascii.Error, UnidentifiedImageError, OSError) as error:
+    except (*_BROKEN, Image.DecompressionBombError) as error:
         raise TrainingError(f"A URL of type {head!r} holds no image: {error}") from error
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         shown = image.convert("RGBA")

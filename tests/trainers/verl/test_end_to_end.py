@@ -29,11 +29,11 @@ LEAVING_S = 120.0
 
 
 @contextmanager
-def started(directory: Path, *settings: str) -> Iterator[subprocess.Popen[str]]:
-    """`agl train` on the example; ended at the latest with the block, and all it started too."""
+def started(directory: Path, *settings: str, run: Path = RUN) -> Iterator[subprocess.Popen[str]]:
+    """`agl train` on an example; ended at the latest with the block, and all it started too."""
     given = (f"directory={directory}", "name=run", "tasks.val=null", *settings)
     process = subprocess.Popen(
-        [sys.executable, "-m", "agl_core.cli", "train", str(RUN)]
+        [sys.executable, "-m", "agl_core.cli", "train", str(run)]
         + ["--json", str(directory / "report.json")]
         + [part for each in given for part in ("--set", each)],
         stdout=subprocess.PIPE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -18,7 +19,7 @@ import ray
 import torch
 from agl_torch.engine import TorchEngine
 from agl_torch.options import TorchOptions
-from agl_verl.cpu.server import actor_name
+from agl_verl.cpu.server import WEIGHTS, CpuServer, actor_name, handover
 from agl_verl.engine import VerlEngine
 from agl_verl.options import VerlOptions
 from safetensors.torch import load_file
@@ -252,3 +253,21 @@ async def test_a_replica_that_was_killed_is_replaced_with_the_weights_of_now(
     await engine.update(batch_of("grpo", seed=4))
     await engine.save(name, str(tmp_path), resumable=False)
     await served_by(engine, name, str(tmp_path))
+
+
+async def test_what_a_killed_worker_left_is_removed(engine: VerlEngine, scratch: Path) -> None:
+    await engine.update(batch_of("grpo", seed=5))
+    left = scratch / handover(0).name
+    left.mkdir()
+    (left / "model.safetensors").write_text("half of it")
+    await engine.update(batch_of("grpo", seed=6))
+    assert written(scratch) == []
+
+
+async def test_what_a_killed_worker_left_last_goes_with_the_server(tmp_path: Path) -> None:
+    shutil.copy(Path(MODEL) / WEIGHTS, tmp_path)
+    server = CpuServer(MODEL, {"device": "cpu"})
+    await server.start()
+    await server.load(str(tmp_path), 1)
+    await server.stop()
+    assert not tmp_path.exists()  # noqa: ASYNC240 (nothing else is under way)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import ray
 from safetensors.torch import save_file
 
 from agl_verl import _compat
-from agl_verl.cpu.server import WEIGHTS, actor_name
+from agl_verl.cpu.server import WEIGHTS, actor_name, handover
 
 
 class CpuRollout(_compat.BaseRollout):
@@ -44,7 +42,9 @@ class CpuRollout(_compat.BaseRollout):
         tensors = {name: tensor.detach().clone() async for name, tensor in _all(weights)}
         if not self.is_leader_rank:
             return
-        directory = Path(tempfile.mkdtemp(prefix="agl-verl-"))
+        directory = handover(self.replica_rank)
+        shutil.rmtree(directory, ignore_errors=True)  # of a worker that died in the midst
+        directory.mkdir(mode=0o700)
         try:
             save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
             server = ray.get_actor(actor_name(self.replica_rank))

@@ -6,9 +6,13 @@ Agl-core's engine ``torch`` answers, or `agl_verl.cpu.vision` where the model se
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
+import ray
 from transformers import AutoConfig
 
 from agl_core.builtin import load_plugins
@@ -28,6 +32,12 @@ WEIGHTS = "model.safetensors"
 def actor_name(replica_rank: int) -> str:
     """Of the Ray actor that serves a replica."""
     return f"agl_cpu_server_{replica_rank}"
+
+
+def handover(replica_rank: int) -> Path:
+    """The directory in which new weights go to a replica's server, the same for the whole run."""
+    run = ray.get_runtime_context().namespace
+    return Path(tempfile.gettempdir()) / f"{run}-{replica_rank}"
 
 
 class _Serving(Protocol):
@@ -51,6 +61,7 @@ class CpuServer:
         self._engine: _Serving | None = None
         self._server: OpenAIServer | None = None
         self._address = ""
+        self._handed = ""
 
     async def start(self) -> str:
         """Load the model and listen; gives ``host:port``."""
@@ -76,8 +87,9 @@ class CpuServer:
         """Serve the weights in `directory`; calls under way are answered by the old ones.
 
         The server keeps no files: whoever made the directory removes it, and nothing is left where
-        this process is killed.
+        this process is killed. What a worker left that was killed goes with `stop`.
         """
+        self._handed = directory
         engine = self._loaded()
         AutoConfig.from_pretrained(self._model).save_pretrained(directory)
         await engine.load(_POLICY, directory, version=version)
@@ -88,6 +100,8 @@ class CpuServer:
             await self._server.stop()
         if self._engine is not None:
             await self._engine.stop()
+        if self._handed:
+            shutil.rmtree(self._handed, ignore_errors=True)
 
     async def wake_up(self, tags: Any = None) -> None: ...
 

@@ -1,0 +1,30 @@
+"""Train the agent of `agent.py` that looks; two lines name who speaks."""
+
+from __future__ import annotations
+
+import agent
+
+import agl_core as agl
+
+agent.look = agl.agent_scope("looker")(agent.look)
+agent.report = agl.agent_scope("reporter")(agent.report)
+
+
+def run_agent(task: agl.Task) -> tuple[str, str]:
+    """Run the program on one picture."""
+    return agent.answer(agent.picture(**task.input))
+
+
+def tasks() -> list[agl.Task]:
+    """Every picture there is."""
+    return [
+        agl.Task(id=f"{colour}-{place}", input={"colour": colour, "place": place})
+        for colour in agent.COLOURS
+        for place in agent.PLACES
+    ]
+
+
+def reward(task: agl.Task, output: tuple[str, str], attempt: agl.AttemptRecord) -> float:  # noqa: ARG001
+    """Half for the colour, half for the place."""
+    colour, place = output
+    return (float(colour == task.input["colour"]) + float(place == task.input["place"])) / 2
