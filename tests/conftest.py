@@ -1,4 +1,4 @@
-"""What every test shares: property tests without deadlines, and the same draws on every CI run."""
+"""What every test shares: draws of property tests, certificates, and who goes first."""
 
 import os
 from pathlib import Path
@@ -12,3 +12,9 @@ settings.load_profile("agl")
 # Loopback needs none: this one signed nothing.
 if "AGL_TEST_SMOLLM2" not in os.environ:
     os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("authority.pem"))
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the files that take longest: one that begins last is waited for alone."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)

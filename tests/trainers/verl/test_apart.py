@@ -24,6 +24,7 @@ from agl_core.types import Policy
 from tests.trainers.verl.test_engine import LR, MODEL, batch_of, served_by
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore"),  # verl's and Ray's, of their own imports
