@@ -24,7 +24,7 @@ FRAMEWORKS = {
     "08_agent_framework": "agent_framework",
 }
 """What each example is written in."""
-NO_FRAMEWORK = {"03_verl_cpu", "09_any_language"}
+NO_FRAMEWORK = {"03_verl_cpu", "09_any_language", "10_images"}
 """`tests/trainers/verl` and `tests/e2e` run them."""
 
 
