@@ -58,10 +58,10 @@ class World:
             id=new_id("ro"),
             task=Task(id="t"),
             run_id="run",
-            **{"limits": Limits(timeout_s=60.0), "seed": 7, **rollout},
+            **{"limits": Limits(timeout_s=600.0, lease_s=600.0), "seed": 7, **rollout},
         )
         await self.store.enqueue([row])
-        (claim,) = await self.store.claim("w", limit=1, timeout_s=1.0)
+        (claim,) = await self.store.claim("w", limit=1, timeout_s=100)
         assert claim.rollout.id == row.id
         await self.gateway.open(claim.rollout, claim.attempt)
         return claim.attempt

@@ -243,7 +243,7 @@ async def test_fifty_interleaved_attempts_never_mix(world: Any) -> None:
             await release.wait()
 
     world.server.pace = pace
-    attempts = [await world.attempt(limits=Limits(timeout_s=100)) for _ in range(50)]
+    attempts = [await world.attempt(limits=Limits(timeout_s=600, lease_s=600)) for _ in range(50)]
 
     async def run(number: int, attempt: Any) -> None:
         for turn, agent in enumerate(("planner", "writer")):

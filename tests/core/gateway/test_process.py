@@ -27,6 +27,13 @@ from agl_core.types import AttemptStatus, Limits, Policy, Rollout, Task
 KEY = "shared"
 TRAINED = Policy(name="trained", agents=("writer",), trainable=True)
 
+PATIENT = Rollout(
+    id="ro_1",
+    task=Task(id="t"),
+    run_id="run",
+    limits=Limits(timeout_s=600.0, lease_s=600.0, max_attempts=2),
+)
+
 
 class Process:
     """``agl gateway`` at a fixed port, started again and again."""
@@ -55,7 +62,7 @@ class Process:
 
     async def end(self, signum):
         self.process.send_signal(signum)
-        _, errors = await asyncio.wait_for(self.process.communicate(), 20)
+        _, errors = await asyncio.wait_for(self.process.communicate(), 100)
         return self.process.returncode, errors.decode()
 
 
@@ -78,7 +85,7 @@ async def world(process):
         model = await stack.enter_async_context(FakeOpenAI())
         backend = HttpBackend(model.base_url, model="weights")
         stack.push_async_callback(backend.close)
-        client = await stack.enter_async_context(httpx.AsyncClient(timeout=20.0))
+        client = await stack.enter_async_context(httpx.AsyncClient(timeout=100))
         trainer, runner = RemoteGateway(process.url, KEY), RemoteGateway(process.url, KEY)
         for remote in (trainer, runner):
             stack.push_async_callback(remote.stop)
@@ -100,9 +107,8 @@ def chat(claim, text, **body):
 
 async def test_a_gateway_killed_in_mid_stream_loses_an_attempt_and_nothing_else(process, world):
     store, model, client, trainer, runner = world
-    limits = Limits(timeout_s=60.0, max_attempts=2)
-    await store.enqueue([Rollout(id="ro_1", task=Task(id="t"), run_id="run", limits=limits)])
-    (first,) = await store.claim("w", timeout_s=5.0)
+    await store.enqueue([PATIENT])
+    (first,) = await store.claim("w", timeout_s=100)
     await runner.open(first.rollout, first.attempt)
     address = f"{process.url}/v1/chat/completions"
     answer = await client.post(address, **chat(first, "whole"))
@@ -131,7 +137,7 @@ async def test_a_gateway_killed_in_mid_stream_loses_an_attempt_and_nothing_else(
         await runner.seal(first.attempt.id)
     await store.finish(first.attempt.id, status=AttemptStatus.LOST)
 
-    (second,) = await store.claim("w", timeout_s=5.0)
+    (second,) = await store.claim("w", timeout_s=100)
     assert second.attempt.fence == 2
     await runner.open(second.rollout, second.attempt)
     answer = await client.post(address, **chat(second, "whole"))
@@ -145,8 +151,8 @@ async def test_a_gateway_killed_in_mid_stream_loses_an_attempt_and_nothing_else(
 
 async def test_a_gateway_that_is_told_to_end_writes_what_it_has(process, world):
     store, _, client, _, runner = world
-    await store.enqueue([Rollout(id="ro_1", task=Task(id="t"), run_id="run")])
-    (claim,) = await store.claim("w", timeout_s=5.0)
+    await store.enqueue([PATIENT])
+    (claim,) = await store.claim("w", timeout_s=100)
     await runner.open(claim.rollout, claim.attempt)
     await client.post(f"{process.url}/v1/chat/completions", **chat(claim, "hi"))
     status, errors = await process.end(signal.SIGTERM)
@@ -202,14 +208,14 @@ async def test_records_that_no_store_takes_are_told_of(monkeypatch):
     url = await listening
     async with AsyncExitStack() as stack:
         model = await stack.enter_async_context(FakeOpenAI())
-        client = await stack.enter_async_context(httpx.AsyncClient(timeout=20.0))
+        client = await stack.enter_async_context(httpx.AsyncClient(timeout=100))
         backend = HttpBackend(model.base_url, model="weights")
         stack.push_async_callback(backend.close)
         remote = RemoteGateway(url, KEY)
         await remote.start()
         await remote.route(TRAINED, backend)
-        await store.enqueue([Rollout(id="ro_1", task=Task(id="t"), run_id="run")])
-        (claim,) = await store.claim("w", timeout_s=5.0)
+        await store.enqueue([PATIENT])
+        (claim,) = await store.claim("w", timeout_s=100)
         await remote.open(claim.rollout, claim.attempt)
 
         async def away(spans):

@@ -90,10 +90,10 @@ class Site:
             id=new_id("ro"),
             task=Task(id="t"),
             run_id="run",
-            **{"limits": Limits(timeout_s=60.0), **rollout},
+            **{"limits": Limits(timeout_s=600.0, lease_s=600.0), **rollout},
         )
         await self.store.enqueue([row])
-        (claim,) = await self.store.claim("w", timeout_s=1.0)
+        (claim,) = await self.store.claim("w", timeout_s=100)
         return claim
 
     def call(self, claim, *, key=None, **body):
@@ -467,7 +467,7 @@ async def test_an_agent_that_leaves_ends_the_generation_in_the_trainer(site, ser
     async with site.call(claim, stream=True) as answer:
         await answer.content.readline()
         answer.close()
-    await asyncio.wait_for(engine.closed.wait(), 20)
+    await asyncio.wait_for(engine.closed.wait(), 100)
 
 
 @pytest.mark.parametrize("when", ["at once", "later"])
@@ -500,7 +500,7 @@ async def test_only_the_gateway_may_ask_an_engine(site, served):
 async def test_what_a_dead_runner_left_is_sealed_by_the_next_attempt(site):
     await site.trainer()
     runner = await site.remote()
-    claim = await site.claim(limits=Limits(timeout_s=60.0, max_attempts=2))
+    claim = await site.claim(limits=Limits(timeout_s=600.0, lease_s=600.0, max_attempts=2))
     await runner.open(claim.rollout, claim.attempt)
     reached = asyncio.Event()
 

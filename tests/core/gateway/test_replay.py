@@ -42,7 +42,9 @@ class Story:
             task=Task(id="t"),
             run_id="run",
             seed=7,
-            limits=Limits(timeout_s=60.0, max_attempts=4, retry_on=tuple(FailureKind)),
+            limits=Limits(
+                timeout_s=600.0, lease_s=600.0, max_attempts=4, retry_on=tuple(FailureKind)
+            ),
             metadata={"resume": resume} if resume else {},
             **rollout,
         )
@@ -50,7 +52,7 @@ class Story:
         return await self.again()
 
     async def again(self):
-        (claim,) = await self.world.store.claim("w", timeout_s=5.0)
+        (claim,) = await self.world.store.claim("w", timeout_s=100)
         await self.world.gateway.open(claim.rollout, claim.attempt)
         self.attempt = claim.attempt
         return claim.attempt

@@ -562,13 +562,13 @@ async def test_an_attempt_that_ends_during_a_stream_says_so(client: Client) -> N
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_retried_attempt_hears_the_same_response(world: Any, stream: bool) -> None:
     world.server.script = lambda body: EVERYTHING
-    limits = Limits(timeout_s=60.0, max_attempts=2, retry_on=(FailureKind.LOST,))
+    limits = Limits(timeout_s=600.0, lease_s=600.0, max_attempts=2, retry_on=(FailureKind.LOST,))
     first = await world.attempt(metadata={"resume": "replay"}, limits=limits)
     before = await Client(world, first).ask(tools=[TOOL])
     await world.gateway.seal(first.id)
     lost = Failure(kind=FailureKind.LOST, message="killed")
     await world.store.finish(first.id, status=AttemptStatus.LOST, failure=lost)
-    (claim,) = await world.store.claim("w", timeout_s=5.0)
+    (claim,) = await world.store.claim("w", timeout_s=100)
     await world.gateway.open(claim.rollout, claim.attempt)
     second = Client(world, claim.attempt)
     told = await second.stream(tools=[TOOL]) if stream else await second.ask(tools=[TOOL])

@@ -148,7 +148,9 @@ async def test_after_the_end_it_is_late_and_counted(world: Any) -> None:
 
 
 async def test_within_the_grace_of_the_run_it_still_counts(world: Any) -> None:
-    attempt = await world.attempt(limits=Limits(timeout_s=60.0, reward_grace_s=600.0))
+    attempt = await world.attempt(
+        limits=Limits(timeout_s=600.0, lease_s=600.0, reward_grace_s=600.0)
+    )
     await finish(world, attempt)
     assert (await send(world, attempt, {"value": 1}))[0] == 200
     assert len(await stored(world, attempt)) == 1
@@ -169,7 +171,9 @@ async def test_an_attempt_that_the_store_ended_takes_no_reward(world: Any) -> No
 async def test_without_a_store_the_sender_is_told_to_try_again(
     world: Any, monkeypatch: pytest.MonkeyPatch, ended: bool
 ) -> None:
-    attempt = await world.attempt(limits=Limits(timeout_s=60.0, reward_grace_s=600.0))
+    attempt = await world.attempt(
+        limits=Limits(timeout_s=600.0, lease_s=600.0, reward_grace_s=600.0)
+    )
     if ended:
         await finish(world, attempt)
 

@@ -478,7 +478,7 @@ async def test_a_late_reward_counts_within_its_grace_or_is_counted_as_lost(
     monkeypatch.setattr(store, "add_spans", watched)
     ids = await enqueue(reward_grace_s=60.0)
     async with serving(agent) as runner:
-        await store.wait(ids, timeout_s=30)
+        await store.wait(ids, timeout_s=100)
         contexts[0].run(emit_reward, 0.5)
         await offered.wait()
     assert runner.losses.counts == ({"late_reward": 1} if store_fails else {})
@@ -526,7 +526,7 @@ async def test_cancelling_the_runner_releases_its_attempts(store, enqueue, gatew
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    ended = await store.wait(ids, timeout_s=5)
+    ended = await store.wait(ids, timeout_s=100)
     assert {rollout.status for rollout in ended} == {RolloutStatus.CANCELLED}
     assert {rollout.attempt.failure.message for rollout in ended} == {"The runner was stopped"}
     assert sorted(gateway.sealed) == sorted(gateway.opened)
@@ -557,7 +557,7 @@ async def test_attempts_claimed_while_the_runner_is_cancelled_are_released_too(
     running = asyncio.create_task(Runner(store, gateway, called.append, None).run(asyncio.Event()))
     with pytest.raises(asyncio.CancelledError):
         await running
-    ended = await store.wait(ids, timeout_s=5)
+    ended = await store.wait(ids, timeout_s=100)
     assert {rollout.status for rollout in ended} == {RolloutStatus.CANCELLED}
     assert called == []
 
@@ -581,7 +581,7 @@ async def test_what_is_being_stored_is_stored_before_a_cancelled_runner_ends(
     release.set()
     with pytest.raises(asyncio.CancelledError):
         await running
-    (rollout,) = await store.wait([rollout_id], timeout_s=5)
+    (rollout,) = await store.wait([rollout_id], timeout_s=100)
     assert rollout.status is RolloutStatus.SUCCEEDED
 
 
@@ -628,7 +628,7 @@ async def test_an_observer_that_raises_stops_the_runner(store, enqueue, gateway,
     runner = Runner(store, gateway, echo, None, RunnerOptions(**{hook: broken}))
     with pytest.raises(LookupError, match="observer"):
         await runner.run(asyncio.Event())
-    (rollout,) = await store.wait([rollout_id], timeout_s=5)
+    (rollout,) = await store.wait([rollout_id], timeout_s=100)
     assert rollout.status.final
 
 

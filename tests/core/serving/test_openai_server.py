@@ -64,7 +64,7 @@ async def test_an_answer_is_passed_on_as_it_comes(backend, url):
         assert await reply.content.readuntil(b"\n\n") == b"data: 1\n\n"
         backend.go_on.set()
         assert await reply.read() == b"data: [DONE]\n\n"
-    await asyncio.wait_for(backend.closed.wait(), 10)
+    await asyncio.wait_for(backend.closed.wait(), 100)
     assert backend.asked == b"{}"
 
 
@@ -72,7 +72,7 @@ async def test_a_client_that_leaves_ends_the_generation(backend, url):
     async with aiohttp.request("POST", f"{url}/v1/chat/completions", data=b"{}") as reply:
         await reply.content.readuntil(b"\n\n")
         reply.close()
-    await asyncio.wait_for(backend.closed.wait(), 10)
+    await asyncio.wait_for(backend.closed.wait(), 100)
 
 
 async def test_a_backend_without_an_answer_is_told_as_one(backend, url):

@@ -352,7 +352,7 @@ async def test_a_caller_that_leaves_ends_the_call(serve, peer):
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    await asyncio.wait_for(ended.wait(), 20)
+    await asyncio.wait_for(ended.wait(), 100)
 
 
 def test_agents_do_not_get_the_shared_key(monkeypatch):

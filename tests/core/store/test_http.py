@@ -213,7 +213,7 @@ async def test_what_a_caller_was_handed_as_it_left_is_queued_again(place, store,
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await leaving
-    (claim,) = await other.claim("w", timeout_s=20)
+    (claim,) = await other.claim("w", timeout_s=100)
     assert claim.attempt.worker == "w"
     await other.close()
 
@@ -227,7 +227,7 @@ async def test_a_store_that_closes_hands_back_what_it_waited_for(place, store):
         with pytest.raises(StoreError, match="closed"):
             await task
     await other.enqueue([rollout() for _ in range(3)])
-    assert len(await other.claim("w", limit=3, timeout_s=20)) == 3
+    assert len(await other.claim("w", limit=3, timeout_s=100)) == 3
     await other.close()
 
 
@@ -252,10 +252,10 @@ async def test_a_line_that_goes_silent_leaves_no_claim_behind(place, store, line
     line.hold = None
     pending = place.server._handing_out
     (first,) = pending.values()
-    await asyncio.wait({first}, timeout=20)
+    await asyncio.wait({first}, timeout=100)
     assert first.cancelled()
     await other.enqueue([rollout()])
-    (claim,) = await asyncio.wait_for(claiming, 20)
+    (claim,) = await asyncio.wait_for(claiming, 100)
     await succeed(store, claim)
     assert await attempts(other) == [1]
     silent.set()
@@ -279,7 +279,7 @@ async def test_timeouts_count_from_the_first_try(place, store, line, monkeypatch
     waiting = asyncio.create_task(patient.wait([claim.rollout.id], timeout_s=500))
     await reached.wait()
     await place.restart()
-    assert await asyncio.wait_for(waiting, 20) == []
+    assert await asyncio.wait_for(waiting, 100) == []
     await patient.close()
 
 
@@ -290,9 +290,9 @@ async def test_held_calls_outlive_a_restart(place, store, line):
     await asyncio.wait({waiting, claiming}, timeout=0.05)
     await place.restart()
     await store.enqueue([rollout()])
-    (claim,) = await asyncio.wait_for(claiming, 20)
+    (claim,) = await asyncio.wait_for(claiming, 100)
     await succeed(store, running)
-    (ended,) = await asyncio.wait_for(waiting, 20)
+    (ended,) = await asyncio.wait_for(waiting, 100)
     assert ended.status is RolloutStatus.SUCCEEDED
     await succeed(store, claim)
 
@@ -305,7 +305,7 @@ async def test_a_cancelled_caller_does_not_stop_its_write(store, line):
     finishing.cancel()
     await asyncio.gather(finishing, return_exceptions=True)
     line.hold.set()
-    assert len(await store.wait([claim.rollout.id], timeout_s=20)) == 1
+    assert len(await store.wait([claim.rollout.id], timeout_s=100)) == 1
 
 
 async def test_errors_are_those_of_a_local_store(store):

@@ -52,7 +52,7 @@ class Process:
         """Returns the exit status and what it said."""
         if signum is not None:
             self.process.send_signal(signum)
-        _, errors = await asyncio.wait_for(self.process.communicate(), 30)
+        _, errors = await asyncio.wait_for(self.process.communicate(), 100)
         return self.process.returncode, errors.decode()
 
 
@@ -108,16 +108,16 @@ class Work:
 
 async def test_a_killed_server_loses_and_doubles_nothing(process):
     store = await connect(process)
-    queued = [rollout(limits=Limits(max_attempts=1)) for _ in range(200)]
+    queued = [rollout(limits=Limits(lease_s=600, max_attempts=1)) for _ in range(200)]
     await store.enqueue(queued)
     waiting = asyncio.create_task(store.wait([one.id for one in queued]))
     work = Work(store)
     workers = [asyncio.create_task(work.worker(f"w{n}", len(queued))) for n in range(8)]
     for kill_at in (60, 250):
-        await asyncio.wait_for(work.until(kill_at), 30)
+        await asyncio.wait_for(work.until(kill_at), 100)
         await process.kill()
         assert await process.start()
-    ended = await asyncio.wait_for(waiting, 60)
+    ended = await asyncio.wait_for(waiting, 100)
     await asyncio.gather(*workers)
     assert [one.id for one in ended] == [one.id for one in queued]
     assert {one.status for one in ended} == {RolloutStatus.SUCCEEDED}
@@ -166,7 +166,7 @@ async def test_a_signal_ends_it_in_order(process, signum):
     ]
     await process.start()
     await store.finish(claim.attempt.id, status=AttemptStatus.SUCCEEDED)
-    assert (await asyncio.wait_for(held[0], 20))[0].status is RolloutStatus.SUCCEEDED
+    assert (await asyncio.wait_for(held[0], 100))[0].status is RolloutStatus.SUCCEEDED
     await store.close()
     await asyncio.gather(*held, return_exceptions=True)
     await process.end(signum)
@@ -179,11 +179,11 @@ async def test_a_signal_ends_it_in_order(process, signum):
 async def test_a_dead_runner_is_told_from_a_live_one_across_a_restart(process):
     store = await connect(process)
     short = Limits(lease_s=1.0, max_attempts=2)
-    await store.enqueue([rollout(limits=short), rollout()])
+    await store.enqueue([rollout(limits=short), rollout(limits=Limits(lease_s=600))])
     dead, living = await store.claim("w", limit=2)
     await process.kill()
     await process.start()
-    (again,) = await store.claim("w2", timeout_s=30)
+    (again,) = await store.claim("w2", timeout_s=100)
     assert (again.rollout.id, again.attempt.fence) == (dead.rollout.id, 2)
     assert await store.heartbeat([dead.attempt.id, living.attempt.id]) == [dead.attempt.id]
     await store.finish(living.attempt.id, status=AttemptStatus.SUCCEEDED)

@@ -179,7 +179,7 @@ async def test_system_clock_returns_at_the_event_or_the_time():
     await clock.wait(asyncio.Event(), until=time.time() + 0.01)
     assert not waiting.done()
     event.set()
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, 100)
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ async def test_writer_waits_for_a_lock_and_says_who_is_busy_beyond_that(store, p
     await impatient.close()
     other.execute("ROLLBACK")
     other.close()
-    assert len(await asyncio.wait_for(waiting, 20)) == 1
+    assert len(await asyncio.wait_for(waiting, 100)) == 1
 
 
 async def test_killed_process_loses_nothing_it_was_told_is_stored(path):
@@ -121,7 +121,7 @@ async def test_killed_process_loses_nothing_it_was_told_is_stored(path):
     child.communicate()
     store = SqliteStore(path)
     await store.open()
-    (claim,) = await store.claim("w2", timeout_s=20)
+    (claim,) = await store.claim("w2", timeout_s=100)
     assert (claim.rollout.id, claim.attempt.fence) == (rollout_id, 2)
     first = claim.rollout.attempts[0]
     assert (first.id, first.status) == (attempt_id, AttemptStatus.LOST)
@@ -135,7 +135,7 @@ async def test_second_holder_leaves_running_attempts_to_their_leases(store, path
     lapsing = await begin(store, limits=Limits(lease_s=0.05, max_attempts=2))
     second = SqliteStore(path)
     await second.open()
-    (claim,) = await store.claim("w2", timeout_s=20)
+    (claim,) = await store.claim("w2", timeout_s=100)
     assert (claim.rollout.id, claim.attempt.fence) == (lapsing.rollout.id, 2)
     await second.close()
     await succeed(store, living, [span(living)])
@@ -176,9 +176,9 @@ async def test_holders_of_one_file_work_for_each_other(store, path):
     claiming = asyncio.ensure_future(second.claim("w2"))
     (queued,) = await store.enqueue([rollout()])
     waiting = asyncio.ensure_future(store.wait([queued.id]))
-    (claim,) = await asyncio.wait_for(claiming, 20)
+    (claim,) = await asyncio.wait_for(claiming, 100)
     await succeed(second, claim)
-    assert (await asyncio.wait_for(waiting, 20))[0].status is RolloutStatus.SUCCEEDED
+    assert (await asyncio.wait_for(waiting, 100))[0].status is RolloutStatus.SUCCEEDED
     await second.close()
 
 
@@ -190,7 +190,7 @@ async def test_survivor_ends_the_attempts_of_a_holder_that_died(path):
     await dying.open()
     claim = await begin(dying, limits=Limits(lease_s=5))
     await clock.advance(10)
-    (ended,) = await survivor.wait([claim.rollout.id], timeout_s=20)
+    (ended,) = await survivor.wait([claim.rollout.id], timeout_s=100)
     assert ended.attempts[-1].status is AttemptStatus.LOST
     await dying.close()
     await survivor.close()
@@ -201,11 +201,11 @@ async def test_own_writes_wake_waiters_without_a_second_look(store):
     claiming = asyncio.ensure_future(store.claim("w"))
     await asyncio.wait({claiming}, timeout=0.05)
     await store.enqueue([rollout()])
-    (claim,) = await asyncio.wait_for(claiming, 20)
+    (claim,) = await asyncio.wait_for(claiming, 100)
     waiting = asyncio.ensure_future(store.wait([claim.rollout.id]))
     await asyncio.wait({waiting}, timeout=0.05)
     await succeed(store, claim)
-    assert len(await asyncio.wait_for(waiting, 20)) == 1
+    assert len(await asyncio.wait_for(waiting, 100)) == 1
 
 
 async def test_a_waiter_reads_what_it_knows_as_final_no_more(store, monkeypatch):
@@ -224,11 +224,11 @@ async def test_a_waiter_reads_what_it_knows_as_final_no_more(store, monkeypatch)
     monkeypatch.setattr(store, "_existing", counted)
     store._look_again_s = 0.01
     waiting = asyncio.ensure_future(store.wait(ids))
-    await asyncio.wait_for(enough.wait(), 20)
+    await asyncio.wait_for(enough.wait(), 100)
     assert reads[:2] == [ids, [ids[0], ids[2]]]
     for claim in (claims[0], claims[2]):
         await succeed(store, claim)
-    assert [one.id for one in await asyncio.wait_for(waiting, 20)] == ids
+    assert [one.id for one in await asyncio.wait_for(waiting, 100)] == ids
 
 
 async def test_attempt_ended_through_another_connection_is_no_longer_written_to(store, path):
@@ -385,7 +385,7 @@ async def test_cancelled_caller_does_not_stop_its_write(store):
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert len(await store.wait([claim.rollout.id], timeout_s=20)) == 1
+    assert len(await store.wait([claim.rollout.id], timeout_s=100)) == 1
 
 
 class Group:

@@ -35,7 +35,7 @@ async def test_arrival_between_look_and_wait_is_not_missed():
     line = ClaimLine()
     seen = line.arrivals
     line.arrive(1)
-    await asyncio.wait_for(line.wait(seen, timeout_s=None), 10)
+    await asyncio.wait_for(line.wait(seen, timeout_s=None), 100)
 
 
 async def test_worker_that_is_called_and_leaves_passes_the_call_on():
@@ -44,7 +44,7 @@ async def test_worker_that_is_called_and_leaves_passes_the_call_on():
     await settle()
     line.arrive(1)
     first.cancel()
-    await asyncio.wait_for(second, 10)
+    await asyncio.wait_for(second, 100)
     await asyncio.gather(first, return_exceptions=True)
 
 
@@ -54,7 +54,7 @@ async def test_worker_whose_time_is_up_leaves_the_line():
     waiting = asyncio.ensure_future(line.wait(0, timeout_s=None))
     await settle()
     line.arrive(1)
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, 100)
 
 
 async def test_closing_sends_everybody_away():
