@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from agl_core.training.advantages import Weighting, broadcast
 from agl_core.types import CallCredit, TrajectoryGroup
-from agl_verl.estimators import SCALED, WHITENED, EstimatorName, group_advantages
+from agl_verl.estimators import (
+    DECOUPLED,
+    SCALED,
+    WHITENED,
+    EstimatorName,
+    decoupled_advantages,
+    group_advantages,
+)
 from agl_verl.loss import LossOptions, PolicyLossName
 
 __all__ = ["VerlAlgorithm", "VerlAlgorithmOptions"]
@@ -21,7 +29,9 @@ class VerlAlgorithmOptions(LossOptions):
     estimator: EstimatorName = "grpo"
     """verl's name of what makes advantages of a group's returns."""
     norm_adv_by_std_in_grpo: bool = True
-    """Divide by the spread of the group's returns; for the estimators ``grpo*``."""
+    """Divide by the spread of the group's returns; for the estimators ``grpo*`` and ``gdpo``."""
+    gdpo_reward_weights: dict[str, float] = Field(default_factory=dict[str, float])
+    """Channel to its weight, 1 where it is left out; for the estimator ``gdpo``."""
     policy_loss: PolicyLossName = "vanilla"
     """verl's name of the loss."""
     weighting: Weighting = "attempt"
@@ -38,6 +48,14 @@ class VerlAlgorithmOptions(LossOptions):
                 f"estimator {self.estimator!r} does not read norm_adv_by_std_in_grpo; "
                 f"{', '.join(SCALED)} do"
             )
+        if self.gdpo_reward_weights and self.estimator != DECOUPLED:
+            raise ValueError(
+                f"estimator {self.estimator!r} does not read gdpo_reward_weights: choose "
+                f"{DECOUPLED!r}, or weigh channels where rewards are configured"
+            )
+        for channel, weight in self.gdpo_reward_weights.items():
+            if not math.isfinite(weight):
+                raise ValueError(f"gdpo_reward_weights.{channel} is {weight}: it must be finite")
         return self
 
 
@@ -66,14 +84,16 @@ class VerlAlgorithm:
 
     def credit(self, group: TrajectoryGroup) -> list[CallCredit]:
         """See `agl_core.interfaces.Algorithm.credit`."""
-        options = self.options
-        advantages = group_advantages(
-            options.estimator,
-            [returned.value for returned in group.returns],
-            _lengths(group),
-            scale=options.norm_adv_by_std_in_grpo,
-        )
-        return broadcast(group, advantages, weighting=options.weighting)
+        return broadcast(group, self._advantages(group), weighting=self.options.weighting)
+
+    def _advantages(self, group: TrajectoryGroup) -> list[float]:
+        options, lengths = self.options, _lengths(group)
+        scale = options.norm_adv_by_std_in_grpo
+        if options.estimator == DECOUPLED:
+            weights = options.gdpo_reward_weights
+            return decoupled_advantages(group.returns, lengths, weights=weights, scale=scale)
+        returns = [returned.value for returned in group.returns]
+        return group_advantages(options.estimator, returns, lengths, scale=scale)
 
 
 def _lengths(group: TrajectoryGroup) -> list[int]:

@@ -10,16 +10,28 @@ from pydantic import AfterValidator
 
 from agl_core.errors import TrainingError
 from agl_core.training.advantages import reinforce_advantages
+from agl_core.types import AgentReturn
 
-__all__ = ["SCALED", "USABLE", "WHITENED", "EstimatorName", "group_advantages"]
+__all__ = [
+    "DECOUPLED",
+    "SCALED",
+    "USABLE",
+    "WHITENED",
+    "EstimatorName",
+    "decoupled_advantages",
+    "group_advantages",
+]
 
-WHITENED = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
+DECOUPLED = "gdpo"
+"""The estimator that takes every channel of rewards by itself."""
+
+WHITENED = ("reinforce_plus_plus", "reinforce_plus_plus_baseline", DECOUPLED)
 """Estimators that bring the advantages of the whole batch to mean 0 and spread 1 at the end."""
 
 USABLE = ("grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "opo", *WHITENED)
 """Estimators that need nothing but the returns of each group and the lengths of its attempts."""
 
-SCALED = ("grpo", "grpo_vectorized", "grpo_passk")
+SCALED = ("grpo", "grpo_vectorized", "grpo_passk", DECOUPLED)
 """Those that can divide by the spread of the group's returns."""
 
 _VARIANCES = "needs the variance of every token under the weights in training"
@@ -28,7 +40,6 @@ _UNUSABLE: Mapping[str, str] = MappingProxyType(
         "gae": "needs a critic's value of every token",
         "remax": "needs the reward of a greedy attempt at every task",
         "gpg": "scales by the share of rewards in the whole batch that are not 0",
-        "gdpo": "scales every kind of reward by itself, and a return is their sum",
         "optimal_token_baseline": _VARIANCES,
         "tir_optimal_token_baseline": _VARIANCES,
     }
@@ -64,7 +75,7 @@ def group_advantages(
     with verl's default discount of 1, and the return less the group's mean for the other.
 
     Args:
-        name: One of `USABLE`.
+        name: One of `USABLE` but `DECOUPLED`.
         returns: One per attempt.
         lengths: Sampled tokens of each attempt; `opo` weighs its baseline by them.
         scale: ``norm_adv_by_std_in_grpo``; only `SCALED` read it.
@@ -101,3 +112,56 @@ def group_advantages(
         **arguments,
     )
     return [float(value) for value in advantages[:, 0]]
+
+
+def decoupled_advantages(
+    returns: Sequence[AgentReturn],
+    lengths: Sequence[int],
+    *,
+    weights: Mapping[str, float],
+    scale: bool = True,
+) -> list[float]:
+    """One advantage per attempt of a group, by verl's ``gdpo`` before it whitens the batch.
+
+    ::
+
+        A[i] = sum over channels k of  w_k * (r_k[i] - mean(r_k)) / (std(r_k) + 1e-6)
+
+    so that a channel of large rewards does not drown the others (GDPO,
+    https://arxiv.org/abs/2601.05242). r_k are the unweighted sums of a channel. An attempt that
+    failed has its penalty in each of them, one without a reward of a channel has 0 in it, and
+    returns that name no channel are one.
+
+    Args:
+        returns: One per attempt.
+        lengths: Sampled tokens of each attempt.
+        weights: Channel to w_k, 1 where it is left out.
+        scale: ``norm_adv_by_std_in_grpo``.
+
+    Raises:
+        TrainingError: the group is empty, or a reward names less than an agent, whose share
+            in a channel no advantage of the whole attempt can hold.
+    """
+    channels = sorted({channel for each in returns for channel in each.channels})
+    if not channels:
+        return group_advantages("grpo", [each.value for each in returns], lengths, scale=scale)
+    for each in returns:
+        if each.runs or each.calls or each.choices:
+            raise TrainingError(
+                f"Attempt {each.attempt_id!r} has rewards of single runs or calls of agent "
+                f"{each.agent!r}, which estimator {DECOUPLED!r} cannot tell from the others of "
+                f"their channel: reward the agent or the attempt, or choose another estimator"
+            )
+    total = [0.0] * len(returns)
+    for channel in channels:
+        values = [_in_channel(each, channel) for each in returns]
+        found = group_advantages("grpo", values, lengths, scale=scale)
+        weight = weights.get(channel, 1.0)
+        total = [sum_ + weight * value for sum_, value in zip(total, found, strict=True)]
+    return total
+
+
+def _in_channel(returned: AgentReturn, channel: str) -> float:
+    if returned.failure is not None:
+        return returned.value
+    return returned.channels.get(channel, 0.0)

@@ -55,6 +55,12 @@ class TestReinforcePlusPlusBaseline(AlgorithmContract):
         return lambda: algorithm(estimator="reinforce_plus_plus_baseline")
 
 
+class TestGdpo(AlgorithmContract):
+    @pytest.fixture
+    def build_algorithm(self):
+        return lambda: algorithm(estimator="gdpo")
+
+
 def test_a_run_that_names_no_engine_gets_verl():
     assert VerlAlgorithm.engine == "verl"
 
@@ -71,6 +77,11 @@ def test_a_run_that_names_no_engine_gets_verl():
         ({"policy_loss": "dro"}, "needs dro_beta"),
         ({"policy_loss": "sapo", "loss_agg_mode": "token-mean"}, "seq-mean-token-mean alone"),
         ({"estimator": "rloo", "norm_adv_by_std_in_grpo": False}, "does not read norm_adv"),
+        ({"gdpo_reward_weights": {"a": 2.0}}, "'grpo' does not read gdpo_reward_weights"),
+        (
+            {"estimator": "gdpo", "gdpo_reward_weights": {"a": float("nan")}},
+            r"gdpo_reward_weights\.a is nan",
+        ),
         ({"ratio": "token"}, "ratio"),
     ],
 )
