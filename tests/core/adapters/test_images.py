@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from agl_core.adapters import TrajectoryAdapter, forest
 from agl_core.adapters.images import Pictures
+from agl_core.adapters.untrained import adapt_untrained
 from agl_core.errors import CaptureError
 from agl_core.interfaces import CreditedCall
 from agl_core.testing.attempts import TRAINED, ScriptedAttempt
@@ -107,6 +108,19 @@ def test_an_agent_that_is_not_trained_may_show_anything():
     attempt.reward(1.0)
     adapter = TrajectoryAdapter(["planner"], policies=[TRAINED])
     assert not adapter.adapt(attempt.record()).trajectories
+
+
+def test_of_rollouts_that_train_nobody_paths_are_those_of_what_was_shown():
+    attempt = ScriptedAttempt(mode="val")
+    see(attempt, [1, MARK, 2], [3], RED)
+    see(attempt, [1, MARK, 2, 3, 4], [5], BLUE)
+    see(attempt, [1, MARK, 2, 3, 4], [5], "https://example.com/a.png")
+    attempt.reward(1.0)
+    adapted = adapt_untrained(
+        attempt.record(), agents=["writer"], policies=[TRAINED], channel_weights={}
+    )
+    assert [len(path.calls) for path in adapted.trajectories["writer"]] == [1, 1]
+    assert adapted.losses.counts["calls_without_tokens"] == 1
 
 
 def test_a_batch_holds_each_image_once():
