@@ -33,7 +33,7 @@ def settings(directory: Path, **sections: Any) -> Path:
         "engine": {"name": "bandit"},
         "algorithm": {"name": "reinforce", "lr": 1.0, "group_size": 4},
         "train": {"steps": 3, "tasks_per_step": 2},
-        "rollout": {"timeout_s": 60, "lease_s": 5},
+        "rollout": {"timeout_s": 600, "lease_s": 300},
     }
     for name, section in sections.items():
         if isinstance(section, dict):

@@ -64,6 +64,7 @@ class Storm:
             train={"steps": ENDLESS, "resume": True},
             rollout={
                 "local": False,
+                "timeout_s": 60,
                 "lease_s": 2.0,
                 "max_attempts": ENDLESS,
                 "concurrency": 8,
