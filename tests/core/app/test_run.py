@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -259,7 +260,6 @@ class TestBadInput:
             bench.train({"agent": agent})
 
     def test_a_plugin_that_raises_in_a_hook_stops_the_run(self, bench: Bench) -> None:
-        from types import SimpleNamespace
 
         from agl_core.plugins import hookimpl
         from agl_core.plugins.sources import Source
@@ -326,7 +326,7 @@ class TestLateRewards:
 
         from tests.core.bandit_engine import WORDS
 
-        threads: list[threading.Thread] = []
+        self.threads: list[threading.Thread] = []
 
         async def agent(task: agl.Task) -> str:
             answer = await two_agents(task)
@@ -339,19 +339,29 @@ class TestLateRewards:
                 agl.emit_reward(float(WORDS.index(answer)))
 
             context = contextvars.copy_context()
-            threads.append(threading.Thread(target=context.run, args=(judge,)))
-            threads[-1].start()
+            self.threads.append(threading.Thread(target=context.run, args=(judge,)))
+            self.threads[-1].start()
             return answer
 
         report = bench.train(
             {"agent": agent, "reward": None}, capture__reward_grace_s=grace_s, train__steps=steps
         )
-        for thread in threads:
+        for thread in self.threads:
             thread.join()
         return report
 
-    def test_within_the_grace_it_counts(self, bench: Bench) -> None:
-        report = self._run(bench, 1.0, steps=1)
+    def test_within_the_grace_it_counts(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def sleep(seconds: float) -> None:
+            """As long as the grace, which lasts until every reward is there."""
+            assert 0 < seconds <= 600
+            await asyncio.to_thread(lambda: [thread.join() for thread in self.threads])
+            told = [task for task in asyncio.all_tasks() if "_deliver" in repr(task)]
+            await asyncio.gather(*told)
+
+        monkeypatch.setattr("agl_core.training.rollouts.asyncio", SimpleNamespace(sleep=sleep))
+        report = self._run(bench, 600.0, steps=1)
         (batch,) = bench.engine.batches
         for target, advantage in zip(batch.targets, batch.advantages, strict=True):
             assert advantage == float(target - FIRST_ID)
