@@ -260,7 +260,6 @@ class TestBadInput:
             bench.train({"agent": agent})
 
     def test_a_plugin_that_raises_in_a_hook_stops_the_run(self, bench: Bench) -> None:
-
         from agl_core.plugins import hookimpl
         from agl_core.plugins.sources import Source
 
