@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 from urllib.parse import unquote
 
 from agl_core import semconv
@@ -25,8 +24,7 @@ _RETRY_COUNT: Final = "x-stainless-retry-count"
 FIRST_ERROR: Final = 400
 
 
-@dataclass(frozen=True, slots=True)
-class _LastSend:
+class _LastSend(NamedTuple):
     """The send before this one in the same task or thread, where an SDK's retries happen."""
 
     attempt_id: str
@@ -125,9 +123,9 @@ def own_span(
         parent_id=scope.span_id if scope is not None else None,
         agent=_named_agent(scope, request),
         agent_run_id=scope.agent_run_id if scope is not None else None,
+        call_id=call_id,
         attributes={semconv.GEN_AI_OPERATION_NAME: operation},
     )
-    context.recorder.update(span_id, call_id=call_id)
     _LAST_SEND.set(_LastSend(context.attempt.id, digest, call_id, span_id))
     return call_id, span_id
 

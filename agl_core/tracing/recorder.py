@@ -74,6 +74,7 @@ class Recorder:
         parent_id: str | None = None,
         agent: str | None = None,
         agent_run_id: str | None = None,
+        call_id: str | None = None,
         attributes: Mapping[str, Any] | None = None,
     ) -> str:
         """Begin a span and return its id; ids sort by time.
@@ -91,6 +92,7 @@ class Recorder:
             parent_id=parent_id,
             agent=agent,
             agent_run_id=agent_run_id,
+            call_id=call_id,
             attributes=attributes,
         ).id
 
@@ -188,9 +190,12 @@ class Recorder:
         _log.debug("Attempt %s has a capture error: %s", self.attempt_id, message)
         attributes = {semconv.AGL_FRAMEWORK: framework} if framework else None
         record = self._add(
-            SpanKind.MESSAGE, semconv.AGL_CAPTURE_ERROR, attributes=attributes, keep=True
+            SpanKind.MESSAGE,
+            semconv.AGL_CAPTURE_ERROR,
+            call_id=call_id,
+            attributes=attributes,
+            keep=True,
         )
-        record.call_id = call_id
         self._close(record, status="error", error=message)
         return record.id
 
@@ -234,6 +239,7 @@ class Recorder:
         parent_id: str | None = None,
         agent: str | None = None,
         agent_run_id: str | None = None,
+        call_id: str | None = None,
         attributes: Mapping[str, Any] | None = None,
         keep: bool = False,
         reward: Reward | None = None,
@@ -254,6 +260,7 @@ class Recorder:
         record = Record(
             span_id, kind, name, parent_id or None, agent, agent_run_id, 0, time.time_ns()
         )
+        record.call_id = call_id
         if attributes:
             self._merge(record, attributes)
         if reward is not None:
@@ -292,7 +299,8 @@ class Recorder:
             self._merge(record, attributes)
 
     def _merge(self, record: Record, attributes: Mapping[str, Any]) -> None:
+        kept, limit = record.attributes, self._max_value_chars
         for name, value in attributes.items():
-            kept, cut = bounded(value, self._max_value_chars)
-            record.attributes[name] = kept
-            self.truncated += cut
+            kept[name], cut = bounded(value, limit)
+            if cut:
+                self.truncated += 1

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -243,6 +244,7 @@ def _limit_timeout(client: Any, request: Any, left_s: float) -> None:
     request.extensions = {**request.extensions, "timeout": lowered}
 
 
+@lru_cache(maxsize=1024)
 def _encode(value: str) -> str:
     # Ids and most names: `quote` takes many times as long to leave them as they are.
     if _UNRESERVED(value):

@@ -25,7 +25,7 @@ TASK: Final = "crewai.task"
 _LONGEST_NAME: Final = 80
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # a frozen one takes five times as long to make
 class Opening:
     """An event with which something begins."""
 
@@ -40,7 +40,7 @@ class Opening:
     """Role and content of what is handed on to what begins."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Closing:
     """An event with which something ends."""
 

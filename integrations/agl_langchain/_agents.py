@@ -7,8 +7,7 @@ The run at which it changes is one invocation of the agent.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 OWNED_PREFIX: Final = "@"
 """Agents whose name starts like this belong to the framework and are never trained."""
@@ -16,8 +15,7 @@ OWNED_PREFIX: Final = "@"
 _OWNED: Final = {"summarization": "summarizer", "tool_selection": "selector"}
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(NamedTuple):
     """What the metadata of one run says about its place."""
 
     agent: str | None = None
@@ -44,8 +42,7 @@ class Names:
 NO_NAMES: Final = Names()
 
 
-@dataclass(frozen=True, slots=True)
-class Introduction:
+class Introduction(NamedTuple):
     """An agent that begins to speak with a run."""
 
     agent: str

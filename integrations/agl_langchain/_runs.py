@@ -7,8 +7,7 @@ attempt, so a run that reaches two of them is recorded once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, TypeGuard, cast
+from typing import Any, NamedTuple, TypeGuard, cast
 from uuid import UUID
 
 from langchain_core.runnables.config import var_child_runnable_config
@@ -22,8 +21,7 @@ from agl_langchain._agents import NO_NAMES, Introduction, Names, introduced
 from agl_langchain._run import FRAMEWORK, Run, Start, control_flow
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     """Where a new run stands, and what that makes of it."""
 
     parent: Run | None
