@@ -65,7 +65,11 @@ class Clock:
         return call
 
     def _switched(self, function: Callable[..., Any], ours: bool) -> Any:
+        here = self._here
+
         def call(*args: Any, **kwargs: Any) -> Any:
+            if here.running is ours:  # of whoever called it
+                return function(*args, **kwargs)
             before = self._switch(ours)
             try:
                 result = function(*args, **kwargs)
@@ -78,6 +82,8 @@ class Clock:
             return result
 
         async def call_async(*args: Any, **kwargs: Any) -> Any:
+            if here.running is ours:
+                return await function(*args, **kwargs)
             return await self._stepped(function(*args, **kwargs), ours)
 
         # Frameworks look whether what they are given is a coroutine function.
