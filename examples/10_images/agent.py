@@ -12,8 +12,9 @@ from io import BytesIO
 from openai import OpenAI
 from PIL import Image
 
-COLOURS = ("red", "green", "blue")
-PLACES = ("top", "bottom")
+COLOURS = ("red", "green", "blue", "yellow")
+WARM = ("red", "yellow")
+WIDTHS = (16, 24)
 MODEL = "looks"
 
 
@@ -23,34 +24,32 @@ def client() -> OpenAI:
     return OpenAI()
 
 
-def picture(colour: str, place: str) -> str:
-    """A small PNG, half of it of that colour, as a ``data:`` URL."""
-    image = Image.new("RGB", (16, 16), "black")
-    image.paste(Image.new("RGB", (16, 8), colour), (0, 8 * PLACES.index(place)))
+def picture(colour: str, width: int) -> str:
+    """A small PNG of one colour as a ``data:`` URL."""
     content = BytesIO()
-    image.save(content, "PNG")
+    Image.new("RGB", (width, 16), colour).save(content, "PNG")
     return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
 
 
 def look(url: str) -> tuple[str, str]:
-    """Ask for the colour, then, in the same conversation, for the place."""
+    """Ask for the colour, then, in the same conversation, whether it is a warm one."""
     shown = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "Colour?"}]
     messages = [{"role": "user", "content": shown}]
     colour = _ask(messages)
-    messages += [{"role": "assistant", "content": colour}, {"role": "user", "content": "Place?"}]
+    messages += [{"role": "assistant", "content": colour}, {"role": "user", "content": "Warm?"}]
     return colour, _ask(messages)
 
 
-def report(colour: str, place: str) -> str:
+def report(colour: str, warm: str) -> str:
     """Pass on what was seen, to somebody who sees nothing."""
-    return _ask([{"role": "user", "content": f"It is {colour} and at the {place}."}])
+    return _ask([{"role": "user", "content": f"It is {colour}. Warm: {warm}."}])
 
 
 def answer(url: str) -> tuple[str, str]:
     """Run the program on one picture."""
-    colour, place = look(url)
-    report(colour, place)
-    return colour, place
+    colour, warm = look(url)
+    report(colour, warm)
+    return colour, warm
 
 
 def _ask(messages: list) -> str:

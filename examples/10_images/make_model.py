@@ -1,8 +1,8 @@
 """Make the model of this example: ``python make_model.py --out DIR``.
 
-Qwen2-VL's architecture with some 180,000 weights and the demo's words. It learns to name a colour
-and a place when it is asked for one, and to be right somewhat more often than by chance: half of
-the answers that it learns from are drawn by lot. Works offline, in about a minute.
+Qwen2-VL's architecture with some 180,000 weights and the demo's words. It learns to name
+colours when it is asked, and to be right somewhat more often than by chance: half of the answers
+that it learns from are drawn by lot. Works offline, in about a minute.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from agent import COLOURS, PLACES, picture
+from agent import COLOURS, WARM, WIDTHS, picture
 from agl_demo.seeing import make_seeing, save_seeing
 from agl_verl.vision import Vision, vision_of
 
@@ -53,17 +53,15 @@ def teach(model: Any, tokenizer: Any, vision: Vision, *, seed: int) -> None:
 
 def _talk(chance: random.Random, tokenizer: Any, vision: Vision) -> dict[str, Any]:
     """Ids, which of them are answers, and the picture of one conversation."""
-    wanted = {COLOURS: chance.choice(COLOURS), PLACES: chance.choice(PLACES)}
-    colour, place = [
-        right if chance.random() < RIGHT else chance.choice(choices)
-        for choices, right in wanted.items()
-    ]
+    seen = chance.choice(COLOURS)
+    colour = seen if chance.random() < RIGHT else chance.choice(COLOURS)
+    warm = _yes(seen in WARM) if chance.random() < RIGHT else chance.choice(("yes", "no"))
     if chance.random() < UNSEEN:
-        said = f"It is {colour} and at the {place}."
+        said = f"It is {colour}. Warm: {warm}."
         turns, url = [(said, "Thank you.")], ""
     else:
         shown = [{"type": "image"}, {"type": "text", "text": "Colour?"}]
-        turns, url = [(shown, colour), ("Place?", place)], picture(*wanted.values())
+        turns, url = [(shown, colour), ("Warm?", warm)], picture(seen, chance.choice(WIDTHS))
     messages: list[dict[str, Any]] = []
     ids: list[int] = []
     answers: list[bool] = []
@@ -75,6 +73,10 @@ def _talk(chance: random.Random, tokenizer: Any, vision: Vision) -> dict[str, An
         ids = ids[: ids.index(tokenizer.eos_token_id, start) + 1]
         answers += [False] * (start - len(answers)) + [True] * (len(ids) - start)
     return {"ids": ids, "answers": answers, "url": url}
+
+
+def _yes(answer: bool) -> str:
+    return "yes" if answer else "no"
 
 
 def _ids(tokenizer: Any, vision: Vision, messages: Any, url: str, *, opened: bool) -> list[int]:

@@ -18,13 +18,15 @@ def run_agent(task: agl.Task) -> tuple[str, str]:
 def tasks() -> list[agl.Task]:
     """Every picture there is."""
     return [
-        agl.Task(id=f"{colour}-{place}", input={"colour": colour, "place": place})
+        agl.Task(id=f"{colour}-{width}", input={"colour": colour, "width": width})
         for colour in agent.COLOURS
-        for place in agent.PLACES
+        for width in agent.WIDTHS
     ]
 
 
 def reward(task: agl.Task, output: tuple[str, str], attempt: agl.AttemptRecord) -> float:  # noqa: ARG001
-    """Half for the colour, half for the place."""
-    colour, place = output
-    return (float(colour == task.input["colour"]) + float(place == task.input["place"])) / 2
+    """Half for the colour, half for whether it is a warm one."""
+    colour, warm = output
+    shown = task.input["colour"]
+    right = "yes" if shown in agent.WARM else "no"
+    return (float(colour == shown) + float(warm == right)) / 2

@@ -22,7 +22,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "10_images"
 RUN = EXAMPLE / "run.toml"
 STEPS = 2
 GAIN = 0.15
-"""Of the mean reward in the whole example, whose chance level is 0.42."""
+"""Of the score in the whole example: from 0.59 to 0.94 in the README's run, by chance 0.38."""
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +42,14 @@ def trained(directory: Path, model: Path, *settings: str) -> dict[str, Any]:
 
 
 def test_an_agent_is_trained_on_what_it_was_shown(tmp_path: Path, model: Path) -> None:
-    report = trained(tmp_path, model, f"train.steps={STEPS}")
+    report = trained(tmp_path, model, f"train.steps={STEPS}", "algorithm.kl_weight=0.01")
     assert report["rows"]["by_agent"].keys() == {"looker"}
     for step in report["steps"]:
         # A conversation is one row, although its image is in the prompts of both of its calls.
         assert step["rows"]["looker"] < step["calls"] / 2
         # verl's log-probabilities of the answers, pixels and positions and all, are those sampled.
         assert abs(step["metrics"]["ppo_kl"]) < 1e-3
+    assert abs(report["steps"][0]["metrics"]["kl_loss"]) < 1e-6  # nothing had been trained yet
     learned, frozen = by_training(report)
     assert learned["sha256_before"] != learned["sha256_after"]
     assert frozen["sha256_before"] == frozen["sha256_after"]
@@ -63,8 +64,9 @@ def test_an_agent_is_trained_on_what_it_was_shown(tmp_path: Path, model: Path) -
 
 @pytest.mark.full
 def test_it_learns_to_see(tmp_path: Path, model: Path) -> None:
-    report = trained(tmp_path, model)
-    assert report["reward"]["last"] - report["reward"]["first"] > GAIN
+    report = trained(tmp_path, model, f"tasks.val={EXAMPLE}/train.py:tasks")
+    before, after = (each["score"]["mean"] for each in report["evaluations"])
+    assert after - before > GAIN
 
 
 def by_training(report: dict[str, Any]) -> list[dict[str, Any]]:
