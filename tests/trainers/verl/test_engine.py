@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -271,3 +272,12 @@ async def test_what_a_killed_worker_left_last_goes_with_the_server(tmp_path: Pat
     await server.load(str(tmp_path), 1)
     await server.stop()
     assert not tmp_path.exists()  # noqa: ASYNC240 (nothing else is under way)
+
+
+def test_weights_are_handed_over_whatever_the_run_is_called(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(namespace="../a/b"))
+    handover(0).mkdir()
+    assert handover(0).parent == tmp_path

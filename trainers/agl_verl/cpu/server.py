@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import ray
 from transformers import AutoConfig
@@ -36,7 +37,7 @@ def actor_name(replica_rank: int) -> str:
 
 def handover(replica_rank: int) -> Path:
     """The directory in which new weights go to a replica's server, the same for the whole run."""
-    run = ray.get_runtime_context().namespace
+    run = quote(ray.get_runtime_context().namespace, safe="")  # who opens Ray may choose any text
     return Path(tempfile.gettempdir()) / f"{run}-{replica_rank}"
 
 
