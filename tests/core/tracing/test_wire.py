@@ -221,9 +221,15 @@ async def test_what_never_arrived_and_is_sent_again_is_one_call(library, server,
         scope = open_scope("call", span_id=context.recorder.start(SpanKind.LLM, "model"))
         async with library.AsyncClient(timeout=60) as client:
             server.hold = threading.Event()
-            asking = asyncio.create_task(client.post(chat_url(server), json=BODY, timeout=60))
-            while not server.log:  # noqa: ASYNC110  it is filled by another thread
-                await asyncio.sleep(0.001)
+            awaits_answer = asyncio.Event()
+
+            async def follow(event, _):
+                if event == "http11.receive_response_headers.started":
+                    awaits_answer.set()
+
+            request = client.post(chat_url(server), json=BODY, extensions={"trace": follow})
+            asking = asyncio.create_task(request)
+            await awaits_answer.wait()
             pass_time(60)
             with pytest.raises(library.TimeoutException):
                 await asking
