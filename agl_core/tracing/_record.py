@@ -21,9 +21,9 @@ class Record:
     parent_id: str | None
     agent: str | None
     agent_run_id: str | None
-    sequence: int
     start_ns: int
     end_ns: int = 0
+    sequence: int = 0
     status: SpanStatus = "unset"
     error: str = ""
     attributes: dict[str, Any] = field(default_factory=dict[str, Any])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from hashlib import blake2b
 from typing import Any, ClassVar, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -13,13 +12,9 @@ from agl_core.tracing.recorder import Recorder
 from agl_core.types import Scope, SpanKind
 from agl_core.types.ids import new_id
 
-_OPERATIONS: Final = {
-    "/chat/completions": "chat",
-    "/responses": "chat",
-    "/messages": "chat",
-    "/completions": "text_completion",
-}
-"""Paths of generation requests; others, such as ``/models``, carry an identity but no call id."""
+_OPERATIONS: Final = {b"completions": "text_completion", b"responses": "chat", b"messages": "chat"}
+"""By the last part of the path of generation requests; others, such as ``/models``, carry an
+identity but no call id."""
 _RETRY_COUNT: Final = "x-stainless-retry-count"
 FIRST_ERROR: Final = 400
 
@@ -28,7 +23,7 @@ class _LastSend(NamedTuple):
     """The send before this one in the same task or thread, where an SDK's retries happen."""
 
     attempt_id: str
-    digest: bytes
+    body_hash: int | None
     call_id: str
     span_id: str
 
@@ -82,9 +77,9 @@ def call_scope(scope: Scope | None) -> Scope | None:
 
 def call_id(recorder: Recorder, call: Scope, request: Any) -> str:
     """Mint the id of a call scope's send, or reuse it for another try of the same call."""
-    digest = _digest(request)
+    body_hash = _body_hash(request)
     if call.call_id is not None:
-        if _is_next_try(call, digest, request):
+        if _is_next_try(call, body_hash, request):
             call.unanswered = False
             return call.call_id
         recorder.capture_error(
@@ -93,26 +88,30 @@ def call_id(recorder: Recorder, call: Scope, request: Any) -> str:
             call_id=call.call_id,
         )
     call.call_id = new_id("call")
-    call.body_digest = digest
+    call.body_hash = body_hash
     recorder.update(call.span_id, call_id=call.call_id)
     return call.call_id
 
 
-def _is_next_try(call: Scope, digest: bytes, request: Any) -> bool:
+def _is_next_try(call: Scope, body_hash: int | None, request: Any) -> bool:
     """An SDK says so itself; others repeat what failed, perhaps changed, as routers do."""
-    return call.unanswered or bool(digest and digest == call.body_digest and _is_retry(request))
+    return call.unanswered or (_same(body_hash, call.body_hash) and _is_retry(request))
+
+
+def _same(body: int | None, before: int | None) -> bool:
+    return body is not None and body == before
 
 
 def own_span(
     context: AttemptContext, scope: Scope | None, request: Any, *, operation: str
 ) -> tuple[str, str]:
     """Record the LLM span of a send outside any call scope; the SDK's retry continues it."""
-    digest = _digest(request)
+    body_hash = _body_hash(request)
     last = _LAST_SEND.get()
     if (
         last is not None
-        and digest
-        and (last.attempt_id, last.digest) == (context.attempt.id, digest)
+        and last.attempt_id == context.attempt.id
+        and _same(body_hash, last.body_hash)
         and _is_retry(request)
     ):
         return last.call_id, last.span_id
@@ -126,7 +125,7 @@ def own_span(
         call_id=call_id,
         attributes={semconv.GEN_AI_OPERATION_NAME: operation},
     )
-    _LAST_SEND.set(_LastSend(context.attempt.id, digest, call_id, span_id))
+    _LAST_SEND.set(_LastSend(context.attempt.id, body_hash, call_id, span_id))
     return call_id, span_id
 
 
@@ -136,20 +135,19 @@ def _named_agent(scope: Scope | None, request: Any) -> str | None:
         return scope.agent
     given = request.headers.get(semconv.HEADER_AGENT)
     if given is None:
-        _, marker, rest = request.url.raw_path.decode("ascii").partition("/agent/")
-        given = rest.partition("/")[0] if marker else None
-    return unquote(given) if given else None
+        _, _, rest = request.url.raw_path.partition(b"/agent/")
+        given = rest.partition(b"/")[0].decode("ascii")
+    return unquote(given) or None
 
 
 def operation_of(request: Any) -> str | None:
     """OpenTelemetry's name of what the request asks for; None when it generates nothing."""
     if request.method != "POST":
         return None
-    path: str = request.url.path
-    for ending, operation in _OPERATIONS.items():
-        if path.endswith(ending):
-            return operation
-    return None
+    path: bytes = request.url.raw_path.partition(b"?")[0]
+    if path.endswith(b"/chat/completions"):
+        return "chat"
+    return _OPERATIONS.get(path.rpartition(b"/")[2])
 
 
 def _is_retry(request: Any) -> bool:
@@ -157,10 +155,9 @@ def _is_retry(request: Any) -> bool:
     return count.isdecimal() and int(count) > 0
 
 
-def _digest(request: Any) -> bytes:
-    """Digest of the body; empty for a body that is streamed, which equals no other."""
+def _body_hash(request: Any) -> int | None:
+    """Hash of the body; None for one that is streamed, which equals no other."""
     try:
-        body: bytes = request.content
+        return hash(request.content)
     except RuntimeError:  # RequestNotRead of either library
-        return b""
-    return blake2b(body, digest_size=16).digest()
+        return None

@@ -54,14 +54,18 @@ class Pieces:
             outside.leave(driver)
 
     def _open(self, recorder: Recorder, opening: Opening) -> Piece:
-        agent, run_id = opening.agent, opening.agent_run_id
+        agent, run_id, around = opening.agent, opening.agent_run_id, current_scope()
         if opening.kind is not None:
             attributes = {semconv.AGL_FRAMEWORK: self.framework, **(opening.attributes or {})}
             span_id = recorder.start(
-                opening.kind, opening.name, agent=agent, agent_run_id=run_id, attributes=attributes
+                opening.kind,
+                opening.name,
+                agent=agent,
+                agent_run_id=run_id,
+                attributes=attributes,
+                scope=around,
             )
         else:
-            around = current_scope()
             span_id = around.span_id if around is not None else ""
         own = opening.scope != "tool" and opening.inside is None
         scope = open_scope(
@@ -70,6 +74,7 @@ class Pieces:
             agent=agent if own else opening.inside,
             agent_run_id=run_id if own else None,
             trainable=opening.trainable,
+            parent=around,
         )
         return Piece(self, recorder, opening, scope, ScopeFrame())
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from threading import Lock
+from time import time_ns
 from typing import Any, Final
 
 from agl_core import semconv
@@ -13,7 +13,7 @@ from agl_core.tracing._record import MAX_ERROR_CHARS, Record
 from agl_core.tracing.context import current_scope
 from agl_core.tracing.exceptions import describe, exception_attributes
 from agl_core.tracing.values import bounded
-from agl_core.types import Reward, Span, SpanKind, SpanStatus
+from agl_core.types import Reward, Scope, Span, SpanKind, SpanStatus
 from agl_core.types.ids import new_id
 
 _log = logging.getLogger(__name__)
@@ -76,6 +76,7 @@ class Recorder:
         agent_run_id: str | None = None,
         call_id: str | None = None,
         attributes: Mapping[str, Any] | None = None,
+        scope: Scope | None = None,
     ) -> str:
         """Begin a span and return its id; ids sort by time.
 
@@ -83,18 +84,15 @@ class Recorder:
         where none is open; an empty one hangs it under the attempt whatever is open. Agent and
         agent run come from that scope or, with `parent_id`, from the parent's span; what runs
         inside a tool belongs to no agent unless one is named. An empty `agent` says that nobody
-        speaks in the span, nor in those below it.
+        speaks in the span, nor in those below it. Who has looked the current scope up already
+        gives it as `scope`.
         """
-        return self._add(
-            kind,
-            name,
-            span_id=span_id,
-            parent_id=parent_id,
-            agent=agent,
-            agent_run_id=agent_run_id,
-            call_id=call_id,
-            attributes=attributes,
-        ).id
+        record = self._record(kind, name, span_id, parent_id, agent, agent_run_id, scope)
+        record.call_id = call_id
+        if attributes:
+            self._merge(record, attributes)
+        self._keep(record)
+        return record.id
 
     def update(  # noqa: PLR0913  the fields of a Span, all by keyword
         self,
@@ -131,7 +129,7 @@ class Recorder:
         """End a span. Ending it again replaces the earlier end: the last try of a call counts."""
         record = self._records.get(span_id)
         if record is not None:
-            self._close(record, status=status, error=error, attributes=attributes)
+            self._close(record, status, error, attributes)
 
     def end_with(
         self,
@@ -151,7 +149,9 @@ class Recorder:
             attributes: What the span has whatever left it.
         """
         if error is None or isinstance(error, (GeneratorExit, *control_flow)):
-            self.end(span_id, attributes=attributes)
+            record = self._records.get(span_id)
+            if record is not None:
+                self._close(record, "ok", "", attributes)
             return
         self.end(
             span_id,
@@ -162,7 +162,11 @@ class Recorder:
 
     def reward(self, reward: Reward) -> str:
         """Record a reward at this point in time, as a span named after its channel."""
-        return self._add(SpanKind.REWARD, reward.channel, reward=reward).id
+        record = self._record(SpanKind.REWARD, reward.channel)
+        record.reward = reward
+        self._close(record, "ok")
+        self._keep(record)
+        return record.id
 
     def point(
         self,
@@ -173,8 +177,9 @@ class Recorder:
         error: str = "",
     ) -> str:
         """Record something that takes no time, as a message span."""
-        record = self._add(SpanKind.MESSAGE, name, attributes=attributes)
-        self._close(record, status=status, error=error)
+        record = self._record(SpanKind.MESSAGE, name)
+        self._close(record, status, error, attributes)
+        self._keep(record)
         return record.id
 
     def capture_error(
@@ -189,14 +194,10 @@ class Recorder:
         """
         _log.debug("Attempt %s has a capture error: %s", self.attempt_id, message)
         attributes = {semconv.AGL_FRAMEWORK: framework} if framework else None
-        record = self._add(
-            SpanKind.MESSAGE,
-            semconv.AGL_CAPTURE_ERROR,
-            call_id=call_id,
-            attributes=attributes,
-            keep=True,
-        )
-        self._close(record, status="error", error=message)
+        record = self._record(SpanKind.MESSAGE, semconv.AGL_CAPTURE_ERROR)
+        record.call_id = call_id
+        self._close(record, "error", message, attributes)
+        self._keep(record, always=True)
         return record.id
 
     def snapshot(self) -> list[Span]:
@@ -224,30 +225,29 @@ class Recorder:
             self._records = {}
         for record in records:
             if not record.end_ns:
-                self._close(record, status="error", error="not ended")
+                self._close(record, "error", "not ended")
         return sorted(
             (record.span(self.rollout_id, self.attempt_id) for record in records),
             key=lambda span: span.order,
         )
 
-    def _add(  # noqa: PLR0913  as `start`
+    # The hot path of every callback: few calls, arguments by position.
+
+    def _record(  # noqa: PLR0913, PLR0917  as `start`
         self,
         kind: SpanKind,
         name: str,
-        *,
         span_id: str | None = None,
         parent_id: str | None = None,
         agent: str | None = None,
         agent_run_id: str | None = None,
-        call_id: str | None = None,
-        attributes: Mapping[str, Any] | None = None,
-        keep: bool = False,
-        reward: Reward | None = None,
+        scope: Scope | None = None,
     ) -> Record:
+        """A span that begins now, in its place."""
         inherited: str | None = None
         run: str | None = None
         if parent_id is None:
-            scope = current_scope()
+            scope = scope or current_scope()
             if scope is not None:
                 parent_id, inherited, run = scope.span_id, scope.agent, scope.agent_run_id
         elif (parent := self._records.get(parent_id)) and parent.kind is not SpanKind.TOOL:
@@ -257,25 +257,15 @@ class Recorder:
         span_id = span_id or new_id("span")
         if kind is SpanKind.AGENT and agent:
             agent_run_id = agent_run_id or span_id
-        record = Record(
-            span_id, kind, name, parent_id or None, agent, agent_run_id, 0, time.time_ns()
-        )
-        record.call_id = call_id
-        if attributes:
-            self._merge(record, attributes)
-        if reward is not None:
-            record.reward = reward
-            self._close(record)
-        self._keep(record, always=keep or kind is SpanKind.LLM or kind is SpanKind.REWARD)
-        return record
+        return Record(span_id, kind, name, parent_id or None, agent, agent_run_id, time_ns())
 
-    def _keep(self, record: Record, *, always: bool) -> None:
+    def _keep(self, record: Record, always: bool = False) -> None:
         with self._lock:
             record.sequence = self._sequence
             self._sequence += 1
             if self._closed:
                 self.late += 1
-            elif len(self._records) < self._max_spans or always:
+            elif len(self._records) < self._max_spans or always or _is_result(record):
                 self._records[record.id] = record
                 return
             else:
@@ -287,20 +277,26 @@ class Recorder:
     def _close(
         self,
         record: Record,
-        *,
-        status: SpanStatus = "ok",
+        status: SpanStatus,
         error: str = "",
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
-        record.end_ns = max(time.time_ns(), record.start_ns)
+        record.end_ns = max(time_ns(), record.start_ns)
         record.status = status
-        record.error = bounded(error, MAX_ERROR_CHARS)[0]
+        record.error = bounded(error, MAX_ERROR_CHARS)[0] if error else ""
         if attributes:
             self._merge(record, attributes)
 
     def _merge(self, record: Record, attributes: Mapping[str, Any]) -> None:
         kept, limit = record.attributes, self._max_value_chars
         for name, value in attributes.items():
+            if type(value) is str and len(value) <= limit and value.isascii():  # nearly all
+                kept[name] = value
+                continue
             kept[name], cut = bounded(value, limit)
             if cut:
                 self.truncated += 1
+
+
+def _is_result(record: Record) -> bool:
+    return record.kind is SpanKind.LLM or record.kind is SpanKind.REWARD

@@ -18,11 +18,7 @@ def bounded(value: Any, limit: int) -> tuple[Any, bool]:
     Returns:
         The value, and whether it had to be cut. A cut value is text that says how much is missing.
     """
-    if type(value) is str:  # nearly all there is, so it takes the shortest way
-        return (value, False) if len(value) <= limit and value.isascii() else _text(value, limit)
-    if value is None or type(value) is int or type(value) is bool:
-        return value, False
-    if isinstance(value, (int, float, str)):
+    if value is None or isinstance(value, (int, float, str)):
         return _cut(_scalar(value), limit)
     try:
         data = _encoded(value)
@@ -31,10 +27,6 @@ def bounded(value: Any, limit: int) -> tuple[Any, bool]:
     if len(data) <= limit:
         return json.decode(data), False
     return _cut(data.decode(), limit)
-
-
-def _text(value: str, limit: int) -> tuple[Any, bool]:
-    return _cut(_encodable(value), limit)
 
 
 def _encoded(value: Any) -> bytes:

@@ -27,8 +27,8 @@ class Scope:
     parent: Scope | None = None
     call_id: str | None = None
     """``call`` scopes: minted by the first send."""
-    body_digest: bytes | None = None
-    """``call`` scopes: digest of the last sent body; an id is reused only for the same body."""
+    body_hash: int | None = None
+    """``call`` scopes: of the last sent body; an id is reused only for the same body."""
     unanswered: bool = False
     """``call`` scopes: the last send failed, so the next one is still the same call."""
     closed: bool = False

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from agl_core import semconv
 from agl_core.tracing import close_scope, guarded, open_scope
-from agl_core.tracing.context import AttemptContext
+from agl_core.tracing.context import AttemptContext, current_scope
 from agl_core.tracing.recorder import Recorder
 from agl_core.types import Scope, ScopeKind, SpanKind
 
@@ -40,8 +40,10 @@ class Work:
     ) -> Work:
         """Open a span below the current scope, and its own scope; an agent's name is `name`."""
         agent = name if kind == "agent" else None
-        span_id = start_span(context.recorder, kind, name, attributes=attributes)
-        return cls(context.recorder, open_scope(kind, span_id=span_id, agent=agent))
+        around = current_scope()
+        span_id = start_span(context.recorder, kind, name, attributes=attributes, scope=around)
+        scope = open_scope(kind, span_id=span_id, agent=agent, parent=around)
+        return cls(context.recorder, scope)
 
     def end(
         self, error: BaseException | None = None, attributes: Mapping[str, Any] | None = None
@@ -58,6 +60,7 @@ def start_span(
     *,
     parent_id: str | None = None,
     attributes: Mapping[str, Any] | None = None,
+    scope: Scope | None = None,
 ) -> str:
     return recorder.start(
         _SPANS[kind],
@@ -65,6 +68,7 @@ def start_span(
         parent_id=parent_id,
         agent=name if kind == "agent" else None,
         attributes={semconv.AGL_FRAMEWORK: FRAMEWORK, **(attributes or {})},
+        scope=scope,
     )
 
 

@@ -78,12 +78,18 @@ def begin(context: AttemptContext, event_type: str, found: Opening, *, summarize
         agent=agent,
         agent_run_id=run,
         attributes={semconv.AGL_FRAMEWORK: FRAMEWORK, **found.attributes},
+        scope=scope,
     )
     if found.scope == "call" and agent is not None and run is None:
         run = span if scope is None or agent != scope.agent else scope.agent_run_id
         recorder.update(span, agent_run_id=run)
     opened = open_scope(
-        found.scope, span_id=span, agent=agent, agent_run_id=run, trainable=trainable
+        found.scope,
+        span_id=span,
+        agent=agent,
+        agent_run_id=run,
+        trainable=trainable,
+        parent=scope,
     )
     _FRAME.set(Frame(event_type, found.key, found.name, opened, recorder, around))
 

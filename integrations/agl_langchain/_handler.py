@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
-from weakref import WeakValueDictionary
 
 from langchain_core.callbacks import BaseCallbackHandler
 
 from agl_core import semconv
 from agl_core.tracing import active, guarded
 from agl_langchain._run import FRAMEWORK, Run, Start
-from agl_langchain._runs import RunTable
+from agl_langchain._runs import TABLES, RunTable
 
 
 class AglCallbackHandler(BaseCallbackHandler):
@@ -25,11 +24,6 @@ class AglCallbackHandler(BaseCallbackHandler):
     run_inline = True
     """Callbacks run in the task that will send, so that the request finds its call scope."""
     raise_error = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        # A run lives in its attempt's table; an attempt that ends early leaves nothing here.
-        self._open: WeakValueDictionary[UUID, Run] = WeakValueDictionary()
 
     @guarded(FRAMEWORK)
     def on_chain_start(
@@ -155,9 +149,9 @@ class AglCallbackHandler(BaseCallbackHandler):
     def on_llm_new_token(self, token: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Runs per token: nothing but a look-up and a flag."""
         del token, kwargs
-        run = self._open.get(run_id)
-        if run is not None:
-            run.table.answering(run)
+        table = TABLES.holding(run_id)
+        if table is not None:
+            table.answering(run_id)
 
     @guarded(FRAMEWORK)
     def on_llm_end(self, response: Any, *, run_id: UUID, **kwargs: Any) -> None:
@@ -186,9 +180,9 @@ class AglCallbackHandler(BaseCallbackHandler):
         context = active()
         if context is None:
             return
-        table = RunTable.of(context)
+        table = TABLES.of(context)
         if start.run_id not in table:
-            self._open[start.run_id] = open_run(table, start)
+            open_run(table, start)
 
     def _end(
         self,
@@ -197,9 +191,9 @@ class AglCallbackHandler(BaseCallbackHandler):
         error: BaseException | None = None,
         attributes: dict[str, Any] | None = None,
     ) -> None:
-        run = self._open.pop(run_id, None)
-        if run is not None:
-            run.table.close(run, error=error, attributes=attributes)
+        table = TABLES.holding(run_id)
+        if table is not None:
+            table.close(run_id, error=error, attributes=attributes)
 
 
 def _name(serialized: Mapping[str, Any] | None, extra: Mapping[str, Any], default: str) -> str:

@@ -28,7 +28,7 @@ class Start:
     attributes: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Run:
     """One open run."""
 

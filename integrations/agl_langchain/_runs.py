@@ -7,41 +7,40 @@ attempt, so a run that reaches two of them is recorded once.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeGuard, cast
+from dataclasses import dataclass
+from typing import Any, Final
 from uuid import UUID
 
 from langchain_core.runnables.config import var_child_runnable_config
 
 from agl_core import semconv
-from agl_core.tracing.context import AttemptContext, close_scope, open_scope, opened_here
+from agl_core.tracing.context import close_scope, open_scope, opened_here
 from agl_core.tracing.recorder import Recorder
+from agl_core.tracing.tables import Tables
 from agl_core.types import Scope, ScopeKind, SpanKind
 from agl_langchain import _tasks
 from agl_langchain._agents import NO_NAMES, Introduction, Names, introduced
 from agl_langchain._run import FRAMEWORK, Run, Start, control_flow
 
 
-class _Place(NamedTuple):
+@dataclass(slots=True)
+class _Place:
     """Where a new run stands, and what that makes of it."""
 
     parent: Run | None
     around: Scope | None
     names: Names
     introduction: Introduction | None
+    speaker: Run | None
+    """The run with which whoever speaks around began, unless a scope of the user's names another."""
+    in_named_agent: bool
 
     @property
     def speaker_shown(self) -> bool:
         """Whether who speaks here counts as an agent yet."""
         if self.introduction is not None:
             return not self.introduction.by_node
-        speaker = self.parent.speaker if _at(self.parent, self.around) else None
-        return speaker is None or speaker.agent_shown
-
-    @property
-    def in_named_agent(self) -> bool:
-        if self.introduction is not None:
-            return not self.introduction.by_node
-        return _named(self.parent, self.around)
+        return self.speaker is None or self.speaker.agent_shown
 
 
 class RunTable:
@@ -52,14 +51,6 @@ class RunTable:
         self._runs: dict[UUID, Run] = {}
         self._calls: dict[str, Run] = {}
         """Open model calls by span id."""
-
-    @classmethod
-    def of(cls, context: AttemptContext) -> RunTable:
-        """The attempt's table, made and entered as the attempt's locator on first use."""
-        table = context.locators.get(FRAMEWORK)
-        if table is None:
-            table = context.locators.setdefault(FRAMEWORK, cls(context.recorder))
-        return cast("RunTable", table)
 
     def __contains__(self, run_id: UUID) -> bool:
         return run_id in self._runs
@@ -121,25 +112,28 @@ class RunTable:
         self._show_agent(run.speaker)
         return run
 
-    def answering(self, run: Run) -> None:
+    def answering(self, run_id: UUID) -> None:
         """The first token came: whatever is sent here from now on is not this call."""
-        if not run.scope.closed:
+        run = self._runs.get(run_id)
+        if run is not None and not run.scope.closed:
             close_scope(run.scope)
 
     def close(
         self,
-        run: Run,
+        run_id: UUID,
         *,
         error: BaseException | None = None,
         attributes: dict[str, Any] | None = None,
     ) -> None:
-        if self._runs.pop(run.run_id, None) is None:
+        run = self._runs.pop(run_id, None)
+        if run is None:
             return
         if self._calls.pop(run.scope.span_id, None) is not None:
             self._close_call(run)
         run.scope.closed = True
+        control = () if error is None else control_flow()
         self._recorder.end_with(
-            run.scope.span_id, error, control_flow=control_flow(), attributes=attributes
+            run.scope.span_id, error, control_flow=control, attributes=attributes
         )
 
     def _close_call(self, run: Run) -> None:
@@ -169,15 +163,21 @@ class RunTable:
         while opened is not None and opened.span_id in self._calls:
             opened = opened.parent
         around = _innermost(parent, opened)
+        # Unless a scope of the user's stands between the parent run and what is inside.
+        speaker, in_named_agent = None, False
+        if parent is not None and parent.scope is around:
+            speaker, in_named_agent = parent.speaker, parent.in_named_agent
         names = Names.of(start.metadata)
         introduction = introduced(
             start.name,
             names,
             NO_NAMES if named is None else named.names,
-            in_named_agent=_named(parent, around),
+            in_named_agent=in_named_agent,
             suspended=around is None or around.agent is None,
         )
-        return _Place(parent, around, names, introduction)
+        if introduction is not None:
+            in_named_agent = not introduction.by_node
+        return _Place(parent, around, names, introduction, speaker, in_named_agent)
 
     def _scope(self, kind: ScopeKind, place: _Place, start: Start) -> Scope:
         around, introduction = place.around, place.introduction
@@ -215,13 +215,11 @@ class RunTable:
             place.names,
             in_named_agent=place.in_named_agent,
             parent=place.parent,
-            speaker=None,
+            speaker=place.speaker,
             agent_shown=agent_shown,
         )
         if place.introduction is not None:
             run.speaker = run
-        elif _at(place.parent, place.around):
-            run.speaker = place.parent.speaker
         self._runs[start.run_id] = run
         _tasks.began(run)
         return run
@@ -240,15 +238,6 @@ class RunTable:
         )
 
 
-def _at(parent: Run | None, around: Scope | None) -> TypeGuard[Run]:
-    """Whether no scope of the user's stands between the parent run and what is inside."""
-    return parent is not None and parent.scope is around
-
-
-def _named(parent: Run | None, around: Scope | None) -> bool:
-    return _at(parent, around) and parent.in_named_agent
-
-
 def _innermost(run: Run | None, opened: Scope | None) -> Scope | None:
     """The inner of a run and of the scope that was opened through agl-core in this context."""
     if run is None:
@@ -259,3 +248,6 @@ def _innermost(run: Run | None, opened: Scope | None) -> Scope | None:
             return opened
         scope = scope.parent
     return run.scope
+
+
+TABLES: Final = Tables(FRAMEWORK, RunTable)

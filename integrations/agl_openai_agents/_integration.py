@@ -15,7 +15,7 @@ from agl_core.types import Scope
 from agl_openai_agents._processor import AglTracingProcessor
 from agl_openai_agents._provider import CloudExport, ProviderHook
 from agl_openai_agents._shapes import FRAMEWORK, UNTRACED
-from agl_openai_agents._spans import SpanTable
+from agl_openai_agents._spans import TABLES, SpanTable
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class OpenAIAgentsIntegration:
         context = active()
         if context is None or self._hook is None:
             return None
-        table = SpanTable.of(context)
+        table = TABLES.of(context)
         opened = opened_here()
         scope = table(opened)
         span = get_current_span()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakValueDictionary
 
 from agents.tracing import Span, Trace, TracingProcessor
 
 from agl_core.tracing import active, guarded
 from agl_openai_agents._shapes import FRAMEWORK
-from agl_openai_agents._spans import OpenSpan, SpanTable
+from agl_openai_agents._spans import TABLES
 
 
 class AglTracingProcessor(TracingProcessor):
@@ -22,8 +21,6 @@ class AglTracingProcessor(TracingProcessor):
 
     def __init__(self) -> None:
         super().__init__()
-        # A span lives in its attempt's table; an attempt that ends early leaves nothing here.
-        self._open: WeakValueDictionary[str, OpenSpan] = WeakValueDictionary()
         self._stopped = False
 
     @guarded(FRAMEWORK)
@@ -32,18 +29,16 @@ class AglTracingProcessor(TracingProcessor):
         context = active()
         if context is None or self._stopped:
             return
-        table = SpanTable.of(context)
+        table = TABLES.of(context)
         if span.span_id not in table:
-            opened = table.start(span)
-            if opened is not None:
-                self._open[span.span_id] = opened
+            table.start(span)
 
     @guarded(FRAMEWORK)
     def on_span_end(self, span: Span[Any]) -> None:
         """Called anywhere: an abandoned stream ends where it is collected."""
-        opened = self._open.pop(span.span_id, None)
-        if opened is not None:
-            opened.table.end(span)
+        table = TABLES.holding(span.span_id)
+        if table is not None:
+            table.end(span)
 
     def on_trace_start(self, trace: Trace) -> None:
         """Traces only group runs; their spans say the rest."""

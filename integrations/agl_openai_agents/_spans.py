@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final
 
 from agents.exceptions import UserError
 from agents.tracing import Span, SpanError, get_current_span
 
 from agl_core import semconv
-from agl_core.tracing.context import AttemptContext, opened_here
+from agl_core.tracing.context import opened_here
 from agl_core.tracing.recorder import Recorder
+from agl_core.tracing.tables import Tables
 from agl_core.types import Scope, SpanKind
 from agl_core.types.ids import new_id
 from agl_openai_agents._shapes import FRAMEWORK, Shape, results_of, shape_of
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class OpenSpan:
     """One of the SDK's spans, from its start to its end."""
 
-    table: SpanTable
     scope: Scope
     shape: Shape
     handled: BaseException | None
@@ -43,14 +43,6 @@ class SpanTable:
         self.warned = False
         """The attempt was told of what cannot be seen."""
 
-    @classmethod
-    def of(cls, context: AttemptContext) -> SpanTable:
-        """The attempt's table, made and entered as the attempt's locator on first use."""
-        table = context.locators.get(FRAMEWORK)
-        if table is None:
-            table = context.locators.setdefault(FRAMEWORK, cls(context.recorder))
-        return cast("SpanTable", table)
-
     def __contains__(self, span_id: str) -> bool:
         return span_id in self._scopes
 
@@ -59,13 +51,13 @@ class SpanTable:
         span = get_current_span()
         return self._innermost(span.span_id if span is not None else None, opened)
 
-    def start(self, span: Span[Any]) -> OpenSpan | None:
-        """Record a span that begins; None where it only groups others."""
+    def start(self, span: Span[Any]) -> None:
+        """Record a span that begins, unless it only groups others."""
         around = self._innermost(span.parent_id, opened_here())
         shape = shape_of(span.span_data)
         if shape is None:
             self._scopes[span.span_id] = around
-            return None
+            return
         scope = _scope(shape, around)
         # Before it is recorded: who speaks does not depend on where that is kept.
         self._scopes[span.span_id] = scope
@@ -80,9 +72,7 @@ class SpanTable:
             agent_run_id=speaks.agent_run_id if speaks is not None else None,
             attributes={semconv.AGL_FRAMEWORK: FRAMEWORK, **shape.attributes},
         )
-        opened = OpenSpan(self, scope, shape, sys.exc_info()[1])
-        self._open[span.span_id] = opened
-        return opened
+        self._open[span.span_id] = OpenSpan(scope, shape, sys.exc_info()[1])
 
     def end(self, span: Span[Any]) -> None:
         """Record the end of a span; the exception that leaves it is the one being handled here."""
@@ -125,6 +115,9 @@ class SpanTable:
                 return opened
             outer = outer.parent
         return scope
+
+
+TABLES: Final = Tables(FRAMEWORK, SpanTable)
 
 
 def _scope(shape: Shape, around: Scope | None) -> Scope:

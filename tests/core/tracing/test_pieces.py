@@ -212,7 +212,7 @@ async def test_a_recorder_that_fails_is_reported_and_nothing_is_raised(context, 
         raise RuntimeError("full")
 
     monkeypatch.setattr(context.recorder, "update", broken)
-    monkeypatch.setattr(context.recorder, "end", broken)
+    monkeypatch.setattr(context.recorder, "end_with", broken)
     piece.tell({"a": 1})
     piece.end()
     monkeypatch.undo()

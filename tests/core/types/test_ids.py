@@ -46,12 +46,12 @@ def test_clock_set_back_does_not_reverse_the_order(monkeypatch):
 
 def test_seeding_random_does_not_repeat_ids(monkeypatch):
     monkeypatch.setattr(ids, "time_ns", lambda: 1)
-    source = ids._Source()
-    random.seed(7)
-    first = source.draw()
-    source.reset()
-    random.seed(7)
-    assert source.draw() != first
+    made = []
+    for _ in range(2):
+        random.seed(7)
+        monkeypatch.setattr(ids, "_SOURCE", ids._Source())
+        made.append(new_id("ro"))
+    assert made[0] != made[1]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import operator
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from typing import Annotated, TypedDict
 from uuid import uuid4
 
@@ -320,12 +320,26 @@ async def test_a_refused_request_ends_its_span_as_error(bench, chat):
     assert (llm.status, llm.agent) == ("error", WRITER)
 
 
+async def test_a_run_may_end_where_no_attempt_is_known(bench):
+    """As in a thread that was started without the context."""
+    handler = AglCallbackHandler()
+
+    def action(job):
+        run_id = uuid4()
+        handler.on_chain_start({}, {}, run_id=run_id, name="late")
+        Context().run(handler.on_chain_end, {}, run_id=run_id)
+
+    played = await bench.one(action)
+    (span,) = [span for span in played.spans if span.name == "late"]
+    assert span.status == "ok"
+
+
 def test_outside_a_rollout_the_handler_keeps_nothing(caplog):
     handler = AglCallbackHandler()
     agent = create_agent(FakeListChatModel(responses=["hi"]), tools=[], name=WRITER)
     answer = agent.invoke(ASKED, {"callbacks": [handler]})
     assert answer["messages"][-1].text == "hi"
-    assert not handler._open
+    assert not vars(handler)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 

@@ -7,12 +7,13 @@ import msgspec
 import pytest
 from agents import Runner
 from agl_openai_agents import AglTracingProcessor, _spans
-from agl_openai_agents._spans import SpanTable
+from agl_openai_agents._spans import TABLES
 
 from agl_core.errors import CaptureError
 from agl_core.interfaces import AttemptRecord
 from agl_core.testing.bench import Played
 from agl_core.testing.scenario import EXPECTED, PLANNER, WRITER, outline, skeleton
+from agl_core.tracing import active
 from agl_core.types import SpanKind
 
 from . import test_contract
@@ -59,7 +60,10 @@ async def test_swapped_agents_are_caught(monkeypatch):
 
 
 async def test_recording_twice_is_caught(monkeypatch):
-    monkeypatch.setattr(SpanTable, "__contains__", lambda table, span_id: False)
+    def start(processor, span):
+        TABLES.of(active()).start(span)
+
+    monkeypatch.setattr(AglTracingProcessor, "on_span_start", start)
     agents.add_trace_processor(second := AglTracingProcessor())
     try:
         with pytest.raises(AssertionError):

@@ -348,7 +348,7 @@ async def test_outside_a_rollout_the_processor_keeps_nothing(provider, agent, ca
     agents.add_trace_processor(processor)
     async with FakeOpenAI(reply) as fake:
         assert await writing(agent)(Job(fake.base_url, "key")) == ANSWER
-    assert not processor._open
+    assert vars(processor) == {"_stopped": False}
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
