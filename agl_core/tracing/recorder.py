@@ -290,7 +290,10 @@ class Recorder:
     def _merge(self, record: Record, attributes: Mapping[str, Any]) -> None:
         kept, limit = record.attributes, self._max_value_chars
         for name, value in attributes.items():
-            if type(value) is str and len(value) <= limit and value.isascii():  # nearly all
+            # Nearly all of them.
+            if (type(value) is str and len(value) <= limit and value.isascii()) or (
+                type(value) is int
+            ):
                 kept[name] = value
                 continue
             kept[name], cut = bounded(value, limit)

@@ -9,6 +9,7 @@ from time import time_ns
 _TICKS_PER_MS_BITS = 12
 _FRACTION = (1 << _TICKS_PER_MS_BITS) - 1
 _NS_PER_MS = 1_000_000
+_VERSION = 7 << _TICKS_PER_MS_BITS
 _RANDOM_BITS = 62
 
 
@@ -51,4 +52,5 @@ def new_id(prefix: str) -> str:
         if tick <= source.last:
             tick = source.last + 1
         source.last = tick
-    return f"{prefix}_{tick >> _TICKS_PER_MS_BITS:012x}7{tick & _FRACTION:03x}{source.process}"
+    half = tick >> _TICKS_PER_MS_BITS << 16 | _VERSION | tick & _FRACTION
+    return f"{prefix}_{half.to_bytes(8, 'big').hex()}{source.process}"

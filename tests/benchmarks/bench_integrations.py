@@ -10,12 +10,14 @@ these takes.
 What is left out shows in the processor time of whole runs, with and without, of the program with one
 model call, which is measured beside; the difference is small beside the run and moves with all else
 that the machine does. What disturbs a run only adds to it, so the least of a turn's runs stands for
-the turn. Every figure is the median of the turns.
+the turn. Every figure is the median of the turns. Each round has new processes: what the same code
+takes differs by as much as a third from one process to the next, by where its memory lies.
 """
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from typing import Any
 
 import harness
@@ -51,26 +53,30 @@ def _framework(name: str, rounds: int) -> dict[str, Any]:
     script = (python, "framework_side.py", name)
     own: Turns = {program: {side: [] for side in WATCHERS} for program in SCRIPTS}
     whole: dict[str, list[float]] = {side: [] for side in (*WATCHERS, "without")}
-    with harness.workers(**{side: (*script, side) for side in WATCHERS}) as asked:
-        spans = {side: worker.ask("prepare") for side, worker in asked.items()}
-        for number in range(rounds * TURNS_PER_ROUND):
-            for program in SCRIPTS:
-                for side in harness.in_turn([*whole], number):
-                    if side == "without" and program != WHOLE:
-                        continue
-                    worker = asked["agl" if side == "without" else side]
-                    taken = worker.ask(
-                        "measure",
-                        program=program,
-                        runs=RUNS_PER_TURN,
-                        watched=side != "without",
-                    )
-                    if side != "without":
-                        own[program][side].append(taken["own"])
-                    if program == WHOLE:
-                        whole[side].append(taken["whole"])
+    spans: dict[str, Any] = {}
+    for _ in range(rounds):
+        with harness.workers(**{side: (*script, side) for side in WATCHERS}) as asked:
+            spans = {side: worker.ask("prepare") for side, worker in asked.items()}
+            for number in range(TURNS_PER_ROUND):
+                _turn(asked, number, own, whole)
     kinds = _kinds(own, whole, with_tools=name not in WITHOUT_TOOLS)
     return {**_figures(name, kinds), "spans": spans, "turns": {"own": own, "whole": whole}}
+
+
+def _turn(
+    asked: Mapping[str, harness.Worker], number: int, own: Turns, whole: dict[str, list[float]]
+) -> None:
+    for program in SCRIPTS:
+        for side in harness.in_turn([*whole], number):
+            if side == "without" and program != WHOLE:
+                continue
+            worker = asked["agl" if side == "without" else side]
+            watched = side != "without"
+            taken = worker.ask("measure", program=program, runs=RUNS_PER_TURN, watched=watched)
+            if watched:
+                own[program][side].append(taken["own"])
+            if program == WHOLE:
+                whole[side].append(taken["whole"])
 
 
 def _kinds(own: Turns, whole: dict[str, list[float]], *, with_tools: bool) -> Turns:
