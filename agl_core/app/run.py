@@ -104,7 +104,9 @@ class App:
             progress = await loop.prepare(start)
             report = await beside(rooms.runner, loop.run(progress), rooms.lead)
             await tracking.finish(report)
-            Losses(counts=report.lost).merge(await rooms.events.take_losses())
+            lost = Losses(counts=dict(report.lost))
+            lost.merge(await rooms.events.take_losses())
+            report = msgspec.structs.replace(report, lost=lost.counts)
         (self._plan.directory / REPORT).write_bytes(document(report))
         self._plugins.observe("agl_run_finished", report=report)
         for observer in self._observers:

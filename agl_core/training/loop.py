@@ -220,17 +220,20 @@ class TrainingLoop:
         async def serve(policy: str, version: int) -> None:
             await self._serve(progress, policy, version)
 
+        versions = {batch.policy: progress.policies[batch.policy].version for batch in batches}
         updates = await self._updates.take(batches, serve)
         for batch, update in zip(batches, updates, strict=True):
-            trained.add(batch, update, self._metrics(batch, update, one=len(batches) == 1))
+            stale = versions[batch.policy] - min(batch.versions, default=versions[batch.policy])
+            metrics = self._metrics(batch, update, stale, one=len(batches) == 1)
+            trained.add(batch, update, metrics)
             losses.merge(Losses(counts=update.lost))
             events.notify("agl_update_applied", update=update, step=progress.step)
         progress.resources = await self._publish(progress.policies, step=progress.step + 1)
         return trained
 
-    def _metrics(self, batch: Batch, update: Update, *, one: bool) -> dict[str, float]:
+    def _metrics(self, batch: Batch, update: Update, stale: int, *, one: bool) -> dict[str, float]:
         """The step's numbers; prefixed with the policy when several train."""
-        found = {**batch.stats, **update.metrics, "staleness": float(update.staleness)}
+        found = {**batch.stats, **update.metrics, "staleness": float(stale)}
         for metric in self._rooms.metrics:
             found.update(metric(batch))
         return found if one else {f"{update.policy}/{key}": value for key, value in found.items()}

@@ -17,8 +17,6 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     """Version of the weights that now serve."""
     metrics: dict[str, float] = {}
-    staleness: int = 0
-    """Largest difference between the trained version and the version a call was sampled from."""
     rows: dict[str, int] = {}
     """Agent to the sequences of its calls that were trained on, as the engine laid them out."""
     lost: dict[str, int] = {}

@@ -142,14 +142,8 @@ class BanditEngine:
                 hit = 1.0 if target == FIRST_ID + action else 0.0
                 gradient[action] += weight * advantage * (hit - chance) / total
         logits[:] = [logit + self.lr * slope for logit, slope in zip(logits, gradient, strict=True)]
-        before = self._versions[batch.policy]
-        self._versions[batch.policy] = before + 1
-        return Update(
-            policy=batch.policy,
-            step=batch.step,
-            version=before + 1,
-            staleness=max(before - sampled for sampled in batch.versions),
-        )
+        self._versions[batch.policy] += 1
+        return Update(policy=batch.policy, step=batch.step, version=self._versions[batch.policy])
 
     async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:
         _write(Path(directory), self.backends[policy].logits)

@@ -157,7 +157,6 @@ class TorchEngine:
             version=version + 1,
             metrics=metrics,
             rows=dict(Counter(batch.agents)),
-            staleness=max((version - sampled for sampled in batch.versions), default=0),
         )
 
     def _publish(self, loaded: LoadedPolicy, version: int) -> None:

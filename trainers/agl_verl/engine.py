@@ -154,7 +154,6 @@ class VerlEngine:
             metrics=done.metrics,
             rows=done.rows,
             lost=done.lost,
-            staleness=max((before - sampled for sampled in batch.versions), default=0),
         )
 
     async def publish(self, policy: str) -> None:
