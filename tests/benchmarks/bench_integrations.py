@@ -23,10 +23,20 @@ from typing import Any
 import harness
 from constant_model import MORE, SCRIPTS
 
-FRAMEWORKS = ("openai", "langchain", "autogen", "openai_agents", "agent_framework", "crewai")
+FRAMEWORKS = (
+    "openai",
+    "langchain",
+    "autogen",
+    "openai_agents",
+    "agent_framework",
+    "crewai",
+    "agentscope",
+)
 WITHOUT_TOOLS = frozenset({"openai"})
 """There the program calls the tools itself, and nobody sees it."""
 WATCHERS = ("agl", "openinference")
+WITHOUT_PEER = frozenset({"agentscope"})
+"""OpenInference has no instrumentation of it."""
 WHOLE = "answer"
 """The program whose whole runs are compared with those that nobody watches."""
 TURNS_PER_ROUND = 2
@@ -51,11 +61,12 @@ def run(*, rounds: int) -> None:
 def _framework(name: str, rounds: int) -> dict[str, Any]:
     python = harness.peer_python(name, extra=name.replace("_", "-"))
     script = (python, "framework_side.py", name)
-    own: Turns = {program: {side: [] for side in WATCHERS} for program in SCRIPTS}
-    whole: dict[str, list[float]] = {side: [] for side in (*WATCHERS, "without")}
+    watchers = WATCHERS[:1] if name in WITHOUT_PEER else WATCHERS
+    own: Turns = {program: {side: [] for side in watchers} for program in SCRIPTS}
+    whole: dict[str, list[float]] = {side: [] for side in (*watchers, "without")}
     spans: dict[str, Any] = {}
     for _ in range(rounds):
-        with harness.workers(**{side: (*script, side) for side in WATCHERS}) as asked:
+        with harness.workers(**{side: (*script, side) for side in watchers}) as asked:
             spans = {side: worker.ask("prepare") for side, worker in asked.items()}
             for number in range(TURNS_PER_ROUND):
                 _turn(asked, number, own, whole)
@@ -83,13 +94,13 @@ def _kinds(own: Turns, whole: dict[str, list[float]], *, with_tools: bool) -> Tu
     """Microseconds of each turn, by kind of work and side."""
 
     def each(many: str, few: str) -> dict[str, list[float]]:
-        return {side: _less(own[many][side], own[few][side], share=MORE) for side in WATCHERS}
+        return {side: _less(taken, own[few][side], share=MORE) for side, taken in own[many].items()}
 
     kinds: Turns = {"model_call": each("many_calls", "many_tools")}
     if with_tools:
         kinds["tool_call"] = each("many_tools", "one_tool")
     kinds["run"] = own[WHOLE]
-    kinds["whole_run"] = {side: _less(whole[side], whole["without"]) for side in WATCHERS}
+    kinds["whole_run"] = {side: _less(whole[side], whole["without"]) for side in own[WHOLE]}
     return kinds
 
 
@@ -112,7 +123,11 @@ def _figures(name: str, kinds: Turns) -> dict[str, Any]:
     return {
         "us": figures,
         "errors_us": errors,
-        "ratios": {kind: by["agl"] / by["openinference"] for kind, by in figures.items()},
+        "ratios": {
+            kind: by["agl"] / by["openinference"]
+            for kind, by in figures.items()
+            if "openinference" in by
+        },
     }
 
 

@@ -31,6 +31,8 @@ class Agl:
         from agl_core.builtin import load_plugins
 
         enter_agl(clock)
+        if hasattr(framework, "enter_agl"):
+            framework.enter_agl(clock)
         self._integrations = make_integrations(load_plugins())
         self._recorder: Any = None
 

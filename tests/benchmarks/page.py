@@ -129,15 +129,19 @@ def _integrations(report: dict[str, Any]) -> Iterator[str]:
     yield "it is what a framework does to call a callback. The last row of each has that too: what whole runs of"
     yield "the agent took longer than without, of which much is chance. After ± is the standard error of the"
     yield "median; a ratio is that of the medians, and there is none where a figure is within its error."
+    yield "OpenInference has no instrumentation of AgentScope."
     yield ""
     yield from _table("Framework", "", "agl-core", "OpenInference", "ratio")
     for framework, kinds in report["us"].items():
         for kind, figures in kinds.items():
             errors = report["errors_us"][framework][kind]
             cells = [f"{figure:.0f} ± {errors[side]:.0f} µs" for side, figure in figures.items()]
+            ratio = report["ratios"][framework].get(kind)
+            if ratio is None:
+                yield _row(framework, _KINDS[kind], *cells, "–", "–")
+                continue
             seen = all(figure > errors[side] for side, figure in figures.items())
-            ratio = f"{report['ratios'][framework][kind]:.2f}" if seen else "–"
-            yield _row(framework, _KINDS[kind], *cells, ratio)
+            yield _row(framework, _KINDS[kind], *cells, f"{ratio:.2f}" if seen else "–")
 
 
 def _import(report: dict[str, Any]) -> Iterator[str]:
