@@ -148,17 +148,14 @@ class Recorder:
             control_flow: Exceptions by which a framework goes on elsewhere, no failures either.
             attributes: What the span has whatever left it.
         """
-        if error is None or isinstance(error, (GeneratorExit, *control_flow)):
-            record = self._records.get(span_id)
-            if record is not None:
-                self._close(record, "ok", "", attributes)
+        record = self._records.get(span_id)
+        if record is None:
             return
-        self.end(
-            span_id,
-            status="error",
-            error=describe(error),
-            attributes={**(attributes or {}), **exception_attributes(error)},
-        )
+        if error is None or isinstance(error, (GeneratorExit, *control_flow)):
+            self._close(record, "ok", attributes=attributes)
+            return
+        found = {**(attributes or {}), **exception_attributes(error)}
+        self._close(record, "error", describe(error), found)
 
     def reward(self, reward: Reward) -> str:
         """Record a reward at this point in time, as a span named after its channel."""

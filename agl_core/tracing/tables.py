@@ -52,13 +52,18 @@ class Tables(Generic[_T]):
                 self._all.add(table)
         return table
 
+    def here(self) -> _T | None:
+        """The table of the attempt that this code runs in, where it has one yet."""
+        context = active()
+        table: Any = None if context is None else context.locators.get(self._framework)
+        return table
+
     def holding(self, key: Any) -> _T | None:
         """The table that knows an id: this attempt's, else any.
 
         Frameworks call some hooks elsewhere than where the work began.
         """
-        context = active()
-        table: Any = None if context is None else context.locators.get(self._framework)
+        table = self.here()
         if table is not None and key in table:
             return table
         with self._lock:

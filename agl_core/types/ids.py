@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from random import SystemRandom
 from threading import Lock
 from time import time_ns
 
@@ -30,7 +31,7 @@ class _Source:
         """Start anew; a forked child must neither inherit a held lock nor repeat its parent."""
         self.lock = Lock()
         self.last = 0
-        noise = int.from_bytes(os.urandom(8), "big") >> 2
+        noise = SystemRandom().getrandbits(_RANDOM_BITS)
         self.process = f"{0b10 << _RANDOM_BITS | noise:016x}"
         """The half behind the time: a UUID's variant bits and the process's own."""
 

@@ -7,11 +7,11 @@ from contextvars import ContextVar
 from langchain_core.tracers import context as tracers
 from langchain_core.tracers.context import register_configure_hook
 
-from agl_core.tracing.context import active, opened_here
+from agl_core.tracing.context import opened_here
 from agl_core.types import Scope
 from agl_langchain._handler import AglCallbackHandler
 from agl_langchain._run import FRAMEWORK
-from agl_langchain._runs import RunTable
+from agl_langchain._runs import TABLES
 
 
 class LangChainIntegration:
@@ -39,6 +39,5 @@ class LangChainIntegration:
 
     def identity(self) -> Scope | None:
         """Who speaks here: the open model call, else the run whose code is about to send."""
-        context = active()
-        table = context.locators.get(FRAMEWORK) if context is not None else None
-        return table.sender(opened_here()) if isinstance(table, RunTable) else None
+        table = TABLES.here()
+        return table.sender(opened_here()) if table is not None else None

@@ -40,17 +40,19 @@ def enter_agl(clock: Clock) -> None:
     from agl_agentscope._v2.middleware import AglMiddleware
 
     for name in ("on_reply", "on_model_call", "on_acting"):
-        setattr(AglMiddleware, name, clock.ours(_handing_on(getattr(AglMiddleware, name), clock)))
-    recorded = calls._recorded
+        setattr(AglMiddleware, name, _handing_on(getattr(AglMiddleware, name), clock))
+    recorded = clock.ours(calls._recorded)
 
     def recorded_timed(request: Any, *args: Any) -> Any:
         return clock.ours(recorded(clock.theirs(request), *args))
 
-    calls._recorded = recorded_timed
+    calls._recorded = clock.theirs(recorded_timed)  # what it prepares is the clock's own
 
 
 def _handing_on(method: Any, clock: Clock) -> Any:
+    timed = clock.ours(method)
+
     def call(middleware: Any, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
-        return method(middleware, agent, input_kwargs, clock.theirs(next_handler))
+        return timed(middleware, agent, input_kwargs, clock.theirs(next_handler))
 
     return call
