@@ -52,20 +52,21 @@ class Piece:
         "_recorder",
         "agent_run_id",
         "caught",
+        "left",
         "opening",
         "scope",
     )
 
-    def __init__(
-        self, pieces: Pieces, recorder: Recorder, opening: Opening, scope: Scope, frame: ScopeFrame
-    ) -> None:
+    def __init__(self, pieces: Pieces, recorder: Recorder, opening: Opening, scope: Scope) -> None:
         """Made by `Pieces.open`."""
         self._pieces = pieces
         self._recorder = recorder
-        self._frame = frame
+        self._frame = ScopeFrame(scope)
         self._ended = False
         self.caught: BaseException | None = None
         """What went wrong inside, where the framework turned the exception into words."""
+        self.left: Callable[[], object] | None = None
+        """Called once, when the piece ends; telemetry as well, so it never raises."""
         self.opening = opening
         self.scope = scope
         self.agent_run_id = opening.agent_run_id or (scope.span_id if opening.agent else None)
@@ -84,20 +85,31 @@ class Piece:
             raise
 
     async def through(
-        self, items: AsyncGenerator[Any, None], see: Callable[[Any], None] | None = None
+        self,
+        items: AsyncGenerator[Any, None],
+        see: Callable[[Any], None] | None = None,
+        *,
+        kind: type[Any] = object,
     ) -> AsyncGenerator[Any, None]:
-        """Yield `items`, each made inside and shown to `see`; their end ends the piece."""
+        """Yield `items`, each made inside; their end ends the piece.
+
+        Args:
+            items: The framework's.
+            see: Is shown each item before it is passed on.
+            kind: Class of the items that `see` is shown.
+        """
+        inside = self.running()
         try:
             while True:
-                with self.running():
+                with inside:
                     item = await anext(items, _DONE)
                 if item is _DONE:
                     break
-                if see is not None:
+                if see is not None and isinstance(item, kind):
                     see(item)
                 yield item
         except BaseException as error:
-            with self.running():
+            with inside:
                 await items.aclose()
             self.end(error)
             raise
@@ -128,6 +140,8 @@ class Piece:
             return
         self._ended = True
         close_scope(self.scope)
+        if self.left is not None:
+            self.left()
         if self.opening.kind is None:
             return
         try:

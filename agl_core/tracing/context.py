@@ -152,11 +152,7 @@ def open_scope(
     trainable: bool = True,
     parent: Scope | None = _CURRENT,
 ) -> Scope:
-    """Open a scope and make it the current one.
-
-    Agent, agent run and trainability come from the parent where they are not given; a ``tool``
-    scope inherits none of them. An ``agent`` scope that names another agent than its parent's
-    begins a new agent run, whose id is `span_id` if no other is given.
+    """Open a scope and make it the current one; see `scope_in`.
 
     Args:
         kind: See `Scope`.
@@ -167,6 +163,25 @@ def open_scope(
         parent: The enclosing scope; the current one when left out, none when None.
     """
     outer = current_scope() if parent is _CURRENT else parent
+    scope = scope_in(outer, kind, span_id, agent, agent_run_id, trainable)
+    make_current(scope)
+    return scope
+
+
+def scope_in(
+    outer: Scope | None,
+    kind: ScopeKind,
+    span_id: str,
+    agent: str | None = None,
+    agent_run_id: str | None = None,
+    trainable: bool = True,
+) -> Scope:
+    """A scope inside `outer`, which is current nowhere yet.
+
+    Agent, agent run and trainability come from `outer` where they are not given; a ``tool`` scope
+    inherits none of them. An ``agent`` scope that names another agent than `outer` begins a new
+    agent run, whose id is `span_id` if no other is given.
+    """
     if outer is not None and kind != "tool":
         trainable = trainable and outer.trainable
         if agent is None or agent == outer.agent:
@@ -174,16 +189,12 @@ def open_scope(
             agent_run_id = agent_run_id or outer.agent_run_id
     if kind == "agent" and agent is not None:
         agent_run_id = agent_run_id or span_id
-    scope = Scope(
-        kind=kind,
-        span_id=span_id,
-        agent=agent,
-        agent_run_id=agent_run_id,
-        trainable=trainable,
-        parent=outer,
-    )
+    return Scope(kind, span_id, agent, agent_run_id, trainable, outer)
+
+
+def make_current(scope: Scope) -> None:
+    """Open what `scope_in` made."""
     _SCOPE.set(scope)
-    return scope
 
 
 def close_scope(scope: Scope) -> None:
@@ -205,8 +216,9 @@ class ScopeFrame:
 
     __slots__ = ("_scope",)
 
-    def __init__(self) -> None:
-        self._scope = _SCOPE.get()
+    def __init__(self, scope: Scope | None = _CURRENT) -> None:
+        """Begin with `scope`; with the one that is current here when it is left out."""
+        self._scope = _SCOPE.get() if scope is _CURRENT else scope
 
     def running(self) -> _Step:
         """Run one step of the body: its own scope is current inside, the driver's afterwards."""

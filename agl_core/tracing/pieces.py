@@ -10,12 +10,11 @@ from agl_core import semconv
 from agl_core.tracing._piece import Opening, Piece
 from agl_core.tracing.context import (
     AttemptContext,
-    ScopeFrame,
     close_scope,
     current_scope,
     open_scope,
+    scope_in,
 )
-from agl_core.tracing.recorder import Recorder
 from agl_core.types import SpanKind
 from agl_core.types.ids import new_id
 
@@ -46,15 +45,8 @@ class Pieces:
 
     def open(self, context: AttemptContext, opening: Opening) -> Piece:
         """Begin a piece under the current scope. Its own is current only where `Piece` says."""
-        outside = ScopeFrame()
-        driver = outside.enter()
-        try:
-            return self._open(context.recorder, opening)
-        finally:
-            outside.leave(driver)
-
-    def _open(self, recorder: Recorder, opening: Opening) -> Piece:
-        agent, run_id, around = opening.agent, opening.agent_run_id, current_scope()
+        recorder, around = context.recorder, current_scope()
+        agent, run_id = opening.agent, opening.agent_run_id
         if opening.kind is not None:
             attributes = {semconv.AGL_FRAMEWORK: self.framework, **(opening.attributes or {})}
             span_id = recorder.start(
@@ -67,16 +59,10 @@ class Pieces:
             )
         else:
             span_id = around.span_id if around is not None else ""
-        own = opening.scope != "tool" and opening.inside is None
-        scope = open_scope(
-            opening.scope,
-            span_id=span_id,
-            agent=agent if own else opening.inside,
-            agent_run_id=run_id if own else None,
-            trainable=opening.trainable,
-            parent=around,
-        )
-        return Piece(self, recorder, opening, scope, ScopeFrame())
+        if opening.scope == "tool" or opening.inside is not None:
+            agent, run_id = opening.inside, None
+        scope = scope_in(around, opening.scope, span_id, agent, run_id, opening.trainable)
+        return Piece(self, recorder, opening, scope)
 
     def speaker(self) -> Piece | None:
         """The agent's reply that goes on right here.
@@ -183,11 +169,16 @@ async def spoken_by(
         step: Asks a model.
         parent_span: Span that the requests hang under; that of the current scope by default.
     """
+    around = current_scope()
     if parent_span is None:
-        around = current_scope()
         parent_span = around.span_id if around is not None else ""
     scope = open_scope(
-        "agent", span_id=parent_span, agent=name, agent_run_id=new_id("span"), trainable=False
+        "agent",
+        span_id=parent_span,
+        agent=name,
+        agent_run_id=new_id("span"),
+        trainable=False,
+        parent=around,
     )
     try:
         return await step()

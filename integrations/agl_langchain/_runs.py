@@ -14,7 +14,7 @@ from uuid import UUID
 from langchain_core.runnables.config import var_child_runnable_config
 
 from agl_core import semconv
-from agl_core.tracing.context import close_scope, open_scope, opened_here
+from agl_core.tracing.context import close_scope, make_current, opened_here, scope_in
 from agl_core.tracing.recorder import Recorder
 from agl_core.tracing.tables import Tables
 from agl_core.types import Scope, ScopeKind, SpanKind
@@ -96,16 +96,11 @@ class RunTable:
         if outer is not None and outer.scope.call_id is not None:
             outer = None
         place = self._place(start)
-        identity = self._scope("call", place, start)
-        self._start_span(SpanKind.LLM, place, identity, start)
-        scope = open_scope(
-            "call",
-            span_id=identity.span_id,
-            agent=identity.agent,
-            agent_run_id=identity.agent_run_id,
-            trainable=identity.trainable,
-            parent=outer.scope if outer is not None else place.around,
-        )
+        scope = self._scope("call", place, start)
+        self._start_span(SpanKind.LLM, place, scope, start)
+        if outer is not None:
+            scope.parent = outer.scope
+        make_current(scope)
         run = self._enter(start, place, scope, agent_shown=True)
         run.outer_call = outer
         self._calls[scope.span_id] = run
@@ -180,15 +175,11 @@ class RunTable:
         return _Place(parent, around, names, introduction, speaker, in_named_agent)
 
     def _scope(self, kind: ScopeKind, place: _Place, start: Start) -> Scope:
-        around, introduction = place.around, place.introduction
-        scope = Scope(kind=kind, span_id="", parent=around)
-        if around is not None:
-            scope.agent, scope.agent_run_id = around.agent, around.agent_run_id
-            scope.trainable = around.trainable
-        if introduction is not None:
-            scope.agent, scope.agent_run_id = introduction.agent, str(start.run_id)
-            scope.trainable = scope.trainable and not introduction.owned
-        return scope
+        introduction = place.introduction
+        if introduction is None:
+            return scope_in(place.around, kind, "")
+        run_id, owned = str(start.run_id), introduction.owned
+        return scope_in(place.around, kind, "", introduction.agent, run_id, not owned)
 
     def _start_span(self, kind: SpanKind, place: _Place, scope: Scope, start: Start) -> None:
         around = place.around

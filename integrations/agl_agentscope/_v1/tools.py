@@ -30,7 +30,7 @@ def recording(original: Function, live: Live) -> Function:
         items: AsyncGenerator[Any, None] = await use.piece.run(
             lambda: original(use.toolkit, tool_call)
         )
-        return use.piece.through(items, use.see)
+        return use.piece.through(items, use.see, kind=ToolResponse)
 
     return call_tool_function
 
@@ -48,9 +48,7 @@ class _Use:
             self.toolkit = _with(toolkit, name, tool, self._watched(tool.original_func))
 
     @guarded(FRAMEWORK)
-    def see(self, chunk: Any) -> None:
-        if not isinstance(chunk, ToolResponse):
-            return
+    def see(self, chunk: ToolResponse) -> None:
         self.piece.tell({semconv.GEN_AI_TOOL_RESULT: told.result(chunk.content)})
         if self._whole:
             # Who has it reads no further: the framework leaves the stream of its last tool.

@@ -41,8 +41,7 @@ def _recorded(request: Callable[..., Any], name: str, turn: Opening) -> Callable
             return await request(*args, **kwargs)
         answer: Any = await piece.run(lambda: request(*args, **kwargs))
         if isinstance(answer, ChatResponse):
-            _tell(piece, answer)
-            piece.end()
+            piece.end(attributes=_told(answer))
             return answer
         stream: AsyncGenerator[ChatResponse, None] = answer
         return piece.through(stream, lambda chunk: _tell(piece, chunk))
@@ -70,6 +69,9 @@ def _open_call(model: str, turn: Opening) -> Piece | None:
             },
         ),
     )
+
+
+_told = guarded(FRAMEWORK)(told.answer)
 
 
 @guarded(FRAMEWORK)

@@ -7,7 +7,6 @@ object serves any number of agents, rollouts, threads and tasks.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
 from typing import Any, Final
 
 from agentscope.agent import Agent
@@ -26,6 +25,8 @@ from agl_core.tracing import AttemptContext, active, guarded
 from agl_core.tracing.pieces import Opening, Piece, spoken_by
 
 Next = Callable[..., Any]
+_HANDS_OUT: Final = RequireExternalExecutionEvent
+"""The leader of a team hands tasks to its members as calls of an external tool."""
 _FAILED: Final = "error"
 """State of a tool's result that holds the words of an exception."""
 
@@ -42,23 +43,15 @@ class AglMiddleware(MiddlewareBase):
         self._live = live
         self._usage = Usage()
 
-    async def on_reply(
+    def on_reply(
         self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Next
     ) -> AsyncGenerator[Any, None]:
         """Go around one reply of an agent; the framework's signature."""
         piece = self._open_reply(agent, input_kwargs)
         items = next_handler(**input_kwargs)
         if piece is None:
-            async for item in items:
-                yield item
-            return
-        seen = piece.through(items, lambda event: _see_event(agent, event))
-        try:
-            async with aclosing(seen):
-                async for item in seen:
-                    yield item
-        finally:
-            self._usage.leave(agent)
+            return items
+        return piece.through(items, lambda event: _hand_off(agent, event), kind=_HANDS_OUT)
 
     async def on_model_call(
         self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Next
@@ -76,19 +69,15 @@ class AglMiddleware(MiddlewareBase):
         stream: AsyncGenerator[ChatResponse, None] = answer
         return split(piece.through(stream))
 
-    async def on_acting(
+    def on_acting(
         self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Next
     ) -> AsyncGenerator[Any, None]:
         """Go around one use of a tool; the framework's signature."""
         piece = self._open_tool(agent, input_kwargs)
         items = next_handler(**input_kwargs)
         if piece is None:
-            async for item in items:
-                yield item
-            return
-        async with aclosing(piece.through(items, lambda chunk: _see_result(piece, chunk))) as seen:
-            async for item in seen:
-                yield item
+            return items
+        return piece.through(items, lambda chunk: _see_result(piece, chunk), kind=ToolResponse)
 
     async def on_compress_context(
         self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Next
@@ -116,6 +105,7 @@ class AglMiddleware(MiddlewareBase):
 
     def _look(self, agent: Agent, context: AttemptContext, piece: Piece) -> None:
         """Mark the reply of an agent that is used wrongly."""
+        piece.left = lambda: self._usage.leave(agent)
         if wrong := self._usage.enter(agent, context, remembers=bool(agent.state.context)):
             piece.tell({SHARED: wrong})
         self._usage.began(agent, piece.agent_run_id)
@@ -157,10 +147,7 @@ class AglMiddleware(MiddlewareBase):
 
 
 @guarded(FRAMEWORK)
-def _see_result(piece: Piece, chunk: object) -> None:
-    if not isinstance(chunk, ToolResponse):
-        return
-    response: Any = chunk
+def _see_result(piece: Piece, response: Any) -> None:
     result = told.result(response.content)
     piece.tell({semconv.GEN_AI_TOOL_RESULT: result})
     if str(response.state) == _FAILED:
@@ -168,10 +155,9 @@ def _see_result(piece: Piece, chunk: object) -> None:
 
 
 @guarded(FRAMEWORK)
-def _see_event(agent: Agent, event: Any) -> None:
-    """The leader of a team hands tasks to its members as calls of an external tool."""
+def _hand_off(agent: Agent, event: RequireExternalExecutionEvent) -> None:
     context = active()
-    if context is None or not isinstance(event, RequireExternalExecutionEvent):
+    if context is None:
         return
     for call in event.tool_calls:
         told.handoff(context, agent.name, call)

@@ -63,6 +63,31 @@ async def test_a_stream_of_pieces_leaves_its_reader_where_it_was(context):
     assert spans["reading"].parent_id is None
 
 
+async def test_only_items_of_the_wanted_kind_are_shown(context):
+    async def mixed():
+        for item in (1, "two", 3):
+            yield item
+
+    seen: list[str] = []
+    piece = PIECES.open(context, PIECES.reply("writer"))
+    assert [_ async for _ in piece.through(mixed(), seen.append, kind=str)] == [1, "two", 3]
+    assert seen == ["two"]
+
+
+@pytest.mark.parametrize("read", [1, 3])
+async def test_who_waits_for_a_piece_to_be_left_is_told_once(context, read):
+    times_left: list[None] = []
+    piece = PIECES.open(context, PIECES.reply("writer"))
+    piece.left = lambda: times_left.append(None)
+    stream = piece.through(numbers())
+    for _ in range(read):
+        await anext(stream)
+        assert not times_left
+    await stream.aclose()
+    piece.end()
+    assert len(times_left) == 1
+
+
 async def test_a_reader_who_leaves_a_stream_has_not_made_it_fail_and_an_exception_has(context):
     left = PIECES.open(context, PIECES.reply("left")).through(numbers())
     assert await anext(left) == 0
