@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
+from agl_core import semconv
 from agl_core.errors import CaptureError
 from agl_core.interfaces import AttemptRecord
 from agl_core.testing.bench import Played
@@ -66,6 +67,22 @@ def check_identity(
             assert call.agent_run_id, f"call of {real} names no agent run"
             assert call.agent_run_id == spans[call.id].agent_run_id, "two agent runs for one call"
     return spans
+
+
+def usage(played: Played) -> dict[str, dict[str, int]]:
+    """What the spans say that calls took, by response id and in OpenAI's form."""
+    answered = {call.id: call.response_id for call in played.calls}
+    found: dict[str, dict[str, int]] = {}
+    for span in played.spans:
+        if semconv.GEN_AI_USAGE_INPUT_TOKENS in span.attributes:
+            prompt = span.attributes[semconv.GEN_AI_USAGE_INPUT_TOKENS]
+            completion = span.attributes[semconv.GEN_AI_USAGE_OUTPUT_TOKENS]
+            found[answered[span.call_id or ""]] = {
+                "prompt_tokens": prompt,
+                "completion_tokens": completion,
+                "total_tokens": prompt + completion,
+            }
+    return found
 
 
 def without_ids(value: Any) -> Any:

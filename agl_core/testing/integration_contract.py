@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -113,6 +114,19 @@ class IntegrationContract(ContractSuite):
                 PLANNER: 1.0,
                 WRITER: 1.5,
             }
+
+    async def test_tools_tell_their_arguments_and_calls_what_they_took(self) -> None:
+        program = self.program()
+        async with self._attached() as bench:
+            played = await self._play(bench, program.run)
+            (tool,) = [span for span in played.spans if span.kind is SpanKind.TOOL]
+            given = tool.attributes[semconv.GEN_AI_TOOL_ARGUMENTS]
+            assert (json.loads(given) if isinstance(given, str) else given) == {"item": ITEM}
+            told = _captured.usage(played)
+            if program.hides_usage:
+                assert not told, "hides_usage is declared, but spans tell it"
+            else:
+                assert told == {answer.id: answer.usage for answer in bench.fake.log}
 
     async def test_token_ids_equal_the_log_of_the_backend(self) -> None:
         async with self._attached() as bench:

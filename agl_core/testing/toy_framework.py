@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -21,16 +21,35 @@ import httpx
 __all__ = ["Agent", "Endpoint", "EventKind", "Tool"]
 
 EventKind = Literal["agent", "model", "tool"]
+_Answer = tuple[dict[str, Any], Mapping[str, int]]
+"""A model's message, and what it took."""
 
 
 class Listener(Protocol):
     """Told of everything the framework runs, in the task that runs it."""
 
     def started(
-        self, kind: EventKind, name: str, *, run_id: str, parent_run_id: str | None
-    ) -> None: ...
+        self,
+        kind: EventKind,
+        name: str,
+        *,
+        run_id: str,
+        parent_run_id: str | None,
+        arguments: str,
+    ) -> None:
+        """Only tools have `arguments`: JSON, as the model wrote them."""
+        ...
 
-    def ended(self, *, run_id: str, output: str | None, error: BaseException | None) -> None: ...
+    def ended(
+        self,
+        *,
+        run_id: str,
+        output: str | None,
+        error: BaseException | None,
+        usage: Mapping[str, int],
+    ) -> None:
+        """Only models that answer in one piece tell their `usage`, in OpenAI's form."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +105,8 @@ class Agent:
             turns = self._turns(text)
             body = next(turns)
             while run.output is None:
-                with _running("model", self.model):
-                    answer = self._send({**body, "stream": stream})
+                with _running("model", self.model) as call:
+                    answer, call.usage = self._send({**body, "stream": stream})
                 try:
                     body = turns.send(answer)
                 except StopIteration as stop:
@@ -99,8 +118,8 @@ class Agent:
             turns = self._turns(text)
             body = next(turns)
             while run.output is None:
-                with _running("model", self.model):
-                    answer = await self._asend({**body, "stream": stream})
+                with _running("model", self.model) as call:
+                    answer, call.usage = await self._asend({**body, "stream": stream})
                 try:
                     body = turns.send(answer)
                 except StopIteration as stop:
@@ -124,21 +143,20 @@ class Agent:
     def _use(self, call: dict[str, Any]) -> dict[str, Any]:
         function = call["function"]
         tool = next(tool for tool in self.tools if tool.name == function["name"])
-        with _running("tool", tool.name) as run:
+        with _running("tool", tool.name, function["arguments"]) as run:
             run.output = tool.function(json.loads(function["arguments"])["item"])
         return {"role": "tool", "tool_call_id": call["id"], "content": run.output}
 
-    def _send(self, body: dict[str, Any]) -> dict[str, Any]:
+    def _send(self, body: dict[str, Any]) -> _Answer:
         endpoint = self.endpoint
         with httpx.Client(headers=endpoint.headers, timeout=endpoint.timeout_s) as client:
             if not body["stream"]:
-                response = client.post(endpoint.url, json=body).raise_for_status()
-                return response.json()["choices"][0]["message"]
+                return _whole(client.post(endpoint.url, json=body))
             with client.stream("POST", endpoint.url, json=body) as response:
                 response.raise_for_status()
-                return _merge(_events(response.iter_lines()))
+                return _merge(_events(response.iter_lines())), {}
 
-    async def _asend(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def _asend(self, body: dict[str, Any]) -> _Answer:
         endpoint = self.endpoint
         # Others run between the start of a call and its request, as in every real framework.
         await asyncio.sleep(0)
@@ -146,24 +164,24 @@ class Agent:
             headers=endpoint.headers, timeout=endpoint.timeout_s
         ) as client:
             if not body["stream"]:
-                response = await client.post(endpoint.url, json=body)
-                return response.raise_for_status().json()["choices"][0]["message"]
+                return _whole(await client.post(endpoint.url, json=body))
             async with client.stream("POST", endpoint.url, json=body) as response:
                 response.raise_for_status()
-                return _merge(_events(await _lines(response.aiter_lines())))
+                return _merge(_events(await _lines(response.aiter_lines()))), {}
 
 
 @dataclass
 class _Run:
     output: str | None = None
+    usage: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @contextmanager
-def _running(kind: EventKind, name: str) -> Generator[_Run, None, None]:
+def _running(kind: EventKind, name: str, arguments: str = "") -> Generator[_Run, None, None]:
     run_id, parent = uuid4().hex, _RUN.get()
     listeners = tuple(Agent.listeners)
     for listener in listeners:
-        listener.started(kind, name, run_id=run_id, parent_run_id=parent)
+        listener.started(kind, name, run_id=run_id, parent_run_id=parent, arguments=arguments)
     token = _RUN.set(run_id)
     run, failure = _Run(), None
     try:
@@ -174,7 +192,12 @@ def _running(kind: EventKind, name: str) -> Generator[_Run, None, None]:
     finally:
         _RUN.reset(token)
         for listener in listeners:
-            listener.ended(run_id=run_id, output=run.output, error=failure)
+            listener.ended(run_id=run_id, output=run.output, error=failure, usage=run.usage)
+
+
+def _whole(response: httpx.Response) -> _Answer:
+    answer = response.raise_for_status().json()
+    return answer["choices"][0]["message"], answer["usage"]
 
 
 async def _lines(lines: AsyncIterator[str]) -> Iterator[str]:

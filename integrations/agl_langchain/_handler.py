@@ -156,10 +156,7 @@ class AglCallbackHandler(BaseCallbackHandler):
     @guarded(FRAMEWORK)
     def on_llm_end(self, response: Any, *, run_id: UUID, **kwargs: Any) -> None:
         del kwargs
-        output: dict[str, Any] = getattr(response, "llm_output", None) or {}
-        response_id = output.get("id")
-        attributes = {semconv.GEN_AI_RESPONSE_ID: response_id} if response_id else None
-        self._end(run_id, attributes=attributes)
+        self._end(run_id, attributes=_told(response))
 
     @guarded(FRAMEWORK)
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
@@ -200,3 +197,17 @@ def _name(serialized: Mapping[str, Any] | None, extra: Mapping[str, Any], defaul
     """The run's name: given at the call, else the class that runs."""
     name = extra.get("name") or (serialized or {}).get("name")
     return name if isinstance(name, str) else default
+
+
+def _told(response: Any) -> dict[str, Any]:
+    """Id and usage of an answer, as far as the model says; all its choices took what one says."""
+    found: dict[str, Any] = {}
+    output: dict[str, Any] = getattr(response, "llm_output", None) or {}
+    if response_id := output.get("id"):
+        found[semconv.GEN_AI_RESPONSE_ID] = response_id
+    choice = next((each for choices in response.generations for each in choices), None)
+    usage = getattr(getattr(choice, "message", None), "usage_metadata", None)
+    if usage:
+        found[semconv.GEN_AI_USAGE_INPUT_TOKENS] = usage["input_tokens"]
+        found[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = usage["output_tokens"]
+    return found

@@ -66,19 +66,19 @@ class SwapsAgents(AglTemplateListener):
 class LosesCalls(AglTemplateListener):
     """Opens call scopes, but leaves no spans of them."""
 
-    def started(self, kind, name, *, run_id, parent_run_id):
-        super().started(kind, name, run_id=run_id, parent_run_id=parent_run_id)
+    def started(self, kind, name, *, run_id, **rest):
+        super().started(kind, name, run_id=run_id, **rest)
         if kind == "model" and (context := active()) is not None:
             context.recorder.update(self._open[run_id].scope.span_id, kind=SpanKind.OPERATION)
 
 
 class LeaksScopes(AglTemplateListener):
-    def ended(self, *, run_id, output, error):
+    def ended(self, *, run_id, **rest):
         run = self._open[run_id]
         if run.scope.kind == "agent":
             run.recorder.end(run.scope.span_id)
         else:
-            super().ended(run_id=run_id, output=output, error=error)
+            super().ended(run_id=run_id, **rest)
 
 
 class IgnoresTools(AglTemplateListener):
@@ -88,14 +88,32 @@ class IgnoresTools(AglTemplateListener):
 
 
 class IgnoresInnerAgents(AglTemplateListener):
-    def started(self, kind, name, *, run_id, parent_run_id):
+    def started(self, kind, name, *, parent_run_id, **rest):
         if kind != "agent" or parent_run_id is None:
-            super().started(kind, name, run_id=run_id, parent_run_id=parent_run_id)
+            super().started(kind, name, parent_run_id=parent_run_id, **rest)
 
 
 class LosesErrors(AglTemplateListener):
-    def ended(self, *, run_id, output, error):
-        super().ended(run_id=run_id, output=output, error=None)
+    def ended(self, *, error, **rest):
+        super().ended(error=None, **rest)
+
+
+class LosesArguments(AglTemplateListener):
+    def started(self, kind, name, *, arguments, **rest):
+        super().started(kind, name, arguments="{}", **rest)
+
+
+class MistakesUsage(AglTemplateListener):
+    """Takes what was sampled for what was sent."""
+
+    def ended(self, *, usage, **rest):
+        swapped = dict(zip(usage, reversed(usage.values()), strict=True))
+        super().ended(usage=swapped, **rest)
+
+
+class LosesUsage(AglTemplateListener):
+    def ended(self, *, usage, **rest):
+        super().ended(usage={}, **rest)
 
 
 class Raises(AglTemplateListener):
@@ -130,8 +148,8 @@ class GlobalIdentity(Good):
                 super().attach()
                 integration, started = self, self._listener.started
 
-                def remember(kind, name, *, run_id, parent_run_id):
-                    started(kind, name, run_id=run_id, parent_run_id=parent_run_id)
+                def remember(kind, name, *, run_id, **rest):
+                    started(kind, name, run_id=run_id, **rest)
                     if run_id in integration._listener._open:
                         integration.latest = integration._listener._open[run_id].scope
 
@@ -194,7 +212,7 @@ def marked(send):
         endpoint = self.endpoint
         headers = {**endpoint.headers, "x-agl-agent": self.name}
         answer = httpx.post(endpoint.url, json=body, headers=headers, timeout=30)
-        return answer.raise_for_status().json()["choices"][0]["message"]
+        return answer.raise_for_status().json()["choices"][0]["message"], {}
 
     return wrapped
 
@@ -212,6 +230,13 @@ RULES = [
     ("one_span_per_call_with_the_right_agent_and_parent", listening(SwapsAgents)),
     ("one_span_per_call_with_the_right_agent_and_parent", listening(LosesCalls)),
     ("one_span_per_call_with_the_right_agent_and_parent", RecordsTwice),
+    ("tools_tell_their_arguments_and_calls_what_they_took", listening(LosesArguments)),
+    ("tools_tell_their_arguments_and_calls_what_they_took", listening(MistakesUsage)),
+    ("tools_tell_their_arguments_and_calls_what_they_took", listening(LosesUsage)),
+    (
+        "tools_tell_their_arguments_and_calls_what_they_took",
+        programmed(hides_usage="it does not say"),
+    ),
     ("every_form_gives_equal_triplets", programmed(stream=ToyProgram.run)),
     ("every_form_gives_equal_triplets", listening(SwapsAgents)),
     ("structured_output_equals_the_log", programmed(structured=lambda _, job: {"item": "coffee"})),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from agl_core import semconv
 from agl_core.testing.toy_framework import EventKind
@@ -41,7 +42,13 @@ class AglTemplateListener:
 
     @guarded(FRAMEWORK)
     def started(
-        self, kind: EventKind, name: str, *, run_id: str, parent_run_id: str | None
+        self,
+        kind: EventKind,
+        name: str,
+        *,
+        run_id: str,
+        parent_run_id: str | None,
+        arguments: str,
     ) -> None:
         """Open the span and the scope of a run."""
         del parent_run_id
@@ -52,21 +59,29 @@ class AglTemplateListener:
         attributes = {semconv.AGL_FRAMEWORK: FRAMEWORK}
         if kind == "tool":
             attributes[semconv.GEN_AI_TOOL_NAME] = name
+            attributes[semconv.GEN_AI_TOOL_ARGUMENTS] = arguments
         span_id = context.recorder.start(_SPANS[kind], name, agent=agent, attributes=attributes)
         scope = open_scope(_SCOPES[kind], span_id=span_id, agent=agent)
         self._open[run_id] = _Open(context.recorder, scope)
 
     @guarded(FRAMEWORK)
-    def ended(self, *, run_id: str, output: str | None, error: BaseException | None) -> None:
+    def ended(
+        self,
+        *,
+        run_id: str,
+        output: str | None,
+        error: BaseException | None,
+        usage: Mapping[str, int],
+    ) -> None:
         """Close them again."""
         run = self._open.pop(run_id, None)
         if run is None:
             return
         close_scope(run.scope)
-        tool = run.scope.kind == "tool" and error is None
-        run.recorder.end(
-            run.scope.span_id,
-            status="ok" if error is None else "error",
-            error="" if error is None else f"{type(error).__name__}: {error}",
-            attributes={semconv.GEN_AI_TOOL_RESULT: output} if tool else None,
-        )
+        attributes: dict[str, Any] = {}
+        if run.scope.kind == "tool" and error is None:
+            attributes[semconv.GEN_AI_TOOL_RESULT] = output
+        if usage:
+            attributes[semconv.GEN_AI_USAGE_INPUT_TOKENS] = usage["prompt_tokens"]
+            attributes[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = usage["completion_tokens"]
+        run.recorder.end_with(run.scope.span_id, error, attributes=attributes)

@@ -86,6 +86,8 @@ async def reply(speaker, text, **fields):
 class AgentScopeProgram(ScenarioProgram):
     """Two named agents, one after the other."""
 
+    hides_usage = "models have no hooks: a call's span is that of its request"
+
     def run(self, job):
         return asyncio.run(self.arun(job))
 

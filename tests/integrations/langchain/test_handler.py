@@ -23,7 +23,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 
-from agl_core.testing._captured import ancestors, check_identity, check_tokens, triplets
+from agl_core.testing._captured import (
+    ancestors,
+    check_identity,
+    check_tokens,
+    triplets,
+    usage,
+)
 from agl_core.testing.bench import Bench
 from agl_core.testing.scenario import JUDGE, PLANNER, WRITER
 from agl_core.tracing import agent_scope, attach, operation, trace
@@ -355,3 +361,16 @@ def test_a_detached_integration_records_nothing():
     assert WRITER in {span.agent for span in recorder.snapshot()}
     assert [span.name for span in silent.snapshot()] == ["detached"]
     assert tracers._configure_hooks == before
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_streamed_call_has_the_usage_that_the_model_tells(bench, chat, told):
+    def ask(job):
+        agent = create_agent(
+            chat(job, WRITER, streaming=True, stream_usage=told), tools=[], name=WRITER
+        )
+        agent.invoke(ASKED)
+
+    played = await bench.one(ask)
+    assert calls_of(played) == [(WRITER, WRITER)]
+    assert list(usage(played).values()) == ([bench.fake.log[0].usage] if told else [])

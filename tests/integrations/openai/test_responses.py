@@ -83,6 +83,7 @@ class ResponsesProgram(ScenarioProgram):
         "judge": "the client runs no tools, so it cannot tell that one runs: whoever calls a model "
         "inside a tool names the judge with agl.agent_scope",
     }
+    hides_usage = "the client has no hooks: a call's span is that of its request"
 
     def run(self, job):
         with _client(job) as client:
