@@ -248,6 +248,8 @@ class IntegrationContract(ContractSuite):
             ended = {span.agent: span for span in played.spans if span.kind is SpanKind.AGENT}
             assert ended[PLANNER].status == "error"
             assert "the shop is closed" in ended[PLANNER].error
+            trace = ended[PLANNER].attributes.get(semconv.EXCEPTION_STACKTRACE, "")
+            assert f"{_AgentError.__name__}: the shop is closed" in trace
             assert all(span.error != "not ended" for span in played.spans)
 
     async def test_a_failing_sink_never_reaches_the_agent(self) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from agl_core import semconv
-from agl_core.tracing.exceptions import describe
 from agl_core.types import ScopeKind, SpanKind
 
 FRAMEWORK: Final = "crewai"
@@ -47,7 +46,9 @@ class Closing:
     opened_by: str
     """Type of the event with which it began."""
     key: str
-    error: str = ""
+    error: BaseException | None = None
+    failed: str = ""
+    """What went wrong, where the exception is not to be had."""
     attributes: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -63,13 +64,11 @@ def closing(event: Any) -> Closing | None:
     if found is None:
         return None
     opened_by, key = found
-    failed = event.type in _FAILURES
-    return Closing(
-        opened_by,
-        key(event),
-        error=_error(event) if failed else "",
-        attributes={} if failed else _outcome(event),
-    )
+    if event.type not in _FAILURES:
+        return Closing(opened_by, key(event), attributes=_outcome(event))
+    error = _exception(event)
+    failed = (str(event.error) or event.type) if error is None else ""
+    return Closing(opened_by, key(event), error=error, failed=failed)
 
 
 def _crew(source: Any, event: Any) -> Opening:
@@ -200,15 +199,15 @@ def _outcome(event: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _error(event: Any) -> str:
-    """What failed, by the exception itself: an event often has nothing but its text."""
+def _exception(event: Any) -> BaseException | None:
+    """What was raised: an event often has nothing but its text, and is emitted where it is caught."""
     told = event.error
     if isinstance(told, BaseException):
-        return describe(told)
+        return told
     raised = sys.exc_info()[1]
-    if raised is not None and str(raised) in str(told):
-        return describe(raised)
-    return str(told)
+    if raised is None:
+        return None
+    return raised if (str(raised) in str(told) if str(raised) else not told) else None
 
 
 def _crew_key(event: Any) -> str:

@@ -106,9 +106,9 @@ def end(context: AttemptContext, found: Closing) -> None:
     if frame is None:
         return
     while inner is not None and inner is not frame:
-        _close(inner, error=found.error)
+        _close(inner, found)
         inner = _open(inner.parent, context.recorder)
-    _close(frame, error=found.error, attributes=found.attributes)
+    _close(frame, found, attributes=found.attributes)
     _FRAME.set(_open(frame.parent, context.recorder))
 
 
@@ -183,11 +183,10 @@ def _open(frame: Frame | None, recorder: Recorder) -> Frame | None:
     return frame
 
 
-def _close(frame: Frame, *, error: str, attributes: dict[str, Any] | None = None) -> None:
+def _close(frame: Frame, found: Closing, attributes: dict[str, Any] | None = None) -> None:
     close_scope(frame.scope)
-    frame.recorder.end(
-        frame.scope.span_id,
-        status="error" if error else "ok",
-        error=error,
-        attributes=attributes or None,
-    )
+    recorder, span = frame.recorder, frame.scope.span_id
+    if found.failed:
+        recorder.end(span, status="error", error=found.failed, attributes=attributes)
+    else:
+        recorder.end_with(span, found.error, attributes=attributes)

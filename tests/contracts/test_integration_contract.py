@@ -98,6 +98,16 @@ class LosesErrors(AglTemplateListener):
         super().ended(error=None, **rest)
 
 
+class RetellsErrors(AglTemplateListener):
+    """Has the text of an exception, and not the exception."""
+
+    def ended(self, *, run_id, error, **rest):
+        run = self._open[run_id]
+        super().ended(run_id=run_id, error=None, **rest)
+        if error is not None:
+            run.recorder.end(run.scope.span_id, status="error", error=str(error))
+
+
 class LosesArguments(AglTemplateListener):
     def started(self, kind, name, *, arguments, **rest):
         super().started(kind, name, arguments="{}", **rest)
@@ -249,6 +259,7 @@ RULES = [
     ("interleaved_rollouts_in_tasks_never_mix", GlobalIdentity),
     ("the_exception_arrives_unchanged", patching("run", mangled)),
     ("the_exception_arrives_unchanged", listening(LosesErrors)),
+    ("the_exception_arrives_unchanged", listening(RetellsErrors)),
     ("a_failing_sink_never_reaches_the_agent", listening(Raises)),
     ("requests_and_output_are_the_same_with_and_without", patching("_turns", chatty)),
     ("attaching_twice_records_once_and_detaching_restores", RecordsTwice),
