@@ -45,7 +45,7 @@ from agl_core.testing.scenario import (
     skeleton,
 )
 from agl_core.tracing import Recorder
-from agl_core.types import Claim, SpanKind
+from agl_core.types import Claim, Span, SpanKind
 
 __all__ = ["IntegrationContract"]
 
@@ -169,6 +169,21 @@ class IntegrationContract(ContractSuite):
                 assert skeleton(played.spans) == EXPECTED, name
                 _captured.check_tokens(played, bench.fake.log)
                 _captured.check_identity(played)
+
+    async def test_a_request_that_is_sent_again_is_one_call(self) -> None:
+        async with self._attached() as bench:
+            bench.fake.fail(1)
+            played = await self._play(bench, self.program().run)
+            assert played.output == ANSWER
+            assert (len(bench.fake.refused), len(bench.fake.log)) == (1, 3)
+            # Some frameworks have a span for each request, so that the one that failed has its own.
+            assert skeleton([span for span in played.spans if not _failed(span)]) == EXPECTED
+            adapted = played.adapt(PLANNER, WRITER)
+            found = _captured.triplets(played, PLANNER, WRITER)
+            assert adapted.calls == len(found) == 3
+            assert [triplet.response_ids for triplet in found] == [
+                answer.choices[0].token_ids for answer in bench.fake.log
+            ]
 
     async def test_structured_output_equals_the_log(self) -> None:
         program = self.program()
@@ -333,6 +348,10 @@ class IntegrationContract(ContractSuite):
                 _captured.check_identity(played)
                 assert played.job.question in str(played.calls[0].messages)
                 assert len(_captured.triplets(played, WRITER)) == 1
+
+
+def _failed(span: Span) -> bool:
+    return span.kind is SpanKind.LLM and span.status == "error"
 
 
 class _AgentError(Exception):

@@ -151,7 +151,10 @@ class Agent:
         endpoint = self.endpoint
         with httpx.Client(headers=endpoint.headers, timeout=endpoint.timeout_s) as client:
             if not body["stream"]:
-                return _whole(client.post(endpoint.url, json=body))
+                response = client.post(endpoint.url, json=body)
+                if response.is_server_error:  # is sent once more, as clients do
+                    response = client.post(endpoint.url, json=body)
+                return _whole(response)
             with client.stream("POST", endpoint.url, json=body) as response:
                 response.raise_for_status()
                 return _merge(_events(response.iter_lines())), {}
@@ -164,7 +167,10 @@ class Agent:
             headers=endpoint.headers, timeout=endpoint.timeout_s
         ) as client:
             if not body["stream"]:
-                return _whole(await client.post(endpoint.url, json=body))
+                response = await client.post(endpoint.url, json=body)
+                if response.is_server_error:
+                    response = await client.post(endpoint.url, json=body)
+                return _whole(response)
             async with client.stream("POST", endpoint.url, json=body) as response:
                 response.raise_for_status()
                 return _merge(_events(await _lines(response.aiter_lines()))), {}

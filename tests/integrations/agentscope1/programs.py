@@ -39,7 +39,7 @@ async def lookup(item: str) -> ToolResponse:
 
 
 @asynccontextmanager
-async def models(job, *, retries=0, **fields):
+async def models(job, *, retries=1, **fields):
     """Makes the model that an agent asks, over connections of its own loop and job."""
     connections = DefaultAsyncHttpxClient(verify=False)
 
