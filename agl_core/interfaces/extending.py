@@ -63,7 +63,11 @@ class Integration(Protocol):
         ...
 
     def identity(self) -> Scope | None:
-        """Scope read from the framework's own context, in the task that sends; None: no opinion."""
+        """Scope read from the framework's own context, in the task that sends.
+
+        None where it has no opinion: nothing of the framework's runs here, or the innermost scope
+        is somebody else's.
+        """
         ...
 
 

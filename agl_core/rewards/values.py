@@ -64,6 +64,16 @@ def _checked(reward: Reward, source: str) -> Reward:
             f"Reward {source!r} aims at {target}: name one of call, agent_run and agent; a choice "
             f"needs its call"
         )
+    names: tuple[Any, ...] = (
+        reward.channel,
+        target.call or "",
+        target.agent or "",
+        target.agent_run or "",
+    )
+    if not all(isinstance(name, str) for name in names):
+        raise RewardError(
+            f"Reward {source!r} has channel {reward.channel!r} and {target}: name them with text"
+        )
     number = _number(reward.value, source, f" for channel {reward.channel!r}")
     return Reward(
         value=number, channel=reward.channel, target=target, source=reward.source or source

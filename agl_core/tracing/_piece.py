@@ -6,7 +6,7 @@ current in those steps and nowhere between them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -86,7 +86,7 @@ class Piece:
 
     async def through(
         self,
-        items: AsyncGenerator[Any, None],
+        items: AsyncIterable[Any],
         see: Callable[[Any], None] | None = None,
         *,
         kind: type[Any] = object,
@@ -94,24 +94,27 @@ class Piece:
         """Yield `items`, each made inside; their end ends the piece.
 
         Args:
-            items: The framework's.
+            items: The framework's, or those of a user's own class: not all of them can be closed.
             see: Is shown each item before it is passed on.
             kind: Class of the items that `see` is shown.
         """
-        inside = self.running()
+        inside, steps = self.running(), aiter(items)
         try:
             while True:
                 with inside:
-                    item = await anext(items, _DONE)
+                    item = await anext(steps, _DONE)
                 if item is _DONE:
                     break
                 if see is not None and isinstance(item, kind):
                     see(item)
                 yield item
         except BaseException as error:
-            with inside:
-                await items.aclose()
-            self.end(error)
+            try:
+                if (close := getattr(steps, "aclose", None)) is not None:
+                    with inside:
+                        await close()
+            finally:
+                self.end(error)
             raise
         self.end()
 

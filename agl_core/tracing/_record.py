@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from agl_core.tracing.values import bounded
+from agl_core.tracing.values import bounded, text
 from agl_core.types import Reward, Span, SpanKind, SpanStatus
 
 MAX_ERROR_CHARS: Final = 16_384
@@ -37,10 +37,10 @@ class Record:
             rollout_id=rollout_id,
             attempt_id=attempt_id,
             kind=self.kind,
-            name=bounded(self.name, MAX_ERROR_CHARS)[0],
+            name=bounded(text(self.name), MAX_ERROR_CHARS)[0],
             parent_id=self.parent_id,
             agent=self.agent or None,
-            agent_run_id=self.agent_run_id,
+            agent_run_id=text(self.agent_run_id) if self.agent_run_id else None,
             sequence=self.sequence,
             start_ns=self.start_ns,
             end_ns=self.end_ns,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 from urllib.parse import unquote
 
 from agl_core import semconv
-from agl_core.tracing.context import AttemptContext
+from agl_core.tracing.context import AttemptContext, close_scope
 from agl_core.tracing.recorder import Recorder
 from agl_core.types import Scope, SpanKind
 from agl_core.types.ids import new_id
@@ -57,15 +57,23 @@ class Sent:
 class Tried:
     """A request in flight that belongs to a call scope, whose span is somebody else's."""
 
-    __slots__ = ("_call",)
+    __slots__ = ("_call", "_recorder")
     until_read: ClassVar = False
 
-    def __init__(self, call: Scope) -> None:
+    def __init__(self, recorder: Recorder, call: Scope) -> None:
+        self._recorder = recorder
         self._call = call
 
     def end(self, error: BaseException | None, *, status_code: int = 0) -> None:
-        """Nothing was answered; an answer says nothing here."""
+        """Nothing was answered; an answer says nothing here.
+
+        Who is cancelled while it waits tries no more, and not every framework says that the call
+        has ended then: what is sent next would be taken for another try.
+        """
         self._call.unanswered = error is not None or status_code >= FIRST_ERROR
+        if error is not None and not isinstance(error, Exception):
+            close_scope(self._call)
+            self._recorder.end_with(self._call.span_id, error)
 
 
 def call_scope(scope: Scope | None) -> Scope | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from agl_core.errors import ConfigError
+from agl_core.tracing.values import text
 from agl_core.types import LLM, Attempt, PromptTemplate, Resources, Rollout, Scope, ScopeKind
 
 if TYPE_CHECKING:
@@ -122,11 +123,20 @@ def adopt(context: AttemptContext | None, scope: Scope | None = None) -> None:
 
 
 def current_scope() -> Scope | None:
-    """The innermost open scope, that of a framework's run included."""
+    """The innermost open scope, those of frameworks' runs included."""
+    return scope_around("")
+
+
+def scope_around(framework: str) -> Scope | None:
+    """The innermost scope that all but `framework` know of: it knows better where its runs stand.
+
+    Each scope leads to those around it, whoever opened them, so the order of asking does not matter.
+    """
     scope, context = opened_here(), active()
     if context is not None and context.locators:
-        for locate in tuple(context.locators.values()):
-            scope = locate(scope)
+        for name, locate in tuple(context.locators.items()):
+            if name != framework:
+                scope = locate(scope)
     return scope
 
 
@@ -182,6 +192,8 @@ def scope_in(
     inherits none of them. An ``agent`` scope that names another agent than `outer` begins a new
     agent run, whose id is `span_id` if no other is given.
     """
+    if agent is not None and not (type(agent) is str and agent.isascii()):
+        agent = text(agent)
     if outer is not None and kind != "tool":
         trainable = trainable and outer.trainable
         if agent is None or agent == outer.agent:

@@ -17,7 +17,7 @@ from agl_core.tracing.context import AttemptContext, active, close_scope, enter,
 from agl_core.tracing.exceptions import describe, exception_attributes
 from agl_core.tracing.guard import guarded
 from agl_core.tracing.recorder import Recorder
-from agl_core.tracing.values import represent
+from agl_core.tracing.values import represent, text
 from agl_core.types import (
     LLM,
     Attempt,
@@ -80,23 +80,38 @@ def emit_reward(
     context = active()
     if context is None:
         return
-    target = RewardTarget(call=call, choice=choice, agent=agent, agent_run=agent_run)
-    if len(target.units) > 1:
-        raise RewardError(
-            f"emit_reward got the targets {target.units}: name one of call, agent and agent_run, "
-            f"or emit one reward for each"
-        )
-    if target.ambiguous:
-        raise RewardError(f"emit_reward got choice={choice!r} without a call: name the call too")
-    if choice is not None and (isinstance(choice, bool) or choice < 0):
-        raise RewardError(f"emit_reward got choice={choice!r}: give the index of a choice, from 0")
+    target = _target(call, choice, agent, agent_run)
     context.recorder.reward(
         Reward(
             value=reward_value(value, source="emit_reward"),
-            channel=channel,
+            channel=_name("channel", channel),
             target=target,
         )
     )
+
+
+def _target(
+    call: str | None, choice: int | None, agent: str | None, agent_run: str | None
+) -> RewardTarget:
+    given = {"call": call, "agent": agent, "agent_run": agent_run}
+    units = {name: _name(name, unit) for name, unit in given.items() if unit is not None}
+    if len(units) > 1:
+        raise RewardError(
+            f"emit_reward got the targets {[*units]}: name one of call, agent and agent_run, "
+            f"or emit one reward for each"
+        )
+    if choice is not None and call is None:
+        raise RewardError(f"emit_reward got choice={choice!r} without a call: name the call too")
+    if choice is not None and (type(choice) is not int or choice < 0):
+        raise RewardError(f"emit_reward got choice={choice!r}: give the index of a choice, from 0")
+    return RewardTarget(choice=choice, **units)
+
+
+def _name(parameter: str, given: Any) -> str:
+    """As spans have it: text that every store can keep."""
+    if not isinstance(given, str):
+        raise RewardError(f"emit_reward got {parameter}={represent(given)}: give it as text")
+    return text(given)
 
 
 @guarded()

@@ -15,6 +15,7 @@ from agl_core.tracing.context import (
     open_scope,
     scope_in,
 )
+from agl_core.tracing.values import text
 from agl_core.types import SpanKind
 from agl_core.types.ids import new_id
 
@@ -96,7 +97,7 @@ class Pieces:
             key: See `Opening`.
         """
         around = current_scope()
-        name = name or (around.agent if around is not None else None)
+        name = text(name) if name else (around.agent if around is not None else None)
         if around is not None and around.agent == name:
             run_id = run_id or around.agent_run_id
         return Opening(

@@ -12,7 +12,7 @@ from agl_core import semconv
 from agl_core.tracing._record import MAX_ERROR_CHARS, Record
 from agl_core.tracing.context import current_scope
 from agl_core.tracing.exceptions import describe, exception_attributes
-from agl_core.tracing.values import bounded
+from agl_core.tracing.values import bounded, text
 from agl_core.types import Reward, Scope, Span, SpanKind, SpanStatus
 from agl_core.types.ids import new_id
 
@@ -111,7 +111,7 @@ class Recorder:
             return
         record.kind = kind or record.kind
         record.name = name or record.name
-        record.agent = agent or record.agent
+        record.agent = text(agent) if agent else record.agent
         record.agent_run_id = agent_run_id or record.agent_run_id
         if call_id is not None:
             record.call_id = call_id
@@ -243,6 +243,8 @@ class Recorder:
         """A span that begins now, in its place."""
         inherited: str | None = None
         run: str | None = None
+        if agent is not None and not (type(agent) is str and agent.isascii()):
+            agent = text(agent)
         if parent_id is None:
             scope = scope or current_scope()
             if scope is not None:

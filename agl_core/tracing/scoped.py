@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar, cast
 from agl_core.tracing.context import ScopeFrame, active, close_scope, open_scope
 from agl_core.tracing.guard import guarded
 from agl_core.tracing.recorder import Recorder
+from agl_core.tracing.values import text
 from agl_core.types import Scope, ScopeKind, SpanKind
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -66,9 +67,9 @@ class Scoped:
     ) -> None:
         """Prepare; use `operation` or `agent_scope`, which say what each is for."""
         self._kind: ScopeKind = kind
-        self._name = name
+        self._name = text(name)
         self._trainable = trainable
-        self._run_id = run_id
+        self._run_id = text(run_id) if run_id else None
         self._attributes = attributes or {}
         self._entries: list[_Entry] = []
 

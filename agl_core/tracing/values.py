@@ -48,6 +48,16 @@ def _escaped(tree: Any) -> Any:
     return tree
 
 
+def text(value: Any) -> str:
+    """A name as text that every store can keep, whatever was given as one."""
+    if isinstance(value, str):
+        return _encodable(str.__str__(value))
+    try:
+        return _encodable(str(value))
+    except Exception:  # noqa: BLE001  telemetry: a broken __str__ is not the agent's failure
+        return represent(value)
+
+
 def represent(value: Any) -> str:
     """``repr`` that never raises and always encodes."""
     try:

@@ -117,7 +117,7 @@ class Wire:
         call = call_scope(scope)
         if call is not None:
             headers[semconv.HEADER_CALL] = call_id(context.recorder, call, request)
-            return Tried(call)
+            return Tried(context.recorder, call)
         headers[semconv.HEADER_CALL], span_id = own_span(context, scope, request, operation=kind)
         return Sent(context.recorder, span_id)
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 from autogen_agentchat.teams._group_chat._base_group_chat_manager import BaseGroupChatManager
 from autogen_agentchat.teams._group_chat._selector_group_chat import SelectorGroupChatManager
 
-from agl_autogen._work import Watcher, start_span
-from agl_core.tracing.context import AttemptContext, active, opened_here
+from agl_autogen._work import FRAMEWORK, Watcher, start_span
+from agl_core.tracing.context import AttemptContext, active, scope_around
 from agl_core.types import Scope
 
 OWNED_PREFIX: Final = "@"
@@ -28,7 +28,7 @@ class Handling(Watcher):
     def __init__(self, context: AttemptContext, agent: Any) -> None:
         self._context = context
         self._agent = agent
-        self._around = opened_here()
+        self._around = scope_around(FRAMEWORK)
         self._before = _HANDLING.get()
         self._scope: Scope | None = None
 
@@ -109,4 +109,4 @@ def here() -> Handling | None:
 def speaking_here() -> Scope | None:
     """Who handles a message here and is about to ask a model; None if a scope inside says who."""
     handling = here()
-    return handling.speak(opened_here()) if handling is not None else None
+    return handling.speak(scope_around(FRAMEWORK)) if handling is not None else None

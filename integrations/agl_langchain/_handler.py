@@ -12,6 +12,7 @@ from agl_core import semconv
 from agl_core.tracing import active, guarded
 from agl_langchain._run import FRAMEWORK, Run, Start
 from agl_langchain._runs import TABLES, RunTable
+from agl_langchain._tools import handed_to, result_of
 
 
 class AglCallbackHandler(BaseCallbackHandler):
@@ -103,9 +104,12 @@ class AglCallbackHandler(BaseCallbackHandler):
     @guarded(FRAMEWORK)
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
         del kwargs
-        # A tool answers with a message in an agent and with its plain result elsewhere.
-        result = getattr(output, "content", output)
-        self._end(run_id, attributes={semconv.GEN_AI_TOOL_RESULT: result})
+        table = TABLES.holding(run_id)
+        if table is None:
+            return
+        for target in handed_to(output):
+            table.hand_over(run_id, target)
+        table.close(run_id, attributes={semconv.GEN_AI_TOOL_RESULT: result_of(output)})
 
     @guarded(FRAMEWORK)
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:

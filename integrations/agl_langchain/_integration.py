@@ -7,7 +7,6 @@ from contextvars import ContextVar
 from langchain_core.tracers import context as tracers
 from langchain_core.tracers.context import register_configure_hook
 
-from agl_core.tracing.context import opened_here
 from agl_core.types import Scope
 from agl_langchain._handler import AglCallbackHandler
 from agl_langchain._run import FRAMEWORK
@@ -40,4 +39,4 @@ class LangChainIntegration:
     def identity(self) -> Scope | None:
         """Who speaks here: the open model call, else the run whose code is about to send."""
         table = TABLES.here()
-        return table.sender(opened_here()) if table is not None else None
+        return table.sender() if table is not None else None

@@ -14,13 +14,16 @@ from uuid import UUID
 from langchain_core.runnables.config import var_child_runnable_config
 
 from agl_core import semconv
-from agl_core.tracing.context import close_scope, make_current, opened_here, scope_in
+from agl_core.tracing.context import close_scope, make_current, scope_around, scope_in
 from agl_core.tracing.recorder import Recorder
 from agl_core.tracing.tables import Tables
 from agl_core.types import Scope, ScopeKind, SpanKind
 from agl_langchain import _tasks
 from agl_langchain._agents import NO_NAMES, Introduction, Names, introduced
 from agl_langchain._run import FRAMEWORK, Run, Start, control_flow
+
+_HANDOFF: Final = "handoff"
+"""Name of a message span that says who lets whom go on."""
 
 
 @dataclass(slots=True)
@@ -61,11 +64,16 @@ class RunTable:
             return opened
         return _innermost(self._current(), opened)
 
-    def sender(self, opened: Scope | None) -> Scope | None:
-        """`__call__` for a request that is about to leave: a graph node that sends is an agent."""
+    def sender(self) -> Scope | None:
+        """Who sends the request that is about to leave; None where that is no run of this table.
+
+        A graph node that sends is an agent.
+        """
+        opened = scope_around(FRAMEWORK)
         scope = self(opened)
-        run = self._current()
-        if run is not None and run.scope is scope:
+        if scope is opened:
+            return scope if scope is not None and scope.span_id in self._calls else None
+        if run := self._current():
             self._show_agent(run.speaker)
         return scope
 
@@ -91,7 +99,7 @@ class RunTable:
 
     def open_call(self, start: Start) -> Run:
         """Open a model call: its scope becomes current where the request will be sent."""
-        opened = opened_here()
+        opened = scope_around(FRAMEWORK)
         outer = self._calls.get(opened.span_id) if opened is not None else None
         if outer is not None and outer.scope.call_id is not None:
             outer = None
@@ -106,6 +114,24 @@ class RunTable:
         self._calls[scope.span_id] = run
         self._show_agent(run.speaker)
         return run
+
+    def hand_over(self, run_id: UUID, target: str) -> None:
+        """The tool of this run lets another agent go on."""
+        run = self._runs.get(run_id)
+        speaker = run.scope.parent if run is not None else None
+        if speaker is None or speaker.agent is None:
+            return
+        span_id = self._recorder.start(
+            SpanKind.MESSAGE,
+            _HANDOFF,
+            parent_id=speaker.span_id,
+            attributes={
+                semconv.AGL_FRAMEWORK: FRAMEWORK,
+                semconv.AGL_HANDOFF_FROM: speaker.agent,
+                semconv.AGL_HANDOFF_TO: target,
+            },
+        )
+        self._recorder.end(span_id)
 
     def answering(self, run_id: UUID) -> None:
         """The first token came: whatever is sent here from now on is not this call."""
@@ -123,6 +149,10 @@ class RunTable:
         run = self._runs.pop(run_id, None)
         if run is None:
             return
+        if error is not None:
+            # Of what is cancelled inside, or left by a callback's exception, no end is told.
+            for inside in [each for each in self._runs.values() if each.parent is run]:
+                self.close(inside.run_id, error=error)
         if self._calls.pop(run.scope.span_id, None) is not None:
             self._close_call(run)
         run.scope.closed = True
@@ -154,7 +184,7 @@ class RunTable:
         named = self._runs.get(start.parent_run_id) if start.parent_run_id else None
         named = named or self._configured()
         parent = _tasks.innermost(named, self)
-        opened = opened_here()
+        opened = scope_around(FRAMEWORK)
         while opened is not None and opened.span_id in self._calls:
             opened = opened.parent
         around = _innermost(parent, opened)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from agents.tracing import get_current_span, get_trace_provider
 
 from agl_core import semconv
-from agl_core.tracing.context import AttemptContext, active, opened_here
+from agl_core.tracing.context import AttemptContext, active, scope_around
 from agl_core.tracing.guard import guarded
 from agl_core.types import Scope
 from agl_openai_agents._processor import AglTracingProcessor
@@ -60,12 +60,12 @@ class OpenAIAgentsIntegration:
         if context is None or self._hook is None:
             return None
         table = TABLES.of(context)
-        opened = opened_here()
+        opened = scope_around(FRAMEWORK)
         scope = table(opened)
         span = get_current_span()
         if span is not None and span.span_id not in table:
             self._unseen(span, context, table, named=scope is not None and scope.agent is not None)
-        return scope
+        return None if scope is opened else scope
 
     @guarded(FRAMEWORK)
     def _unseen(self, span: Any, context: AttemptContext, table: SpanTable, *, named: bool) -> None:

@@ -10,7 +10,7 @@ from agents.exceptions import UserError
 from agents.tracing import Span, SpanError, get_current_span
 
 from agl_core import semconv
-from agl_core.tracing.context import opened_here
+from agl_core.tracing.context import scope_around
 from agl_core.tracing.recorder import Recorder
 from agl_core.tracing.tables import Tables
 from agl_core.types import Scope, SpanKind
@@ -53,7 +53,7 @@ class SpanTable:
 
     def start(self, span: Span[Any]) -> None:
         """Record a span that begins, unless it only groups others."""
-        around = self._innermost(span.parent_id, opened_here())
+        around = self._innermost(span.parent_id, scope_around(FRAMEWORK))
         shape = shape_of(span.span_data)
         if shape is None:
             self._scopes[span.span_id] = around

@@ -6,6 +6,7 @@ import math
 from decimal import Decimal
 from fractions import Fraction
 
+import msgspec
 import pytest
 
 from agl_core import semconv
@@ -25,7 +26,7 @@ from agl_core.tracing import (
     reward_value,
     trace,
 )
-from agl_core.types import RewardTarget, SpanKind
+from agl_core.types import RewardTarget, Span, SpanKind
 
 
 @pytest.fixture
@@ -99,12 +100,36 @@ def test_a_reward_names_its_target(recorder):
         ({"choice": 0}, "choice=0 without a call"),
         ({"call": "c", "choice": -1}, "index of a choice"),
         ({"call": "c", "choice": True}, "index of a choice"),
+        ({"call": "c", "choice": "1"}, "index of a choice"),
+        ({"agent": 3}, "agent=3: give it as text"),
+        ({"agent_run": 3}, "agent_run=3: give it as text"),
+        ({"channel": None}, "channel=None: give it as text"),
     ],
 )
 def test_an_ambiguous_target_is_an_error(recorder, target, message):
     with pytest.raises(RewardError, match=message):
         emit_reward(1.0, **target)
     assert rewards(recorder) == []
+
+
+class Nameless:
+    def __str__(self):
+        raise TypeError("no name")
+
+
+def test_whatever_is_given_as_a_name_every_store_can_read_it_again(recorder):
+    for name in (7, None, Nameless(), "\ud800 writer"):
+        with agent_scope(name, run_id=5), operation(name):
+            emit_object(1, name=name)
+            emit_reward(1.0, "\ud800", agent="\ud800 writer")
+    spans = recorder.drain()
+    decoded = msgspec.json.decode(msgspec.json.encode(spans), type=list[Span])
+    assert decoded == spans
+    agents = [span for span in spans if span.kind is SpanKind.AGENT]
+    assert [span.agent for span in agents][:2] == ["7", "None"]
+    aimed_at = [span.reward.target.agent for span in spans if span.reward is not None]
+    assert {agents[3].agent} == {*aimed_at} == {"\\ud800 writer"}
+    assert {span.agent_run_id for span in agents} == {"5"}
 
 
 def test_messages_objects_tools_and_exceptions_are_spans(recorder):

@@ -88,6 +88,44 @@ async def test_who_waits_for_a_piece_to_be_left_is_told_once(context, read):
     assert len(times_left) == 1
 
 
+class Iterator:
+    """A stream of a user's own class, which cannot be closed."""
+
+    def __init__(self):
+        self._left = [2, 1]
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        return self._left.pop()
+
+
+async def test_a_stream_that_cannot_be_closed_is_left_and_fails_as_it_does_alone(context):
+    left = PIECES.open(context, PIECES.reply("left")).through(Iterator())
+    assert await anext(left) == 1
+    await left.aclose()
+    failed = PIECES.open(context, PIECES.reply("failed")).through(Iterator())
+    with pytest.raises(IndexError, match="pop from empty list"):
+        [_ async for _ in failed]
+    spans = by_name(context)
+    assert (spans["left"].status, spans["failed"].status) == ("ok", "error")
+
+
+async def test_a_stream_whose_close_fails_ends_its_piece(context):
+    async def stubborn():
+        try:
+            yield 1
+        finally:
+            raise OSError("still open")
+
+    stream = PIECES.open(context, PIECES.reply("writer")).through(stubborn())
+    await anext(stream)
+    with pytest.raises(OSError, match="still open"):
+        await stream.aclose()
+    assert by_name(context)["writer"].error != "not ended"
+
+
 async def test_a_reader_who_leaves_a_stream_has_not_made_it_fail_and_an_exception_has(context):
     left = PIECES.open(context, PIECES.reply("left")).through(numbers())
     assert await anext(left) == 0

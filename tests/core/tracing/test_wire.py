@@ -11,7 +11,16 @@ import httpx2
 import pytest
 
 from agl_core import semconv
-from agl_core.tracing import agent_scope, attach, close_scope, enter, open_scope, operation, wire
+from agl_core.tracing import (
+    agent_scope,
+    attach,
+    close_scope,
+    current_scope,
+    enter,
+    open_scope,
+    operation,
+    wire,
+)
 from agl_core.types import Scope, SpanKind
 from tests.core.passing import pass_time
 
@@ -384,6 +393,31 @@ async def test_a_cancelled_request_ends_its_span_as_an_error(server, make_contex
         with pytest.raises(asyncio.CancelledError):
             await task
     assert llm_spans(context)[0].error == "CancelledError"
+
+
+async def test_what_is_sent_after_a_cancelled_call_is_no_other_try_of_it(server, make_context):
+    context = make_context()
+    with enter(context), agent_scope("writer") as writer:
+        # Nobody tells that this call has ended, as in frameworks that do not when it is cancelled.
+        span_id = context.recorder.start(SpanKind.LLM, "model")
+        call = open_scope("call", span_id=span_id)
+        server.hold = threading.Event()
+        async with httpx.AsyncClient(timeout=60) as client:
+            request = asyncio.ensure_future(client.post(chat_url(server), json=BODY))
+            while not server.log:  # noqa: ASYNC110  the server is another thread
+                await asyncio.sleep(0.001)
+            request.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await request
+            server.hold.set()
+            assert current_scope() is writer
+            await client.post(chat_url(server), json=BODY)
+    cancelled, sent = llm_spans(context)
+    assert (cancelled.id, cancelled.call_id) == (span_id, call.call_id)
+    assert (cancelled.status, cancelled.error) == ("error", "CancelledError")
+    assert (sent.agent, sent.status) == ("writer", "ok")
+    assert server.identities("call") == [cancelled.call_id, sent.call_id]
+    assert capture_errors(context) == []
 
 
 @LIBRARIES

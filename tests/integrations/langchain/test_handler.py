@@ -17,12 +17,15 @@ from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult, LLMResult
+from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import InjectedState
 from langgraph.types import Command, interrupt
 
+from agl_core import semconv
 from agl_core.testing._captured import (
     ancestors,
     check_identity,
@@ -31,6 +34,7 @@ from agl_core.testing._captured import (
     usage,
 )
 from agl_core.testing.bench import Bench
+from agl_core.testing.fake_openai import FakeReply
 from agl_core.testing.scenario import JUDGE, PLANNER, WRITER
 from agl_core.tracing import agent_scope, attach, operation, trace
 from agl_core.types import SpanKind
@@ -374,3 +378,100 @@ async def test_a_streamed_call_has_the_usage_that_the_model_tells(bench, chat, t
     played = await bench.one(ask)
     assert calls_of(played) == [(WRITER, WRITER)]
     assert list(usage(played).values()) == ([bench.fake.log[0].usage] if told else [])
+
+
+async def test_a_judge_that_is_asked_after_a_call_was_cancelled_is_no_other_try_of_it(bench, chat):
+    asked, left = asyncio.Event(), asyncio.Event()
+
+    async def hold(answer, position):
+        if answer is bench.fake.log[0]:
+            asked.set()
+            await left.wait()
+
+    bench.fake.pace = hold
+
+    async def cancel(task):
+        await asked.wait()
+        task.cancel()
+
+    async def program(job):
+        model = chat(job, WRITER)
+        canceller = asyncio.ensure_future(cancel(asyncio.current_task()))
+        # In this very task, as `asyncio.timeout` does it.
+        with pytest.raises(asyncio.CancelledError):
+            await model.ainvoke(Q, config={"metadata": {"lc_agent_name": WRITER}})
+        await canceller
+        left.set()
+        await model.root_async_client.chat.completions.create(
+            model=job.model(JUDGE), messages=[{"role": "user", "content": "Good?"}]
+        )
+        await model.http_async_client.aclose()
+
+    played = await bench.one(program)
+    assert calls_of(played) == [(WRITER, WRITER), ("", JUDGE)]
+    errors = [span.error for span in played.spans if span.kind is SpanKind.LLM]
+    assert errors == ["CancelledError", ""]
+
+
+class CannotCount(BaseCallbackHandler):
+    """A user's callback that fails, and that LangChain is to fail with."""
+
+    raise_error = True
+
+    def on_chat_model_start(self, *args, **kwargs):
+        raise LookupError("no counter")
+
+
+async def test_what_a_failing_callback_leaves_open_ends_with_its_graph(bench, chat):
+    def program(job):
+        writer = create_agent(chat(job, WRITER), tools=[], name=WRITER)
+        with pytest.raises(LookupError, match="no counter"):
+            writer.invoke(ASKED, {"callbacks": [CannotCount()]})
+        chat(job, JUDGE).root_client.chat.completions.create(
+            model=job.model(JUDGE), messages=[{"role": "user", "content": "Good?"}]
+        )
+
+    played = await bench.one(program)
+    assert calls_of(played) == [("", JUDGE)]
+    assert {span.error for span in played.spans if span.agent} == {"LookupError: no counter"}
+
+
+@tool(f"transfer_to_{WRITER}")
+def transfer(
+    state: Annotated[dict, InjectedState], tool_call_id: Annotated[str, InjectedToolCallId]
+) -> Command:
+    """Let the writer go on."""
+    told = ToolMessage("Over to the writer", tool_call_id=tool_call_id)
+    update = {"messages": [state["messages"][-1], told]}
+    return Command(goto=[WRITER, END], graph=Command.PARENT, update=update)
+
+
+@tool
+def note(tool_call_id: Annotated[str, InjectedToolCallId]) -> Command:
+    """Keep a note; hands nothing over."""
+    return Command(update={"messages": [ToolMessage("Noted", tool_call_id=tool_call_id)]})
+
+
+@pytest.mark.parametrize(("given", "result"), [(transfer, "Over to the writer"), (note, "Noted")])
+async def test_an_agent_that_hands_over_to_another_says_so(bench, chat, given, result):
+    replies = [FakeReply(tool_calls=[{"name": given.name, "arguments": "{}"}])]
+    bench.fake.script = lambda _: replies.pop() if replies else FakeReply(text="done")
+
+    def program(job):
+        graph = StateGraph(MessagesState)
+        graph.add_node(PLANNER, create_agent(chat(job, PLANNER), tools=[given], name=PLANNER))
+        graph.add_node(WRITER, create_agent(chat(job, WRITER), tools=[], name=WRITER))
+        graph.add_edge(START, PLANNER)
+        graph.compile().invoke(ASKED)
+
+    played = await bench.one(program)
+    assert calls_of(played)[0] == (PLANNER, PLANNER)
+    (used,) = [span for span in played.spans if span.kind is SpanKind.TOOL]
+    assert used.attributes[semconv.GEN_AI_TOOL_RESULT] == result
+    handoffs = [span for span in played.spans if span.name == "handoff"]
+    said = [
+        (span.parent_id, *map(span.attributes.get, ("agl.handoff.from", "agl.handoff.to")))
+        for span in handoffs
+    ]
+    assert said == ([(used.parent_id, PLANNER, WRITER)] if given is transfer else [])
+    assert {span.agent for span in handoffs} <= {PLANNER}
