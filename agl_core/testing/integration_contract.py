@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 import agl_core.tracing as agl
 from agl_core import semconv
 from agl_core.interfaces import Integration
+from agl_core.runner.failure import failure_of
 from agl_core.testing import _captured
 from agl_core.testing._guard import ContractSuite
 from agl_core.testing.bench import Action, Bench, Played
@@ -45,11 +46,20 @@ from agl_core.testing.scenario import (
     skeleton,
 )
 from agl_core.tracing import Recorder
-from agl_core.types import Claim, Span, SpanKind
+from agl_core.types import Claim, FailureKind, Span, SpanKind
 
 __all__ = ["IntegrationContract"]
 
 _INTERLEAVED = 50
+_TRIES = 20
+"""More than any framework sends a request that was refused."""
+_OVERFLOW = {
+    "error": {
+        "message": "This model's maximum context length is 10 tokens, got 99",
+        "type": "invalid_request_error",
+        "code": "context_length_exceeded",
+    }
+}
 _STABLE = FakeOptions(stable=True)
 """Equal texts have equal ids, so that runs can be compared."""
 
@@ -266,6 +276,18 @@ class IntegrationContract(ContractSuite):
             trace = ended[PLANNER].attributes.get(semconv.EXCEPTION_STACKTRACE, "")
             assert f"{_AgentError.__name__}: the shop is closed" in trace
             assert all(span.error != "not ended" for span in played.spans)
+
+    async def test_a_prompt_that_nobody_cuts_ends_as_an_overflow(self) -> None:
+        async with self._attached() as bench:
+            bench.fake.fail(_TRIES, status=400, body=_OVERFLOW)
+            played = await bench.one(self.program().run)
+            assert played.error is not None
+            found = failure_of(
+                played.error, stage=FailureKind.AGENT, origins=frozenset(), late=False
+            )
+            assert found.kind is FailureKind.CONTEXT_OVERFLOW, played.error
+            assert {call.status_code for call in played.calls} == {400}
+            assert played.adapt(PLANNER).trajectories == {}
 
     async def test_a_failing_sink_never_reaches_the_agent(self) -> None:
         async with self._attached() as bench:

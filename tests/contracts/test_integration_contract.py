@@ -1,6 +1,7 @@
 """Every rule of the integration contract catches an integration or program that breaks it."""
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -210,6 +211,15 @@ def mangled(run):
     return wrapped
 
 
+def muffled(run):
+    def wrapped(*args, **kwargs):
+        with suppress(httpx.HTTPStatusError):
+            return run(*args, **kwargs)
+        raise RuntimeError("agent failed")
+
+    return wrapped
+
+
 def chatty(turns):
     def wrapped(self, text):
         return turns(self, f"{text} Think first.")
@@ -262,6 +272,7 @@ RULES = [
     ("the_exception_arrives_unchanged", patching("run", mangled)),
     ("the_exception_arrives_unchanged", listening(LosesErrors)),
     ("the_exception_arrives_unchanged", listening(RetellsErrors)),
+    ("a_prompt_that_nobody_cuts_ends_as_an_overflow", patching("run", muffled)),
     ("a_failing_sink_never_reaches_the_agent", listening(Raises)),
     ("requests_and_output_are_the_same_with_and_without", patching("_turns", chatty)),
     ("attaching_twice_records_once_and_detaching_restores", RecordsTwice),
