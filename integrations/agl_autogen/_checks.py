@@ -10,7 +10,13 @@ from agl_autogen._handling import SELECTOR
 from agl_autogen._work import FRAMEWORK
 from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
-from agl_core.plugins.findings import CLOSED_LOOP, failures_saying, is_from, records_from
+from agl_core.plugins.findings import (
+    CLOSED_LOOP,
+    failed_tools,
+    failures_saying,
+    is_from,
+    records_from,
+)
 from agl_core.types import Finding, Span, SpanKind
 
 _FAILURES: Final = {
@@ -53,6 +59,7 @@ def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]
     spans = [span for record in ours for span in record.spans if _is_ours(span)]
     yield _unsent(ours)
     yield _tool_results(spans)
+    yield _failed_tools(spans)
     yield _thoughts(spans)
     yield _selector(ours)
     yield from _failures(ours)
@@ -97,6 +104,17 @@ def _tool_results(spans: Sequence[Span]) -> Finding:
         fix="Give the agent max_tool_iterations above 1 or reflect_on_tool_use=True, if it is to "
         "answer with words of its own.",
         figures={"turns": len(ended), "agents": names},
+    )
+
+
+def _failed_tools(spans: Sequence[Span]) -> Finding:
+    """AutoGen tells the model what a tool raised, and goes on."""
+    return failed_tools(
+        spans,
+        FRAMEWORK,
+        check="autogen.failed_tools",
+        fix="The model is told the exception's message and the turn goes on: mend the tools, or let "
+        "the reward take such turns for what they are.",
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from langchain_core.globals import get_llm_cache
 
 from agl_core.interfaces import AttemptRecord
-from agl_core.plugins.findings import CLOSED_LOOP, failures_saying, is_from
+from agl_core.plugins.findings import CLOSED_LOOP, failed_tools, failures_saying, is_from
 from agl_core.types import Finding, Span, SpanKind
 from agl_langchain._run import FRAMEWORK
 
@@ -27,6 +27,7 @@ def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]
         return
     yield _unnamed(spans)
     yield _in_tools(spans)
+    yield _failed_tools(spans)
     yield from _closed_loop(records)
     yield from _old_python(records)
 
@@ -79,6 +80,17 @@ def _in_tools(spans: Sequence[Span]) -> Finding:
         fix="Name the agent inside the tool, create_agent(..., name=...) or agl.agent_scope(name), "
         "and pass the tool's config on to it: agent.invoke(x, config).",
         figures={"calls": len(lost)},
+    )
+
+
+def _failed_tools(spans: Sequence[Span]) -> Finding:
+    """A `ToolNode` tells the model of what it handles, wrong arguments by default, and goes on."""
+    return failed_tools(
+        spans,
+        FRAMEWORK,
+        check="langchain.failed_tools",
+        fix="The model is told what failed where the ToolNode handles it, and the graph goes on: mend "
+        "the tools and what their descriptions promise, or ToolNode(..., handle_tool_errors=False).",
     )
 
 

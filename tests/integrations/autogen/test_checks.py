@@ -197,3 +197,18 @@ async def test_a_runtime_that_was_started_before_the_rollout_is_found(bench, age
     played = await bench.one(program)
     assert found(played.record)["autogen.runtime"].figures == {"attempts": 1}
     await runtime.stop()
+
+
+async def test_a_tool_that_fails_is_found(bench, agent):
+    async def lookup(item: str) -> str:
+        """Look up a price."""
+        raise LookupError("the shop is closed")
+
+    async def program(job):
+        await agent(job, WRITER, tools=[lookup]).run(task=job.question)
+
+    played = await bench.one(program)
+    assert played.error is None
+    finding = found(played.record)["autogen.failed_tools"]
+    assert (finding.severity, finding.figures["tools"]) == ("warning", ["lookup"])
+    assert found(recorded())["autogen.failed_tools"].severity == "ok"

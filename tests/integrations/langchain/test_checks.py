@@ -14,6 +14,7 @@ from langchain_core.tools import tool
 from agl_core.config import RunConfig
 from agl_core.testing.attempts import CallOptions, ScriptedAttempt
 from agl_core.testing.check_contract import CheckContract
+from agl_core.testing.fake_openai import FakeReply
 from agl_core.testing.scenario import PLANNER, WRITER
 from agl_core.types import AttemptStatus, Failure, FailureKind, SpanKind
 
@@ -160,3 +161,21 @@ async def test_a_model_inside_a_tool_is_found(bench, chat):
 
     played = await bench.one(program)
     assert found(played.record)["langchain.tools"].figures == {"calls": 1}
+
+
+async def test_a_tool_that_is_used_wrongly_is_found(bench, chat):
+    replies = [FakeReply(tool_calls=[{"name": "price", "arguments": '{"thing": "tea"}'}])]
+    bench.fake.script = lambda _: replies.pop() if replies else FakeReply(text="4 coins")
+
+    @tool
+    def price(item: str) -> str:
+        """Look up a price."""
+        return "4 coins"
+
+    played = await bench.one(
+        lambda job: create_agent(chat(job, WRITER), tools=[price], name=WRITER).invoke(ASKED)
+    )
+    assert played.error is None
+    finding = found(played.record)["langchain.failed_tools"]
+    assert (finding.severity, finding.figures["tools"]) == ("warning", ["price"])
+    assert found(recorded(WRITER))["langchain.failed_tools"].severity == "ok"
