@@ -6,8 +6,8 @@ import logging
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
+from agl_agentscope._identity import ByIdentity
 from agl_core.tracing import AttemptContext, guarded
 
 _log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Usage:
     """Who replies, in which attempt; agents are forgotten with their objects."""
 
     def __init__(self) -> None:
-        self._agents: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
+        self._agents: ByIdentity[_Known] = ByIdentity()
         self._lock = Lock()
 
     @guarded("agentscope")
@@ -55,7 +55,7 @@ class Usage:
         """
         attempt = f"{context.rollout.id}/{context.attempt.id}"
         with self._lock:
-            known = self._agents.setdefault(agent, _Known())
+            known = self._known(agent)
             wrong = "concurrent" if known.open else ""
             if remembers and known.attempt not in ("", attempt):
                 wrong = wrong or "carried"
@@ -71,14 +71,15 @@ class Usage:
     def leave(self, agent: Any) -> None:
         """The agent has replied."""
         with self._lock:
-            self._agents[agent].open -= 1
+            known = self._agents.get(agent)
+            if known is not None:
+                known.open -= 1
 
     @guarded("agentscope")
     def warn_of_clock(self, agent: Any, fix: str) -> None:
         """Say that prompts change with the time of day."""
-        known = self._agents[agent]
         self._say(
-            known,
+            self._known(agent),
             "clock",
             f"Agent {agent.name!r} is told the time of day in its prompt, so that no rollout can be "
             f"repeated: {fix}",
@@ -87,7 +88,7 @@ class Usage:
     def began(self, agent: Any, run_id: str | None) -> None:
         """Keep the id of the agent's run, for replies that go on with it."""
         with self._lock:
-            self._agents[agent].run_id = run_id
+            self._known(agent).run_id = run_id
 
     def run_id(self, agent: Any, context: AttemptContext) -> str | None:
         """Id of the last run of the agent in this attempt."""
@@ -95,6 +96,9 @@ class Usage:
         if known is None or known.attempt != f"{context.rollout.id}/{context.attempt.id}":
             return None
         return known.run_id
+
+    def _known(self, agent: Any) -> _Known:
+        return self._agents.get_or_make(agent, _Known)
 
     def _say(self, known: _Known, what: str, text: str) -> None:
         with self._lock:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, cast
-from weakref import WeakKeyDictionary
 
+from agl_agentscope._identity import ByIdentity
 from agl_agentscope._pieces import FRAMEWORK, PIECES
 from agl_agentscope._v1 import told
 from agl_core import semconv
@@ -22,6 +22,7 @@ from agl_core.types import Scope, SpanKind
 
 Live = Callable[[], bool]
 Function = Callable[..., Any]
+_Entered = tuple[Recorder, Scope]
 
 HUB: Final = "hub"
 """Name of the span around what is said in a hub."""
@@ -36,7 +37,7 @@ class Hubs:
     """Records what `MsgHub` is entered, left and used for."""
 
     def __init__(self) -> None:
-        self._open: WeakKeyDictionary[Any, list[tuple[Recorder, Scope]]] = WeakKeyDictionary()
+        self._open: ByIdentity[list[_Entered]] = ByIdentity()
 
     def entering(self, original: Function, live: Live) -> Function:
         async def enter(hub: Any) -> Any:
@@ -90,11 +91,11 @@ class Hubs:
             attributes=attributes,
         )
         entered = context.recorder, open_scope("operation", span_id=span)
-        self._open.setdefault(hub, []).append(entered)
+        self._open.get_or_make(hub, list).append(entered)
 
     @guarded(FRAMEWORK)
     def _end(self, hub: Any, error: BaseException | None) -> None:
-        context, entered = active(), self._open.get(hub, [])
+        context, entered = active(), self._open.get(hub) or []
         # Another rollout may be in the same hub.
         ours = [each for each in entered if context is not None and each[0] is context.recorder]
         if ours:

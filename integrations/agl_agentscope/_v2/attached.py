@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final
-from weakref import WeakSet
 
 import agentscope
 from agentscope.agent import Agent
 
+from agl_agentscope._identity import ByIdentity
 from agl_agentscope._pieces import FRAMEWORK
 from agl_agentscope._v2.middleware import AglMiddleware
 from agl_core.errors import ConfigError
@@ -29,7 +29,7 @@ class MiddlewareOfAll:
 
     def __init__(self) -> None:
         self._patches: list[Patch] = []
-        self._given: WeakSet[Agent] = WeakSet()
+        self._given: ByIdentity[None] = ByIdentity()
         self._ours = AglMiddleware(lambda: bool(self._patches))
 
     def attach(self) -> None:
@@ -52,7 +52,7 @@ class MiddlewareOfAll:
         """Put the original functions back, and take the middleware from agents."""
         while self._patches:
             self._patches.pop().remove()
-        for agent in tuple(self._given):
+        for agent in self._given.owners():
             for name in _LISTS:
                 kept = [each for each in getattr(agent, name) if each is not self._ours]
                 setattr(agent, name, kept)
@@ -90,6 +90,6 @@ class MiddlewareOfAll:
             )
         if any(isinstance(one, AglMiddleware) for each in lists for one in each):
             return
-        self._given.add(agent)
+        self._given.get_or_make(agent, lambda: None)
         for each in lists:
             each.append(self._ours)
