@@ -6,7 +6,7 @@ import copy
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from agentscope.tool import ToolResponse
 
@@ -18,6 +18,9 @@ from agl_core.tracing.pieces import Piece
 
 Live = Callable[[], bool]
 Function = Callable[..., Any]
+
+_UNREACHED: Final = ("FunctionNotFoundError", "FunctionInactiveError")
+"""How the framework begins what it says itself of a call that reaches no tool."""
 
 
 def recording(original: Function, live: Live) -> Function:
@@ -40,6 +43,7 @@ class _Use:
 
     def __init__(self, piece: Piece, toolkit: Any, name: str) -> None:
         self.piece = piece
+        self._ran = False
         self._whole = False
         self.toolkit = toolkit
         tool = toolkit.tools.get(name)
@@ -49,10 +53,13 @@ class _Use:
 
     @guarded(FRAMEWORK)
     def see(self, chunk: ToolResponse) -> None:
-        self.piece.tell({semconv.GEN_AI_TOOL_RESULT: told.result(chunk.content)})
+        result = told.result(chunk.content)
+        self.piece.tell({semconv.GEN_AI_TOOL_RESULT: result})
         if self._whole:
             # Who has it reads no further: the framework leaves the stream of its last tool.
             self.piece.end()
+        elif not self._ran and str(result).startswith(_UNREACHED):
+            self.piece.end(failed=str(result))
 
     def _watched(self, function: Function) -> Function:
         if inspect.iscoroutinefunction(function):
@@ -76,6 +83,7 @@ class _Use:
         return functools.wraps(function)(called)
 
     def _saw(self, given: Any) -> Any:
+        self._ran = True
         self._whole = isinstance(given, ToolResponse)
         return given
 

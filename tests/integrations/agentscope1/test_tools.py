@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from agentscope.message import TextBlock
 from agentscope.tool import Toolkit, ToolResponse
+from agl_agentscope._checks import pitfalls
 
 from agl_core import semconv
 from agl_core.testing._captured import check_identity
@@ -116,18 +117,60 @@ async def test_words_that_look_like_an_error_are_none(bench):
     assert (span.status, span.attributes[semconv.GEN_AI_TOOL_RESULT]) == ("ok", "Error: none found")
 
 
-async def test_a_tool_that_nobody_has_is_recorded(bench):
+def calling(name):
+    """The model calls a tool of this name once, then says the answer."""
+
     def script(body):
         if body["messages"][-1]["role"] != "tool":
-            return FakeReply(tool_calls=[{"name": "missing", "arguments": "{}"}])
+            return FakeReply(tool_calls=[{"name": name, "arguments": "{}"}])
         return FakeReply(text=ANSWER)
 
-    bench.fake.script = script
-    played = await bench.one(asking(lookup))
-    assert played.output == ANSWER
+    return script
+
+
+def is_unreached(played, name, words):
+    """The one call of a tool came to none, and says so as the agent's."""
+    (speaker,) = [span for span in played.spans if span.kind is SpanKind.AGENT]
     (span,) = tools_of(played)
-    assert span.name == "missing"
-    assert "Cannot find" in span.attributes[semconv.GEN_AI_TOOL_RESULT]
+    assert (played.output, played.error) == (ANSWER, None)
+    assert (span.name, span.status, words in span.error) == (name, "error", True)
+    assert (span.parent_id, span.agent) == (speaker.id, PLANNER)
+    assert span.agent_run_id == played.calls[0].agent_run_id
+    assert span.attributes[semconv.GEN_AI_TOOL_RESULT] == span.error
+
+
+async def test_a_tool_that_nobody_has_is_a_failed_one(bench):
+    bench.fake.script = calling("missing")
+    played = await bench.one(asking(lookup))
+    is_unreached(played, "missing", "Cannot find")
+    findings = {each.check: each for each in pitfalls([played.record], None)}
+    assert findings["agentscope.tools"].figures["failed"] == 1
+
+
+async def test_a_tool_that_is_switched_off_is_a_failed_one(bench):
+    async def program(job):
+        async with models(job) as model:
+            planner = agent(model, PLANNER)
+            planner.toolkit.create_tool_group("prices", "what costs what", active=False)
+            planner.toolkit.register_tool_function(lookup, group_name="prices")
+            return await reply(planner, job.question)
+
+    bench.fake.script = calling(TOOL)
+    is_unreached(await bench.one(program), TOOL, "inactive")
+
+
+async def test_a_tool_that_gives_such_words_itself_has_not_failed(bench):
+    def finds(item: str = "") -> ToolResponse:
+        """Look up.
+
+        Args:
+            item (str): the item
+        """
+        return text_result("FunctionNotFoundError is what it says")
+
+    bench.fake.script = calling("finds")
+    (span,) = tools_of(await bench.one(asking(finds)))
+    assert span.status == "ok"
 
 
 async def test_arguments_that_are_no_json_reach_the_tool_as_the_framework_mends_them(bench):
