@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from agl_agentscope._pieces import FRAMEWORK
-from agl_agentscope._usage import CLOCK, FOLDS, INTERRUPTED, PLAN, SHARED
+from agl_agentscope._usage import CLOCK, FOLDS, INTERRUPTED, PARKED, PLAN, SHARED
 from agl_core.interfaces import AttemptRecord
 from agl_core.plugins.findings import (
     CLOSED_LOOP,
@@ -34,6 +34,7 @@ def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]
     yield _clock(replies)
     yield _shared(replies)
     yield _failed_tools(spans)
+    yield from _parked(replies)
     yield from _folded(replies)
     yield from _interrupted(replies)
     yield from _closed_loop(ours)
@@ -84,9 +85,35 @@ def _failed_tools(spans: Sequence[Span]) -> Finding:
         spans,
         FRAMEWORK,
         check="agentscope.tools",
-        fix="The model is told the exception's message and the reply goes on. Mend the tools. What "
+        fix="The model is told the exception's message and the reply goes on. Mend the tools; where "
+        "a call reached none, their names and descriptions mislead the model. What "
         "ends the reply is a middleware whose on_acting raises, and in AgentScope 1 a tool that is an "
         "asynchronous generator.",
+    )
+
+
+def _parked(replies: Sequence[Span]) -> Iterator[Finding]:
+    """A reply that waits for a permission gives a message of the framework's, as if it were done."""
+    last = {
+        (span.rollout_id, span.attempt_id, span.agent_run_id): span
+        for span in replies
+        if FOLDS not in span.attributes  # which every reply of version 1 has
+    }
+    if not last:
+        return
+    parked = [span for span in last.values() if span.attributes.get(PARKED)]
+    names = sorted({span.agent or "" for span in parked})
+    tools = sorted({tool for span in parked for tool in span.attributes[PARKED]})
+    yield Finding.of(
+        "agentscope.parked",
+        "warning" if parked else "ok",
+        f"{len(parked)} of {len(last)} replies ({', '.join(names)}) ended with 'I'm waiting for your "
+        f"permission': nobody permitted the tools {', '.join(tools)}."
+        if parked
+        else f"None of {len(last)} replies was left waiting for a permission.",
+        fix="Give FunctionTool(..., permission=PermissionDecision(behavior=PermissionBehavior.ALLOW, "
+        "message='ok')), or go on with agent.reply(UserConfirmResultEvent(...)).",
+        figures={"replies": len(parked), "agents": names, "tools": tools},
     )
 
 

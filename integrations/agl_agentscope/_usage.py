@@ -22,6 +22,8 @@ FOLDS: Final = "agl.agentscope.folds"
 message."""
 INTERRUPTED: Final = "agl.agentscope.interrupted"
 """On the span of a reply in AgentScope 1: whether it was cancelled and answered all the same."""
+PARKED: Final = "agl.agentscope.parked"
+"""On the span of a reply in AgentScope 2: tools for which it waits until the user permits them."""
 
 _WHY: Final = {
     "concurrent": "answers twice at the same time, and both replies write into one memory",
@@ -36,6 +38,8 @@ class _Known:
     open: int = 0
     attempt: str = ""
     run_id: str | None = None
+    reached: set[str] = field(default_factory=set[str])
+    """Ids of the calls that a tool has taken and not answered yet."""
     said: set[str] = field(default_factory=set[str])
 
 
@@ -96,6 +100,23 @@ class Usage:
         if known is None or known.attempt != f"{context.rollout.id}/{context.attempt.id}":
             return None
         return known.run_id
+
+    def reached(self, agent: Any, call_id: str) -> None:
+        """A tool has taken this call."""
+        with self._lock:
+            self._known(agent).reached.add(call_id)
+
+    def forget_reached(self, agent: Any, call_id: str) -> bool:
+        """The call has its result.
+
+        Returns:
+            Whether a tool had taken it.
+        """
+        with self._lock:
+            reached = self._known(agent).reached
+            found = call_id in reached
+            reached.discard(call_id)
+        return found
 
     def _known(self, agent: Any) -> _Known:
         return self._agents.get_or_make(agent, _Known)

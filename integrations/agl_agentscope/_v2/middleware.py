@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, Final
 
 from agentscope.agent import Agent
-from agentscope.event import RequireExternalExecutionEvent
 from agentscope.middleware import MiddlewareBase
 from agentscope.model import ChatResponse
 from agentscope.tool import ToolResponse
@@ -19,14 +18,13 @@ from agl_agentscope._pieces import CONTEXT, FRAMEWORK, PIECES, SUMMARIZER
 from agl_agentscope._usage import CLOCK, SHARED, Usage
 from agl_agentscope._v2 import told
 from agl_agentscope._v2.calls import recording
+from agl_agentscope._v2.events import ReplyEvents
 from agl_agentscope._v2.thinking import split
 from agl_core import semconv
 from agl_core.tracing import AttemptContext, active, guarded
 from agl_core.tracing.pieces import Opening, Piece, spoken_by
 
 Next = Callable[..., Any]
-_HANDS_OUT: Final = RequireExternalExecutionEvent
-"""The leader of a team hands tasks to its members as calls of an external tool."""
 _FAILED: Final = "error"
 """State of a tool's result that holds the words of an exception."""
 
@@ -51,7 +49,7 @@ class AglMiddleware(MiddlewareBase):
         items = next_handler(**input_kwargs)
         if piece is None:
             return items
-        return piece.through(items, lambda event: _hand_off(agent, event), kind=_HANDS_OUT)
+        return piece.through(items, ReplyEvents(agent, piece, self._usage).see)
 
     async def on_model_call(
         self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Next
@@ -141,6 +139,7 @@ class AglMiddleware(MiddlewareBase):
         key = ("tool", id(agent), call.id)
         if context is None or PIECES.is_seen(key):
             return None
+        self._usage.reached(agent, call.id)
         return PIECES.open(
             context, PIECES.tool(call.name, call.id, told.arguments(call.input), key=key)
         )
@@ -152,12 +151,3 @@ def _see_result(piece: Piece, response: Any) -> None:
     piece.tell({semconv.GEN_AI_TOOL_RESULT: result})
     if str(response.state) == _FAILED:
         piece.end(failed=str(result))
-
-
-@guarded(FRAMEWORK)
-def _hand_off(agent: Agent, event: RequireExternalExecutionEvent) -> None:
-    context = active()
-    if context is None:
-        return
-    for call in event.tool_calls:
-        told.handoff(context, agent.name, call)

@@ -62,6 +62,17 @@ def result(content: Any) -> Any:
     return [block.model_dump() if isinstance(block, BaseModel) else block for block in blocks]
 
 
+def exchange(agent: Any, call_id: str) -> tuple[Any, Any]:
+    """A call of a tool and its result, as the agent remembers them; None for what it does not."""
+    for message in reversed(agent.state.context):
+        calls = [each for each in message.get_content_blocks("tool_call") if each.id == call_id]
+        if calls:
+            results = message.get_content_blocks("tool_result")
+            outputs = [result(each.output) for each in results if each.id == call_id]
+            return calls[-1], outputs[-1] if outputs else None
+    return None, None
+
+
 def handoff(context: AttemptContext, source: str, call: Any) -> None:
     """Record that a task was handed to a member of the agent's team."""
     given = arguments(call.input)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from agentscope.agent import InjectionConfig
 from agl_agentscope._checks import pitfalls
-from agl_agentscope._usage import CLOCK, SHARED
+from agl_agentscope._usage import CLOCK, PARKED, SHARED
 
 from agl_core.config import RunConfig
 from agl_core.testing.attempts import CallOptions, ScriptedAttempt
@@ -71,6 +71,12 @@ class TestFailedTools(_Healthy):
         return [recorded(script)]
 
 
+class TestParked(_Healthy):
+    @pytest.fixture
+    def pitfall(self):
+        return marked(**{PARKED: ["lookup"]})
+
+
 class TestClosedLoop(_Healthy):
     @pytest.fixture
     def pitfall(self):
@@ -117,4 +123,5 @@ async def test_a_program_with_every_pitfall(bench, caplog):
         "agentscope.clock": "warning",
         "agentscope.shared": "error",
         "agentscope.tools": "warning",
+        "agentscope.parked": "ok",
     }

@@ -56,6 +56,9 @@ async def test_a_team_has_named_members_and_says_who_was_given_what(bench):
     runs = [call.agent_run_id for call in played.calls]
     assert runs[0] == runs[2] != runs[1]
     (handoff,) = named(played.spans, SpanKind.MESSAGE)
+    above = next(span for span in played.spans if span.id == handoff.parent_id)
+    assert (above.kind, above.agent) == (SpanKind.AGENT, PLANNER)
+    assert (handoff.agent, handoff.agent_run_id) == (PLANNER, runs[0])
     assert handoff.attributes[semconv.AGL_HANDOFF_FROM] == PLANNER
     assert handoff.attributes[semconv.AGL_HANDOFF_TO] == WRITER
 

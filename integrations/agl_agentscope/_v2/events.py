@@ -1,0 +1,79 @@
+"""What the events of a reply tell that no hook does.
+
+Who is handed a task, which calls of tools reach none, and which wait for the user's permission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from agentscope.agent import Agent
+from agentscope.event import (
+    RequireExternalExecutionEvent,
+    RequireUserConfirmEvent,
+    ToolResultEndEvent,
+)
+
+from agl_agentscope._pieces import FRAMEWORK, PIECES
+from agl_agentscope._usage import PARKED, Usage
+from agl_agentscope._v2 import told
+from agl_core import semconv
+from agl_core.tracing import active, guarded
+from agl_core.tracing.pieces import Piece
+
+_UNREACHED: Final = frozenset({"error", "denied", "interrupted"})
+"""States of the result of a call that came to no tool: it names none, is wrong, or was forbidden."""
+
+
+class ReplyEvents:
+    """Looks at the events of one reply."""
+
+    def __init__(self, agent: Agent, piece: Piece, usage: Usage) -> None:
+        self._agent = agent
+        self._piece = piece
+        self._usage = usage
+        self._waits_for: list[str] = []
+
+    def see(self, event: object) -> None:
+        """Record what an event tells; most, such as those of each token, tell nothing more."""
+        look = _LOOKS.get(type(event))  # isinstance is slow for classes of pydantic
+        if look is not None:
+            look(self, event)
+
+    @guarded(FRAMEWORK)
+    def handed_out(self, event: RequireExternalExecutionEvent) -> None:
+        """Calls are done elsewhere; so are those by which a team's leader hands out tasks."""
+        context = active()
+        for call in event.tool_calls:
+            self._usage.reached(self._agent, call.id)
+            if context is not None:
+                with self._piece.running():
+                    told.handoff(context, self._agent.name, call)
+
+    @guarded(FRAMEWORK)
+    def parked(self, event: RequireUserConfirmEvent) -> None:
+        """The reply ends here, with a message of the framework's own, until the user answers."""
+        self._waits_for += [call.name for call in event.tool_calls]
+        self._piece.tell({PARKED: list(self._waits_for)})
+
+    @guarded(FRAMEWORK)
+    def answered(self, event: Any) -> None:
+        """A call has its result, which the framework wrote itself where the call reached no tool."""
+        call_id, state = event.tool_call_id, str(event.state)
+        if self._usage.forget_reached(self._agent, call_id) or state not in _UNREACHED:
+            return
+        context, (call, words) = active(), told.exchange(self._agent, call_id)
+        if context is None or call is None:
+            return
+        with self._piece.running():
+            opening = PIECES.tool(call.name, call_id, told.arguments(call.input))
+            tool = PIECES.open(context, opening)
+        tool.end(failed=str(words or state), attributes={semconv.GEN_AI_TOOL_RESULT: words})
+
+
+_LOOKS: Final[Mapping[type[Any], Callable[[ReplyEvents, Any], None]]] = {
+    RequireExternalExecutionEvent: ReplyEvents.handed_out,
+    RequireUserConfirmEvent: ReplyEvents.parked,
+    ToolResultEndEvent: ReplyEvents.answered,
+}
