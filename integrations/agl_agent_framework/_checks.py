@@ -90,10 +90,10 @@ def _failed_tools(spans: Sequence[Span]) -> Finding:
         spans,
         FRAMEWORK,
         check="agent_framework.tools",
-        fix="The model is told 'Error: Function failed.' and the run goes on. Mend the tools; "
-        "function_invocation_configuration={'include_detailed_errors': True} of the chat client "
-        "tells the model more, and a function middleware that raises MiddlewareFailure ends the "
-        "run.",
+        fix="The model is told 'Error: Function failed.', or that there is no such function, and the "
+        "run goes on. Mend the tools, and their descriptions; the chat client's "
+        "function_invocation_configuration={'include_detailed_errors': True} tells the model more, "
+        "and a function middleware that raises MiddlewareFailure ends the run.",
     )
 
 

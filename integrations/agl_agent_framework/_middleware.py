@@ -21,7 +21,7 @@ from agent_framework import (
     MiddlewareTermination,
 )
 
-from agl_agent_framework import _told
+from agl_agent_framework import _asked, _told
 from agl_agent_framework._compaction import speaking_for_itself
 from agl_agent_framework._pieces import FRAMEWORK, PIECES, end_with_result
 from agl_core.tracing import active, current_scope, guarded
@@ -63,12 +63,18 @@ class AglChatMiddleware(ChatMiddleware):
 
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
         """Go around one model call; the framework's signature."""
+        run = PIECES.speaker()
         piece = _open_call(context)
         if piece is None:
             await call_next()
             return
+
+        def told(response: Any) -> Mapping[str, Any]:
+            _asked.note_answer(run, response)
+            return _told.answer(response)
+
         await piece.run(call_next)
-        end_with_result(piece, context.result, _told.answer)
+        end_with_result(piece, context.result, told)
 
 
 class AglFunctionMiddleware(FunctionMiddleware):
@@ -137,6 +143,7 @@ def _open_call(context: ChatContext) -> Piece | None:
     attempt = active()
     if attempt is None:
         return None
+    _asked.record_unreached(context.messages)
     around, options = current_scope(), context.options or {}
     model = options.get("model") or getattr(context.client, "model", None) or ""
     piece = PIECES.open(attempt, PIECES.call(str(model)))
@@ -150,5 +157,6 @@ def _open_tool(context: FunctionInvocationContext) -> Piece | None:
     if attempt is None:
         return None
     call_id = context.metadata.get("call_id")
+    _asked.note_taken(call_id)
     given = _told.arguments(context.arguments)
     return PIECES.open(attempt, PIECES.tool(context.function.name, call_id, given))

@@ -1,0 +1,85 @@
+"""Calls of tools that reach none, as those of unknown names: no middleware is asked about them.
+
+A model's answer tells what it asked for, and a tool that takes a call says so. What is left has its
+result, which the framework wrote itself, among the messages of the run's next model call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from agent_framework import ChatResponse, Content, Message
+
+from agl_agent_framework import _told
+from agl_agent_framework._pieces import FRAMEWORK, PIECES
+from agl_core.tracing import Recorder, active, guarded
+from agl_core.tracing.pieces import Piece
+from agl_core.tracing.tables import Tables
+from agl_core.types import Scope
+
+
+class _Asked:
+    """The calls of one attempt that no tool has taken, by the span of the run and by their ids."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        del recorder
+        self._runs: dict[str, dict[str, Content]] = {}
+
+    def __call__(self, opened: Scope | None) -> Scope | None:
+        """No opinion: scopes are current where they were opened."""
+        return opened
+
+    def __contains__(self, span_id: str) -> bool:
+        return span_id in self._runs
+
+    def add(self, run: Piece, call_id: str, call: Content) -> None:
+        span_id = run.scope.span_id
+        if span_id not in self._runs:
+            self._runs[span_id] = {}
+            run.left = lambda: self._runs.pop(span_id, None)
+        self._runs[span_id][call_id] = call
+
+    def of(self, run: Piece) -> dict[str, Content]:
+        return self._runs.get(run.scope.span_id, {})
+
+
+_ASKED: Final = Tables(FRAMEWORK, _Asked)
+
+
+@guarded(FRAMEWORK)
+def note_answer(run: Piece | None, response: Any) -> None:
+    """The model that `run` asked has answered."""
+    context = active()
+    if run is None or context is None or not isinstance(response, ChatResponse):
+        return
+    for content in _contents(response.messages):
+        if content.type == "function_call" and content.call_id:
+            _ASKED.of(context).add(run, content.call_id, content)
+
+
+def note_taken(call_id: str | None) -> None:
+    """A tool of the run that goes on here has taken the call."""
+    table, run = _ASKED.here(), PIECES.speaker()
+    if table is not None and run is not None and call_id:
+        table.of(run).pop(call_id, None)
+
+
+def record_unreached(messages: Sequence[Message]) -> None:
+    """Record the calls with a failed result in what the run that goes on here asks its model next."""
+    context, table, run = active(), _ASKED.here(), PIECES.speaker()
+    if context is None or table is None or run is None:
+        return
+    asked = table.of(run)
+    for result in _contents(messages) if asked else ():
+        if result.type != "function_result" or result.call_id not in asked:
+            continue
+        call = asked.pop(result.call_id)
+        if result.exception is not None:
+            opening = PIECES.tool(str(call.name), result.call_id, call.parse_arguments())
+            piece = PIECES.open(context, opening)
+            piece.end(failed=str(result.result), attributes=_told.tool_result(result))
+
+
+def _contents(messages: Sequence[Message]) -> list[Content]:
+    return [content for message in messages for content in message.contents]
