@@ -22,6 +22,8 @@ from agl_core.types import Scope, SpanKind
 
 Live = Callable[[], bool]
 Function = Callable[..., Any]
+Hearers = Callable[[], Iterable[Any]]
+"""Asked where telemetry may fail: what an agent has them in is private."""
 _Entered = tuple[Recorder, Scope]
 
 HUB: Final = "hub"
@@ -68,7 +70,7 @@ class Hubs:
         async def broadcast(hub: Any, msg: Any) -> Any:
             if not live() or active() is None:
                 return await original(hub, msg)
-            return await _heard(msg, hub.participants, lambda: original(hub, msg))
+            return await _heard(msg, lambda: hub.participants, lambda: original(hub, msg))
 
         return broadcast
 
@@ -111,7 +113,7 @@ def broadcasting(original: Function, live: Live) -> Function:
     async def broadcast(agent: Any, msg: Any) -> Any:
         if not live() or active() is None:
             return await original(agent, msg)
-        return await _heard(msg, _subscribers(agent), lambda: original(agent, msg))
+        return await _heard(msg, lambda: _subscribers(agent), lambda: original(agent, msg))
 
     return broadcast
 
@@ -120,7 +122,7 @@ def _subscribers(agent: Any) -> list[Any]:
     return [each for hub in agent._subscribers.values() for each in hub]  # noqa: SLF001
 
 
-async def _heard(msg: Any, hearers: Iterable[Any], step: Callable[[], Awaitable[Any]]) -> Any:
+async def _heard(msg: Any, hearers: Hearers, step: Callable[[], Awaitable[Any]]) -> Any:
     """Record the messages; whoever asks a model while hearing one does not speak as their sender."""
     piece = _open_message(msg, hearers)
     if piece is None:
@@ -131,8 +133,8 @@ async def _heard(msg: Any, hearers: Iterable[Any], step: Callable[[], Awaitable[
 
 
 @guarded(FRAMEWORK)
-def _open_message(msg: Any, hearers: Iterable[Any]) -> Piece | None:
-    context, everyone = active(), told.names(hearers)
+def _open_message(msg: Any, hearers: Hearers) -> Piece | None:
+    context, everyone = active(), told.names(hearers())
     messages = cast("Sequence[Any]", msg if isinstance(msg, list) else [msg])
     if context is None or not everyone or not messages:
         return None

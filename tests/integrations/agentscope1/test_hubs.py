@@ -13,12 +13,14 @@ from agentscope.pipeline import (
     fanout_pipeline,
     sequential_pipeline,
 )
+from agl_agentscope._integration import AgentScopeIntegration
 
 from agl_core import semconv
+from agl_core.errors import CaptureError
 from agl_core.testing._captured import ancestors, check_identity, check_tokens
 from agl_core.testing.fake_openai import FakeReply
 from agl_core.testing.scenario import ANSWER, JUDGE, PLANNER, WRITER
-from agl_core.tracing import agent_scope
+from agl_core.tracing import agent_scope, attach
 from agl_core.types import SpanKind
 
 from .programs import agent, models, reply, text_result, user
@@ -395,3 +397,30 @@ async def test_a_hub_outside_a_rollout_is_a_hub(unattached):
     async with MsgHub([Notes(), Notes()], Msg("host", "hello", "user")):
         pass
     assert heard == ["hello"] * 2
+
+
+async def test_a_version_that_keeps_the_others_elsewhere_loses_the_messages_alone(
+    unattached, monkeypatch, caplog
+):
+    """Which agents are in a hub is private; the program goes on, and the attempt says what it lacks."""
+
+    async def broadcast(agent, msg):
+        return None
+
+    monkeypatch.setattr(AgentBase, "_broadcast_to_subscribers", broadcast)
+    attachment = attach(integrations=[AgentScopeIntegration()])
+
+    async def program(job):
+        async with models(job) as model:
+            writer = agent(model, WRITER)
+            del writer._subscribers
+            return await reply(writer, job.question)
+
+    try:
+        with caplog.at_level("CRITICAL"):
+            played = await unattached.one(program)
+    finally:
+        attachment.detach()
+    assert (played.output, played.error) == (ANSWER, None)
+    with pytest.raises(CaptureError, match="_subscribers"):
+        played.adapt(WRITER)
