@@ -12,7 +12,7 @@ from agl_core import semconv
 from agl_core.tracing import active, guarded
 from agl_langchain._run import FRAMEWORK, Run, Start
 from agl_langchain._runs import TABLES, RunTable
-from agl_langchain._tools import handed_to, result_of
+from agl_langchain._tools import handed_to, refused, result_of, unparsed
 
 
 class AglCallbackHandler(BaseCallbackHandler):
@@ -44,8 +44,12 @@ class AglCallbackHandler(BaseCallbackHandler):
 
     @guarded(FRAMEWORK)
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        del outputs, kwargs
-        self._end(run_id)
+        del kwargs
+        table = TABLES.holding(run_id)
+        if table is None:
+            return
+        table.record_unreached(run_id, refused(outputs))
+        table.close(run_id)
 
     @guarded(FRAMEWORK)
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
@@ -160,7 +164,13 @@ class AglCallbackHandler(BaseCallbackHandler):
     @guarded(FRAMEWORK)
     def on_llm_end(self, response: Any, *, run_id: UUID, **kwargs: Any) -> None:
         del kwargs
-        self._end(run_id, attributes=_told(response))
+        table = TABLES.holding(run_id)
+        if table is None:
+            return
+        choice = next((each for choices in response.generations for each in choices), None)
+        message = getattr(choice, "message", None)
+        table.record_unreached(run_id, unparsed(message))
+        table.close(run_id, attributes=_told(response, message))
 
     @guarded(FRAMEWORK)
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
@@ -203,15 +213,13 @@ def _name(serialized: Mapping[str, Any] | None, extra: Mapping[str, Any], defaul
     return name if isinstance(name, str) else default
 
 
-def _told(response: Any) -> dict[str, Any]:
+def _told(response: Any, message: Any) -> dict[str, Any]:
     """Id and usage of an answer, as far as the model says; all its choices took what one says."""
     found: dict[str, Any] = {}
     output: dict[str, Any] = getattr(response, "llm_output", None) or {}
     if response_id := output.get("id"):
         found[semconv.GEN_AI_RESPONSE_ID] = response_id
-    choice = next((each for choices in response.generations for each in choices), None)
-    usage = getattr(getattr(choice, "message", None), "usage_metadata", None)
-    if usage:
+    if usage := getattr(message, "usage_metadata", None):
         found[semconv.GEN_AI_USAGE_INPUT_TOKENS] = usage["input_tokens"]
         found[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = usage["output_tokens"]
     return found

@@ -7,6 +7,7 @@ attempt, so a run that reaches two of them is recorded once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -21,6 +22,7 @@ from agl_core.types import Scope, ScopeKind, SpanKind
 from agl_langchain import _tasks
 from agl_langchain._agents import NO_NAMES, Introduction, Names, introduced
 from agl_langchain._run import FRAMEWORK, Run, Start, control_flow
+from agl_langchain._tools import Unreached
 
 _HANDOFF: Final = "handoff"
 """Name of a message span that says who lets whom go on."""
@@ -54,6 +56,8 @@ class RunTable:
         self._runs: dict[UUID, Run] = {}
         self._calls: dict[str, Run] = {}
         """Open model calls by span id."""
+        self._used: set[str | None] = set()
+        """Ids under which models asked for tools, of calls that are recorded."""
 
     def __contains__(self, run_id: UUID) -> bool:
         return run_id in self._runs
@@ -95,6 +99,7 @@ class RunTable:
         self._start_span(SpanKind.TOOL, place, scope, start)
         run = self._enter(start, place, scope)
         run.in_named_agent, run.speaker = False, None
+        self._used.add(start.attributes.get(semconv.GEN_AI_TOOL_CALL_ID))
         return run
 
     def open_call(self, start: Start) -> Run:
@@ -132,6 +137,26 @@ class RunTable:
             },
         )
         self._recorder.end(span_id)
+
+    def record_unreached(self, run_id: UUID, calls: Iterable[Unreached]) -> None:
+        """Record calls that this run tells of, unless a tool took them."""
+        run = self._runs.get(run_id)
+        if run is None:
+            return
+        around = run.scope.parent if run.scope.kind == "call" else run.scope
+        for call in calls:
+            if call.call_id is not None and call.call_id in self._used:
+                continue
+            self._used.add(call.call_id)
+            span_id = self._recorder.start(
+                SpanKind.TOOL,
+                call.name,
+                parent_id=around.span_id if around is not None else "",
+                agent=around.agent if around is not None else None,
+                agent_run_id=around.agent_run_id if around is not None else None,
+                attributes={semconv.AGL_FRAMEWORK: FRAMEWORK, **call.attributes},
+            )
+            self._recorder.end(span_id, status="error", error=call.error)
 
     def answering(self, run_id: UUID) -> None:
         """The first token came: whatever is sent here from now on is not this call."""

@@ -1,18 +1,61 @@
 """What a tool gave back: its result as the model is told it, and the agents it hands over to.
 
-LangGraph's ``Command`` is looked up and never imported: LangChain works without LangGraph, and who
+Also the calls that reached none, of which no callback tells: those that name no tool, and those
+whose arguments are no JSON. LangGraph's ``Command`` is looked up and never imported: LangChain works without LangGraph, and who
 returns one has imported it.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any, Final, cast
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple, cast
 
 from langchain_core.messages import ToolMessage
 
+from agl_core import semconv
+
 _END: Final = "__end__"
 """LangGraph's word for the end of a graph, which is no agent."""
+
+
+class Unreached(NamedTuple):
+    """A call that reached no tool, and why."""
+
+    name: str
+    call_id: str | None
+    error: str
+    arguments: str | None = None
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        told = {
+            semconv.GEN_AI_TOOL_NAME: self.name,
+            semconv.GEN_AI_TOOL_CALL_ID: self.call_id,
+            semconv.GEN_AI_TOOL_ARGUMENTS: self.arguments,
+        }
+        return {name: value for name, value in told.items() if value is not None}
+
+
+def refused(outputs: Any) -> Iterator[Unreached]:
+    """Failed results among the last messages of what a chain gave, those of tools that ran too."""
+    found: Any = cast("dict[str, Any]", outputs).get("messages") if _is(outputs, dict) else outputs
+    for message in reversed(cast("list[Any]", found) if _is(found, list) else ()):
+        if not isinstance(message, ToolMessage):
+            return
+        if message.status == "error":
+            yield Unreached(message.name or "tool", message.tool_call_id, str(message.content))
+
+
+def unparsed(message: Any) -> Iterator[Unreached]:
+    """Calls in a model's answer whose arguments are no JSON: an agent ends with them."""
+    for call in getattr(message, "invalid_tool_calls", ()):
+        error = call.get("error") or "the arguments are no JSON"
+        yield Unreached(call.get("name") or "tool", call.get("id"), error, call.get("args"))
+
+
+def _is(value: Any, kind: type[Any]) -> bool:
+    return isinstance(value, kind)
 
 
 def result_of(output: Any) -> Any:

@@ -159,8 +159,27 @@ async def test_arguments_that_are_no_json_reach_no_tool_and_stay_as_they_were(
     (call,) = played.calls
     (choice,) = call.choices
     assert choice.tool_calls[0]["function"]["arguments"] == arguments
-    assert of_kind(played, SpanKind.TOOL) == []
+    (unused,) = of_kind(played, SpanKind.TOOL)
+    assert (unused.agent, unused.name, unused.status) == (PLANNER, TOOL, "error")
+    assert unused.attributes[semconv.GEN_AI_TOOL_ARGUMENTS] == arguments
     assert len(triplets(played, PLANNER)) == 1
+
+
+async def test_a_call_of_an_unknown_tool_is_a_failed_one_beside_those_that_ran(bench, speak):
+    asked_for = [
+        {"name": "nope", "arguments": "{}"},
+        {"name": TOOL, "arguments": '{"item": "tea"}'},
+    ]
+    replies = [FakeReply(tool_calls=asked_for)]
+    bench.fake.script = lambda _: replies.pop() if replies else FakeReply(text=ANSWER)
+    played = await bench.one(lambda job: said(speak(job, PLANNER, lookup).invoke(ASKED)))
+    checked(played, bench)
+    used = {span.name: span for span in of_kind(played, SpanKind.TOOL)}
+    assert {name: (span.agent, span.status) for name, span in used.items()} == {
+        "nope": (PLANNER, "error"),
+        TOOL: (PLANNER, "ok"),
+    }
+    assert "nope is not a valid tool" in used["nope"].error
 
 
 async def test_arguments_that_are_no_object_are_the_frameworks_own_error(bench, speak):
