@@ -7,7 +7,7 @@ where an agent begins is open in everything the agent does.
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from agl_core import semconv
@@ -18,6 +18,7 @@ from agl_core.tracing.context import (
     current_scope,
     open_scope,
 )
+from agl_core.tracing.guard import guarded
 from agl_core.tracing.recorder import Recorder
 from agl_core.types import Scope, SpanKind
 from agl_crewai._events import FRAMEWORK, OWN, SUMMARIZER, Closing, Opening
@@ -40,6 +41,8 @@ class Frame:
     scope: Scope
     recorder: Recorder
     parent: Frame | None
+    inner: set[Frame] = field(default_factory=set["Frame"])
+    """What is open directly inside, in other tasks and threads too."""
 
 
 _FRAME: ContextVar[Frame | None] = ContextVar("agl_crewai_frame", default=None)
@@ -91,7 +94,10 @@ def begin(context: AttemptContext, event_type: str, found: Opening, *, summarize
         trainable=trainable,
         parent=scope,
     )
-    _FRAME.set(Frame(event_type, found.key, found.name, opened, recorder, around))
+    frame = Frame(event_type, found.key, found.name, opened, recorder, around)
+    if around is not None:
+        around.inner.add(frame)
+    _FRAME.set(frame)
 
 
 def end(context: AttemptContext, found: Closing) -> None:
@@ -110,6 +116,48 @@ def end(context: AttemptContext, found: Closing) -> None:
         inner = _open(inner.parent, context.recorder)
     _close(frame, found, attributes=found.attributes)
     _FRAME.set(_open(frame.parent, context.recorder))
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a part of CrewAI was entered."""
+
+    recorder: Recorder
+    around: tuple[Frame, ...]
+    """Frames that were open then, the innermost first."""
+
+
+def standing() -> Place | None:
+    """Where this code stands, for `leave`; None outside a rollout."""
+    context = active()
+    return None if context is None else Place(context.recorder, _chain(context.recorder))
+
+
+@guarded(FRAMEWORK)
+def leave(place: Place | None, error: BaseException | None) -> None:
+    """Close every frame that was opened after `place` and has not ended.
+
+    Args:
+        place: What `standing` said on entering.
+        error: What leaves; None where nothing is raised.
+    """
+    if place is None:
+        return
+    # Tasks that were cancelled with this one tell nothing of it, threads are not told.
+    everywhere = error is not None and not isinstance(error, Exception)
+    for frame in _chain(place.recorder):
+        if frame in place.around:
+            break
+        if everywhere:
+            _end_inside(frame, error)
+        _end(frame, error)
+    _FRAME.set(next((frame for frame in place.around if not frame.scope.closed), None))
+
+
+def _end_inside(frame: Frame, error: BaseException | None) -> None:
+    for inner in tuple(frame.inner):
+        _end_inside(inner, error)
+        _end(inner, error)
 
 
 def speaker() -> Scope | None:
@@ -176,6 +224,16 @@ def _innermost(recorder: Recorder) -> Frame | None:
     return _open(_FRAME.get(), recorder)
 
 
+def _chain(recorder: Recorder) -> tuple[Frame, ...]:
+    """The open frames of this attempt, the innermost first."""
+    found: list[Frame] = []
+    frame = _innermost(recorder)
+    while frame is not None:
+        found.append(frame)
+        frame = _open(frame.parent, recorder)
+    return tuple(found)
+
+
 def _open(frame: Frame | None, recorder: Recorder) -> Frame | None:
     """The innermost frame of this attempt that has not been closed elsewhere."""
     while frame is not None and (frame.scope.closed or frame.recorder is not recorder):
@@ -184,9 +242,22 @@ def _open(frame: Frame | None, recorder: Recorder) -> Frame | None:
 
 
 def _close(frame: Frame, found: Closing, attributes: dict[str, Any] | None = None) -> None:
+    if not found.failed:
+        _end(frame, found.error, attributes)
+        return
+    _shut(frame)
+    span = frame.scope.span_id
+    frame.recorder.end(span, status="error", error=found.failed, attributes=attributes)
+
+
+def _end(
+    frame: Frame, error: BaseException | None, attributes: dict[str, Any] | None = None
+) -> None:
+    _shut(frame)
+    frame.recorder.end_with(frame.scope.span_id, error, attributes=attributes)
+
+
+def _shut(frame: Frame) -> None:
     close_scope(frame.scope)
-    recorder, span = frame.recorder, frame.scope.span_id
-    if found.failed:
-        recorder.end(span, status="error", error=found.failed, attributes=attributes)
-    else:
-        recorder.end_with(span, found.error, attributes=attributes)
+    if frame.parent is not None:
+        frame.parent.inner.discard(frame)

@@ -11,8 +11,10 @@ from crewai.events.base_event_listener import BaseEventListener
 from crewai.events.event_bus import CrewAIEventsBus
 from crewai.utilities.i18n import I18N_DEFAULT
 
+from agl_core.errors import ConfigError
 from agl_core.tracing import active, guarded
 from agl_core.tracing.patch import Patch
+from agl_crewai._entries import EntryPoints
 from agl_crewai._events import DEFERS_RESULTS, FRAMEWORK, RESPECTS_WINDOW, Opening, closing, opening
 from agl_crewai._frames import begin, end, seen
 from agl_crewai._overflow import OverflowGuard
@@ -41,6 +43,7 @@ class AglEventListener(BaseEventListener):
         """
         self._patch: Patch | None = None
         self._guard = OverflowGuard()
+        self._entries = EntryPoints()
         self._warned: set[str] = set()
         super().__init__()
 
@@ -54,6 +57,11 @@ class AglEventListener(BaseEventListener):
             parameters=("source", "event"),
         )
         self._guard.install()
+        try:
+            self._entries.install()
+        except ConfigError:
+            self._guard.remove()
+            raise
         self._patch.install()
 
     def close(self) -> None:
@@ -61,6 +69,7 @@ class AglEventListener(BaseEventListener):
         if self._patch is not None:
             self._patch.remove()
         self._patch = None
+        self._entries.remove()
         self._guard.remove()
 
     def _wrap(self, original: Callable[..., Any], live: Callable[[], bool]) -> Callable[..., Any]:

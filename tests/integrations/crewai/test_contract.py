@@ -2,8 +2,10 @@
 
 import inspect
 
+from agl_crewai import _entries
 from agl_crewai._integration import CrewAIIntegration
 from crewai.events.event_bus import CrewAIEventsBus
+from crewai.llms.providers.openai import completion
 
 from agl_core.testing.integration_contract import IntegrationContract
 from agl_core.testing.plugin_contract import PluginContract
@@ -22,7 +24,14 @@ class TestCrewAI(IntegrationContract):
         return CrewAIProgram()
 
     def framework_state(self):
-        return inspect.getattr_static(CrewAIEventsBus, "emit")
+        return [
+            inspect.getattr_static(owner, name)
+            for owner, name in [
+                (CrewAIEventsBus, "emit"),
+                *((owner, name) for owner, name, _ in _entries._ENTRIES),
+                (completion, "llm_call_context"),
+            ]
+        ]
 
 
 class TestPlugin(PluginContract):
