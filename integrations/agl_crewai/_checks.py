@@ -9,8 +9,8 @@ from typing import Any, Final
 from agl_core.interfaces import AttemptRecord
 from agl_core.plugins.findings import is_from
 from agl_core.types import Finding, Span, SpanKind
-from agl_crewai._events import AGENT_ID, DEFERS_RESULTS, FRAMEWORK, RESPECTS_WINDOW, SUMMARIZER
 from agl_crewai._listener import REWRITING_FIX
+from agl_crewai._names import AGENT_ID, DEFERS_RESULTS, FRAMEWORK, RESPECTS_WINDOW, SUMMARIZER
 
 _SWITCHES: Final = ("CREWAI_DISABLE_TELEMETRY", "OTEL_SDK_DISABLED")
 _DEFERRED: Final = "was stored as temporary artifact"

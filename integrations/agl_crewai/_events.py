@@ -8,18 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from agl_core import semconv
+from agl_core.tracing.pieces import UNNAMED
 from agl_core.types import ScopeKind, SpanKind
-
-FRAMEWORK: Final = "crewai"
-SUMMARIZER: Final = "@summarizer"
-"""Speaks in the calls with which CrewAI shortens a history that is too long for the model."""
-OWN: Final = "@crewai"
-"""Speaks in every other call that CrewAI makes for itself, on no agent's behalf."""
-
-RESPECTS_WINDOW: Final = "crewai.respect_context_window"
-DEFERS_RESULTS: Final = "crewai.use_better_compaction"
-AGENT_ID: Final = "crewai.agent_id"
-TASK: Final = "crewai.task"
+from agl_crewai._names import AGENT_ID, DEFERS_RESULTS, RESPECTS_WINDOW, SUMMARIZER, TASK
 
 _LONGEST_NAME: Final = 80
 
@@ -34,6 +25,8 @@ class Opening:
     key: str
     """Tells what goes on at one time apart, as the closing event names it."""
     agent: str | None = None
+    """Empty for an agent without a role, None where no agent is named."""
+    trainable: bool = True
     attributes: dict[str, Any] = field(default_factory=dict[str, Any])
     message: tuple[str, Any] | None = None
     """Role and content of what is handed on to what begins."""
@@ -107,28 +100,24 @@ def _task(source: Any, event: Any) -> Opening:
 
 def _agent(source: Any, event: Any) -> Opening:
     del source
-    agent = event.agent
-    return Opening(
-        SpanKind.AGENT,
-        "agent",
-        _role(agent.role),
-        _agent_key(event),
-        agent=_role(agent.role),
-        attributes={TASK: event.task_prompt, **_facts(agent)},
-        message=("handoff", event.task_prompt),
-    )
+    task = event.task_prompt
+    return _agent_run(event.agent, event.agent.role, _agent_key(event), task)
 
 
 def _lite_agent(source: Any, event: Any) -> Opening:
-    role = _role(event.agent_info["role"])
+    return _agent_run(source, event.agent_info["role"], _lite_key(event), event.messages)
+
+
+def _agent_run(agent: Any, given: str, key: str, task: Any) -> Opening:
+    role = _role(given)
     return Opening(
-        SpanKind.AGENT,
+        SpanKind.AGENT if role else SpanKind.OPERATION,
         "agent",
-        role,
-        role,
+        role or UNNAMED,
+        key,
         agent=role,
-        attributes={TASK: event.messages, **_facts(source)},
-        message=("handoff", event.messages),
+        attributes={TASK: task, **_facts(agent)},
+        message=("handoff", task),
     )
 
 
@@ -157,14 +146,24 @@ def _call(source: Any, event: Any) -> Opening:
         "call",
         "chat",
         event.call_id,
-        agent=_role(event.agent_role) if event.agent_role else None,
+        agent=None if event.agent_role is None else _role(event.agent_role),
         attributes={name: value for name, value in attributes.items() if value is not None},
     )
 
 
 def _summary(source: Any, event: Any) -> Opening:
     del source, event
-    return Opening(SpanKind.AGENT, "agent", SUMMARIZER, "", agent=SUMMARIZER)
+    return Opening(SpanKind.AGENT, "agent", SUMMARIZER, "", agent=SUMMARIZER, trainable=False)
+
+
+def _guardrail(source: Any, event: Any) -> Opening | None:
+    """A guardrail for which CrewAI asks a model; one that is a function is the user's code."""
+    del source
+    if event.guardrail_type not in _ASKING_GUARDRAILS:
+        return None
+    return Opening(
+        SpanKind.OPERATION, "operation", "guardrail", event.guardrail_type, trainable=False
+    )
 
 
 def _role(role: str) -> str:
@@ -239,6 +238,7 @@ def _no_key(event: Any) -> str:
     return ""
 
 
+_ASKING_GUARDRAILS: Final = ("llm", "hallucination")
 _OPENINGS: Final[Mapping[str, Callable[[Any, Any], Opening | None]]] = {
     "crew_kickoff_started": _crew,
     "flow_started": _flow,
@@ -249,6 +249,7 @@ _OPENINGS: Final[Mapping[str, Callable[[Any, Any], Opening | None]]] = {
     "tool_usage_started": _tool,
     "llm_call_started": _call,
     "context_window_summarization_started": _summary,
+    "llm_guardrail_started": _guardrail,
 }
 
 _CLOSINGS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
@@ -272,6 +273,7 @@ _CLOSINGS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
     "llm_call_failed": ("llm_call_started", _named("call_id")),
     "context_window_summarization_completed": ("context_window_summarization_started", _no_key),
     "context_window_summarization_failed": ("context_window_summarization_started", _no_key),
+    "llm_guardrail_completed": ("llm_guardrail_started", _named("guardrail_type")),
 }
 
 _FAILURES: Final = frozenset(

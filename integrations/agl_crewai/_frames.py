@@ -21,12 +21,14 @@ from agl_core.tracing.context import (
 from agl_core.tracing.guard import guarded
 from agl_core.tracing.recorder import Recorder
 from agl_core.types import Scope, SpanKind
-from agl_crewai._events import FRAMEWORK, OWN, SUMMARIZER, Closing, Opening
+from agl_crewai._events import Closing, Opening
+from agl_crewai._names import FRAMEWORK, GUARDRAIL, OWN, SUMMARIZER, TASK
 
 _METHOD: Final = "method_execution_started"
 _TOOL: Final = "tool_usage_started"
 _AGENTS: Final = frozenset({"agent_execution_started", "lite_agent_execution_started"})
-_MACHINERY: Final = _AGENTS | {"crew_kickoff_started", "task_started"}
+_GUARDRAIL: Final = "llm_guardrail_started"
+_MACHINERY: Final = _AGENTS | {"crew_kickoff_started", "task_started", _GUARDRAIL}
 """Where CrewAI itself calls models. Tools and the methods of flows are the user's code."""
 
 
@@ -67,11 +69,11 @@ def begin(context: AttemptContext, event_type: str, found: Opening, *, summarize
         summarizes: It is a model call that asks for a summary of a history.
     """
     around, recorder = _innermost(context.recorder), context.recorder
-    agent, run, trainable = found.agent, None, True
+    if found.agent is not None and _in_guardrail(around):
+        _reserve(found)
+    agent, run, trainable = found.agent or None, None, found.trainable
     if found.scope == "call":
         agent, run, trainable = _caller(around, found, summarizes=summarizes)
-    elif found.agent == SUMMARIZER:
-        trainable = False
     if found.message is not None:
         _tell(recorder, around, event_type, found)
     scope = current_scope()
@@ -184,13 +186,37 @@ def _caller(
     scope = speaker() if around is not None else current_scope()
     if summarizes:
         return SUMMARIZER, None, False
-    if found.agent is not None:
+    if found.agent:
         return found.agent, None, True
-    if around is not None and around.type in _MACHINERY and scope is around.scope:
+    if (
+        found.agent is None
+        and around is not None
+        and around.type in _MACHINERY
+        and scope is around.scope
+    ):
         return OWN, None, False
     if scope is None:
         return None, None, True
     return scope.agent, scope.agent_run_id, True
+
+
+def _in_guardrail(around: Frame | None) -> bool:
+    """Whether CrewAI checks an output here, by an agent that it makes for that."""
+    while around is not None:
+        if around.type == _GUARDRAIL:
+            return True
+        around = around.parent
+    return False
+
+
+def _reserve(found: Opening) -> None:
+    """Nobody has named that agent or chosen its settings."""
+    if found.agent == SUMMARIZER:
+        return
+    found.agent = GUARDRAIL
+    if found.kind is SpanKind.AGENT:
+        found.name = GUARDRAIL
+        found.attributes = {TASK: found.attributes.get(TASK)}
 
 
 def _tell(recorder: Recorder, around: Frame | None, event_type: str, found: Opening) -> None:

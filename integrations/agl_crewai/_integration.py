@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from agl_core.types import Scope
-from agl_crewai._events import FRAMEWORK
 from agl_crewai._frames import speaker
 from agl_crewai._listener import AglEventListener
+from agl_crewai._names import FRAMEWORK
 
 
 class CrewAIIntegration:

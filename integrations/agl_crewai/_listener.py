@@ -15,8 +15,9 @@ from agl_core.errors import ConfigError
 from agl_core.tracing import active, guarded
 from agl_core.tracing.patch import Patch
 from agl_crewai._entries import EntryPoints
-from agl_crewai._events import DEFERS_RESULTS, FRAMEWORK, RESPECTS_WINDOW, Opening, closing, opening
+from agl_crewai._events import Opening, closing, opening
 from agl_crewai._frames import begin, end, seen
+from agl_crewai._names import DEFERS_RESULTS, FRAMEWORK, RESPECTS_WINDOW
 from agl_crewai._overflow import OverflowGuard
 
 _log = logging.getLogger(__name__)
@@ -87,8 +88,8 @@ class AglEventListener(BaseEventListener):
             return
         begun = opening(source, event)
         if begun is not None:
-            self._warn(begun)
             begin(context, event.type, begun, summarizes=_summarizes(event))
+            self._warn(begun)
             return
         ended = closing(event)
         if ended is not None:

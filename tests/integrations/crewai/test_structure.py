@@ -8,12 +8,15 @@ import pytest
 from crewai import Crew, Process
 from crewai.flow import Flow, and_, listen, start
 from crewai.tools import tool
+from pydantic import BaseModel
 
 from agl_core import semconv
+from agl_core.errors import CaptureError
 from agl_core.testing._captured import ancestors, check_identity, check_tokens, triplets
 from agl_core.testing.fake_openai import FakeReply
 from agl_core.testing.scenario import ANSWER, JUDGE, PLANNER, WRITER, outline
 from agl_core.tracing import agent_scope
+from agl_core.tracing.pieces import UNNAMED
 from agl_core.types import SpanKind
 
 from .programs import CrewAIProgram, agent, lookup, model, task
@@ -290,3 +293,104 @@ async def test_react_without_native_tools(bench):
     assert speakers(played, bench) == [PLANNER, PLANNER]
     (used,) = [span for span in played.spans if span.kind is SpanKind.TOOL]
     assert used.attributes[semconv.GEN_AI_TOOL_RESULT] == "4 coins"
+
+
+def checking(body):
+    """A model that finds whatever it checks all right."""
+    return FakeReply(text='{"valid": true}' if body.get("response_format") else ANSWER)
+
+
+async def test_the_agent_that_checks_a_guardrail_is_crewais_own(bench, tree):
+    bench.fake.script = checking
+
+    def program(job):
+        writer = agent(job, WRITER)
+        tasks = [task(job.question, writer, guardrail="It names a price.") for _ in range(2)]
+        return Crew(agents=[writer], tasks=tasks).kickoff().raw
+
+    played = await bench.one(program)
+    said = [(call.agent, call.trainable) for call in played.calls]
+    assert said == [(WRITER, True), ("@guardrail", False)] * 2
+    assert tree(played.spans)[:7] == [
+        "operation crew -",
+        ". operation What is the price of tea? (0) -",
+        ". . agent writer writer",
+        ". . . llm chat writer",
+        ". . operation guardrail -",
+        ". . . agent @guardrail @guardrail",
+        ". . . . llm chat @guardrail",
+    ]
+    assert [*played.adapt("*").trajectories] == [WRITER]
+    ran = [span for span in played.spans if span.kind is SpanKind.AGENT]
+    assert "crewai.respect_context_window" not in ran[1].attributes
+
+
+async def test_an_agents_own_guardrail_is_crewais_own_in_a_loop_too(bench):
+    bench.fake.script = checking
+
+    def program(job):
+        writer = agent(job, WRITER, guardrail="It names a price.")
+        return asyncio.run(writer.kickoff_async(job.question)).raw
+
+    played = await bench.one(program)
+    said = [(call.agent, call.trainable) for call in played.calls]
+    assert said == [(WRITER, True), ("@guardrail", False)]
+
+
+async def test_an_agent_that_the_users_own_guardrail_asks_is_the_users(bench):
+    """Even if it has the role of CrewAI's."""
+
+    def program(job):
+        def guardrail(output):
+            return True, agent(job, "Guardrail Agent").kickoff(output.raw).raw
+
+        writer = agent(job, WRITER)
+        return Crew(agents=[writer], tasks=[task("Say it.", writer, guardrail=guardrail)]).kickoff()
+
+    played = await bench.one(program)
+    assert speakers(played, bench) == [WRITER, "Guardrail Agent"]
+    assert [call.trainable for call in played.calls] == [True, True]
+
+
+def nameless(job, form):
+    silent = agent(job, "", lookup)
+    silent.llm = model(job, PLANNER)
+    if form == "crew":
+        return Crew(agents=[silent], tasks=[task(job.question, silent)]).kickoff().raw
+    return silent.kickoff(job.question).raw
+
+
+@pytest.mark.parametrize("form", ["crew", "agent"])
+async def test_an_agent_without_a_role_belongs_to_the_scope_around_it(bench, form):
+    def program(job):
+        with agent_scope(PLANNER):
+            return nameless(job, form)
+
+    played = await bench.one(program)
+    assert speakers(played, bench) == [PLANNER, PLANNER]
+    assert named(played.spans, SpanKind.OPERATION, UNNAMED)
+    assert len({call.agent_run_id for call in played.calls}) == 1
+    assert [each.agent for each in triplets(played, PLANNER)] == [PLANNER, PLANNER]
+
+
+async def test_an_agent_without_a_role_or_a_scope_is_nobody(bench):
+    played = await bench.one(lambda job: nameless(job, "agent"))
+    assert [call.agent for call in played.calls] == ["", ""]
+    with pytest.raises(CaptureError, match="no agent"):
+        played.adapt(PLANNER)
+
+
+async def test_what_crewai_converts_for_an_agent_without_a_role_is_its_own(bench):
+    class Price(BaseModel):
+        item: str
+
+    def program(job):
+        with agent_scope(PLANNER):
+            silent = agent(job, "", lookup)
+            silent.llm = model(job, PLANNER)
+            asked = task(job.question, silent, output_pydantic=Price)
+            return Crew(agents=[silent], tasks=[asked]).kickoff().pydantic
+
+    played = await bench.one(program)
+    said = {call.agent: call.trainable for call in played.calls}
+    assert said == {PLANNER: True, "@crewai": False}
