@@ -7,12 +7,22 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from agl_core.interfaces import AttemptRecord
-from agl_core.plugins.findings import is_from
+from agl_core.plugins.findings import (
+    CLOSED_LOOP,
+    failed_tools,
+    is_from,
+    records_from,
+)
+from agl_core.tracing.pieces import UNNAMED
 from agl_core.types import Finding, Span, SpanKind
 from agl_crewai._listener import REWRITING_FIX
 from agl_crewai._names import AGENT_ID, DEFERS_RESULTS, FRAMEWORK, RESPECTS_WINDOW, SUMMARIZER
 
-_SWITCHES: Final = ("CREWAI_DISABLE_TELEMETRY", "OTEL_SDK_DISABLED")
+_SWITCHES: Final = ("CREWAI_DISABLE_TELEMETRY", "CREWAI_DISABLE_TRACKING", "OTEL_SDK_DISABLED")
+_OFF: Final = frozenset({"1", "on", "true", "yes"})
+"""What CrewAI takes for a yes in each of these."""
+_TRACING: Final = "CREWAI_TRACING_ENABLED"
+_TRACED: Final = frozenset({"1", "true"})
 _DEFERRED: Final = "was stored as temporary artifact"
 """What CrewAI writes where a tool's result was."""
 
@@ -30,6 +40,9 @@ def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]
     yield _shared_roles(ours)
     yield _repeated(ours)
     yield _dropped_text(calls)
+    yield _failed_tools(spans)
+    yield _unnamed(spans)
+    yield from _closed_loop(records_from(records, FRAMEWORK))
 
 
 def _is_ours(span: Span) -> bool:
@@ -69,15 +82,18 @@ def _has_deferred(span: Span) -> bool:
 
 
 def _telemetry() -> Finding:
-    """CrewAI reports runs to its maker unless told not to."""
-    off = any(os.environ.get(name, "").strip().lower() == "true" for name in _SWITCHES)
+    """CrewAI reports runs to its maker unless told not to, and sends traces if told to."""
+    off = any(os.environ.get(name, "").strip().lower() in _OFF for name in _SWITCHES)
+    traced = os.environ.get(_TRACING, "").lower() in _TRACED
+    sent = [name for name, is_sent in (("telemetry", not off), ("traces", traced)) if is_sent]
     return Finding.of(
         "crewai.telemetry",
-        "ok" if off else "warning",
-        "CrewAI's telemetry is off." if off else "CrewAI sends telemetry during rollouts.",
-        fix="Set CREWAI_DISABLE_TELEMETRY=true and CREWAI_TRACING_ENABLED=false before crewai is "
-        "imported.",
-        figures={"off": off},
+        "warning" if sent else "ok",
+        f"CrewAI sends {' and '.join(sent)} during rollouts."
+        if sent
+        else "CrewAI's telemetry is off.",
+        fix=f"Set CREWAI_DISABLE_TELEMETRY=true and {_TRACING}=false before crewai is imported.",
+        figures={"off": off, "traced": traced},
     )
 
 
@@ -146,3 +162,47 @@ def _dropped_text(calls: Sequence[Span]) -> Finding:
         "tokens.",
         figures={"answers": dropped},
     )
+
+
+def _failed_tools(spans: Sequence[Span]) -> Finding:
+    """What a tool raises becomes a text for the model."""
+    return failed_tools(
+        spans,
+        FRAMEWORK,
+        check="crewai.tools",
+        fix="CrewAI tells the model what went wrong and goes on. Mend the tools; "
+        "Agent(..., tool_failure_policy=ToolFailurePolicy.RAISE) ends the run instead.",
+    )
+
+
+def _unnamed(spans: Sequence[Span]) -> Finding:
+    """The role is the agent's name."""
+    runs = sum(span.kind is SpanKind.OPERATION and span.name == UNNAMED for span in spans)
+    return Finding.of(
+        "crewai.names",
+        "warning" if runs else "ok",
+        f"{runs} runs are of agents without a role, whose calls belong to the scope around or to "
+        f"nobody."
+        if runs
+        else "Every agent that ran has a role.",
+        fix="Give each agent a role: Agent(role='writer', ...).",
+        figures={"runs": runs},
+    )
+
+
+def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
+    """CrewAI says that it failed to connect; the cause is behind that."""
+    failures = [record.attempt.failure for record in records]
+    told = [f"{each.message}\n{each.traceback}" for each in failures if each is not None]
+    failed = sum(CLOSED_LOOP in text for text in told)
+    if failed:
+        yield Finding(
+            check="crewai.loop",
+            severity="error",
+            measured=f"{failed} of {len(records)} attempts failed because the model's event loop is "
+            f"closed.",
+            fix="An LLM keeps one asynchronous client, which belongs to the loop that used it first: "
+            "make LLM and agents inside the agent function, and make that function async instead of "
+            "calling asyncio.run in it.",
+            figures={"attempts": failed},
+        )

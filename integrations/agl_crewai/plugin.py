@@ -22,5 +22,5 @@ def agl_register_checks(register: Register) -> None:
         "crewai",
         "agl_crewai._checks:pitfalls",
         extra="crewai",
-        summary="prompts that CrewAI rewrites, telemetry, shared roles, agents run again",
+        summary="prompts that CrewAI rewrites, telemetry, roles, agents run again, failed tools",
     )

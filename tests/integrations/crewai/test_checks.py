@@ -1,18 +1,27 @@
 """What the doctor is told of CrewAI's pitfalls: by hand-written spans, and by real programs."""
 
+import asyncio
+import traceback
+
 import pytest
 from agl_crewai._checks import pitfalls
 from crewai import Crew
+from crewai.events.listeners.tracing.utils import should_enable_tracing
+from crewai.telemetry.telemetry import Telemetry
+from crewai.tools import tool
 
 from agl_core import semconv
 from agl_core.config import RunConfig
+from agl_core.plugins.findings import CLOSED_LOOP
 from agl_core.testing.attempts import CallOptions, ScriptedAttempt
 from agl_core.testing.check_contract import CheckContract
 from agl_core.testing.fake_openai import FakeReply
 from agl_core.testing.scenario import ANSWER, ITEM, PLANNER, TOOL, WRITER
-from agl_core.types import Choice, SpanKind
+from agl_core.tracing import agent_scope
+from agl_core.tracing.pieces import UNNAMED
+from agl_core.types import AttemptStatus, Choice, Failure, FailureKind, SpanKind
 
-from .programs import agent, lookup, task
+from .programs import agent, lookup, model, task
 
 OURS = CallOptions(framework="crewai")
 CREWAI = {semconv.AGL_FRAMEWORK: "crewai"}
@@ -97,6 +106,46 @@ class TestDroppedText(_Healthy):
         return [script.record()]
 
 
+class TestFailedTool(_Healthy):
+    @pytest.fixture
+    def healthy(self):
+        return [used("ok")]
+
+    @pytest.fixture
+    def pitfall(self):
+        return [used("error")]
+
+
+class TestNoRole(_Healthy):
+    @pytest.fixture
+    def pitfall(self):
+        script = attempt()
+        script.spans.append(script._span(SpanKind.OPERATION, UNNAMED, attributes=CREWAI))
+        return [script.record()]
+
+
+class TestClosedLoop(_Healthy):
+    @pytest.fixture
+    def healthy(self):
+        return [failed("RuntimeError: something else")]
+
+    @pytest.fixture
+    def pitfall(self):
+        return [failed("RuntimeError: Event loop is closed")]
+
+
+def used(status):
+    script = attempt()
+    span = script._span(SpanKind.TOOL, TOOL, attributes=CREWAI)
+    script.spans.append(type(span)(**{**_fields(span), "status": status}))
+    return script.record()
+
+
+def failed(message, behind=""):
+    failure = Failure(kind=FailureKind.AGENT, message=message, traceback=behind)
+    return attempt().record(AttemptStatus.FAILED, failure=failure)
+
+
 def deferred():
     script = attempt()
     note = {"role": "tool", "content": "The result of `x` was stored as temporary artifact `y`"}
@@ -110,11 +159,40 @@ def test_programs_without_crewai_are_none_of_its_business():
     assert found(script.record()) == {}
 
 
-def test_telemetry_that_is_on_is_said(monkeypatch):
-    assert found(attempt().record())["crewai.telemetry"].severity == "ok"
-    monkeypatch.delenv("CREWAI_DISABLE_TELEMETRY")
+SWITCHES = ("CREWAI_DISABLE_TELEMETRY", "CREWAI_DISABLE_TRACKING", "OTEL_SDK_DISABLED")
+
+
+def telemetry(monkeypatch, **environment):
+    """What is said with these variables alone, and what CrewAI itself does then."""
+    for name in (*SWITCHES, "CREWAI_TRACING_ENABLED"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     told = found(attempt().record())["crewai.telemetry"]
-    assert (told.severity, told.figures) == ("warning", {"off": False})
+    assert told.figures["off"] is Telemetry._is_telemetry_disabled()
+    assert told.figures["traced"] is should_enable_tracing()
+    return told
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize("value", ["true", "1", " Yes ", "ON"])
+def test_telemetry_that_is_off_is_no_pitfall(monkeypatch, name, value):
+    told = telemetry(monkeypatch, **{name: value})
+    assert (told.severity, told.figures) == ("ok", {"off": True, "traced": False})
+
+
+@pytest.mark.parametrize("value", ["", "false", "0", "no", "off"])
+def test_telemetry_that_is_on_is_said(monkeypatch, value):
+    told = telemetry(monkeypatch, CREWAI_DISABLE_TELEMETRY=value)
+    assert (told.severity, told.figures) == ("warning", {"off": False, "traced": False})
+    assert "CREWAI_DISABLE_TELEMETRY=true" in told.fix
+
+
+@pytest.mark.parametrize(("value", "traced"), [("true", True), ("1", True), ("false", False)])
+def test_traces_that_are_on_are_said(monkeypatch, value, traced):
+    told = telemetry(monkeypatch, CREWAI_DISABLE_TELEMETRY="1", CREWAI_TRACING_ENABLED=value)
+    assert (told.severity, told.figures["traced"]) == ("warning" if traced else "ok", traced)
+    assert ("traces" in told.measured) is traced
 
 
 def test_agents_of_two_attempts_share_no_role():
@@ -175,9 +253,40 @@ async def test_text_beside_a_tool_call_is_found_and_missing_from_the_next_prompt
     assert "Let me look." not in str(played.calls[1].messages)
 
 
-def long_lookup():
-    from crewai.tools import tool
+async def test_a_tool_that_fails_and_an_agent_without_a_role_are_found(bench):
+    @tool(TOOL)
+    def broken(item: str) -> str:
+        """Look up what an item costs."""
+        raise KeyError(item)
 
+    def program(job):
+        with agent_scope(PLANNER):
+            silent = agent(job, "", broken)
+            silent.llm = model(job, PLANNER)
+            return silent.kickoff(job.question).raw
+
+    told = found((await bench.one(program)).record)
+    assert told["crewai.tools"].figures == {"failed": 1, "used": 1, "tools": [TOOL]}
+    assert told["crewai.names"].figures == {"runs": 1}
+
+
+def test_a_closed_loop_is_found_behind_what_crewai_makes_of_it():
+    """It says that it failed to connect, by which many a cause is meant."""
+    loop = asyncio.new_event_loop()
+    loop.close()
+    try:
+        try:
+            loop.call_soon(print)
+        except RuntimeError as error:
+            raise ConnectionError("Failed to connect to OpenAI API: Connection error.") from error
+    except ConnectionError as error:
+        told, behind = str(error), "".join(traceback.format_exception(error))
+    assert CLOSED_LOOP in behind
+    assert found(failed(told, behind))["crewai.loop"].figures == {"attempts": 1}
+    assert "crewai.loop" not in found(failed(told))
+
+
+def long_lookup():
     @tool(TOOL)
     def lookup(item: str) -> str:
         """Look up what an item costs."""
