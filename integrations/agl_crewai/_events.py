@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from crewai.tools.tool_failure import ToolFailureReason
 
 from agl_core import semconv
 from agl_core.tracing.pieces import UNNAMED
 from agl_core.types import ScopeKind, SpanKind
 from agl_crewai._names import AGENT_ID, DEFERS_RESULTS, RESPECTS_WINDOW, SUMMARIZER, TASK
+from agl_crewai._outcomes import exception, outcome, reported
 
 _LONGEST_NAME: Final = 80
 
@@ -42,6 +44,8 @@ class Closing:
     error: BaseException | None = None
     failed: str = ""
     """What went wrong, where the exception is not to be had."""
+    failure: Any = None
+    """What a tool has reported, as the event after this one has it again."""
     attributes: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -58,10 +62,23 @@ def closing(event: Any) -> Closing | None:
         return None
     opened_by, key = found
     if event.type not in _FAILURES:
-        return Closing(opened_by, key(event), attributes=_outcome(event))
-    error = _exception(event)
+        failure = reported(event)
+        failed = "" if failure is None else failure.message
+        done = outcome(event)
+        return Closing(opened_by, key(event), failed=failed, failure=failure, attributes=done)
+    error = exception(event)
     failed = (str(event.error) or event.type) if error is None else ""
     return Closing(opened_by, key(event), error=error, failed=failed)
+
+
+def refused(event: Any) -> Opening | None:
+    """A tool call that reached no tool: what the model asked for is unknown, or cannot be read.
+
+    Where a tool has been looked for, as for unknown names, other events tell of the call as well.
+    """
+    if event.type != "tool_failure_detected" or event.failure.reason not in _REFUSALS:
+        return None
+    return _tool(None, event)
 
 
 def _crew(source: Any, event: Any) -> Opening:
@@ -180,35 +197,6 @@ def _facts(agent: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _outcome(event: Any) -> dict[str, Any]:
-    """What came of a tool or a model call."""
-    if event.type == "tool_usage_finished":
-        return {semconv.GEN_AI_TOOL_RESULT: event.output}
-    if event.type != "llm_call_completed":
-        return {}
-    usage: Mapping[str, Any] = event.usage or {}
-    found = {
-        semconv.GEN_AI_RESPONSE_ID: event.response_id,
-        semconv.GEN_AI_RESPONSE_FINISH_REASONS: [event.finish_reason]
-        if event.finish_reason
-        else None,
-        semconv.GEN_AI_USAGE_INPUT_TOKENS: usage.get("prompt_tokens"),
-        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: usage.get("completion_tokens"),
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _exception(event: Any) -> BaseException | None:
-    """What was raised: an event often has nothing but its text, and is emitted where it is caught."""
-    told = event.error
-    if isinstance(told, BaseException):
-        return told
-    raised = sys.exc_info()[1]
-    if raised is None:
-        return None
-    return raised if (str(raised) in str(told) if str(raised) else not told) else None
-
-
 def _crew_key(event: Any) -> str:
     return event.crew_name or ""
 
@@ -238,6 +226,7 @@ def _no_key(event: Any) -> str:
     return ""
 
 
+_REFUSALS: Final = (ToolFailureReason.UNKNOWN_TOOL, ToolFailureReason.INVALID_INPUT)
 _ASKING_GUARDRAILS: Final = ("llm", "hallucination")
 _OPENINGS: Final[Mapping[str, Callable[[Any, Any], Opening | None]]] = {
     "crew_kickoff_started": _crew,

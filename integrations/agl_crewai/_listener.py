@@ -15,10 +15,11 @@ from agl_core.errors import ConfigError
 from agl_core.tracing import active, guarded
 from agl_core.tracing.patch import Patch
 from agl_crewai._entries import EntryPoints
-from agl_crewai._events import Opening, closing, opening
+from agl_crewai._events import Opening, closing, opening, refused
 from agl_crewai._frames import begin, end, seen
 from agl_crewai._names import DEFERS_RESULTS, FRAMEWORK, RESPECTS_WINDOW
 from agl_crewai._overflow import OverflowGuard
+from agl_crewai._refused import note, refuse
 
 _log = logging.getLogger(__name__)
 
@@ -94,6 +95,11 @@ class AglEventListener(BaseEventListener):
         ended = closing(event)
         if ended is not None:
             end(context, ended)
+            note(ended)
+            return
+        unread = refused(event)
+        if unread is not None:
+            refuse(context, unread, event.failure)
 
     def _warn(self, begun: Opening) -> None:
         """Say once for each agent that what its model is sent may not be what it said."""
