@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
@@ -102,9 +102,16 @@ def _watched(original: Callable[..., Any], live: Callable[[], bool]) -> Callable
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with _closing(live):
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+        # Somebody else's wrapper of an async function need not be one itself.
+        return _awaited(result, live) if inspect.iscoroutine(result) else result
 
     return call
+
+
+async def _awaited(running: Awaitable[Any], live: Callable[[], bool]) -> Any:
+    with _closing(live):
+        return await running
 
 
 def _watched_call(original: Callable[..., Any], live: Callable[[], bool]) -> Callable[..., Any]:

@@ -220,6 +220,20 @@ async def test_a_listener_alone_sees_what_leaves(bench):
             listener.close()
 
 
+async def test_what_somebody_else_has_wrapped_is_seen_to_leave(monkeypatch):
+    """By a function that is not async itself, as it only hands the coroutine on."""
+    theirs = Crew.akickoff
+    monkeypatch.setattr(Crew, "akickoff", lambda self, inputs=None: theirs(self, inputs))
+    async with Bench.open(integrations=[CrewAIIntegration()]) as bench:
+        cancelling = Cancelling(bench)
+
+        async def program(job):
+            await cancelling.around(crew(job).akickoff())
+            await judged(job)
+
+        check_left(await bench.one(program), "CancelledError")
+
+
 async def test_a_crew_that_is_tried_again_after_a_timeout(bench, tree):
     cancelling = Cancelling(bench)
 
