@@ -93,6 +93,8 @@ class ScenarioProgram(ABC):
     """Capability to the reason why the framework has none."""
     wraps_errors: ClassVar[str] = ""
     """Why the framework raises an error of its own, caused by the one that `fail` is given."""
+    sends_once: ClassVar[str] = ""
+    """Why a request that failed is not sent again."""
     hides_usage: ClassVar[str] = ""
     """Why its spans do not tell how many tokens a call took, which the gateway's record does."""
 

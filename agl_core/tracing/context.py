@@ -192,7 +192,7 @@ def scope_in(
     inherits none of them. An ``agent`` scope that names another agent than `outer` begins a new
     agent run, whose id is `span_id` if no other is given.
     """
-    if agent is not None and not (type(agent) is str and agent.isascii()):
+    if agent is not None and type(agent) is not str:
         agent = text(agent)
     if outer is not None and kind != "tool":
         trainable = trainable and outer.trainable

@@ -108,7 +108,7 @@ def _target(
 
 
 def _name(parameter: str, given: Any) -> str:
-    """As spans have it: text that every store can keep."""
+    """As spans have it: a name of another type would keep them from being read again."""
     if not isinstance(given, str):
         raise RewardError(f"emit_reward got {parameter}={represent(given)}: give it as text")
     return text(given)

@@ -243,7 +243,7 @@ class Recorder:
         """A span that begins now, in its place."""
         inherited: str | None = None
         run: str | None = None
-        if agent is not None and not (type(agent) is str and agent.isascii()):
+        if agent is not None and type(agent) is not str:
             agent = text(agent)
         if parent_id is None:
             scope = scope or current_scope()

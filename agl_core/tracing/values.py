@@ -49,11 +49,11 @@ def _escaped(tree: Any) -> Any:
 
 
 def text(value: Any) -> str:
-    """A name as text that every store can keep, whatever was given as one."""
+    """A name as plain text, whatever was given as one."""
     if isinstance(value, str):
-        return _encodable(str.__str__(value))
+        return str.__str__(value)
     try:
-        return _encodable(str(value))
+        return str(value)
     except Exception:  # noqa: BLE001  telemetry: a broken __str__ is not the agent's failure
         return represent(value)
 

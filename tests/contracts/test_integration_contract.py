@@ -261,6 +261,7 @@ RULES = [
     ("every_form_gives_equal_triplets", listening(SwapsAgents)),
     ("a_request_that_is_sent_again_is_one_call", RecordsTwice),
     ("a_request_that_is_sent_again_is_one_call", listening(LosesCalls)),
+    ("a_request_that_is_sent_again_is_one_call", programmed(sends_once="it does not say")),
     ("structured_output_equals_the_log", programmed(structured=lambda _, job: {"item": "coffee"})),
     ("structured_output_equals_the_log", listening(SwapsAgents)),
     ("parallel_agents_with_equal_texts_keep_their_names", GlobalIdentity),

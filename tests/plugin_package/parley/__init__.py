@@ -30,6 +30,8 @@ class Step:
 
     kind: Literal["speech", "model", "tool"]
     name: str
+    arguments: str | None = None
+    """Of a tool: JSON, as the model wrote them."""
     result: str | None = None
     """There once it is done."""
 
@@ -110,7 +112,7 @@ class Speaker:
         for call in message["tool_calls"]:
             function = call["function"]
             tool = next(tool for tool in self.tools if tool.name == function["name"])
-            with _step("tool", tool.name) as step:
+            with _step("tool", tool.name, function["arguments"]) as step:
                 step.result = tool.function(json.loads(function["arguments"])["item"])
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": step.result})
         return None
@@ -123,8 +125,10 @@ def _certificates() -> ssl.SSLContext:
 
 
 @contextmanager
-def _step(kind: Literal["speech", "model", "tool"], name: str) -> Generator[Step, None, None]:
-    step = Step(kind, name)
+def _step(
+    kind: Literal["speech", "model", "tool"], name: str, arguments: str | None = None
+) -> Generator[Step, None, None]:
+    step = Step(kind, name, arguments)
     with ExitStack() as stack:
         for around in tuple(Speaker.around):
             stack.enter_context(around(step))

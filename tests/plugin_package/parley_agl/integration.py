@@ -71,6 +71,7 @@ def _begin(step: Step) -> _Open | None:
     attributes = {semconv.AGL_FRAMEWORK: FRAMEWORK}
     if step.kind == "tool":
         attributes[semconv.GEN_AI_TOOL_NAME] = step.name
+        attributes[semconv.GEN_AI_TOOL_ARGUMENTS] = step.arguments or ""
     span_id = context.recorder.start(span_kind, step.name, agent=agent, attributes=attributes)
     return _Open(context.recorder, open_scope(scope_kind, span_id=span_id, agent=agent))
 
@@ -79,9 +80,8 @@ def _begin(step: Step) -> _Open | None:
 def _end(opened: _Open, step: Step, failure: BaseException | None) -> None:
     close_scope(opened.scope)
     told = step.kind == "tool" and failure is None
-    opened.recorder.end(
+    opened.recorder.end_with(
         opened.scope.span_id,
-        status="ok" if failure is None else "error",
-        error="" if failure is None else f"{type(failure).__name__}: {failure}",
+        failure,
         attributes={semconv.GEN_AI_TOOL_RESULT: step.result} if told else None,
     )

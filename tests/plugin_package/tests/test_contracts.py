@@ -46,6 +46,8 @@ class ParleyProgram(ScenarioProgram):
         "astream": "Parley does not stream",
         "structured": "Parley's answers are plain text",
     }
+    sends_once = "Parley leaves that to who speaks"
+    hides_usage = "Parley does not keep what a model took"
 
     def run(self, job: Job) -> str:
         return _speaker(job, WRITER).say(_planner(job).say(job.question))
