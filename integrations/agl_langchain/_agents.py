@@ -70,7 +70,7 @@ def introduced(
     if names.owner and names.owner != around.owner:
         return Introduction(OWNED_PREFIX + _OWNED.get(names.owner, names.owner), by_node=False)
     if names.agent and (names.agent != around.agent or (suspended and names.agent == run_name)):
-        return Introduction(names.agent, by_node=False)
+        return Introduction(str(names.agent), by_node=False)  # LangChain takes names of any type
     if in_named_agent or not names.node:
         return None
     if (names.node, names.visit) == (around.node, around.visit):

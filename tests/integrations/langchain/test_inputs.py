@@ -182,6 +182,13 @@ async def test_a_call_of_an_unknown_tool_is_a_failed_one_beside_those_that_ran(b
     assert "nope is not a valid tool" in used["nope"].error
 
 
+async def test_a_name_that_is_no_text_is_its_text(bench, speak):
+    played = await bench.one(lambda job: said(speak(job, 7, called=WRITER).invoke(ASKED)))
+    assert played.output == ANSWER
+    assert [call.agent for call in played.calls] == ["7"]
+    assert len(triplets(played, "7")) == 1
+
+
 async def test_arguments_that_are_no_object_are_the_frameworks_own_error(bench, speak):
     bench.fake.script = asking("[1]")
     played = await bench.one(lambda job: speak(job, PLANNER, lookup).invoke(ASKED))
