@@ -50,17 +50,20 @@ def failed_tools(spans: Sequence[Span], framework: str, *, check: str, fix: str)
 def failures_saying(
     words: str, records: Sequence[AttemptRecord], *, check: str, cause: str, fix: str
 ) -> Iterator[Finding]:
-    """One error where attempts failed with a message that has these words, else nothing.
+    """One error where attempts failed and somebody said so in these words, else nothing.
+
+    Clients wrap what they catch in words of their own; the traceback has those of the cause.
 
     Args:
-        words: Part of the message.
+        words: Part of the message, or of one behind it.
         records: Attempts to look at.
         check: As in `Finding`.
         cause: What the words mean, to go on from "failed because".
         fix: As in `Finding`.
     """
     failures = [record.attempt.failure for record in records]
-    failed = sum(words in failure.message for failure in failures if failure is not None)
+    told = [f"{each.message}\n{each.traceback}" for each in failures if each is not None]
+    failed = sum(words in text for text in told)
     if failed:
         yield Finding(
             check=check,

@@ -10,6 +10,7 @@ from agl_core.interfaces import AttemptRecord
 from agl_core.plugins.findings import (
     CLOSED_LOOP,
     failed_tools,
+    failures_saying,
     is_from,
     records_from,
 )
@@ -191,18 +192,12 @@ def _unnamed(spans: Sequence[Span]) -> Finding:
 
 
 def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
-    """CrewAI says that it failed to connect; the cause is behind that."""
-    failures = [record.attempt.failure for record in records]
-    told = [f"{each.message}\n{each.traceback}" for each in failures if each is not None]
-    failed = sum(CLOSED_LOOP in text for text in told)
-    if failed:
-        yield Finding(
-            check="crewai.loop",
-            severity="error",
-            measured=f"{failed} of {len(records)} attempts failed because the model's event loop is "
-            f"closed.",
-            fix="An LLM keeps one asynchronous client, which belongs to the loop that used it first: "
-            "make LLM and agents inside the agent function, and make that function async instead of "
-            "calling asyncio.run in it.",
-            figures={"attempts": failed},
-        )
+    """An LLM keeps one asynchronous client, which belongs to the loop that used it first."""
+    return failures_saying(
+        CLOSED_LOOP,
+        records,
+        check="crewai.loop",
+        cause="the model's event loop is closed",
+        fix="An LLM keeps one asynchronous client: make LLM and agents inside the agent function, and "
+        "make that function async instead of calling asyncio.run in it.",
+    )

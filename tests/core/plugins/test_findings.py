@@ -18,7 +18,7 @@ from agl_core.plugins.findings import (
 from agl_core.types import Attempt, Failure, FailureKind, Rollout, Span, SpanKind, Task
 
 
-def record(*frameworks, failure=None):
+def record(*frameworks, failure=None, behind=""):
     spans = [
         Span(
             id=f"s{index}",
@@ -35,7 +35,7 @@ def record(*frameworks, failure=None):
         rollout_id="r",
         worker="w",
         fence=1,
-        failure=failure and Failure(kind=FailureKind.AGENT, message=failure),
+        failure=failure and Failure(kind=FailureKind.AGENT, message=failure, traceback=behind),
     )
     rollout = Rollout(id="r", task=Task(id="t"), run_id="run")
     return AttemptRecord(rollout=rollout, attempt=attempt, spans=spans)
@@ -61,7 +61,7 @@ def test_failures_with_the_words_are_one_error_with_its_fix():
         record(failure="RuntimeError: Event loop is closed"),
         record(failure="ValueError: no price"),
         record(),
-        record(failure="RuntimeError: Event loop is closed"),
+        record(failure="APIConnectionError: ...", behind="RuntimeError: Event loop is closed"),
     )
     assert (found.check, found.severity, found.fix) == ("toy.loop", "error", "Open one.")
     assert found.measured == "2 of 4 attempts failed because its loop is closed."
