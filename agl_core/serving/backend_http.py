@@ -21,6 +21,7 @@ from aiohttp import (
 
 from agl_core.errors import EngineError
 from agl_core.interfaces import Counted
+from agl_core.serving.bodies import sendable
 from agl_core.serving.counting import CountAnswer
 from agl_core.serving.problem_text import error_text
 
@@ -126,11 +127,11 @@ class HttpBackend:
         return HttpReply(response, self.base_url, ends_at=ends_at)
 
     async def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> ClientResponse:
-        post = self._session().post
+        post, given = self._session().post, {"headers": headers, "allow_redirects": False}
         try:
-            return await post(url, data=body, headers=headers, allow_redirects=False)
+            return await post(url, data=sendable(body), **given)
         except (ServerDisconnectedError, ClientOSError):
-            return await post(url, data=body, headers=headers, allow_redirects=False)
+            return await post(url, data=sendable(body), **given)
 
     async def models(self) -> list[str]:
         """Names of the models that the endpoint's ``/models`` lists; empty where it does not."""

@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
@@ -17,6 +16,7 @@ import msgspec
 
 from agl_core import errors
 from agl_core.errors import AglError, ConfigError
+from agl_core.serving.bodies import sendable
 from agl_core.serving.clocks import Skew
 from agl_core.serving.rpc import (
     HEADER_INSTANCE,
@@ -42,7 +42,6 @@ _SILENCE_S: Final = 4 * PULSE_S
 _CONNECT_S: Final = 5.0
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
-_LARGE_BYTES: Final = 2**18
 _OK: Final = 200
 _BROKEN: Final = 500
 """From this status on, and while it is busy, a server may answer the same call well later."""
@@ -215,7 +214,7 @@ class Peer:
         reached, asked = False, self.skew.now()
         try:
             async with self._session().post(
-                url, data=_sendable(body), headers=headers, timeout=timeout, allow_redirects=False
+                url, data=sendable(body), headers=headers, timeout=timeout, allow_redirects=False
             ) as response:
                 reached = response.status == _OK
                 self.skew.hear(response.headers.get(HEADER_TIME), asked=asked)
@@ -240,11 +239,6 @@ class Peer:
 
             self._opened = ClientSession(connector=TCPConnector(limit=0, limit_per_host=0))
         return self._opened
-
-
-def _sendable(body: bytes) -> bytes | BytesIO:
-    """A large body as something that is sent piece by piece, so that other calls go on."""
-    return BytesIO(body) if len(body) > _LARGE_BYTES else body
 
 
 @functools.cache

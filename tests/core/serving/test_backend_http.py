@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -37,6 +38,18 @@ async def test_sends_the_body_as_it_stands_with_its_own_key() -> None:
         wrong = HttpBackend(server.base_url, api_key="x")
         assert (await read(wrong))[0] == 401
         await wrong.close()
+
+
+async def test_a_large_body_is_sent_without_a_warning_and_as_it_stands() -> None:
+    async with FakeOpenAI(options=FakeOptions(max_model_len=10**9)) as server:
+        backend = HttpBackend(server.base_url, model="fake-model")
+        text = "x" * 2_000_000  # more than aiohttp takes raw without a word
+        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": text}]})
+        reply = await backend.chat(body.encode(), headers={}, timeout_s=60.0)
+        assert reply.status == 200
+        await reply.close()
+        assert server.log[0].body["messages"][0]["content"] == text
+        await backend.close()
 
 
 async def test_timeout_and_refused_connection_are_engine_errors() -> None:
