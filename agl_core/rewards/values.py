@@ -64,12 +64,8 @@ def _checked(reward: Reward, source: str) -> Reward:
             f"Reward {source!r} aims at {target}: name one of call, agent_run and agent; a choice "
             f"needs its call"
         )
-    names: tuple[Any, ...] = (
-        reward.channel,
-        target.call or "",
-        target.agent or "",
-        target.agent_run or "",
-    )
+    aims: tuple[Any, ...] = (target.call, target.agent, target.agent_run)
+    names: list[Any] = [reward.channel, *(aim for aim in aims if aim is not None)]
     if not all(isinstance(name, str) for name in names):
         raise RewardError(
             f"Reward {source!r} has channel {reward.channel!r} and {target}: name them with text"

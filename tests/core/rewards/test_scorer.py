@@ -202,7 +202,7 @@ def test_numbers_of_every_kind(value, number):
         (Reward(value=1, target=RewardTarget(call="c", agent="a")), "name one of"),
         (Reward(value=1, target=RewardTarget(choice=1)), "a choice needs its call"),
         (Reward(value=1, channel=3), "channel 3"),
-        (Reward(value=1, target=RewardTarget(agent=3)), "name them with text"),
+        (Reward(value=1, target=RewardTarget(agent=0)), "name them with text"),
         ([Reward(value=1), 2], "type 'list'"),
         ("x" * 500, r"x\.\.\. of type"),
     ],
