@@ -18,10 +18,8 @@ from agl_core.tracing.pieces import UNNAMED
 from agl_core.types import Finding, Span, SpanKind
 from agl_crewai._listener import REWRITING_FIX
 from agl_crewai._names import AGENT_ID, DEFERS_RESULTS, FRAMEWORK, RESPECTS_WINDOW, SUMMARIZER
+from agl_crewai._telemetry import is_off
 
-_SWITCHES: Final = ("CREWAI_DISABLE_TELEMETRY", "CREWAI_DISABLE_TRACKING", "OTEL_SDK_DISABLED")
-_OFF: Final = frozenset({"1", "on", "true", "yes"})
-"""What CrewAI takes for a yes in each of these."""
 _TRACING: Final = "CREWAI_TRACING_ENABLED"
 _TRACED: Final = frozenset({"1", "true"})
 _DEFERRED: Final = "was stored as temporary artifact"
@@ -83,8 +81,8 @@ def _has_deferred(span: Span) -> bool:
 
 
 def _telemetry() -> Finding:
-    """CrewAI reports runs to its maker unless told not to, and sends traces if told to."""
-    off = any(os.environ.get(name, "").strip().lower() in _OFF for name in _SWITCHES)
+    """CrewAI reports runs to its maker if the user says so, and sends traces likewise."""
+    off = is_off()
     traced = os.environ.get(_TRACING, "").lower() in _TRACED
     sent = [name for name, is_sent in (("telemetry", not off), ("traces", traced)) if is_sent]
     return Finding.of(
@@ -93,7 +91,7 @@ def _telemetry() -> Finding:
         f"CrewAI sends {' and '.join(sent)} during rollouts."
         if sent
         else "CrewAI's telemetry is off.",
-        fix=f"Set CREWAI_DISABLE_TELEMETRY=true and {_TRACING}=false before crewai is imported.",
+        fix=f"Set CREWAI_DISABLE_TELEMETRY=true and {_TRACING}=false, or neither.",
         figures={"off": off, "traced": traced},
     )
 

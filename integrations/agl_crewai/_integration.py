@@ -6,6 +6,7 @@ from agl_core.types import Scope
 from agl_crewai._frames import speaker
 from agl_crewai._listener import AglEventListener
 from agl_crewai._names import FRAMEWORK
+from agl_crewai._telemetry import NoTelemetry
 
 
 class CrewAIIntegration:
@@ -15,22 +16,28 @@ class CrewAIIntegration:
 
     def __init__(self) -> None:
         self._listener: AglEventListener | None = None
+        self._telemetry = NoTelemetry()
 
     def attach(self) -> None:
-        """Listen to CrewAI's event bus.
+        """Listen to CrewAI's event bus, and keep its telemetry off.
 
         Raises:
             ConfigError: this version's bus emits in a way that is not known.
         """
         if self._listener is None:
             self._listener = AglEventListener()
+            self._telemetry.install()
 
     def detach(self) -> None:
         """Stop listening."""
         if self._listener is not None:
             self._listener.close()
         self._listener = None
+        self._telemetry.remove()
 
     def identity(self) -> Scope | None:
-        """Who speaks here, read where the request leaves: no handler of the bus has run by then."""
-        return speaker()
+        """No opinion: scopes are current where they were opened.
+
+        The method of a flow becomes an agent now that it sends.
+        """
+        speaker()

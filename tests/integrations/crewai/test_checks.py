@@ -1,10 +1,12 @@
 """What the doctor is told of CrewAI's pitfalls: by hand-written spans, and by real programs."""
 
 import asyncio
+import os
 import traceback
 
 import pytest
 from agl_crewai._checks import pitfalls
+from agl_crewai._integration import CrewAIIntegration
 from crewai import Crew
 from crewai.events.listeners.tracing.utils import should_enable_tracing
 from crewai.telemetry.telemetry import Telemetry
@@ -17,7 +19,7 @@ from agl_core.testing.attempts import CallOptions, ScriptedAttempt
 from agl_core.testing.check_contract import CheckContract
 from agl_core.testing.fake_openai import FakeReply
 from agl_core.testing.scenario import ANSWER, ITEM, PLANNER, TOOL, WRITER
-from agl_core.tracing import agent_scope
+from agl_core.tracing import agent_scope, attach
 from agl_core.tracing.pieces import UNNAMED
 from agl_core.types import AttemptStatus, Choice, Failure, FailureKind, SpanKind
 
@@ -169,7 +171,11 @@ def telemetry(monkeypatch, **environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     told = found(attempt().record())["crewai.telemetry"]
-    assert told.figures["off"] is Telemetry._is_telemetry_disabled()
+    attachment = attach(integrations=[CrewAIIntegration()])
+    try:
+        assert told.figures["off"] is Telemetry._is_telemetry_disabled()
+    finally:
+        attachment.detach()
     assert told.figures["traced"] is should_enable_tracing()
     return told
 
@@ -179,6 +185,13 @@ def telemetry(monkeypatch, **environment):
 def test_telemetry_that_is_off_is_no_pitfall(monkeypatch, name, value):
     told = telemetry(monkeypatch, **{name: value})
     assert (told.severity, told.figures) == ("ok", {"off": True, "traced": False})
+
+
+def test_telemetry_of_which_nothing_is_said_is_off_while_attached_and_as_it_was_then(monkeypatch):
+    told = telemetry(monkeypatch)
+    assert (told.severity, told.figures) == ("ok", {"off": True, "traced": False})
+    assert not Telemetry._is_telemetry_disabled()
+    assert not any(name in os.environ for name in SWITCHES)
 
 
 @pytest.mark.parametrize("value", ["", "false", "0", "no", "off"])
