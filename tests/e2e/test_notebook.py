@@ -45,7 +45,8 @@ class Notebook:
 
     def run(self, cell: str, *, interrupt_at: str = "") -> dict[str, Any]:
         """The kernel's reply; the kernel is interrupted once the cell has printed that text."""
-        message = self._client.execute(cell)
+        # Otherwise a kernel aborts what comes too soon after a cell that failed.
+        message = self._client.execute(cell, stop_on_error=False)
         if interrupt_at:
             self._await_text(interrupt_at)
             self._manager.interrupt_kernel()
