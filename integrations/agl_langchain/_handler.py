@@ -12,7 +12,7 @@ from agl_core import semconv
 from agl_core.tracing import active, guarded
 from agl_langchain._run import FRAMEWORK, Run, Start
 from agl_langchain._runs import TABLES, RunTable
-from agl_langchain._tools import handed_to, refused, result_of, unparsed
+from agl_langchain._tools import asked_for, handed_to, refused, result_of, unparsed
 
 
 class AglCallbackHandler(BaseCallbackHandler):
@@ -48,7 +48,7 @@ class AglCallbackHandler(BaseCallbackHandler):
         table = TABLES.holding(run_id)
         if table is None:
             return
-        table.record_unreached(run_id, refused(outputs))
+        table.record_unreached(run_id, refused(outputs, table.asked))
         table.close(run_id)
 
     @guarded(FRAMEWORK)
@@ -169,6 +169,7 @@ class AglCallbackHandler(BaseCallbackHandler):
             return
         choice = next((each for choices in response.generations for each in choices), None)
         message = getattr(choice, "message", None)
+        table.asked.update(asked_for(message))
         table.record_unreached(run_id, unparsed(message))
         table.close(run_id, attributes=_told(response, message))
 

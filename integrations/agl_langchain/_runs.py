@@ -56,8 +56,8 @@ class RunTable:
         self._runs: dict[UUID, Run] = {}
         self._calls: dict[str, Run] = {}
         """Open model calls by span id."""
-        self._used: set[str | None] = set()
-        """Ids under which models asked for tools, of calls that are recorded."""
+        self.asked: dict[str, Any] = {}
+        """Arguments of the calls that models asked for and no tool has taken, by id."""
 
     def __contains__(self, run_id: UUID) -> bool:
         return run_id in self._runs
@@ -99,7 +99,7 @@ class RunTable:
         self._start_span(SpanKind.TOOL, place, scope, start)
         run = self._enter(start, place, scope)
         run.in_named_agent, run.speaker = False, None
-        self._used.add(start.attributes.get(semconv.GEN_AI_TOOL_CALL_ID))
+        self.asked.pop(start.attributes.get(semconv.GEN_AI_TOOL_CALL_ID, ""), None)
         return run
 
     def open_call(self, start: Start) -> Run:
@@ -139,15 +139,12 @@ class RunTable:
         self._recorder.end(span_id)
 
     def record_unreached(self, run_id: UUID, calls: Iterable[Unreached]) -> None:
-        """Record calls that this run tells of, unless a tool took them."""
+        """Record calls that this run tells of."""
         run = self._runs.get(run_id)
         if run is None:
             return
         around = run.scope.parent if run.scope.kind == "call" else run.scope
         for call in calls:
-            if call.call_id is not None and call.call_id in self._used:
-                continue
-            self._used.add(call.call_id)
             span_id = self._recorder.start(
                 SpanKind.TOOL,
                 call.name,

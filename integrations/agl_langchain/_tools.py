@@ -1,7 +1,9 @@
 """What a tool gave back: its result as the model is told it, and the agents it hands over to.
 
 Also the calls that reached none, of which no callback tells: those that name no tool, and those
-whose arguments are no JSON. LangGraph's ``Command`` is looked up and never imported: LangChain works without LangGraph, and who
+whose arguments are no JSON.
+
+LangGraph's ``Command`` is looked up and never imported: LangChain works without LangGraph, and who
 returns one has imported it.
 """
 
@@ -24,8 +26,8 @@ class Unreached(NamedTuple):
 
     name: str
     call_id: str | None
+    arguments: Any
     error: str
-    arguments: str | None = None
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -37,25 +39,37 @@ class Unreached(NamedTuple):
         return {name: value for name, value in told.items() if value is not None}
 
 
-def refused(outputs: Any) -> Iterator[Unreached]:
-    """Failed results among the last messages of what a chain gave, those of tools that ran too."""
-    found: Any = cast("dict[str, Any]", outputs).get("messages") if _is(outputs, dict) else outputs
-    for message in reversed(cast("list[Any]", found) if _is(found, list) else ()):
+def asked_for(message: Any) -> dict[str, Any]:
+    """Arguments of the calls in a model's answer, by id."""
+    return {call["id"]: call["args"] for call in getattr(message, "tool_calls", ()) if call["id"]}
+
+
+def refused(outputs: Any, asked: dict[str, Any]) -> Iterator[Unreached]:
+    """Calls with a failed result among the last messages of what a chain gave.
+
+    Args:
+        outputs: The chain's; histories that a program was given have failed results too.
+        asked: What models asked for here and no tool has taken; a call is told once.
+    """
+    found: Any = outputs
+    if isinstance(outputs, dict):
+        found = cast("dict[str, Any]", outputs).get("messages")
+    if not isinstance(found, list):
+        return
+    for message in reversed(cast("list[Any]", found)):
         if not isinstance(message, ToolMessage):
             return
-        if message.status == "error":
-            yield Unreached(message.name or "tool", message.tool_call_id, str(message.content))
+        call_id = message.tool_call_id
+        if message.status == "error" and call_id in asked:
+            error = str(message.content)
+            yield Unreached(message.name or "tool", call_id, asked.pop(call_id), error)
 
 
 def unparsed(message: Any) -> Iterator[Unreached]:
     """Calls in a model's answer whose arguments are no JSON: an agent ends with them."""
     for call in getattr(message, "invalid_tool_calls", ()):
         error = call.get("error") or "the arguments are no JSON"
-        yield Unreached(call.get("name") or "tool", call.get("id"), error, call.get("args"))
-
-
-def _is(value: Any, kind: type[Any]) -> bool:
-    return isinstance(value, kind)
+        yield Unreached(call.get("name") or "tool", call.get("id"), call.get("args"), error)
 
 
 def result_of(output: Any) -> Any:

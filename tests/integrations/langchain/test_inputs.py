@@ -8,7 +8,8 @@ from agl_langchain._integration import LangChainIntegration
 from langchain.agents import create_agent
 from langchain.agents.middleware import wrap_model_call
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import HumanMessage, trim_messages
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage, trim_messages
+from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from pydantic import ValidationError
 
@@ -180,6 +181,23 @@ async def test_a_call_of_an_unknown_tool_is_a_failed_one_beside_those_that_ran(b
         TOOL: (PLANNER, "ok"),
     }
     assert "nope is not a valid tool" in used["nope"].error
+    assert used["nope"].attributes[semconv.GEN_AI_TOOL_ARGUMENTS] == {}
+
+
+async def test_a_failed_result_in_a_history_that_was_given_is_no_call_of_this_attempt(bench, speak):
+    given = [
+        *ASKED["messages"],
+        AIMessage("", tool_calls=[{"name": TOOL, "args": {"item": "tea"}, "id": "call_0"}]),
+        ToolMessage("closed", tool_call_id="call_0", name=TOOL, status="error"),
+    ]
+
+    def program(job):
+        history = RunnableLambda(lambda messages: messages).invoke(given)
+        return said(speak(job, PLANNER, lookup).invoke({"messages": history}))
+
+    played = await bench.one(program)
+    checked(played, bench)
+    assert of_kind(played, SpanKind.TOOL) == []
 
 
 async def test_a_name_that_is_no_text_is_its_text(bench, speak):
