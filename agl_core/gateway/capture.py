@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from agl_core.gateway.dialects.chat import FINISH_REASONS
 from agl_core.gateway.dialects.chat_answer import Message, Payload, Row
 from agl_core.serving.problem_text import error_text
 from agl_core.types import Choice
+from agl_core.types.span import ID_LIMIT
 
 __all__ = ["Answer", "AnsweredChoice"]
 
@@ -53,10 +55,15 @@ class AnsweredChoice(msgspec.Struct):
         call["function"]["name"] += function.get("name") or ""
         call["function"]["arguments"] += _text(function.get("arguments") or "")
 
+    @property
+    def empty(self) -> bool:
+        """The model ended its answer before it said anything."""
+        return not (self.token_ids or self.text or self.reasoning or self.tool_calls)
+
     def freeze(self) -> Choice:
         return Choice(
             index=self.index,
-            token_ids=self.token_ids,
+            token_ids=_storable(self.token_ids),
             logprobs=self.logprobs,
             text="".join(self.text),
             reasoning="".join(self.reasoning),
@@ -106,9 +113,21 @@ class Answer(msgspec.Struct):
 
     @property
     def finished(self) -> bool:
-        """Every choice that was asked for has its finish reason."""
+        """Every choice that was asked for has the finish reason of an answer that reached its end."""
         reasons = [choice.finish_reason for choice in self._choices.values()]
-        return len(reasons) >= self.expected_choices and None not in reasons
+        return len(reasons) >= self.expected_choices and FINISH_REASONS.issuperset(reasons)
+
+    def shortfall(self, what: str) -> str:
+        """Why the answer, which came as `what`, has not `finished`."""
+        reasons = {choice.finish_reason for choice in self._choices.values()} - FINISH_REASONS
+        if given := sorted(reason for reason in reasons if reason is not None):
+            return f"the backend gave its answer up with finish reason {given[0]!r}"
+        return f"the backend's {what} ended without a finish reason"
+
+    @property
+    def recorded_prompt(self) -> list[int]:
+        """The prompt's ids as a record can hold them."""
+        return _storable(self.prompt_token_ids)
 
     @property
     def choices(self) -> list[Choice]:
@@ -120,27 +139,66 @@ class Answer(msgspec.Struct):
         ids = [choice.token_ids for choice in self._choices.values()]
         return bool(self.prompt_token_ids and ids) and all(ids)
 
-    def mismatch(self) -> str:
+    def mismatch(self, vocab_size: int | None = None) -> str:
         """How the token streams contradict each other; empty when they agree or there are none.
 
-        Compared are the number of log-probabilities with the number of ids per choice, and the ids
-        of all choices with the completion tokens that the backend says it sampled: a server that
-        drops ids along with the text it parses away drops them from both streams.
+        Every id is one of the vocabulary. Compared are the number of log-probabilities with the
+        number of ids per choice, and the ids of the prompt and of all choices with the tokens that
+        the backend says it read and sampled: a server that drops ids along with the text it parses
+        away drops them from both streams. Ids whose number nothing confirms are a mismatch too.
+
+        Args:
+            vocab_size: Ids are below it; None where it is not known.
         """
         choices = self._choices.values()
         if not any(choice.token_ids for choice in choices):
             return ""
-        if not self.has_tokens:
+        spoken = [choice for choice in choices if not choice.empty]
+        if not (self.prompt_token_ids and all(choice.token_ids for choice in spoken)):
             return "token ids of the prompt or of a choice are missing"
-        for choice in choices:
+        if wrong := _outside([self.prompt_token_ids, *(c.token_ids for c in spoken)], vocab_size):
+            return wrong
+        for choice in spoken:
             ids, logprobs = len(choice.token_ids), len(choice.logprobs)
             if ids != logprobs:
                 return f"choice {choice.index} has {ids} token ids but {logprobs} log-probabilities"
-        total = sum(len(choice.token_ids) for choice in choices)
-        sampled = self.usage.get("completion_tokens")
-        if sampled is not None and sampled != total:
+        return self._unconfirmed(sum(len(choice.token_ids) for choice in spoken))
+
+    def _unconfirmed(self, total: int) -> str:
+        """How the numbers of ids differ from the backend's usage."""
+        prompt = len(self.prompt_token_ids)
+        read, sampled = (_count(self.usage, f"{kind}_tokens") for kind in ("prompt", "completion"))
+        if sampled is None:
+            return (
+                f"the backend returned the ids of {total} tokens, but its usage does not state how "
+                f"many it sampled, so nothing confirms that these are all"
+            )
+        if sampled != total:
             return f"the backend sampled {sampled} tokens but returned the ids of {total}"
+        if read is not None and read != prompt:
+            return f"the backend read a prompt of {read} tokens but returned the ids of {prompt}"
         return ""
+
+
+def _count(usage: Mapping[str, Any], name: str) -> int | None:
+    value = usage.get(name)
+    return value if type(value) is int else None
+
+
+def _outside(streams: Sequence[Sequence[int]], vocab_size: int | None) -> str:
+    """The first id that no vocabulary has; empty when there is none."""
+    limit = vocab_size or ID_LIMIT
+    for ids in streams:
+        if min(ids) >= 0 and max(ids) < limit:
+            continue
+        wrong = next(each for each in ids if not 0 <= each < limit)
+        return f"token id {wrong} is not one of the model's, which are 0 to {limit - 1}"
+    return ""
+
+
+def _storable(ids: list[int]) -> list[int]:
+    """No ids at all where one exceeds what a record can hold; `Answer.mismatch` says so."""
+    return [] if ids and not (min(ids) >= -ID_LIMIT and max(ids) < ID_LIMIT) else ids
 
 
 def _text(value: Any) -> str:

@@ -56,6 +56,12 @@ class Exchange(msgspec.Struct, eq=False):
     """What answers in place of the backend."""
     _verbatim: bool = False
 
+    @property
+    def replaces_seed(self) -> bool:
+        """The run's seed takes the place of the client's: a group learns from samples that differ."""
+        sent = self.call.request.seed is not None
+        return sent and self.capture and self.call.attempt.rollout.mode == "train"
+
     async def run(self, send: asgi.Send) -> None:
         """Ask the backend and forward its answer.
 
@@ -95,6 +101,7 @@ class Exchange(msgspec.Struct, eq=False):
             model=self.route.upstream_model,
             capture=self.capture,
             seed=self.call.attempt.seed(self.call) if self.seeded else None,
+            replace_seed=self.replaces_seed,
             temperature=overrides.get("temperature"),
             max_tokens=overrides.get("max_tokens"),
         )
@@ -130,7 +137,7 @@ class Exchange(msgspec.Struct, eq=False):
         await self._forward(b"", parser.finish(), send)
         self.error = self.answer.error
         if not self.complete and not self.error:
-            self.error = "the backend's stream ended without a finish reason"
+            self.error = self.answer.shortfall("stream")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         self.delivered = True
 
@@ -150,6 +157,8 @@ class Exchange(msgspec.Struct, eq=False):
             return body
         self._add(payload)
         self.error = self.answer.error
+        if not self.answer.finished:
+            self.error = self.error or self.answer.shortfall("answer")
         if self._verbatim or payload.choices is None:
             return body
         request = self.call.request

@@ -90,6 +90,8 @@ class Proxy:
             self._calls.discard(call)
             if exchange.recorded is not None and exchange.complete:
                 self._losses.add("replayed_calls")
+            elif exchange.replaces_seed:
+                self._losses.add("client_seeds_replaced")
             self._recording.keep(call, exchange)
 
     def _exchange(self, call: Call, route: Route) -> Exchange:

@@ -41,7 +41,7 @@ def model_call(exchange: Exchange) -> ModelCall:
         code, error = _ABORTS[call.abort]
         status = status if call.forwarded else code
     if exchange.capture and exchange.complete and not error:
-        error = answer.mismatch()
+        error = answer.mismatch(exchange.route.policy.vocab_size)
     choices = answer.choices
     has_logprobs = any(choice.logprobs for choice in choices)
     policy = exchange.route.policy
@@ -54,7 +54,7 @@ def model_call(exchange: Exchange) -> ModelCall:
         messages=call.request.messages,
         tools=call.request.tools,
         sampling=exchange.sampling,
-        prompt_token_ids=answer.prompt_token_ids,
+        prompt_token_ids=answer.recorded_prompt,
         choices=choices,
         logprobs_mode=exchange.route.logprobs_mode if has_logprobs else "none",
         response_id=answer.response_id,

@@ -99,7 +99,7 @@ class ResponsesAnswer:
         if error is None and self._builder.finished:
             self._builder.end()
         else:
-            self._builder.fail(_BROKEN | (error or {}))
+            self._builder.fail(_BROKEN | self._builder.given_up | (error or {}))
 
     async def _collect(self, head: asgi.Message, message: asgi.Message) -> None:
         self._whole.append(message.get("body", b""))
@@ -118,6 +118,7 @@ class ResponsesAnswer:
             body = msgspec.json.encode(self._builder.response)
         else:
             text = f"The backend answered no whole chat completion: {raw[:200]!r}"
+            text = self._builder.given_up.get("message", text)
             status, body = 502, Problem(502, "engine_error", text, retry=True).body()
         replaced = (b"content-length", b"content-type")
         headers = [(name, value) for name, value in head["headers"] if name not in replaced]

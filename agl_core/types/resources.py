@@ -71,6 +71,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 0
     image_token: int | None = None
     """What stands in its prompts for each part of an image; None where it trains on text alone."""
+    vocab_size: int | None = None
+    """Token ids are below it; None where the engine does not know."""
+    train_constrained: bool = False
+    """Train on answers that were sampled under a constraint; see `Sampling.constraints`."""
 
     def serves(self, agent: str) -> bool:
         """Whether the policy has a name or glob for the agent; an earlier policy may be first."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -24,10 +25,58 @@ class SpanKind(str, Enum):
     """A named piece of the user's program; also a framework's graph or node."""
 
 
+ID_LIMIT: Final = 2**31
+"""Token ids are 0 or above and below it: training keeps them as 32-bit integers."""
+
 SpanStatus = Literal["unset", "ok", "error"]
 
 LogprobsMode = Literal["processed", "raw", "none"]
 """``processed``: after temperature; ``raw``: of the untempered logits; ``none``: not given."""
+
+
+_CONSTRAINTS: Final[Mapping[str, Any]] = {
+    # OpenAI
+    "response_format": {"type": "text"},
+    "tool_choice": ("auto", "none"),
+    "function_call": ("auto", "none"),
+    # vLLM
+    "structured_outputs": None,
+    "guided_json": None,
+    "guided_regex": None,
+    "guided_choice": None,
+    "guided_grammar": None,
+    "structural_tag": None,
+    "bad_words": None,
+    "min_tokens": None,
+    "allowed_token_ids": None,
+    "ignore_eos": None,
+    "logits_processors": None,
+    "use_beam_search": None,
+    "thinking_token_budget": None,
+    "repetition_detection": None,
+    # SGLang
+    "regex": None,
+    "ebnf": None,
+    "json_schema": None,
+    "custom_logit_processor": None,
+    # llama.cpp and text-generation-inference
+    "grammar": None,
+    "typical_p": 1,
+    "tfs_z": 1,
+    "top_a": None,
+    "top_n_sigma": -1,
+    "epsilon_cutoff": None,
+    "eta_cutoff": None,
+    "mirostat": None,
+    "mirostat_mode": None,
+    "xtc_probability": None,
+    "dry_multiplier": None,
+    "dynatemp_range": None,
+    "no_repeat_ngram_size": None,
+    "guidance_scale": 1,
+}
+"""Fields by which a request restricts which tokens may be sampled, with values (besides empty ones
+and 0) that restrict nothing."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +90,22 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     extra: dict[str, Any] = {}
     """Every other sampling field of the request, verbatim."""
+
+    @property
+    def constraints(self) -> list[str]:
+        """Names of the fields that restrict which tokens may be sampled.
+
+        The log-probabilities of such an answer are not those of the model's own distribution.
+        """
+        return sorted(
+            name
+            for name, value in self.extra.items()
+            if value and name in _CONSTRAINTS and not _neutral(value, _CONSTRAINTS[name])
+        )
+
+
+def _neutral(value: Any, neutral: Any) -> bool:
+    return value in neutral if isinstance(neutral, tuple) else value == neutral
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):

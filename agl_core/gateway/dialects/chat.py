@@ -31,6 +31,10 @@ _DELIVERY: Final = frozenset({"stream", "stream_options"})
 _SAMPLING: Final = frozenset(
     {"temperature", "top_p", "max_tokens", "max_completion_tokens", "n", "seed", "stop"}
 )
+FINISH_REASONS: Final = frozenset(
+    {"stop", "length", "tool_calls", "function_call", "content_filter"}
+)
+"""Finish reasons of an answer that reached its end; with any other the backend gave it up."""
 _NEUTRAL: Final = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
@@ -87,6 +91,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Ask for token ids, log-probabilities and usage, and state the sampling defaults."""
     seed: int | None = None
     """Used when the client sent none."""
+    replace_seed: bool = False
+    """Use `seed` even if the client sent one: equal seeds make the samples of a group equal."""
     temperature: float | None = None
     """Replaces the client's."""
     max_tokens: int | None = None
@@ -146,6 +152,10 @@ class ChatRequest:
     def choices(self) -> int:
         return self._typed.n or 1
 
+    @property
+    def seed(self) -> int | None:
+        return self._typed.seed
+
     def digest(self) -> bytes:
         """Digest of messages and tools that spacing and key order do not change."""
         content = _canonical.encode((self._typed.messages, self._typed.tools or []))
@@ -161,7 +171,7 @@ class ChatRequest:
         """Body for the backend, and the sampling parameters it states."""
         changes: dict[str, Any] = {"model": plan.model}
         typed = self._typed
-        if plan.seed is not None and typed.seed is None:
+        if plan.seed is not None and (typed.seed is None or plan.replace_seed):
             changes["seed"] = plan.seed
         if plan.capture:
             changes |= self._capture_fields(plan)
@@ -181,23 +191,33 @@ class ChatRequest:
         changes["temperature"] = _first(plan.temperature, typed.temperature, 1.0)
         changes["top_p"] = _first(typed.top_p, 1.0)
         if plan.max_tokens is not None:
-            name = "max_tokens" if typed.max_completion_tokens is None else "max_completion_tokens"
-            asked = _first(typed.max_completion_tokens, typed.max_tokens, plan.max_tokens)
-            changes[name] = min(asked, plan.max_tokens)
+            changes |= self._capped(plan.max_tokens)
         return changes
+
+    def _capped(self, cap: int) -> dict[str, int]:
+        """Both names of the limit, where the client sent them; a negative value means no limit."""
+        typed = self._typed
+        asked = {
+            "max_tokens": typed.max_tokens,
+            "max_completion_tokens": typed.max_completion_tokens,
+        }
+        given = {name: value for name, value in asked.items() if value is not None}
+        return {
+            name: cap if value < 0 else min(value, cap)
+            for name, value in (given or {"max_tokens": cap}).items()
+        }
 
     def _sampling(self, changes: Mapping[str, Any]) -> Sampling:
         typed = self._typed
+        limits = [
+            _first(changes.get("max_tokens"), typed.max_tokens),
+            _first(changes.get("max_completion_tokens"), typed.max_completion_tokens),
+        ]
         stop = [typed.stop] if isinstance(typed.stop, str) else typed.stop or []
         return Sampling(
             temperature=_first(changes.get("temperature"), typed.temperature, 1.0),
             top_p=_first(changes.get("top_p"), typed.top_p, 1.0),
-            max_tokens=_first(
-                changes.get("max_completion_tokens"),
-                changes.get("max_tokens"),
-                typed.max_completion_tokens,
-                typed.max_tokens,
-            ),
+            max_tokens=min((limit for limit in limits if limit is not None), default=None),
             n=self.choices,
             seed=_first(changes.get("seed"), typed.seed),
             stop=tuple(stop),
@@ -225,6 +245,8 @@ def distortions(sampling: Sampling) -> list[str]:
         sampling.extra.get(name) not in (None, neutral) for name, neutral in _NEUTRAL.items()
     ):
         causes.append("sampling_penalties")
+    if sampling.constraints:
+        causes.append("sampling_constrained")
     return causes
 
 

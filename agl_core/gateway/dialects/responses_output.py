@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from agl_core.gateway.dialects.chat import FINISH_REASONS
 from agl_core.gateway.dialects.responses_chunk import CallPart, Chunk, Delta, Usage, plain_text
 from agl_core.types.ids import new_id
 
@@ -115,8 +116,15 @@ class ResponseBuilder:
 
     @property
     def finished(self) -> bool:
-        """The backend has said how its answer ended."""
-        return self._finish is not None
+        """The backend has said how its answer ended, and that it reached its end."""
+        return self._finish in FINISH_REASONS
+
+    @property
+    def given_up(self) -> dict[str, str]:
+        """The message of an answer whose finish reason is not that of one that reached its end."""
+        if self._finish is None or self.finished:
+            return {}
+        return {"message": f"The backend gave its answer up with finish reason {self._finish!r}"}
 
     def feed(self, chunk: Chunk) -> None:
         """Take a chunk, or a whole chat completion."""
@@ -125,7 +133,7 @@ class ResponseBuilder:
         self._usage = chunk.usage or self._usage
         for row in chunk.choices or ():
             said = row.message or row.delta
-            if row.index or self.finished:
+            if row.index or self._finish is not None:
                 continue
             if said is not None:
                 self._add(said)

@@ -301,3 +301,113 @@ async def test_an_answer_of_other_types_is_an_error_that_names_the_field(
     assert "token_ids" in call.error
     (span,) = await world.store.spans([attempt.rollout_id])
     assert span.status == "error"
+
+
+def _without_usage(payload: dict[str, Any]) -> None:
+    payload.pop("usage", None)
+
+
+def _null_usage(payload: dict[str, Any]) -> None:
+    payload["usage"] = None
+
+
+def _empty_usage(payload: dict[str, Any]) -> None:
+    payload["usage"] = {}
+
+
+@pytest.mark.parametrize("tamper", [_without_usage, _null_usage, _empty_usage])
+async def test_ids_that_no_usage_confirms_are_marked(world: Any, tamper: Any) -> None:
+    """B3: a stream with the ids of its tail only, and no usage to compare their number with."""
+    streamed: list[bool] = []
+
+    def tail_only(payload: dict[str, Any]) -> None:
+        tamper(payload)
+        for row in payload["choices"]:
+            if row.get("token_ids"):
+                streamed.append(True)
+                if len(streamed) <= 3:
+                    del row["token_ids"]
+                    row["logprobs"] = None
+
+    world.server.tamper = tail_only
+    attempt = await world.attempt()
+    await world.ask(attempt, stream=True)
+    (call,) = await world.calls(attempt)
+    assert 0 < len(call.choices[0].token_ids) < len(world.server.log[0].choices[0].token_ids)
+    assert "nothing confirms" in call.error
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_prompt_ids_are_compared_with_the_usage(world: Any, stream: bool) -> None:
+    """B3: ``usage.prompt_tokens`` states how many ids the prompt has."""
+
+    def tamper(payload: dict[str, Any]) -> None:
+        if payload.get("prompt_token_ids"):
+            payload["prompt_token_ids"] = payload["prompt_token_ids"][1:]
+
+    world.server.tamper = tamper
+    attempt = await world.attempt()
+    await world.ask(attempt, stream=stream)
+    (call,) = await world.calls(attempt)
+    assert "read a prompt of" in call.error
+
+
+@pytest.mark.parametrize("where", ["prompt", "answer"])
+@pytest.mark.parametrize("wrong", [2**31, 10**30, -1, -(10**30), 50_000_000])
+async def test_ids_outside_the_vocabulary_are_marked(world: Any, where: str, wrong: int) -> None:
+    """A3: no id but one of the model's own is ever recorded as true."""
+
+    def tamper(payload: dict[str, Any]) -> None:
+        ids = (
+            payload["prompt_token_ids"] if where == "prompt" else payload["choices"][0]["token_ids"]
+        )
+        ids[0] = wrong
+
+    world.server.tamper = tamper
+    await world.route("trained", ("writer",), trainable=True, vocab_size=50_000_000)
+    attempt = await world.attempt()
+    await world.ask(attempt)
+    (call,) = await world.calls(attempt)
+    assert f"token id {wrong} " in call.error
+    assert call.complete
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("reason", ["error", "abandoned"])
+async def test_an_answer_that_was_given_up_is_incomplete(
+    world: Any, reason: str, stream: bool
+) -> None:
+    """B4: an unknown finish reason is not the end of an answer."""
+
+    def tamper(payload: dict[str, Any]) -> None:
+        for row in payload["choices"]:
+            if row.get("finish_reason"):
+                row["finish_reason"] = reason
+
+    world.server.tamper = tamper
+    attempt = await world.attempt()
+    answer = await world.ask(attempt, stream=stream)
+    assert answer.get("chunks", [answer])[-1]["choices"][0]["finish_reason"] == reason
+    (call,) = await world.calls(attempt)
+    assert not call.complete
+    assert reason in call.error
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_empty_choice_is_no_contradiction(world: Any, stream: bool) -> None:
+    """C8: of two choices one ended at once; the ids of the other are all there."""
+
+    def tamper(payload: dict[str, Any]) -> None:
+        for row in payload["choices"]:
+            if row["index"] == 0:
+                row |= {"token_ids": [], "logprobs": None}
+                row["message" if "message" in row else "delta"]["content"] = ""
+        if payload.get("usage"):
+            payload["usage"]["completion_tokens"] //= 2
+
+    world.server.tamper = tamper
+    attempt = await world.attempt()
+    await world.ask(attempt, stream=stream, n=2)
+    (call,) = await world.calls(attempt)
+    assert [bool(choice.token_ids) for choice in call.choices] == [False, True]
+    assert call.error == ""

@@ -464,6 +464,33 @@ async def test_a_stream_without_a_finish_reason_is_no_answer(client: Client) -> 
     )
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("reason", ["error", "abandoned"])
+async def test_an_answer_that_was_given_up_is_not_completed(
+    client: Client, reason: str, stream: bool
+) -> None:
+    """B4: an unknown finish reason is an error for a Responses client."""
+
+    def tamper(payload: dict[str, Any]) -> None:
+        for row in payload["choices"]:
+            if row.get("finish_reason"):
+                row["finish_reason"] = reason
+
+    client.world.server.tamper = tamper
+    if stream:
+        told = await client.stream()
+        assert "response.completed" not in [event["type"] for event in told]
+        error = told[-1]
+    else:
+        status, body = await client.post()
+        assert status == 502
+        error = body["error"]
+    assert f"finish reason '{reason}'" in error["message"]
+    (call,) = await recorded(client)
+    assert not call.complete
+    assert reason in call.error
+
+
 @pytest.mark.parametrize(
     "nonsense",
     [{"choices": []}, {"choices": None}, {"error": {"message": "no"}}, {"choices": "text"}],

@@ -7,6 +7,34 @@ import pytest
 from agl_core.gateway.app import GatewayOptions
 from agl_core.gateway.dialects.chat import ChatRequest, derive_seed
 
+CONSTRAINED: list[dict[str, Any]] = [
+    {"response_format": {"type": "json_object"}},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}},
+    {"tool_choice": "required"},
+    {"tool_choice": {"type": "function", "function": {"name": "add"}}},
+    {"function_call": {"name": "add"}},
+    {"guided_json": {"type": "object"}},
+    {"guided_regex": "a+"},
+    {"guided_choice": ["a", "b"]},
+    {"guided_grammar": "root ::= a"},
+    {"structured_outputs": {"choice": ["a"]}},
+    {"regex": "a+"},
+    {"ebnf": "root ::= a"},
+    {"bad_words": ["no"]},
+    {"min_tokens": 4},
+    {"allowed_token_ids": [1, 2]},
+    {"ignore_eos": True},
+    {"typical_p": 0.9},
+]
+UNCONSTRAINED: list[dict[str, Any]] = [
+    {"response_format": {"type": "text"}},
+    {"response_format": None},
+    {"tool_choice": "auto"},
+    {"tool_choice": "none"},
+    {"min_tokens": 0, "ignore_eos": False, "bad_words": [], "typical_p": 1.0},
+    {"parallel_tool_calls": False, "chat_template_kwargs": {"enable_thinking": False}},
+]
+
 
 async def test_run_replaces_temperature_and_caps_the_length(world: Any) -> None:
     attempt = await world.attempt(metadata={"sampling": {"temperature": 0.7, "max_tokens": 30}})
@@ -21,6 +49,62 @@ async def test_run_replaces_temperature_and_caps_the_length(world: Any) -> None:
     calls = await world.calls(attempt)
     assert [call.sampling.max_tokens for call in calls] == [30, 20, 30]
     assert {call.sampling.temperature for call in calls} == {0.7}
+    assert world.gateway.losses.counts == {}
+
+
+@pytest.mark.parametrize(
+    ("asked", "sent", "recorded"),
+    [
+        ({"max_tokens": -1}, {"max_tokens": 64}, 64),
+        ({"max_completion_tokens": -1}, {"max_completion_tokens": 64}, 64),
+        (
+            {"max_tokens": 500, "max_completion_tokens": 30},
+            {"max_tokens": 64, "max_completion_tokens": 30},
+            30,
+        ),
+        (
+            {"max_tokens": 20, "max_completion_tokens": 500},
+            {"max_tokens": 20, "max_completion_tokens": 64},
+            20,
+        ),
+        (
+            {"max_tokens": -1, "max_completion_tokens": -1},
+            {"max_tokens": 64, "max_completion_tokens": 64},
+            64,
+        ),
+    ],
+)
+async def test_no_name_of_the_limit_passes_the_cap(
+    world: Any, asked: dict[str, int], sent: dict[str, int], recorded: int
+) -> None:
+    """C12: negative limits and both names at once stay at or below ``rollout.max_tokens``."""
+    attempt = await world.attempt(metadata={"sampling": {"max_tokens": 64}})
+    await world.ask(attempt, **asked)
+    body = world.server.log[0].body
+    names = ("max_tokens", "max_completion_tokens")
+    assert {name: body[name] for name in names if name in body} == sent
+    (call,) = await world.calls(attempt)
+    assert call.sampling.max_tokens == recorded
+
+
+async def test_training_replaces_a_clients_seed(world: Any) -> None:
+    """C10: with the client's seed all attempts of a group would be one and the same."""
+    group = [await world.attempt(seed=seed) for seed in range(4)]
+    for attempt in group:
+        await world.ask(attempt, seed=42)
+    seeds = [answered.body["seed"] for answered in world.server.log]
+    assert len(set(seeds)) == 4
+    (call,) = await world.calls(group[0])
+    assert call.sampling.seed == seeds[0]
+    assert world.gateway.losses.counts == {"client_seeds_replaced": 4}
+
+
+async def test_a_clients_seed_stays_where_nothing_is_trained(world: Any) -> None:
+    """C10: evaluations and frozen agents sample as their program says."""
+    val, train = await world.attempt(mode="val"), await world.attempt()
+    await world.ask(val, seed=42)
+    await world.ask(train, "judge", seed=42)
+    assert [answered.body["seed"] for answered in world.server.log] == [42, 42]
     assert world.gateway.losses.counts == {}
 
 
@@ -41,6 +125,7 @@ async def test_unset_overrides_leave_the_client_alone(world: Any) -> None:
         ({"top_k": "many"}, "sampling_top_k"),
         ({"presence_penalty": 0.5}, "sampling_penalties"),
         ({"logit_bias": {"5": 1}}, "sampling_penalties"),
+        *((body, "sampling_constrained") for body in CONSTRAINED),
     ],
 )
 async def test_distorted_sampling_is_counted(world: Any, body: dict[str, Any], cause: str) -> None:
@@ -50,7 +135,20 @@ async def test_distorted_sampling_is_counted(world: Any, body: dict[str, Any], c
     await world.ask(val, **body)
     await world.calls(train)
     await world.calls(val)
+    """C11: what restricts the tokens of a trained answer is counted."""
     assert world.gateway.losses.counts == {cause: 1}
+
+
+@pytest.mark.parametrize("body", UNCONSTRAINED)
+async def test_fields_that_restrict_nothing_are_no_constraint(
+    world: Any, body: dict[str, Any]
+) -> None:
+    """C11: the neutral values of the same fields."""
+    attempt = await world.attempt()
+    await world.ask(attempt, **body)
+    (call,) = await world.calls(attempt)
+    assert call.sampling.constraints == []
+    assert world.gateway.losses.counts == {}
 
 
 @pytest.mark.parametrize("top_k", [None, 0, -1])
@@ -81,7 +179,7 @@ async def test_seeds_repeat_per_rollout_and_differ_by_occurrence(world: Any) -> 
     a, b, c, d, e, f, g = (answered.body.get("seed") for answered in world.server.log)
     assert a == c
     assert len({a, b, d, e}) == 4
-    assert f == 123
+    assert f == b
     assert g is None
     (first, *_) = await world.calls(one)
     assert first.sampling.seed == a
