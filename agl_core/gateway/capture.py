@@ -26,6 +26,8 @@ class AnsweredChoice(msgspec.Struct):
     reasoning: list[str] = []
     tool_calls: dict[int, dict[str, Any]] = {}
     finish_reason: str | None = None
+    without_ids: bool = False
+    """Something was said in a row that carried no token ids."""
 
     def add(self, row: Row) -> None:
         """Add a row of ``choices``, whole or a delta."""
@@ -36,6 +38,8 @@ class AnsweredChoice(msgspec.Struct):
         self.finish_reason = row.finish_reason or self.finish_reason
         message = row.message or row.delta
         if message is not None:
+            said = message.content or message.reasoning_content or message.reasoning
+            self.without_ids |= bool(said or message.tool_calls) and not row.token_ids
             self._add_message(message)
 
     def _add_message(self, message: Message) -> None:
@@ -139,7 +143,7 @@ class Answer(msgspec.Struct):
         ids = [choice.token_ids for choice in self._choices.values()]
         return bool(self.prompt_token_ids and ids) and all(ids)
 
-    def mismatch(self, vocab_size: int | None = None) -> str:
+    def mismatch(self, vocab_size: int | None = None, *, whole: bool = True) -> str:
         """How the token streams contradict each other; empty when they agree or there are none.
 
         Every id is one of the vocabulary. Compared are the number of log-probabilities with the
@@ -149,6 +153,9 @@ class Answer(msgspec.Struct):
 
         Args:
             vocab_size: Ids are below it; None where it is not known.
+            whole: All that the backend sends was read. Usage comes last in a stream, so a client
+                that leaves after the finish reason leaves before it; then every piece of the answer
+                has to come with ids.
         """
         choices = self._choices.values()
         if not any(choice.token_ids for choice in choices):
@@ -162,18 +169,19 @@ class Answer(msgspec.Struct):
             ids, logprobs = len(choice.token_ids), len(choice.logprobs)
             if ids != logprobs:
                 return f"choice {choice.index} has {ids} token ids but {logprobs} log-probabilities"
-        return self._unconfirmed(sum(len(choice.token_ids) for choice in spoken))
+        partly = whole or any(choice.without_ids for choice in spoken)
+        return self._unconfirmed(sum(len(choice.token_ids) for choice in spoken), due=partly)
 
-    def _unconfirmed(self, total: int) -> str:
+    def _unconfirmed(self, total: int, *, due: bool) -> str:
         """How the numbers of ids differ from the backend's usage."""
         prompt = len(self.prompt_token_ids)
         read, sampled = (_count(self.usage, f"{kind}_tokens") for kind in ("prompt", "completion"))
-        if sampled is None:
+        if sampled is None and due:
             return (
                 f"the backend returned the ids of {total} tokens, but its usage does not state how "
                 f"many it sampled, so nothing confirms that these are all"
             )
-        if sampled != total:
+        if sampled is not None and sampled != total:
             return f"the backend sampled {sampled} tokens but returned the ids of {total}"
         if read is not None and read != prompt:
             return f"the backend read a prompt of {read} tokens but returned the ids of {prompt}"

@@ -41,7 +41,8 @@ def model_call(exchange: Exchange) -> ModelCall:
         code, error = _ABORTS[call.abort]
         status = status if call.forwarded else code
     if exchange.capture and exchange.complete and not error:
-        error = answer.mismatch(exchange.route.policy.vocab_size)
+        vocab_size = exchange.route.policy.vocab_size
+        error = answer.mismatch(vocab_size, whole=exchange.delivered)
     choices = answer.choices
     has_logprobs = any(choice.logprobs for choice in choices)
     policy = exchange.route.policy
