@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from agl_core.plugins import hookimpl
     from agl_core.tracing import (
         agent_scope,
+        alias,
         current,
         emit_exception,
         emit_message,
@@ -80,6 +81,7 @@ __all__ = [
     "Trajectory",
     "Triplet",
     "agent_scope",
+    "alias",
     "attach",
     "current",
     "emit_exception",
@@ -114,6 +116,7 @@ _ROOMS = {
     ),
     "agl_core.tracing": (
         "agent_scope",
+        "alias",
         "current",
         "emit_exception",
         "emit_message",

@@ -23,7 +23,7 @@ cause                           meaning
 from agl_core.adapters.adapter import TrajectoryAdapter
 from agl_core.adapters.credit import Credited, credit
 from agl_core.adapters.forest import forest
-from agl_core.adapters.join import JoinedAttempt, JoinedCall, join
+from agl_core.adapters.join import JoinedAttempt, JoinedCall, aliases_of, join
 from agl_core.adapters.select import AgentSelector, serving_policy
 from agl_core.adapters.tree import Sample, link, trajectories
 
@@ -34,6 +34,7 @@ __all__ = [
     "JoinedCall",
     "Sample",
     "TrajectoryAdapter",
+    "aliases_of",
     "credit",
     "forest",
     "join",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -50,11 +50,20 @@ class TrajectoryAdapter:
         by_agent = _trained_calls(joined)
         adapted = assemble(joined, by_agent, channel_weights=self._weights)
         found = continuity(call for calls in by_agent.values() for call in calls)
-        return replace(adapted, breaks=found.by_agent)
+        return replace(adapted, breaks=_by_alias(found.by_agent, joined.aliases))
 
     def check(self, seen: Collection[str]) -> None:
         """See `agl_core.interfaces.Adapter.check`."""
         self._selector.check(seen)
+
+
+def _by_alias(
+    breaks: Mapping[str, Mapping[str, int]], aliases: Mapping[str, str]
+) -> dict[str, dict[str, int]]:
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for agent, of_agent in breaks.items():
+        counts[aliases.get(agent, agent)].update(of_agent)
+    return {name: dict(of_name) for name, of_name in counts.items()}
 
 
 def assemble(
@@ -92,6 +101,7 @@ def assemble(
         seen=joined.seen,
         losses=joined.losses,
         overflowed=joined.overflowed,
+        aliases=joined.aliases,
     )
 
 

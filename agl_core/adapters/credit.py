@@ -88,7 +88,7 @@ class _Crediting:
             for sample in of_agent:
                 self._choices[sample.call_id].append(sample)
                 self._sampled_runs.add(sample.joined.agent_run_id)
-        self._names = {name: name for name in joined.seen}
+        self._names = {name: name for name in joined.seen | joined.aliases.keys()}
         self._speakers = {call.call.id: call.agent for call in joined.calls}
         self._aimed: dict[tuple[str, int], float] = defaultdict(float)
         self._score = 0.0
@@ -124,11 +124,12 @@ class _Crediting:
             return [agent]
         if target.agent is not None:
             agent = self._known(target.agent, self._names, kind="agent")
-            if agent not in self._sums:
+            named = [name for name in self._sums if agent in (name, self._joined.aliases.get(name))]
+            if not named:
                 self._count("rewards_untrained")
-                return []
-            self._sums[agent].value += value
-            return [agent]
+            for name in named:
+                self._sums[name].value += value
+            return named
         self._for_attempt = True
         for sums in self._sums.values():
             sums.value += value

@@ -50,7 +50,7 @@ def forest(calls: Sequence[CreditedCall], *, policy: str, step: int) -> Batch:
         calls=terms.calls,
         call_ids=tuple(call.triplet.call_id for call in trained),
         versions=tuple(call.triplet.policy_version for call in trained),
-        agents=tuple(call.triplet.agent for call in trained),
+        agents=tuple(call.triplet.alias or call.triplet.agent for call in trained),
         groups=array("i", [call.group for call in trained]),
         images=pictures.urls,
         stats=_stats(trained, unique=len(layout.tokens)),

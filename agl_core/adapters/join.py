@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from agl_core import semconv
 from agl_core.adapters import _evidence
 from agl_core.adapters._recorded import sort_spans
 from agl_core.adapters.images import images_of
 from agl_core.adapters.select import AgentSelector, serving_policy
 from agl_core.errors import CaptureError, TokenMismatchError
 from agl_core.interfaces import AttemptRecord
-from agl_core.types import AttemptStatus, Image, Losses, ModelCall, Policy, Span
+from agl_core.types import AttemptStatus, Image, Losses, ModelCall, Policy, Span, SpanKind
 from agl_core.types.overflow import says_overflow
 
 
@@ -24,6 +25,8 @@ class JoinedCall:
     agent: str
     agent_run_id: str
     trained: bool
+    alias: str = ""
+    """What the program calls the agent in this attempt; empty without one."""
     images: list[Image] = field(default_factory=list[Image])
     """In its prompt, in its order; only of trained calls."""
     ordinal: int = 0
@@ -45,6 +48,9 @@ class JoinedAttempt:
     runs: Mapping[str, str]
     """Agent run ids to their agents."""
     seen: frozenset[str]
+    """Agents by the name that selection goes by."""
+    aliases: Mapping[str, str]
+    """Agents that have an alias, to it."""
     losses: Losses
 
 
@@ -83,6 +89,7 @@ class _Join:
         self._losses = Losses()
         self._overflowed: dict[str, str] = {}
         self._spans = sort_spans(record)
+        self._aliases = aliases_of(record.spans)
         self._by_sequence = (
             self._spans.single_clock and self._spans.structure.keys() >= self._spans.answers.keys()
         )
@@ -99,7 +106,11 @@ class _Join:
                 dropped[call_id] = agent
                 continue
             calls.append(self._with_images(joined) if joined.trained else joined)
-            if not joined.trained and self._training and self._agents.matches(joined.agent):
+            if (
+                not joined.trained
+                and self._training
+                and self._agents.matches(self._known_as(joined.agent))
+            ):
                 self._losses.add("calls_untrainable")
         ordered = _numbered(sorted(calls, key=self._order))
         sampled = {call.agent for call in calls if call.trained}
@@ -110,6 +121,7 @@ class _Join:
             overflowed={a: why for a, why in self._overflowed.items() if a not in sampled},
             runs=self._runs(ordered),
             seen=self._seen(ordered, dropped),
+            aliases=self._aliases,
             losses=self._losses,
         )
 
@@ -128,8 +140,9 @@ class _Join:
                 )
 
     def _check_unsent(self, span: Span) -> None:
-        policy = serving_policy(span.agent or "", self._policies)
-        if not self._agents.matches(span.agent) or policy is None or not policy.trainable:
+        name = self._known_as(span.agent or "")
+        policy = serving_policy(name, self._policies)
+        if not self._agents.matches(name) or policy is None or not policy.trainable:
             return
         if span.status == "error":
             self._losses.add("calls_unsent")
@@ -161,6 +174,7 @@ class _Join:
             agent=agent,
             agent_run_id=run_id,
             trained=self._trained(call, agent),
+            alias=self._aliases.get(agent, ""),
         )
 
     def _speaker(self, call_id: str, tries: Sequence[ModelCall]) -> str:
@@ -175,7 +189,7 @@ class _Join:
         return traced or sent
 
     def _trained(self, call: ModelCall, agent: str) -> bool:
-        if not (self._training and self._agents.matches(agent) and call.trainable):
+        if not (self._training and self._agents.matches(self._known_as(agent)) and call.trainable):
             return False
         policy = next((policy for policy in self._policies if policy.name == call.policy), None)
         if policy is None:
@@ -248,7 +262,10 @@ class _Join:
         names = {span.agent for span in self._record.spans if span.agent}
         names.update(call.agent for call in calls)
         names.update(dropped.values())
-        return frozenset(name for name in names if name)
+        return frozenset(self._known_as(name) for name in names if name)
+
+    def _known_as(self, agent: str) -> str:
+        return self._aliases.get(agent, agent)
 
     def _framework(self, span: Span | None) -> str:
         return _evidence.framework_of(span, self._spans.by_id)
@@ -256,6 +273,18 @@ class _Join:
     def _describe(self, call_id: str, agent: str | None) -> str:
         framework = self._framework(self._spans.structure.get(call_id))
         return _evidence.describe(call_id, agent=agent, framework=framework)
+
+
+def aliases_of(spans: Iterable[Span]) -> dict[str, str]:
+    """Agents of an attempt that have an alias, to it: as the calls say, else as the program did."""
+    said: dict[str, str] = {}
+    sent: dict[str, str] = {}
+    for span in spans:
+        if span.call is not None and span.call.alias:
+            sent[span.call.agent] = span.call.alias
+        elif span.name == semconv.AGL_ALIAS and span.kind is SpanKind.MESSAGE:
+            said[span.attributes[semconv.AGL_AGENT]] = span.attributes[semconv.AGL_ALIAS]
+    return said | sent
 
 
 def _numbered(calls: Sequence[JoinedCall]) -> list[JoinedCall]:

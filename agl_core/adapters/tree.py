@@ -159,5 +159,6 @@ def _triplet(sample: Sample, *, rewards: Mapping[tuple[str, int], float]) -> Tri
         policy_version=call.policy_version,
         response_text=choice.text,
         images=joined.images,
+        alias=joined.alias,
         reward=rewards.get((call.id, choice.index)),
     )

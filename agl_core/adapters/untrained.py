@@ -36,7 +36,7 @@ def adapt_untrained(
     joined = join(record, agents=selector, policies=policies)
     by_agent: dict[str, list[JoinedCall]] = defaultdict(list)
     for call in joined.calls:
-        if not selector.matches(call.agent):
+        if not selector.matches(call.alias or call.agent):
             continue
         exact = _with_images(call) if _has_tokens(call.call) else None
         if exact is not None:

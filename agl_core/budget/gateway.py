@@ -94,6 +94,7 @@ def _headers(context: AttemptContext, agent: str) -> Mapping[str, str]:
         semconv.HEADER_ROLLOUT: context.rollout.id,
         semconv.HEADER_ATTEMPT: context.attempt.id,
         semconv.HEADER_AGENT: agent,
+        semconv.HEADER_ALIAS: context.aliases.names().get(agent, ""),
     }
     headers = {
         name: quote(value, safe="", errors="surrogatepass")

@@ -132,7 +132,8 @@ class PromptBudget:
     def _budget(self, question: _Question, limit: int | None) -> int:
         wanted = self.max_tokens
         if wanted is None and question.context is not None:
-            wanted = question.context.rollout.prompt_budget(question.agent)
+            name = question.context.aliases.names().get(question.agent, question.agent)
+            wanted = question.context.rollout.prompt_budget(name)
         if wanted is not None:
             return wanted if limit is None else min(wanted, limit - 1)
         if limit is None:

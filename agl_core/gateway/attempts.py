@@ -107,6 +107,8 @@ class OpenAttempt:
     tries: Counter[str] = field(default_factory=Counter[str])
     """Call id to the number of tries that have begun."""
     recorded: int = 0
+    aliases: dict[str, str] = field(default_factory=dict[str, str])
+    """Agent to the alias of its first call, empty without one."""
     _ready: list[Span] = field(default_factory=list[Span])
     _latest: dict[str, Span] = field(default_factory=dict[str, Span])
     _asked: Counter[tuple[str, bytes]] = field(default_factory=Counter[tuple[str, bytes]])
@@ -127,6 +129,21 @@ class OpenAttempt:
         )
         self.calls.add(call)
         return call
+
+    def check_alias(self, identity: Identity) -> None:
+        """Hold an agent to the alias of its first call.
+
+        Raises:
+            Problem: 409, the alias is another one.
+        """
+        first = self.aliases.setdefault(identity.agent, identity.alias)
+        if first != identity.alias:
+            message = (
+                f"Agent {identity.agent!r} calls with x-agl-alias {identity.alias!r}, but its "
+                f"first call in attempt {identity.attempt_id!r} had {first!r}: set one alias "
+                f"before the agent's first call and send it with every call"
+            )
+            raise Problem(409, "alias_conflict", message)
 
     def next_try(self, call_id: str) -> int:
         """Number of a try that begins now.

@@ -52,7 +52,7 @@ class TokenCounting:
             prompt = _read(await asgi.read_body(receive))
         except asgi.ClientLeft:
             return
-        route = self._router.find(identity.agent, prompt.model)
+        route = self._router.find(identity.known_as, prompt.model)
         await asgi.respond(send, 200, await answer_of(route.backend, _body(prompt, route)))
 
 

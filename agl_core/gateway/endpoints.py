@@ -158,8 +158,9 @@ class Endpoints:
         if attempt.seconds_left() <= 0:
             message = f"The deadline of attempt {identity.attempt_id!r} has passed"
             raise Problem(504, "deadline_exceeded", message)
+        attempt.check_alias(identity)
         request = ChatRequest(body)
-        return request, self.router.find(identity.agent, request.model)
+        return request, self.router.find(identity.known_as, request.model)
 
     def _refused(self, identity: Identity, attempt: OpenAttempt, problem: Problem) -> None:
         """Record it, so that the client's span of the call finds its counterpart."""

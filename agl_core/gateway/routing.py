@@ -38,8 +38,15 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Minted here when the caller minted none."""
     agent: str = ""
     """Empty when the caller named none."""
+    alias: str = ""
+    """What the program calls the agent in this attempt; empty without one."""
     agent_run_id: str = ""
     trainable: bool = True
+
+    @property
+    def known_as(self) -> str:
+        """Name that policies go by."""
+        return self.alias or self.agent
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -74,6 +81,7 @@ def identify(target: Target, headers: Iterable[tuple[bytes, bytes]]) -> Identity
         rollout_id=_agreed("rollout", given.get(semconv.HEADER_ROLLOUT, ""), target.rollout_id),
         attempt_id=_agreed("attempt", given.get(semconv.HEADER_ATTEMPT, ""), target.attempt_id),
         agent=_agreed("agent", given.get(semconv.HEADER_AGENT, ""), target.agent),
+        alias=given.get(semconv.HEADER_ALIAS, ""),
         agent_run_id=given.get(semconv.HEADER_AGENT_RUN, ""),
         call_id=given.get(semconv.HEADER_CALL) or new_id("call"),
         trainable=given.get(semconv.HEADER_TRAINABLE, "1") != "0",

@@ -87,10 +87,12 @@ class AdaptedAttempt:
     calls: int
     """Calls that gave an answer, of every agent."""
     seen: frozenset[str]
-    """Every agent that spoke or ran, trained or not."""
+    """Every agent that spoke or ran, trained or not; by its alias where it has one."""
     losses: Losses
     overflowed: Mapping[str, str] = field(default_factory=dict[str, str])
     """Trained agents without a sample because no prompt of theirs fit, to what was answered."""
+    aliases: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Agents that have an alias in this attempt, to it."""
     breaks: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, dict[str, int]])
     """Trained agents to the likely causes for which a prompt of theirs continued no earlier one."""
 

@@ -18,6 +18,7 @@ from agl_core.tracing.context import (
     resource,
 )
 from agl_core.tracing.emit import (
+    alias,
     emit_exception,
     emit_message,
     emit_object,
@@ -39,6 +40,7 @@ __all__ = [
     "Scoped",
     "active",
     "agent_scope",
+    "alias",
     "attach",
     "bounded",
     "child_environment",

@@ -128,7 +128,7 @@ def own_span(
         SpanKind.LLM,
         operation,
         parent_id=scope.span_id if scope is not None else None,
-        agent=_named_agent(scope, request),
+        agent=named_agent(scope, request),
         agent_run_id=scope.agent_run_id if scope is not None else None,
         call_id=call_id,
         attributes={semconv.GEN_AI_OPERATION_NAME: operation},
@@ -137,7 +137,7 @@ def own_span(
     return call_id, span_id
 
 
-def _named_agent(scope: Scope | None, request: Any) -> str | None:
+def named_agent(scope: Scope | None, request: Any) -> str | None:
     """The scope's agent, else the one that the program put into the request itself."""
     if scope is not None and scope.agent is not None:
         return scope.agent

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from agl_core.errors import ConfigError
+from agl_core.tracing.aliases import Aliases
 from agl_core.tracing.values import text
 from agl_core.types import LLM, Attempt, PromptTemplate, Resources, Rollout, Scope, ScopeKind
 
@@ -41,6 +42,8 @@ class AttemptContext:
     """On the clock of `time.monotonic`."""
     locators: dict[str, Locator] = field(default_factory=dict[str, "Locator"])
     """By integration name: what `current_scope` asks in frameworks with a context of their own."""
+    aliases: Aliases = field(default_factory=Aliases)
+    """What `alias` calls the agents of this attempt."""
 
     def seconds_left(self) -> float:
         """Seconds until the deadline, negative after it."""

@@ -114,6 +114,27 @@ def _name(parameter: str, given: Any) -> str:
     return text(given)
 
 
+def alias(name: str, alias: str) -> None:
+    """Call an agent by another name for the rest of this attempt, before its first model call.
+
+    Policies, the selection of agents, baselines and reports go by the alias, such as the role that
+    a seat has in this game. Trajectories, agent runs and everything a model reads keep the name.
+    Several agents may have one alias. Outside any rollout this does nothing.
+
+    Raises:
+        ConfigError: the agent has already called its model under another name, or a name is
+            empty, no text, or reserved for frameworks.
+    """
+    context = active()
+    if context is None:
+        return
+    context.aliases.set(name, alias)
+    if not context.recorder.closed:  # in a subprocess, whose calls carry the alias
+        context.recorder.point(
+            semconv.AGL_ALIAS, attributes={semconv.AGL_AGENT: name, semconv.AGL_ALIAS: alias}
+        )
+
+
 @guarded()
 def emit_message(content: Any, *, role: str = "") -> None:
     """Record a message of the agent's own making, such as a note or a step's summary."""

@@ -14,6 +14,7 @@ import msgspec
 
 from agl_core import semconv
 from agl_core.errors import ConfigError
+from agl_core.tracing.aliases import Aliases
 from agl_core.tracing.context import AttemptContext, current, current_scope
 from agl_core.tracing.recorder import Recorder
 from agl_core.types import LLM, Attempt, Resources, Rollout, Scope, Span, SpanKind, Task
@@ -31,6 +32,7 @@ class _Identity(msgspec.Struct, kw_only=True):
     agent: str | None = None
     agent_run: str | None = None
     trainable: bool = True
+    aliases: dict[str, str] = {}
     model: str = ""
     deadline_at: float = 0.0
     """Unix seconds."""
@@ -63,6 +65,7 @@ def child_environment(*, agent: str | None = None) -> dict[str, str]:
         agent=speaker,
         agent_run=scope.agent_run_id if scope is not None and same else None,
         trainable=scope is None or scope.trainable,
+        aliases=context.aliases.names(),
         model=context.llm.model,
         deadline_at=time.time() + context.seconds_left(),
         settings={
@@ -129,6 +132,7 @@ def _inherit(identity: _Identity) -> AttemptContext:
         recorder=recorder,
         origins=frozenset(identity.origins),
         deadline=attempt.monotonic_deadline(rollout.limits),
+        aliases=Aliases(identity.aliases),
     )
 
 

@@ -28,6 +28,7 @@ from agl_core.tracing.calls import (
     Tried,
     call_id,
     call_scope,
+    named_agent,
     operation_of,
     own_span,
 )
@@ -114,6 +115,9 @@ class Wire:
         kind = operation_of(request)
         if kind is None:
             return None
+        alias = context.aliases.at_call(named_agent(scope, request) or "")
+        if alias:
+            headers[semconv.HEADER_ALIAS] = _encode(alias)
         call = call_scope(scope)
         if call is not None:
             headers[semconv.HEADER_CALL] = call_id(context.recorder, call, request)

@@ -198,28 +198,33 @@ class GroupBuilder:
 
 
 def group_attempts(attempts: Sequence[AdaptedAttempt], losses: Losses) -> list[TrajectoryGroup]:
-    """Group by task and agent; attempts come ordered by rollout id."""
-    agents = sorted({agent for attempt in attempts for agent in attempt.returns})
-    members: dict[tuple[str, str, str], list[AdaptedAttempt]] = defaultdict(list)
+    """Group by task and agent, or its alias; attempts come ordered by rollout id."""
+    names = sorted({_known_as(attempt, agent) for attempt in attempts for agent in attempt.returns})
+    members: dict[tuple[str, str, str], list[tuple[AdaptedAttempt, str]]] = defaultdict(list)
     for attempt in attempts:
-        for agent in agents:
-            if agent not in attempt.returns:
+        for name in names:
+            agents = [agent for agent in attempt.returns if _known_as(attempt, agent) == name]
+            if not agents:
                 losses.add("agents_absent")
-                continue
-            policy = attempt.trajectories[agent][0].policy
-            members[attempt.group_id, agent, policy].append(attempt)
+            for agent in agents:
+                policy = attempt.trajectories[agent][0].policy
+                members[attempt.group_id, name, policy].append((attempt, agent))
     losses.add("groups_of_one", sum(1 for group in members.values() if len(group) == 1))
     return [
         TrajectoryGroup(
             group_id=group_id,
-            task_id=group[0].task_id,
-            agent=agent,
+            task_id=group[0][0].task_id,
+            agent=name,
             policy=policy,
-            returns=[attempt.returns[agent] for attempt in group],
-            trajectories=[list(attempt.trajectories[agent]) for attempt in group],
+            returns=[attempt.returns[agent] for attempt, agent in group],
+            trajectories=[list(attempt.trajectories[agent]) for attempt, agent in group],
         )
-        for (group_id, agent, policy), group in members.items()
+        for (group_id, name, policy), group in members.items()
     ]
+
+
+def _known_as(attempt: AdaptedAttempt, agent: str) -> str:
+    return attempt.aliases.get(agent, agent)
 
 
 def failure_of(record: AttemptRecord) -> Failure | None:

@@ -133,6 +133,8 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     agent: str
     agent_run_id: str = ""
     """Empty when the caller could not tell runs of one agent apart."""
+    alias: str = ""
+    """What `agl.alias` calls the agent in this attempt; empty without one."""
     messages: list[dict[str, Any]] = []
     tools: list[dict[str, Any]] = []
     sampling: Sampling = Sampling()
@@ -163,6 +165,11 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     ended_ns: int = 0
     thinking_tags: tuple[str, ...] = DEFAULT_TAGS
     """What this run's models write their thinking in; see `agl_core.thinking`."""
+
+    @property
+    def known_as(self) -> str:
+        """Name that policies, selection and baselines go by: the alias, else the agent's own."""
+        return self.alias or self.agent
 
     @property
     def parts(self) -> list[tuple[Part, ...]]:

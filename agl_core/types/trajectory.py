@@ -46,6 +46,8 @@ class Triplet(msgspec.Struct, frozen=True, kw_only=True):
     response_text: str = ""
     images: list[Image] = []
     """In the prompt, in its order."""
+    alias: str = ""
+    """What `agl.alias` calls the agent in this attempt; empty without one."""
     reward: float | None = None
     """Sum of the rewards aimed at this very call or choice; None when there were none."""
 
@@ -96,6 +98,8 @@ class TrajectoryGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The attempts of one task for one agent: the unit of a baseline.
 
     `returns` and `trajectories` run in parallel, one entry per attempt, ordered by rollout id.
+    `agent` is an alias where the agents of an attempt have one: then each agent of that alias is
+    an entry of its own.
     """
 
     group_id: str

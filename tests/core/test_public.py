@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import agl_core
 
-MOST_NAMES = 40
+MOST_NAMES = 50
 NAMES = [
     "AglError",
     "Attempt",
@@ -32,6 +32,7 @@ NAMES = [
     "Trajectory",
     "Triplet",
     "agent_scope",
+    "alias",
     "attach",
     "current",
     "emit_exception",

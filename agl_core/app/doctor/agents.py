@@ -17,7 +17,7 @@ def agents(trial: Trial) -> list[Finding]:
 
 
 def _speakers(trial: Trial) -> Finding:
-    counts = Counter(owned.agent for owned in trial.calls)
+    counts = Counter(owned.known_as for owned in trial.calls)
     if not counts:
         return Finding(
             check="agents.speak",
@@ -51,7 +51,7 @@ def _speakers(trial: Trial) -> Finding:
 def _matches(trial: Trial) -> list[Finding]:
     """One finding per name or glob of the agents to train."""
     names = [name for name in trial.agents if not name.startswith(RESERVED_PREFIX)]
-    speakers = {owned.agent for owned in trial.calls}
+    speakers = {owned.known_as for owned in trial.calls}
     found: list[Finding] = []
     for pattern in trial.patterns:
         matched = [name for name in names if agent_matches(pattern, name)]

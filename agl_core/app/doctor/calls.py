@@ -27,6 +27,11 @@ class OwnedCall:
     """Of the longest choice."""
 
     @property
+    def known_as(self) -> str:
+        """Name that policies and the selection go by."""
+        return self.call.alias or self.agent
+
+    @property
     def answered(self) -> bool:
         return self.call.complete and self.call.status_code < 400  # noqa: PLR2004 (HTTP errors)
 

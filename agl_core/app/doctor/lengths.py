@@ -100,8 +100,8 @@ def _cut(trial: Trial) -> list[Finding]:
     """One finding on the answers of each agent to train."""
     answers: dict[str, list[OwnedCall]] = defaultdict(list)
     for owned in trial.calls:
-        if owned.answered and trial.trains(owned.agent):
-            answers[owned.agent].append(owned)
+        if owned.answered and trial.trains(owned.known_as):
+            answers[owned.known_as].append(owned)
     return [_cut_of(agent, calls) for agent, calls in sorted(answers.items())]
 
 

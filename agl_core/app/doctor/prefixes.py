@@ -17,7 +17,7 @@ async def prefixes(trial: Trial, backends: Mapping[str, Backend]) -> list[Findin
     found = continuity(
         owned
         for owned in trial.calls
-        if owned.answered and owned.call.prompt_token_ids and trial.trains(owned.agent)
+        if owned.answered and owned.call.prompt_token_ids and trial.trains(owned.known_as)
     )
     true_breaks = [one for one in found.breaks if one.cause != "other"]
     findings = [_whole(found, true_breaks)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from agl_core.adapters import serving_policy
+from agl_core.adapters import aliases_of, serving_policy
 from agl_core.app.doctor.calls import OwnedCall, owned_calls
 from agl_core.app.rooms import Rooms, beside
 from agl_core.config import RunConfig
@@ -60,8 +60,10 @@ class Trial:
     @property
     def agents(self) -> list[str]:
         """Every agent that spoke or ran."""
-        names = {owned.agent for owned in self.calls if owned.agent}
-        names |= {span.agent for record in self.records for span in record.spans if span.agent}
+        names = {owned.known_as for owned in self.calls if owned.agent}
+        for record in self.records:
+            aliases = aliases_of(record.spans)
+            names |= {aliases.get(span.agent, span.agent) for span in record.spans if span.agent}
         return sorted(names)
 
     def trains(self, agent: str) -> bool:

@@ -186,6 +186,7 @@ def _of_call(call: ModelCall, *, content: bool) -> dict[str, Any]:
         ],
         semconv.GEN_AI_USAGE_INPUT_TOKENS: len(call.prompt_token_ids) or None,
         semconv.GEN_AI_USAGE_OUTPUT_TOKENS: sampled or None,
+        semconv.AGL_ALIAS: call.alias,
         "agl.policy": call.policy,
         "agl.policy_version": call.policy_version,
         "agl.tries": call.tries,

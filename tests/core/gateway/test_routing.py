@@ -197,3 +197,33 @@ def test_a_gateway_without_any_policy_does_not_blame_the_agent() -> None:
     with pytest.raises(Problem, match="no trainer") as refused:
         router().find("writer", "m")
     assert (refused.value.status, refused.value.retry) == (503, True)
+
+
+async def test_an_alias_routes_and_is_recorded(world: Any) -> None:
+    """G15: policies go by the alias; the record has both names, the backend neither."""
+    attempt = await world.attempt()
+    for seat, alias in (("seat 1", "writer"), ("writer", "seat 1"), ("planner", "")):
+        async with world.post(world.headers(attempt, seat, alias=alias)) as answer:
+            assert answer.status == 200
+    calls = await world.calls(attempt)
+    assert {(call.agent, call.alias, call.policy) for call in calls} == {
+        ("seat 1", "writer", "trained"),
+        ("writer", "seat 1", "frozen"),
+        ("planner", "", "trained"),
+    }
+    assert not [name for call in world.server.log for name in call.headers if "agl" in name]
+
+
+@pytest.mark.parametrize(("first", "then"), [("wolf", "villager"), ("", "wolf"), ("wolf", "")])
+async def test_an_agent_keeps_the_alias_of_its_first_call(
+    world: Any, first: str, then: str
+) -> None:
+    """G15: one agent of one attempt is never two."""
+    attempt, other = await world.attempt(), await world.attempt()
+    for each, alias, status in ((attempt, first, 200), (attempt, then, 409), (other, then, 200)):
+        async with world.post(world.headers(each, "seat", alias=alias)) as answer:
+            assert answer.status == status, await answer.text()
+    calls = await world.calls(attempt)
+    assert sorted(call.status_code for call in calls) == [200, 409]
+    (error,) = [call.error for call in calls if call.error]
+    assert f"'seat' calls with x-agl-alias {then!r}" in error
