@@ -7,11 +7,12 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from agl_core.config import RunConfig
+from agl_core.config import RunConfig, TasksConfig
 from agl_core.config.loader import check_options, validate
-from agl_core.config.references import load_object, load_tasks
+from agl_core.config.references import load_object
+from agl_core.config.rows import load_tasks
 from agl_core.errors import ConfigError, MissingExtraError
 from agl_core.interfaces import (
     Algorithm,
@@ -113,18 +114,18 @@ def make_scorer(
     return Scorer([NamedReward(name=name, function=given)])
 
 
-def make_tasks(given: Any, configured: str | None, kind: str) -> list[Task]:
+def make_tasks(given: Any, config: TasksConfig, kind: Literal["train", "val"]) -> list[Task]:
     """The tasks given as rows, or those that the configuration refers to.
 
     Raises:
         ConfigError: there are none.
     """
-    source = given if given is not None else configured
+    source = given if given is not None else getattr(config, kind)
     if source is None:
         raise ConfigError(
             f"There are no {kind} tasks: set tasks.{kind} in the configuration, or pass them"
         )
-    return load_tasks(source)
+    return load_tasks(source, columns=config.columns.named)
 
 
 def make_algorithm(config: RunConfig, plugins: PluginManager) -> tuple[Algorithm, AlgorithmSetup]:

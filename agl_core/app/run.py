@@ -90,7 +90,7 @@ class App:
     async def train(self) -> Report:
         """Train to the configured step; the report is stored in the run's directory."""
         config = self._config
-        tasks = make_tasks(self._inputs.tasks, config.tasks.train, "train")
+        tasks = make_tasks(self._inputs.tasks, config.tasks, "train")
         val_tasks = self._val_tasks()
         self._starting_point()  # whatever is wrong there is told before the rooms are opened
         tracking = self._tracking()
@@ -121,9 +121,7 @@ class App:
         Args:
             checkpoint: Weights to load; the configured models' own when None.
         """
-        tasks = self._val_tasks() or make_tasks(
-            self._inputs.tasks, self._config.tasks.train, "train"
-        )
+        tasks = self._val_tasks() or make_tasks(self._inputs.tasks, self._config.tasks, "train")
         async with open_rooms(self._apart(EVALUATIONS), training=False) as rooms:
             await rooms.source.abandon(self._config.name)
             step = await _load(rooms, Path(checkpoint)) if checkpoint is not None else 0
@@ -147,7 +145,7 @@ class App:
             tasks: How many to try.
             samples: Attempts per task, at least two; the group's size, at most four, when None.
         """
-        known = make_tasks(self._inputs.tasks, self._config.tasks.train, "train")
+        known = make_tasks(self._inputs.tasks, self._config.tasks, "train")
         chosen = TaskSampler(known, seed=self._config.seed).step(0, size=min(tasks, len(known)))
         each = min(self._config.algorithm.group_size, 4) if samples is None else samples
         plan = TrialPlan(tasks=chosen, samples=max(each, 2))
@@ -193,8 +191,8 @@ class App:
         return make_tracking(self._config, self._plugins, describe)
 
     def _val_tasks(self) -> list[Task]:
-        given, configured = self._inputs.val_tasks, self._config.tasks.val
-        if given is None and configured is None:
+        given, configured = self._inputs.val_tasks, self._config.tasks
+        if given is None and configured.val is None:
             return []
         return make_tasks(given, configured, "val")
 

@@ -17,6 +17,7 @@ from agl_core.config.models import (
     TrackerConfig,
 )
 from agl_core.config.overrides import Override, parse_override, put
+from agl_core.config.rows import is_row_file
 from agl_core.config.shorthand import section_key, with_sections
 from agl_core.config.text import read_config
 from agl_core.config.validation import dotted, keys_at, real_path, unknown_key, validate
@@ -192,10 +193,10 @@ def _anchor_model(table: dict[str, Any], folder: Path) -> None:
 
 
 def _anchored(value: Any, folder: Path) -> Any:
-    """An absolute path in place of a relative ``file.py:attribute``, ``.py`` or ``.jsonl``."""
+    """An absolute path in place of a relative ``file.py:attribute``, ``.py`` or file of rows."""
     if not isinstance(value, str):
         return value
     location = value.rpartition(":")[0] or value
-    if value.lower().endswith(".jsonl") or location.endswith(".py") or value.endswith(".py"):
+    if is_row_file(value) or location.endswith(".py") or value.endswith(".py"):
         return str(folder / Path(value).expanduser())
     return value

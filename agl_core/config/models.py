@@ -51,11 +51,31 @@ class _PluginOptions(BaseModel):
         return dict(self.model_extra or {})
 
 
+class ColumnsConfig(_Config):
+    """Which column of a row fills which field of a task; see "Tasks" below."""
+
+    id: str | None = None
+    """Column of the id; ``id`` when None, or the row's number where there is none."""
+    input: str | None = None
+    """Column of what the agent gets; ``input`` when None, or all columns where there is none."""
+    expected: str | None = None
+    """Column of the reference answer; ``expected`` when None."""
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Field to column, of the fields that have one."""
+        given = {"id": self.id, "input": self.input, "expected": self.expected}
+        return {field: name for field, name in given.items() if name is not None}
+
+
 class TasksConfig(_Config):
     train: str | None = None
-    """``module:attribute``, ``file.py:attribute`` or a ``.jsonl`` file."""
+    """``module:attribute``, ``file.py:attribute``, or a ``.jsonl``, ``.json``, ``.csv`` or
+    ``.parquet`` file."""
     val: str | None = None
     """Held-out tasks, named the same way: scored before, during and after training."""
+    columns: ColumnsConfig = ColumnsConfig()
+    """Names of the columns, where they are not ``id``, ``input`` and ``expected``."""
 
 
 class RewardConfig(_PluginOptions):

@@ -1,26 +1,16 @@
-"""Turn what a configuration names into objects: callables, and the rows of a data set."""
+"""Turn what a configuration names into objects, and files into text."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn, cast
-
-import msgspec
+from typing import Any
 
 from agl_core.errors import ConfigError
-from agl_core.types import Task, as_task
-
-TaskSource = str | Path | Callable[[], Any] | Iterable[Any]
-"""A reference, a ``.jsonl`` file, rows, or a callable that returns rows."""
-
-_NOT_ROWS: tuple[type[Any], ...] = (str, bytes, dict)
 
 
 def load_object(reference: str, *, base: Path | None = None) -> Any:
@@ -94,67 +84,6 @@ def import_file(path: Path, *, what: str) -> ModuleType:
     return module
 
 
-def load_tasks(source: TaskSource, *, base: Path | None = None) -> list[Task]:
-    """The tasks of a data set, in order.
-
-    Args:
-        source: A ``.jsonl`` file (UTF-8, one JSON value a line, empty lines skipped), a reference
-            to rows or to a callable that returns them, or either of these themselves.
-        base: Folder that relative files are looked up in; the working directory when None.
-
-    Raises:
-        ConfigError: the source cannot be read, a row is malformed (names it), two rows share an
-            id, or there are none.
-    """
-    label = f"Data set {str(source)!r}" if isinstance(source, (str, Path)) else "Data set"
-    tasks: list[Task] = []
-    seen: dict[str, str] = {}
-    for place, row in _rows(source, base, label):
-        try:
-            task = as_task(row, index=len(tasks))
-        except (ConfigError, msgspec.ValidationError) as error:
-            raise ConfigError(f"{label}, {place}: {error}") from error
-        if task.id in seen:
-            raise ConfigError(
-                f"{label}, {place}: the id {task.id!r} was already used by {seen[task.id]}; "
-                f"ids must be unique"
-            )
-        seen[task.id] = place
-        tasks.append(task)
-    if not tasks:
-        raise ConfigError(f"{label} is empty: there is nothing to run")
-    return tasks
-
-
-def _rows(source: TaskSource, base: Path | None, label: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(source, (str, Path)):
-        text = str(source)
-        if text.lower().endswith(".jsonl"):
-            yield from _jsonl((base or Path()) / Path(text).expanduser(), label)
-            return
-        source = cast("TaskSource", load_object(text, base=base))
-    rows: Any = source() if callable(source) else source
-    if isinstance(rows, _NOT_ROWS) or not isinstance(rows, Iterable):
-        raise ConfigError(
-            f"{label} gives a {type(rows).__name__}, not rows: give a list of tasks, a callable "
-            f"that returns one, or a .jsonl file"
-        )
-    for number, row in enumerate(cast("Iterable[Any]", rows), start=1):
-        yield f"row {number}", row
-
-
-def _jsonl(path: Path, label: str) -> Iterator[tuple[str, Any]]:
-    text = read_text(path, what=label)
-    # Not splitlines(): it also cuts at U+2028 and friends, which JSON allows inside strings.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            yield f"row {number}", json.loads(line, parse_constant=_no_constant)
-        except ValueError as error:
-            raise ConfigError(f"{label}, row {number} is not JSON: {error}") from error
-
-
 def read_text(path: Path, *, what: str) -> str:
     """Text of a UTF-8 file, with or without byte-order mark, whatever the locale.
 
@@ -169,10 +98,6 @@ def read_text(path: Path, *, what: str) -> str:
         raise ConfigError(
             f"{what}: {str(path)!r} is not UTF-8 (byte {error.start}): save it as UTF-8"
         ) from error
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a JSON number")
 
 
 def _import_module(name: str, reference: str) -> ModuleType:

@@ -136,7 +136,7 @@ def test_an_empty_file_is_the_default_configuration(tmp_path):
             {"learnig_rate": 1},
             "unknown key 'learnig_rate': it is read by nobody (the top level has:",
         ),
-        ({"tasks": {"train": "x", "test": "y"}}, "(tasks has: train, val)"),
+        ({"tasks": {"train": "x", "test": "y"}}, "(tasks has: train, val, columns)"),
     ],
 )
 def test_an_unknown_key_names_the_nearest(data, hint):
