@@ -26,7 +26,12 @@ A message states what failed, the value, and the fix.
 
 from __future__ import annotations
 
+import json
 import time
+from importlib import metadata
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 __all__ = [
     "AgentError",
@@ -47,11 +52,32 @@ __all__ = [
     "StoreError",
     "TokenMismatchError",
     "TrainingError",
+    "pip_line",
 ]
 
 
 _LAST_MOMENT = 253_402_300_799
 """The end of the year 9999: no later time has a date."""
+
+
+def pip_line(extra: str) -> str:
+    """The command that adds an extra of agl-core, from where this agl-core was installed.
+
+    That is a directory, an archive, or else the package index (PEP 610).
+    """
+    wanted = f"agl-core[{extra}]"
+    try:
+        origin = metadata.distribution("agl-core").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        origin = None
+    if origin is None:
+        return f"pip install '{wanted}'"
+    recorded: dict[str, Any] = json.loads(origin)
+    url: str = recorded["url"]
+    if "dir_info" not in recorded:
+        return f"pip install '{wanted} @ {url}'"
+    editable = "-e " if recorded["dir_info"].get("editable") else ""
+    return f"pip install {editable}'{url2pathname(urlsplit(url).path)}[{extra}]'"
 
 
 class AglError(Exception):
@@ -77,7 +103,7 @@ class MissingExtraError(PluginError, ImportError):
             needs: The requirement that is missing, such as ``"torch>=2.5"``.
             extra: The extra that brings it; the plugin's own distribution when None.
         """
-        pip = f"pip install 'agl-core[{extra}]'" if extra else f"pip install '{needs}'"
+        pip = pip_line(extra) if extra else f"pip install '{needs}'"
         super().__init__(f"Plugin {plugin!r} needs {needs}: {pip}")
         self.plugin = plugin
         self.needs = needs

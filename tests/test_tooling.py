@@ -37,6 +37,45 @@ def test_ci_runs_the_test_command_of_the_readme():
     assert [block.strip() for block in blocks].count(command) == 1
 
 
+def test_a_release_of_a_dependency_never_changes_what_ci_installs():
+    """G1: msgspec 0.23 came out, and the type check of an old commit failed."""
+    parser, locked = tox(), ROOT / "constraints" / "locked"
+    plain = parser["testenv"]["set_env"]
+    (factors,) = re.findall(
+        r"^(.*): UV_CONSTRAINT = .*locked.*{env_name}.txt$", plain, re.MULTILINE
+    )
+    named = {factor.strip().removesuffix("-!newest") for factor in factors.split(",")}
+    for name in parser["tox"]["env_list"].split():
+        assert name == "core" or not named.isdisjoint(name.split("-")), name
+        assert_pinned(locked / f"{name}.txt", "pydantic")
+    assert (
+        "UV_CONSTRAINT" in parser["testenv:core{,-newest,-py310,-py311,-py312,-py313}"]["set_env"]
+    )
+    assert "UV_BUILD_CONSTRAINT" in plain
+    assert "build.txt" in parser["pkgenv"]["set_env"]
+    for section in parser.sections():
+        here = parser[section].get("set_env", "{[testenv]set_env}")
+        inherits = re.search(r"{\[(testenv|torch|crewai)\]set_env}", here)
+        assert inherits or section in ("testenv", "pkgenv", "testenv:lock"), section
+    assert_pinned(locked / "lint.txt", "pyright", "ruff", "msgspec")
+    assert_pinned(locked / "build.txt", "hatchling")
+    assert_pinned(locked / "tox.txt", "tox", "tox-uv", "uv")
+
+
+def assert_pinned(file, *names):
+    lines = file.read_text().splitlines()
+    assert all(re.fullmatch(r"[\w.-]+==[\w.!]+( ;.*)?", line) for line in lines), file
+    assert set(names) <= {line.partition("==")[0] for line in lines}, file
+
+
+def test_full_run_reports_new_releases_and_does_not_fail_by_them():
+    parser, every = tox(), environments()
+    assert "newest: true" in parser["testenv"]["ignore_outcome"]
+    for name in parser["tox"]["env_list"].split():
+        if name in ("lint", "core") or name.endswith("-latest"):
+            assert f"{name.removesuffix('-latest')}-newest" in every
+
+
 def test_plain_tox_runs_a_newest_environment_for_every_plugin():
     plain = tox()["tox"]["env_list"].split()
     extras = set(PROJECT["project"]["optional-dependencies"]) - {"demo", "smollm2"}

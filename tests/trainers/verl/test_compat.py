@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import re
 import warnings
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from agl_verl.options import VerlOptions
 from packaging.requirements import Requirement
 
 from agl_core.builtin import load_plugins
-from agl_core.errors import ConfigError, MissingExtraError
+from agl_core.errors import ConfigError, MissingExtraError, pip_line
 from tests.trainers.verl import verl_parts  # noqa: F401 (verl imported without its warnings)
 
 VERSION = importlib.metadata.version
@@ -98,7 +99,7 @@ def test_verl_that_is_missing_is_the_extras_pip_line(installed, monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *more: None if name == "verl" else found(name)
     )
-    with pytest.raises(MissingExtraError, match=r"pip install 'agl-core\[verl\]'") as raised:
+    with pytest.raises(MissingExtraError, match=re.escape(pip_line("verl"))) as raised:
         load_plugins().registry("engines").create("verl", VerlOptions(device="cpu"), None)
     assert "verl" in raised.value.needs
     assert raised.value.extra == "verl"
