@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
-from agl_core.gateway.attempts import Attempts
+from agl_core.errors import StoreError
+from agl_core.gateway.attempts import Attempts, Call
 from agl_core.gateway.endpoints import Endpoints
 from agl_core.gateway.probe import probe
 from agl_core.gateway.proxy import Proxy
@@ -21,6 +24,11 @@ from agl_core.serving.server import GuestServer, address_of, bind
 from agl_core.types import Attempt, Losses, Policy, Rollout
 
 __all__ = ["GatewayOptions", "GatewayServer"]
+
+_END_S: Final = 10.0
+"""How long calls that were stopped may take to end."""
+_WRITE_S: Final = 60.0
+"""How long the store may take for the records of one attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +150,7 @@ class GatewayServer:
         calls = list(self._proxy.calls)
         for call in calls:
             call.stop("stopped")
-        for call in calls:
-            await call.ended.wait()
+        await self._end(calls)
 
     def mount(self, control: asgi.App) -> None:
         """Serve methods below `agl_core.serving.rpc.PREFIX`, behind a key of their own."""
@@ -200,8 +207,10 @@ class GatewayServer:
         Returns the number of recorded requests, every try counted; 0 for an attempt that was never
         open.
 
+        It ends in bounded time: a call that does not end when stopped is recorded as an error.
+
         Raises:
-            StoreError: the records could not be written; sealing again tries again.
+            StoreError: the records could not be written, or not in time; sealing again tries again.
         """
         attempt = self._attempts.find(attempt_id)
         if attempt is None:
@@ -210,12 +219,27 @@ class GatewayServer:
         calls = list(attempt.calls)
         for call in calls:
             call.stop("sealed")
-        for call in calls:
-            await call.ended.wait()
-        await self._recording.write(attempt)
+        await self._end(calls)
+        try:
+            await asyncio.wait_for(self._recording.write(attempt), _WRITE_S)
+        except asyncio.TimeoutError as error:
+            raise StoreError(
+                f"The store did not take the call records of attempt {attempt_id!r} within "
+                f"{_WRITE_S:.0f} s: see whether it answers"
+            ) from error
         if self._attempts.find(attempt_id) is not None:
             self._attempts.forget(attempt_id)
         return attempt.recorded
+
+    async def _end(self, calls: Sequence[Call]) -> None:
+        """Wait until stopped calls are recorded; those that do not end are recorded as such."""
+        ends = [asyncio.ensure_future(call.ended.wait()) for call in calls]
+        if ends:
+            _, late = await asyncio.wait(ends, timeout=_END_S)
+            for end in late:
+                end.cancel()
+        for call in calls:
+            self._recording.give_up(call)
 
     async def lost(self) -> Losses:
         """`losses`, as they stand."""

@@ -42,6 +42,9 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
     tries: int
     sequence: int
     started_ns: int
+    policy: str = ""
+    """What serves it."""
+    trainable: bool = False
     forwarded: bool = False
     """The client has received the head of an answer."""
     inside: bool = False

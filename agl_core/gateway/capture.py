@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
+from agl_core.gateway.dialects.answer_fields import Audio, Message, Row, Usage
 from agl_core.gateway.dialects.chat import FINISH_REASONS
-from agl_core.gateway.dialects.chat_answer import Message, Payload, Row
+from agl_core.gateway.dialects.chat_answer import Payload
+from agl_core.gateway.dialects.tool_calls import Function, ToolCalls, plain_text
 from agl_core.serving.problem_text import error_text
 from agl_core.types import Choice
 from agl_core.types.span import ID_LIMIT
 
 __all__ = ["Answer", "AnsweredChoice"]
+
+_MOST_FAULTS: Final = 8
+_AUDIO: Final = "[audio]"
+"""Stands for speech of which there is no transcript."""
 
 
 class AnsweredChoice(msgspec.Struct):
@@ -24,45 +30,61 @@ class AnsweredChoice(msgspec.Struct):
     logprobs: list[float] = []
     text: list[str] = []
     reasoning: list[str] = []
-    tool_calls: dict[int, dict[str, Any]] = {}
+    refusal: list[str] = []
+    tool_calls: ToolCalls = msgspec.field(default_factory=ToolCalls)
+    function: dict[str, str] = {}
+    audio: list[str] = []
     finish_reason: str | None = None
     without_ids: bool = False
     """Something was said in a row that carried no token ids."""
 
-    def add(self, row: Row) -> None:
-        """Add a row of ``choices``, whole or a delta."""
+    def add(self, row: Row, *, whole: bool) -> None:
+        """Add a row of ``choices``: of a whole answer or of a chunk."""
         if row.token_ids:
             self.token_ids += row.token_ids
         if row.logprobs is not None and row.logprobs.content:
             self.logprobs += [entry.logprob for entry in row.logprobs.content]
         self.finish_reason = row.finish_reason or self.finish_reason
-        message = row.message or row.delta
+        message = row.message or row.delta if whole else row.delta or row.message
         if message is not None:
             said = message.content or message.reasoning_content or message.reasoning
-            self.without_ids |= bool(said or message.tool_calls) and not row.token_ids
-            self._add_message(message)
+            said = said or message.tool_calls or message.refusal or message.function_call
+            self.without_ids |= bool(said) and not row.token_ids
+            self._add_message(message, whole=whole)
 
-    def _add_message(self, message: Message) -> None:
+    def _add_message(self, message: Message, *, whole: bool) -> None:
         if message.content:
-            self.text.append(_text(message.content))
+            self.text.append(plain_text(message.content))
         if reasoning := message.reasoning_content or message.reasoning:
-            self.reasoning.append(_text(reasoning))
-        for position, call in enumerate(message.tool_calls or ()):
-            self._add_tool_call(call.get("index", position), call)
+            self.reasoning.append(plain_text(reasoning))
+        if message.refusal:
+            self.refusal.append(message.refusal)
+        if message.tool_calls:
+            self.tool_calls.add(message.tool_calls, whole=whole)
+        if message.function_call is not None:
+            self._add_function(message.function_call)
+        if message.audio is not None:
+            self._add_audio(message.audio)
 
-    def _add_tool_call(self, index: int, part: Mapping[str, Any]) -> None:
-        function: dict[str, Any] = part.get("function") or {}
-        empty = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
-        call = self.tool_calls.setdefault(index, empty)
-        call["id"] = part.get("id") or call["id"]
-        call["type"] = part.get("type") or call["type"]
-        call["function"]["name"] += function.get("name") or ""
-        call["function"]["arguments"] += _text(function.get("arguments") or "")
+    def _add_function(self, part: Function) -> None:
+        name, arguments = self.function.get("name", ""), self.function.get("arguments", "")
+        name += "" if part.name == name else part.name or ""
+        self.function = {"name": name, "arguments": arguments + plain_text(part.arguments or "")}
+
+    def _add_audio(self, part: Audio) -> None:
+        self.audio = self.audio or [""]
+        self.audio.append(part.transcript or "")
 
     @property
-    def empty(self) -> bool:
-        """The model ended its answer before it said anything."""
-        return not (self.token_ids or self.text or self.reasoning or self.tool_calls)
+    def said(self) -> bool:
+        """Something was sampled."""
+        texts = self.text or self.reasoning or self.refusal or self.audio
+        return bool(self.token_ids or texts or self.tool_calls or self.function)
+
+    @property
+    def counts(self) -> bool:
+        """It is an answer, and not a row that a filter added."""
+        return self.said or self.finish_reason is not None
 
     def freeze(self) -> Choice:
         return Choice(
@@ -71,7 +93,10 @@ class AnsweredChoice(msgspec.Struct):
             logprobs=self.logprobs,
             text="".join(self.text),
             reasoning="".join(self.reasoning),
-            tool_calls=[self.tool_calls[index] for index in sorted(self.tool_calls)],
+            refusal="".join(self.refusal),
+            tool_calls=self.tool_calls.wire(),
+            function_call=self.function or None,
+            audio=("".join(self.audio) or _AUDIO) if self.audio else "",
             finish_reason=self.finish_reason,
         )
 
@@ -84,48 +109,72 @@ class Answer(msgspec.Struct):
     model: str = ""
     """Name the backend gave."""
     prompt_token_ids: list[int] = []
-    usage: dict[str, Any] = {}
+    usage: Usage = msgspec.field(default_factory=Usage)
     error: str = ""
     """What the backend reported inside an answer with status 200."""
+    faults: list[str] = []
+    """What was not as it should be."""
     aborted: bool = False
     """The backend gave up a choice halfway, as vLLM and SGLang do when weights change."""
+    ended: bool = False
+    """Every choice that was asked for had its finish reason, after some chunk."""
     _choices: dict[int, AnsweredChoice] = {}
+    """By index; those of a whole answer by position."""
 
-    def add(self, payload: Payload) -> None:
+    def add(self, payload: Payload, *, whole: bool = False) -> None:
         """Take a whole answer or one chunk; prompt ids count from the first that has them."""
         self.response_id = self.response_id or payload.id or ""
         self.model = self.model or payload.model or ""
         self.prompt_token_ids = self.prompt_token_ids or payload.prompt_token_ids or []
-        self.usage = payload.usage or self.usage
+        if payload.usage is not None and (payload.usage.stated or not self.usage.stated):
+            self.usage = payload.usage
         if payload.error:
-            self.error = error_text({"error": payload.error})
-        for row in payload.choices or ():
+            self.error = self.error or error_text({"error": payload.error})
+        for fault in payload.faults:
+            self.fault(fault)
+        for position, row in enumerate(payload.choices or ()):
             self.aborted = self.aborted or row.finish_reason == "abort"
-            index = row.index or 0
-            choice = self._choices.get(index)
+            index = row.index if row.index is not None else position if whole else 0
+            key = position if whole else index
+            choice = self._choices.get(key)
             if choice is None:
-                choice = self._choices[index] = AnsweredChoice(index)
-            choice.add(row)
+                choice = self._choices[key] = AnsweredChoice(index)
+            choice.add(row, whole=whole)
+        self.ended = self.ended or self.finished
+
+    def fault(self, words: str) -> None:
+        """Note that something is not as it should be."""
+        if len(self.faults) < _MOST_FAULTS:
+            self.faults.append(words)
+
+    @property
+    def problem(self) -> str:
+        """What the record says of an answer that is malformed or that a backend called an error."""
+        return self.error or (f"malformed answer: {'; '.join(self.faults)}" if self.faults else "")
+
+    @property
+    def _answered(self) -> list[AnsweredChoice]:
+        found = sorted(self._choices.items())
+        return [choice for _, choice in found if choice.counts]
 
     @property
     def started(self) -> bool:
         """Something was sampled."""
-        return any(
-            choice.token_ids or choice.text or choice.reasoning or choice.tool_calls
-            for choice in self._choices.values()
-        )
+        return any(choice.said for choice in self._choices.values())
 
     @property
     def finished(self) -> bool:
         """Every choice that was asked for has the finish reason of an answer that reached its end."""
-        reasons = [choice.finish_reason for choice in self._choices.values()]
+        reasons = [choice.finish_reason for choice in self._answered]
         return len(reasons) >= self.expected_choices and FINISH_REASONS.issuperset(reasons)
 
     def shortfall(self, what: str) -> str:
         """Why the answer, which came as `what`, has not `finished`."""
-        reasons = {choice.finish_reason for choice in self._choices.values()} - FINISH_REASONS
+        reasons = {choice.finish_reason for choice in self._answered} - FINISH_REASONS
         if given := sorted(reason for reason in reasons if reason is not None):
             return f"the backend gave its answer up with finish reason {given[0]!r}"
+        if not self.broken_off:
+            return f"the backend's {what} has fewer choices than were asked for"
         return f"the backend's {what} ended without a finish reason"
 
     @property
@@ -134,13 +183,19 @@ class Answer(msgspec.Struct):
         return _storable(self.prompt_token_ids)
 
     @property
+    def broken_off(self) -> bool:
+        """A choice has no finish reason, or there is no choice."""
+        reasons = [choice.finish_reason for choice in self._answered]
+        return not reasons or None in reasons
+
+    @property
     def choices(self) -> list[Choice]:
-        return [self._choices[index].freeze() for index in sorted(self._choices)]
+        return [choice.freeze() for choice in self._answered]
 
     @property
     def has_tokens(self) -> bool:
         """The prompt's ids and those of every choice are there."""
-        ids = [choice.token_ids for choice in self._choices.values()]
+        ids = [choice.token_ids for choice in self._answered]
         return bool(self.prompt_token_ids and ids) and all(ids)
 
     def mismatch(self, vocab_size: int | None = None, *, whole: bool = True) -> str:
@@ -157,10 +212,10 @@ class Answer(msgspec.Struct):
                 that leaves after the finish reason leaves before it; then every piece of the answer
                 has to come with ids.
         """
-        choices = self._choices.values()
+        choices = self._answered
         if not any(choice.token_ids for choice in choices):
             return ""
-        spoken = [choice for choice in choices if not choice.empty]
+        spoken = [choice for choice in choices if choice.said]
         if not (self.prompt_token_ids and all(choice.token_ids for choice in spoken)):
             return "token ids of the prompt or of a choice are missing"
         if wrong := _outside([self.prompt_token_ids, *(c.token_ids for c in spoken)], vocab_size):
@@ -175,7 +230,7 @@ class Answer(msgspec.Struct):
     def _unconfirmed(self, total: int, *, due: bool) -> str:
         """How the numbers of ids differ from the backend's usage."""
         prompt = len(self.prompt_token_ids)
-        read, sampled = (_count(self.usage, f"{kind}_tokens") for kind in ("prompt", "completion"))
+        read, sampled = self.usage.prompt_tokens, self.usage.completion_tokens
         if sampled is None and due:
             return (
                 f"the backend returned the ids of {total} tokens, but its usage does not state how "
@@ -186,11 +241,6 @@ class Answer(msgspec.Struct):
         if read is not None and read != prompt:
             return f"the backend read a prompt of {read} tokens but returned the ids of {prompt}"
         return ""
-
-
-def _count(usage: Mapping[str, Any], name: str) -> int | None:
-    value = usage.get(name)
-    return value if type(value) is int else None
 
 
 def _outside(streams: Sequence[Sequence[int]], vocab_size: int | None) -> str:
@@ -207,8 +257,3 @@ def _outside(streams: Sequence[Sequence[int]], vocab_size: int | None) -> str:
 def _storable(ids: list[int]) -> list[int]:
     """No ids at all where one exceeds what a record can hold; `Answer.mismatch` says so."""
     return [] if ids and not (min(ids) >= -ID_LIMIT and max(ids) < ID_LIMIT) else ids
-
-
-def _text(value: Any) -> str:
-    """Text as it is; parts, which some servers send instead, as JSON."""
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -14,6 +15,7 @@ from agl_core.gateway.attempts import Call
 from agl_core.gateway.capture import Answer
 from agl_core.gateway.dialects import chat
 from agl_core.gateway.dialects.chat_answer import Payload
+from agl_core.gateway.dialects.surrogates import Halves
 from agl_core.gateway.replay import Recorded
 from agl_core.gateway.routing import Route
 from agl_core.gateway.stream import DONE, Event, EventParser, render
@@ -25,10 +27,14 @@ from agl_core.serving.problem_text import error_text
 from agl_core.serving.problems import Problem
 from agl_core.types import Sampling
 
-_ERROR: Final = 400
+_log = logging.getLogger(__name__)
+
+_OK: Final = range(200, 300)
+_ERROR: Final = range(400, 600)
 _SPARE_S: Final = 1.0
 """Added to the backend's time limit: the gateway ends the call at its deadline itself."""
 _EVENT_STREAM: Final = "text/event-stream"
+_ERROR_EVENT: Final = b"error"
 
 
 class Exchange(msgspec.Struct, eq=False):
@@ -55,6 +61,7 @@ class Exchange(msgspec.Struct, eq=False):
     recorded: Recorded | None = None
     """What answers in place of the backend."""
     _verbatim: bool = False
+    _halves: Halves = msgspec.field(default_factory=Halves)
 
     @property
     def replaces_seed(self) -> bool:
@@ -88,7 +95,9 @@ class Exchange(msgspec.Struct, eq=False):
             kind = headers.get("content-type") or (
                 _EVENT_STREAM if self.call.request.stream else ""
             )
-            if self.status < _ERROR and kind.startswith(_EVENT_STREAM):
+            if self.status not in _OK and self.status not in _ERROR:
+                raise EngineError(_no_answer(reply))
+            if self.status in _OK and kind.startswith(_EVENT_STREAM):
                 await self._stream(reply, self._head(headers, _EVENT_STREAM), send)
             else:
                 await self._plain(reply, self._head(headers, kind or "application/json"), send)
@@ -118,81 +127,121 @@ class Exchange(msgspec.Struct, eq=False):
 
     async def _plain(self, reply: BackendReply, head: asgi.RawHeaders, send: asgi.Send) -> None:
         body = b"".join([chunk async for chunk in reply.body()])
-        if self.status < _ERROR:
+        if self.status in _OK:
             body = self._take_whole(body)
         else:
             self.error = f"HTTP {self.status}: {_error_of(body)[:2000]}"
         self.call.forwarded = True
         await asgi.respond(send, self.status, body, headers=head)
-        self.complete = self.status < _ERROR and self.answer.finished
+        self.complete = self.status in _OK and self.answer.ended
         self.delivered = True
 
     async def _stream(self, reply: BackendReply, head: asgi.RawHeaders, send: asgi.Send) -> None:
         self.streamed = True
         self.call.forwarded = True
         await asgi.start(send, self.status, head)
-        parser = EventParser()
+        parser = EventParser(keep_raw=self._verbatim)
         async for chunk in reply.body():
-            await self._forward(chunk, parser.feed(chunk), send)
-        await self._forward(b"", parser.finish(), send)
-        self.error = self.answer.error
+            await self._forward(parser.feed(chunk), parser, send)
+        await self._forward(parser.finish(), parser, send)
+        self._check_end()
+        self.error = self.answer.problem
         if not self.complete and not self.error:
             self.error = self.answer.shortfall("stream")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         self.delivered = True
 
-    async def _forward(self, raw: bytes, events: list[Event], send: asgi.Send) -> None:
-        rewritten = b"".join([self._take(event) for event in events])
-        data = raw if self._verbatim else rewritten
-        if data:
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-        self.complete = self.complete or self.answer.finished
+    async def _forward(self, events: list[Event], parser: EventParser, send: asgi.Send) -> None:
+        parts: list[bytes] = []
+        try:
+            for event in events:
+                parts.append(self._take(event))  # noqa: PERF401  those before an error are kept
+            if self._verbatim:
+                parts.append(parser.idle())
+        finally:
+            # Also of events before one that ends the answer.
+            if data := b"".join(parts):
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        self.complete = self.complete or self.answer.ended
+
+    def _check_end(self) -> None:
+        """Check that a stream that is over has said so.
+
+        Raises:
+            EngineError: it has no finish reason, and the client was told of no error.
+        """
+        if self.answer.broken_off and not self.answer.error:
+            raise EngineError(self.answer.shortfall("stream"))
 
     def _take_whole(self, body: bytes) -> bytes:
         """Record a whole answer; its bytes for the client."""
         try:
             payload = Payload(body)
         except msgspec.DecodeError as error:
-            self.error = f"the backend answered no chat completion ({error}): {body[:200]!r}"
+            self.error = f"malformed answer: no chat completion ({error}): {body[:200]!r}"
             return body
-        self._add(payload)
-        self.error = self.answer.error
+        self._add(payload, whole=True)
+        self.error = self.answer.problem
         if not self.answer.finished:
             self.error = self.error or self.answer.shortfall("answer")
-        if self._verbatim or payload.choices is None:
-            return body
+        if self._verbatim:
+            return payload.data
         request = self.call.request
         return payload.stripped(request.wants, model=request.model)
 
-    def _add(self, payload: Payload) -> None:
-        self.answer.add(payload)
+    def _add(self, payload: Payload, *, whole: bool = False) -> None:
+        try:
+            self.answer.add(payload, whole=whole)
+        except Exception as error:  # noqa: BLE001  what cannot be recorded is still answered
+            _log.exception("Could not record an answer of call %s", self.call.id)
+            self.answer.fault(f"cannot be recorded ({type(error).__name__}: {error})")
         if self.answer.aborted:
             raise EngineError("The backend gave its answer up halfway (finish reason 'abort')")
 
     def _take(self, event: Event) -> bytes:
         """Record an event; its bytes for the client."""
-        data = event.data
-        if data == DONE:
-            return render(DONE)
+        if event.data == DONE:
+            self._check_end()
+            return event.raw if self._verbatim else render(DONE)
+        data = self._halves.join(event.data)
         try:
             chunk = Payload(data)
         except msgspec.DecodeError as error:
-            self.answer.error = f"an event of the stream is no chunk ({error}): {data[:200]!r}"
-            return render(data, name=event.name)
+            self._take_unreadable(event, error)
+            return event.raw if self._verbatim else render(event.data, name=event.name)
+        if event.name == _ERROR_EVENT and not chunk.error:
+            chunk.error = msgspec.json.decode(chunk.data)
         self._add(chunk)
         if self.first_token_ns is None and self.answer.started:
             self.first_token_ns = time.time_ns()
         if self._verbatim:
-            return b""
-        if chunk.choices is not None:
-            request = self.call.request
-            data = chunk.stripped_chunk(request.wants, model=request.model)
+            same = chunk.data == event.data
+            return event.raw if same else render(chunk.data, name=event.name)
+        request = self.call.request
+        data = chunk.stripped_chunk(request.wants, model=request.model)
         return render(data, name=event.name) if data else b""
+
+    def _take_unreadable(self, event: Event, error: Exception) -> None:
+        text = event.data.decode("utf-8", "replace")
+        if event.name == _ERROR_EVENT:
+            self.answer.error = self.answer.error or text[:2000]
+        else:
+            self.answer.fault(f"an event of the stream is no chunk ({error}): {text[:200]!r}")
+
+
+def _no_answer(reply: BackendReply) -> str:
+    location = next((v for k, v in reply.headers.items() if k.lower() == "location"), "")
+    if location:
+        return (
+            f"The backend redirects to {location!r} (HTTP {reply.status}), which is not followed: "
+            f"set base_url to the address that answers"
+        )
+    return f"The backend answered HTTP {reply.status}, which is neither an answer nor an error"
 
 
 def _error_of(body: bytes) -> str:
     """One line of an error body of any form."""
     try:
         return error_text(msgspec.json.decode(body))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return body.decode("utf-8", "replace")

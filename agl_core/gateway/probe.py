@@ -135,6 +135,10 @@ def _read(payloads: list[bytes]) -> tuple[Answer, dict[str, float]]:
             raise EngineError(
                 f"Backend answered a probe with no chat completion ({error}): {data[:200]!r}"
             ) from error
+        if payload.faults:
+            raise EngineError(
+                f"Backend answered a probe with a malformed chat completion: {payload.faults[0]}"
+            )
         found.add(payload)
         if found.error:
             raise EngineError(f"Backend answered a probe with an error: {found.error}")

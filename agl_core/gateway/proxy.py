@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection, Coroutine
 from contextlib import suppress
 from functools import partial
@@ -19,6 +20,8 @@ from agl_core.serving import asgi
 from agl_core.serving.problems import Problem
 from agl_core.types import Losses
 from agl_core.types.resources import RESERVED_PREFIX
+
+_log = logging.getLogger(__name__)
 
 _ANSWERS: Final[dict[Abort, tuple[int, str, str]]] = {
     "sealed": (410, "attempt_sealed", "The attempt ended while this call was running"),
@@ -97,12 +100,13 @@ class Proxy:
     def _exchange(self, call: Call, route: Route) -> Exchange:
         identity = call.identity
         trainable = route.policy.trainable
+        reserved = identity.agent.startswith(RESERVED_PREFIX)
+        call.policy = route.policy.name
+        call.trainable = trainable and identity.trainable and not reserved
         return Exchange(
             call,
             route,
-            capture=trainable
-            and identity.trainable
-            and not identity.agent.startswith(RESERVED_PREFIX),
+            capture=call.trainable,
             seeded=trainable or self.deterministic,
             answer=Answer(call.request.choices),
         )
@@ -124,6 +128,11 @@ class Proxy:
         except EngineError as error:
             problem = Problem(502, "engine_error", str(error), retry=True)
             await _part(_break_off(send, problem))
+        except Exception as error:  # noqa: BLE001  a client gets an answer whatever fails here
+            _log.exception("Could not answer call %s", call.id)
+            exchange.error = f"the gateway failed ({type(error).__name__}: {error})"
+            problem = Problem(502, "gateway_error", f"The gateway failed: {error}", retry=True)
+            await _part((_break_off if call.forwarded else answer)(send, problem))
         return True
 
     async def _run(self, call: Call, exchange: Exchange, send: asgi.Send) -> None:

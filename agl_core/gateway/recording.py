@@ -88,8 +88,8 @@ def span_of(exchange: Exchange, record: ModelCall) -> Span:
         semconv.GEN_AI_RESPONSE_FINISH_REASONS: [
             choice.finish_reason for choice in record.choices if choice.finish_reason
         ],
-        semconv.GEN_AI_USAGE_INPUT_TOKENS: usage.get("prompt_tokens"),
-        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: usage.get("completion_tokens"),
+        semconv.GEN_AI_USAGE_INPUT_TOKENS: usage.prompt_tokens,
+        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: usage.completion_tokens,
     }
     if exchange.digest:
         attributes[semconv.AGL_REQUEST_DIGEST] = exchange.digest
@@ -97,6 +97,37 @@ def span_of(exchange: Exchange, record: ModelCall) -> Span:
         attributes[semconv.AGL_REPLAYED] = True
     attributes = {key: value for key, value in attributes.items() if value not in (None, "", [])}
     return _span(record, sequence=exchange.call.sequence, attributes=attributes)
+
+
+def _built(call: Call, exchange: Exchange) -> Span:
+    try:
+        return span_of(exchange, model_call(exchange))
+    except Exception as error:  # noqa: BLE001  telemetry never takes the gateway down
+        _log.exception("Could not record call %s", call.id)
+        return _span_without_answer(call, f"cannot be recorded ({type(error).__name__}: {error})")
+
+
+def _span_without_answer(call: Call, error: str) -> Span:
+    identity = call.identity
+    record = ModelCall(
+        id=call.id,
+        rollout_id=identity.rollout_id,
+        attempt_id=identity.attempt_id,
+        agent=identity.agent,
+        agent_run_id=identity.agent_run_id,
+        alias=identity.alias,
+        messages=call.request.messages,
+        tools=call.request.tools,
+        model=call.request.model,
+        policy=call.policy,
+        trainable=call.trainable,
+        streamed=call.request.stream,
+        tries=call.tries,
+        error=error,
+        started_ns=call.started_ns,
+        ended_ns=max(time.time_ns(), call.started_ns),
+    )
+    return _span(record, sequence=call.sequence, attributes={})
 
 
 def _span(record: ModelCall, *, sequence: int, attributes: dict[str, Any]) -> Span:
@@ -179,9 +210,20 @@ class Recording:
         await self._room.wait()
 
     def keep(self, call: Call, exchange: Exchange) -> None:
-        """Record a request that ended."""
-        self._keep(call.attempt, span_of(exchange, model_call(exchange)))
-        call.attempt.end(call)
+        """Record a request that ended, once; what cannot be built is recorded as an error."""
+        try:
+            if not call.ended.is_set():
+                self._keep(call.attempt, _built(call, exchange))
+        finally:
+            call.attempt.end(call)
+
+    def give_up(self, call: Call) -> None:
+        """Record a request that does not end although it was stopped."""
+        if not call.ended.is_set():
+            self._keep(
+                call.attempt, _span_without_answer(call, "the call did not end when stopped")
+            )
+            call.attempt.end(call)
 
     def refuse(self, attempt: OpenAttempt, identity: Identity, problem: Problem) -> None:
         """Record a request that never got as far as a backend."""

@@ -6,8 +6,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from agl_core.gateway.dialects.chat_answer import Payload
 from agl_core.gateway.dialects.responses import ResponsesRequest
-from agl_core.gateway.dialects.responses_chunk import Chunk, read_chunk
 from agl_core.gateway.dialects.responses_output import Event, ResponseBuilder
 from agl_core.gateway.stream import DONE, EventParser, render
 from agl_core.serving import asgi
@@ -82,7 +82,7 @@ class ResponsesAnswer:
             self._end()
             return
         try:
-            chunk = read_chunk(data)
+            chunk = Payload(data)
         except msgspec.DecodeError as error:
             self._end({"message": f"The backend's stream holds no chunk ({error}): {data[:200]!r}"})
             return
@@ -108,11 +108,11 @@ class ResponsesAnswer:
         raw = b"".join(self._whole)
         status: int = head["status"]
         try:
-            chunk = read_chunk(raw)
-        except msgspec.DecodeError as error:
-            chunk = Chunk(error=f"no chat completion ({error})")
-        if chunk.choices and not chunk.error:
-            self._builder.feed(chunk)
+            chunk = Payload(raw)
+        except msgspec.DecodeError:
+            chunk = None
+        if chunk is not None and chunk.choices and not chunk.error:
+            self._builder.feed(chunk, whole=True)
         if self._builder.finished:
             self._builder.end()
             body = msgspec.json.encode(self._builder.response)

@@ -15,6 +15,8 @@ class Event(NamedTuple):
 
     data: bytes
     name: bytes = b""
+    raw: bytes = b""
+    """As it came, with the comments before it; only where the parser keeps it."""
 
 
 class EventParser:
@@ -26,7 +28,14 @@ class EventParser:
     chunk mean it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep_raw: bool = False) -> None:
+        """Begin a stream.
+
+        Args:
+            keep_raw: Give each event its bytes as they came.
+        """
+        self._keep_raw = keep_raw
+        self._raw: list[bytes] = []
         self._rest = b""
         self._after_cr = False
         self._at_start = True
@@ -36,13 +45,14 @@ class EventParser:
     def feed(self, chunk: bytes) -> list[Event]:
         """Events that `chunk` completes."""
         if self._after_cr and chunk:
-            chunk = chunk.removeprefix(b"\n")
+            if chunk.startswith(b"\n"):
+                chunk = chunk[1:]
+                self._raw += [b"\n"] if self._keep_raw else []
             self._after_cr = False
         buffer = self._rest + chunk
-        if b"\r" in buffer:
-            self._after_cr = buffer.endswith(b"\r")
-            buffer = buffer.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        *lines, self._rest = buffer.split(b"\n")
+        self._after_cr = self._after_cr or buffer.endswith(b"\r")
+        lines = buffer.splitlines(keepends=True)
+        self._rest = lines.pop() if lines and not lines[-1].endswith((b"\n", b"\r")) else b""
         return [event for line in lines if (event := self._line(line)) is not None]
 
     def finish(self) -> list[Event]:
@@ -53,7 +63,17 @@ class EventParser:
         event = self._line(b"")
         return [] if event is None else [event]
 
+    def idle(self) -> bytes:
+        """Take what came between events, such as comments that keep a connection alive."""
+        if self._data or self._name:
+            return b""
+        raw, self._raw = b"".join(self._raw), []
+        return raw
+
     def _line(self, line: bytes) -> Event | None:
+        if self._keep_raw:
+            self._raw.append(line)
+        line = line.rstrip(b"\r\n")
         if self._at_start:
             self._at_start = False
             line = line.removeprefix(_BOM)
@@ -70,7 +90,10 @@ class EventParser:
     def _dispatch(self) -> Event | None:
         data, name = self._data, self._name
         self._data, self._name = [], b""
-        return Event(b"\n".join(data), name) if data else None
+        if not data:
+            return None
+        raw, self._raw = b"".join(self._raw), []
+        return Event(b"\n".join(data), name, raw)
 
 
 def render(data: bytes, *, name: bytes = b"") -> bytes:

@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 
+from agl_core.gateway.dialects.chat_answer import Payload
 from agl_core.gateway.dialects.responses import ResponsesRequest
-from agl_core.gateway.dialects.responses_chunk import Chunk
 from agl_core.gateway.dialects.responses_output import Event, ResponseBuilder
 
 
 def whole(asked: ResponsesRequest, payload: dict[str, Any]) -> dict[str, Any]:
     """A chat completion as a response."""
     builder = ResponseBuilder(asked.fields, lambda _: None)
-    builder.feed(msgspec.convert(payload, Chunk))
+    builder.feed(Payload(msgspec.json.encode(payload)), whole=True)
     builder.end()
     return builder.response
 
@@ -31,7 +31,7 @@ def streamed(asked: ResponsesRequest, chunks: Iterable[dict[str, Any]]) -> Itera
 
     builder = ResponseBuilder(asked.fields, tell)
     for chunk in chunks:
-        builder.feed(msgspec.convert(chunk, Chunk))
+        builder.feed(Payload(msgspec.json.encode(chunk)))
         yield b"".join(told)
         told.clear()
     builder.end()

@@ -120,6 +120,12 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: str = ""
     tool_calls: list[dict[str, Any]] = []
     """In wire form: ``{"id", "type", "function": {"name", "arguments"}}``."""
+    function_call: dict[str, Any] | None = None
+    """The older form of one call: ``{"name", "arguments"}``."""
+    refusal: str = ""
+    """Why the model would not answer."""
+    audio: str = ""
+    """Transcript of a spoken answer, ``[audio]`` where there is none; its sound is not kept."""
     finish_reason: str | None = None
 
 

@@ -11,54 +11,25 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from agl_core.gateway.dialects.answer_fields import Row, Usage, read_loosely
 from agl_core.gateway.dialects.chat import Wants
-from agl_core.gateway.dialects.surrogates import mended
+from agl_core.gateway.dialects.surrogates import repaired
 
-__all__ = ["Message", "Payload", "Row"]
+__all__ = ["Payload"]
 
 _NULL: Final = msgspec.Raw(b"null")
-
-
-class Logprob(msgspec.Struct, gc=False):
-    """One sampled token's entry; its text, bytes and alternatives are skipped."""
-
-    logprob: float
-
-
-class Logprobs(msgspec.Struct):
-    content: list[Logprob] | None = None
-
-
-class Message(msgspec.Struct):
-    """A ``message``, or a part of one in a ``delta``."""
-
-    content: Any = None
-    """Text, or with some servers a list of parts."""
-    reasoning_content: Any = None
-    reasoning: Any = None
-    tool_calls: list[dict[str, Any]] | None = None
-
-
-class Row(msgspec.Struct):
-    """One of the ``choices``."""
-
-    index: int | None = None
-    message: Message | None = None
-    delta: Message | None = None
-    token_ids: list[int] | None = None
-    logprobs: Logprobs | None = None
-    finish_reason: str | None = None
-
 
 _Decoder = msgspec.json.Decoder
 _FIELDS: Final = _Decoder(dict[str, msgspec.Raw])
 _TEXT: Final = _Decoder(str | None)
-_USAGE: Final = _Decoder(dict[str, Any] | None)
+_USAGE: Final = _Decoder(Usage | None)
 _IDS: Final = _Decoder(list[int] | None)
 _ROWS: Final = _Decoder(list[Row] | None)
 _RAW_ROWS: Final = _Decoder(list[dict[str, msgspec.Raw]])
+_RAW_LIST: Final = _Decoder(list[msgspec.Raw])
 _ANY: Final = _Decoder(Any)
 _ENCODER: Final = msgspec.json.Encoder()
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 T = TypeVar("T")
 
@@ -66,21 +37,31 @@ T = TypeVar("T")
 class Payload:
     """A whole answer or one chunk of a stream."""
 
-    __slots__ = ("_fields", "choices", "error", "id", "model", "prompt_token_ids", "usage")
+    __slots__ = (
+        "_fields",
+        "choices",
+        "data",
+        "error",
+        "faults",
+        "id",
+        "model",
+        "prompt_token_ids",
+        "usage",
+    )
 
     def __init__(self, data: bytes) -> None:
-        """Read it.
+        """Read it; `faults` names the fields that are not what they should be, which are left out.
 
         Raises:
-            msgspec.DecodeError: it is no JSON object, or a field has another type than it should.
+            msgspec.DecodeError: it is no JSON object.
         """
+        self.data = data
+        """As it came, or as JSON for every parser where it was none."""
+        self.faults: list[str] = []
         try:
-            try:
-                self._read_all(data)
-            except msgspec.DecodeError:
-                self._read_all(mended(data))
-        except UnicodeDecodeError as error:
-            raise msgspec.DecodeError(str(error)) from error
+            self._read_all(data)
+        except _UNREADABLE:
+            self._read_otherwise(data)
 
     def _read_all(self, data: bytes) -> None:
         self._fields = _FIELDS.decode(data)
@@ -90,36 +71,81 @@ class Payload:
         self.prompt_token_ids = self._read("prompt_token_ids", _IDS)
         self.usage = self._read("usage", _USAGE)
         self.error: Any = self._read("error", _ANY)
+        if not (self.error or self.choices) and self._read("object", _ANY) == "error":
+            self.error = _ANY.decode(data)
 
     def _read(self, name: str, decoder: msgspec.json.Decoder[T]) -> T | None:
         raw = self._fields.get(name)
+        return None if raw is None else decoder.decode(raw)
+
+    def _read_otherwise(self, data: bytes) -> None:
+        """Read what is not as it should be."""
+        fixed = repaired(data)
         try:
-            return None if raw is None else decoder.decode(raw)
-        except msgspec.ValidationError as error:
-            raise msgspec.ValidationError(f"{name}: {error}") from error
+            if fixed != data:
+                self.data = fixed
+                self._read_all(fixed)
+                return
+        except _UNREADABLE:
+            pass
+        read, document, self.faults = read_loosely(data)
+        try:
+            self._fields = _FIELDS.decode(fixed)
+        except _UNREADABLE:
+            self._fields = {}
+        self.id, self.model, self.choices = read.id, read.model, read.choices
+        self.prompt_token_ids, self.usage = read.prompt_token_ids, read.usage
+        self.error = document.get("error")
+        if not (self.error or self.choices) and document.get("object") == "error":
+            self.error = document
 
     def stripped(self, wants: Wants, *, model: str) -> bytes:
-        """The answer without what the client did not ask for.
+        """The answer without what the client did not ask for; one without choices as it is.
 
         Args:
             wants: What the client asked for.
             model: The name that it asked for.
         """
+        if "choices" not in self._fields:
+            return self.data
         fields: dict[str, Any] = {**self._fields, "model": model}
-        rows = _RAW_ROWS.decode(self._fields["choices"]) if self.choices else []
         if not wants.token_ids:
             fields.pop("prompt_token_ids", None)
-            for row in rows:
-                row.pop("token_ids", None)
-        if not wants.logprobs:
-            for row in rows:
-                if "logprobs" in row:
-                    row["logprobs"] = _NULL
-        fields["choices"] = rows
+        if self.choices or self.faults:
+            fields["choices"] = _stripped_rows(self._fields["choices"], wants)
         return _ENCODER.encode(fields)
 
     def stripped_chunk(self, wants: Wants, *, model: str) -> bytes:
         """`stripped` for one chunk of a stream; empty when nothing is left for the client."""
+        if "choices" not in self._fields:
+            return self.data
         if not wants.usage and self._fields.pop("usage", None) is not None and not self.choices:
             return b""
         return self.stripped(wants, model=model)
+
+
+def _stripped_rows(raw: msgspec.Raw, wants: Wants) -> Any:
+    """The choices without ids and log-probabilities that the client did not ask for."""
+    try:
+        return [_stripped_row(row, wants) for row in _RAW_ROWS.decode(raw)]
+    except _UNREADABLE:
+        pass
+    try:
+        return [_stripped_any(row, wants) for row in _RAW_LIST.decode(raw)]
+    except _UNREADABLE:
+        return raw
+
+
+def _stripped_any(raw: msgspec.Raw, wants: Wants) -> Any:
+    try:
+        return _stripped_row(_FIELDS.decode(raw), wants)
+    except _UNREADABLE:
+        return raw
+
+
+def _stripped_row(row: dict[str, msgspec.Raw], wants: Wants) -> dict[str, msgspec.Raw]:
+    if not wants.token_ids:
+        row.pop("token_ids", None)
+    if not wants.logprobs and "logprobs" in row:
+        row["logprobs"] = _NULL
+    return row

@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from agl_core.gateway.dialects.answer_fields import Function, Message, Usage
 from agl_core.gateway.dialects.chat import FINISH_REASONS
-from agl_core.gateway.dialects.responses_chunk import CallPart, Chunk, Delta, Usage, plain_text
+from agl_core.gateway.dialects.chat_answer import Payload
+from agl_core.gateway.dialects.tool_calls import CallPart, ToolCall, ToolCalls, plain_text
 from agl_core.types.ids import new_id
 
 __all__ = ["Event", "ResponseBuilder"]
@@ -97,8 +99,11 @@ class ResponseBuilder:
         self._finish: str | None = None
         self._begun = False
         self._text: _Open | None = None
+        self._parts = ToolCalls()
         self._calls: dict[int, _Open] = {}
-        self._unnamed: dict[int, dict[str, str]] = {}
+        """By the position of the call."""
+        self._function: ToolCall | None = None
+        """A call in the older form."""
         self.response: dict[str, Any] = {
             "id": "",
             "object": "response",
@@ -126,23 +131,24 @@ class ResponseBuilder:
             return {}
         return {"message": f"The backend gave its answer up with finish reason {self._finish!r}"}
 
-    def feed(self, chunk: Chunk) -> None:
+    def feed(self, chunk: Payload, *, whole: bool = False) -> None:
         """Take a chunk, or a whole chat completion."""
         if not self._begun:
             self._begin(chunk)
-        self._usage = chunk.usage or self._usage
-        for row in chunk.choices or ():
-            said = row.message or row.delta
-            if row.index or self._finish is not None:
+        if chunk.usage is not None and (chunk.usage.stated or self._usage is None):
+            self._usage = chunk.usage
+        rows = chunk.choices or []
+        for row in rows[:1] if whole else rows:
+            said = row.message or row.delta if whole else row.delta or row.message
+            if row.index and not whole:
                 continue
             if said is not None:
-                self._add(said)
-            if row.finish_reason:
-                self._finish = row.finish_reason
-                self._close_all()
+                self._add(said, whole=whole)
+            self._finish = row.finish_reason or self._finish
 
     def end(self) -> None:
         """Say how it ended; the answer must have `finished`."""
+        self._close_all()
         self.response["usage"] = _usage(self._usage)
         reason = _INCOMPLETE.get(self._finish or "")
         status = "incomplete" if reason else "completed"
@@ -164,7 +170,7 @@ class ResponseBuilder:
         flat = {name: told[name] for name in ("code", "message", "param")}
         self._tell("error", **flat, error=told)
 
-    def _begin(self, chunk: Chunk) -> None:
+    def _begin(self, chunk: Payload) -> None:
         self._begun = True
         self.response["id"] = chunk.id or new_id("resp")
         self._tell("response.created", response=self.response)
@@ -174,15 +180,20 @@ class ResponseBuilder:
         self._emit({"type": event, "sequence_number": self._sequence, **fields})
         self._sequence += 1
 
-    def _add(self, delta: Delta) -> None:
+    def _add(self, delta: Message, *, whole: bool) -> None:
         if reasoning := delta.reasoning_content or delta.reasoning:
             self._add_text(_REASONING, plain_text(reasoning))
         if delta.content:
             self._add_text(_TEXT, plain_text(delta.content))
         if delta.refusal:
             self._add_text(_REFUSAL, plain_text(delta.refusal))
-        for position, part in enumerate(delta.tool_calls or ()):
-            self._add_call(position if part.index is None else part.index, part)
+        if delta.audio is not None and delta.audio.transcript:
+            self._add_text(_TEXT, delta.audio.transcript)
+        parts = delta.tool_calls or []
+        for part, call in zip(parts, self._parts.add(parts, whole=whole), strict=True):
+            self._add_call(call, part.arguments)
+        if delta.function_call is not None:
+            self._add_function(delta.function_call)
 
     def _open(self, item: dict[str, Any], kind: _TextKind | None = None) -> _Open:
         index = len(self.response["output"])
@@ -230,32 +241,36 @@ class ResponseBuilder:
         opened.item["status"] = status
         self._tell("response.output_item.done", output_index=opened.index, item=opened.item)
 
-    def _add_call(self, index: int, part: CallPart) -> None:
-        """A part of a function call; parts of several may come by turns."""
-        opened = self._calls.get(index)
-        if opened is None:
-            known = self._unnamed.setdefault(index, {"id": "", "name": "", "arguments": ""})
-            known["id"] = part.id or known["id"]
-            known["name"] += part.name
-            known["arguments"] += part.arguments
-            if known["name"]:
-                self._calls[index] = self._open_call(self._unnamed.pop(index))
-        elif part.arguments:
-            self._add_arguments(opened, part.arguments)
+    def _add_function(self, part: Function) -> None:
+        if self._function is None:
+            self._function = ToolCall(-1, None)
+        fragment = CallPart(function=part)
+        self._function.add(fragment)
+        self._add_call(self._function, fragment.arguments)
 
-    def _open_call(self, known: Mapping[str, str]) -> _Open:
+    def _add_call(self, call: ToolCall, arguments: str) -> None:
+        """A part of a function call; parts of several may come by turns."""
+        opened = self._calls.get(call.position)
+        if opened is not None:
+            opened.item["name"] = call.name
+            if arguments:
+                self._add_arguments(opened, arguments)
+        elif call.name:
+            self._calls[call.position] = self._open_call(call)
+
+    def _open_call(self, call: ToolCall) -> _Open:
         self._close_text()
         item = {
             "id": self._item_id("fc"),
             "type": "function_call",
             "status": "in_progress",
-            "call_id": known["id"] or new_id("call"),
-            "name": known["name"],
+            "call_id": call.id or new_id("call"),
+            "name": call.name,
             "arguments": "",
         }
         opened = self._open(item)
-        if known["arguments"]:
-            self._add_arguments(opened, known["arguments"])
+        if call.arguments:
+            self._add_arguments(opened, "".join(call.arguments))
         return opened
 
     def _add_arguments(self, opened: _Open, arguments: str) -> None:
@@ -265,6 +280,9 @@ class ResponseBuilder:
 
     def _close_all(self) -> None:
         """Everything is said; what was cut is the last item."""
+        for call in self._parts.calls:
+            if call.position not in self._calls:  # no fragment named it
+                self._calls[call.position] = self._open_call(call)
         cut = "incomplete" if self._finish in _INCOMPLETE else "completed"
         silent = all(item["type"] == "reasoning" for item in self.response["output"])
         if silent and cut == "completed":

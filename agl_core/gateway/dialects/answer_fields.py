@@ -1,0 +1,166 @@
+"""OpenAI chat completions: the fields of an answer that the gateway reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final, cast
+
+import msgspec
+
+from agl_core.gateway.dialects.surrogates import repaired
+from agl_core.gateway.dialects.tool_calls import CallPart, Function
+
+__all__ = ["Fields", "Logprobs", "Message", "Row", "Usage", "read_loosely"]
+
+
+class Logprob(msgspec.Struct, gc=False):
+    """One sampled token's entry; its text, bytes and alternatives are skipped."""
+
+    logprob: float
+
+
+class Logprobs(msgspec.Struct):
+    content: list[Logprob] | None = None
+
+
+class Audio(msgspec.Struct):
+    """Speech; its data is skipped."""
+
+    id: str | None = None
+    transcript: str | None = None
+
+
+class Message(msgspec.Struct):
+    """A ``message``, or a part of one in a ``delta``."""
+
+    content: str | list[Any] | None = None
+    """Text, or with some servers a list of parts."""
+    reasoning_content: str | list[Any] | None = None
+    reasoning: str | list[Any] | None = None
+    refusal: str | None = None
+    tool_calls: list[CallPart] | None = None
+    function_call: Function | None = None
+    audio: Audio | None = None
+
+
+class Row(msgspec.Struct):
+    """One of the ``choices``."""
+
+    index: int | None = None
+    message: Message | None = None
+    delta: Message | None = None
+    token_ids: list[int] | None = None
+    logprobs: Logprobs | None = None
+    finish_reason: str | None = None
+
+
+class Details(msgspec.Struct):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    prompt_tokens_details: Details | None = None
+    completion_tokens_details: Details | None = None
+
+    @property
+    def stated(self) -> bool:
+        """It counts something: some servers end a stream with a usage of zeros."""
+        return bool(self.prompt_tokens or self.completion_tokens or self.total_tokens)
+
+
+class Fields(msgspec.Struct):
+    """A whole answer, or a chunk of one."""
+
+    id: str | None = None
+    model: str | None = None
+    choices: list[Row] | None = None
+    prompt_token_ids: list[int] | None = None
+    usage: Usage | None = None
+
+
+_AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
+_STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+_MOST_FAULTS: Final = 32
+_LONGEST: Final = 300
+"""Digits of an integer; longer ones are no count and no id."""
+
+
+def read_loosely(data: bytes) -> tuple[Fields, Any, list[str]]:
+    """Read an answer some of whose fields are not what they should be.
+
+    What cannot be read is left out and named: its place, what was expected and what stood there.
+
+    Returns:
+        The fields, the whole document, and the faults.
+
+    Raises:
+        msgspec.DecodeError: it is no JSON object.
+    """
+    faults: list[str] = []
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        faults.append(f"invalid UTF-8 at byte {error.start}")
+        text = data.decode(errors="replace")
+    # Numbers that are none stay, so that they can be named.
+    text = repaired(text.encode(), numbers=False).decode()
+    try:
+        document: Any = json.loads(text, parse_constant=str, parse_float=_float, parse_int=_int)
+    except (ValueError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error
+    if not isinstance(document, dict):
+        kind = type(document).__name__
+        raise msgspec.ValidationError(f"Expected `object`, got `{kind}`")
+    fields = cast("dict[str, Any]", document)
+    return _converted(fields, faults), fields, faults
+
+
+def _float(text: str) -> Any:
+    value = float(text)
+    return value if value - value == 0 else text
+
+
+def _int(text: str) -> Any:
+    return int(text) if len(text) <= _LONGEST else text
+
+
+def _converted(document: dict[str, Any], faults: list[str]) -> Fields:
+    wanted = {name: document[name] for name in Fields.__struct_fields__ if name in document}
+    named: set[str] = set()
+    for _ in range(_MOST_FAULTS):
+        try:
+            return msgspec.convert(wanted, Fields)
+        except msgspec.ValidationError as error:
+            found = _AT.match(str(error))
+            assert found is not None
+            path = found["path"] or ""
+            value = _leave_out(wanted, path, what=found["what"])
+            if path not in named:
+                faults.append(f"{path.lstrip('.')}: {found['what']}: {value!r:.80}")
+            named.add(path)
+    faults.append("and more")
+    return Fields()
+
+
+def _leave_out(document: dict[str, Any], path: str, *, what: str) -> Any:
+    """Take away the value that an error is about, or what it is a part of; gives the value."""
+    steps: list[str | int] = [int(at) if at else name for name, at in _STEP.findall(path)]
+    owners: list[Any] = [document]
+    for step in steps[:-1]:
+        owners.append(owners[-1][step])
+    value = owners[-1][steps[-1]]
+    for owner, step in zip(reversed(owners), reversed(steps), strict=True):
+        if isinstance(step, int):
+            if "`object" in what and not isinstance(owner[step], dict):
+                owner[step] = {}
+                break
+        elif owner[step] is not None:
+            owner[step] = None
+            break
+    return value
