@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext, suppress
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,8 @@ from agl_core.builtin import load_plugins
 from agl_core.cli.output import tolerate_any_console, warnings_shown
 from agl_core.errors import AglError, ConfigError, PluginError
 from agl_core.interrupts import INTERRUPTED
-from agl_core.plugins import PluginManager
+from agl_core.plugins import PluginManager, Registration
+from agl_core.plugins.registry import missing_extra, require_extra
 from agl_core.plugins.requirements import own_version
 
 if TYPE_CHECKING:
@@ -76,9 +78,11 @@ class AglGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         commands = _state(ctx).plugins().registry("commands")
         try:
-            return commands.resolve(cmd_name)
+            command: click.Command = commands.resolve(cmd_name)
         except ConfigError as error:
             raise click.UsageError(str(error), ctx) from error
+        registration = commands.get(cmd_name)
+        return command if registration.extra is None else _checked(command, registration)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List commands by their registered summary; none of them is imported."""
@@ -124,6 +128,24 @@ class AglGroup(click.Group):
             show_failure(error, debug=state.debug)
             return failure_status(error)
         return outcome if isinstance(outcome, int) else 0
+
+
+def _checked(command: click.Command, registration: Registration) -> click.Command:
+    """The command, which says what to install before it begins; its help needs none of that."""
+
+    def invoke(ctx: click.Context) -> Any:
+        require_extra(registration)
+        try:
+            return command.invoke(ctx)
+        except ImportError as error:
+            missing = missing_extra(registration, error)
+            if missing is None or missing is error:
+                raise
+            raise missing from error
+
+    checked = copy(command)
+    checked.invoke = invoke
+    return checked
 
 
 def _state(ctx: click.Context) -> CliState:

@@ -13,7 +13,7 @@ from agl_core.gateway.stream import DONE, EventParser, render
 from agl_core.serving import asgi
 from agl_core.serving.problems import Problem
 
-__all__ = ["ResponsesAnswer"]
+__all__ = ["ResponsesAnswer", "as_chat"]
 
 _ERROR: Final = 400
 _EVENT_STREAM: Final = b"text/event-stream"
@@ -123,6 +123,16 @@ class ResponsesAnswer:
         replaced = (b"content-length", b"content-type")
         headers = [(name, value) for name, value in head["headers"] if name not in replaced]
         await asgi.respond(self._send, status, body, headers=[*headers, *asgi.JSON])
+
+
+def as_chat(body: bytes, send: asgi.Send) -> tuple[bytes, asgi.Send]:
+    """A Responses request as a chat completion, and where its answer goes to be translated back.
+
+    Raises:
+        Problem: 400, see `ResponsesRequest`.
+    """
+    asked = ResponsesRequest(body)
+    return asked.chat, ResponsesAnswer(asked, send)
 
 
 def _told(error: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from agl_core.errors import ConfigError, MissingExtraError, PluginConflictError, PluginError
-from agl_core.plugins.requirements import provides, requirements, told, unmet
+from agl_core.plugins.requirements import is_installed, provides, requirements, told, unmet
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -185,6 +185,28 @@ class Registry:
         if self._problems:
             parts.append(f"broken plugins: {', '.join(sorted(self._problems))} (see `agl plugins`)")
         return ConfigError("; ".join(parts))
+
+
+def require_extra(registration: Registration) -> None:
+    """Check that everything an extra brings is installed, in whichever version.
+
+    Raises:
+        MissingExtraError: something is not; it names all of it.
+    """
+    if registration.extra is None:
+        return
+    absent = [each for each in requirements(CORE, registration.extra) if not is_installed(each)]
+    if absent:
+        needs = ", ".join(map(told, absent))
+        raise MissingExtraError(registration.name, needs=needs, extra=registration.extra)
+
+
+def missing_extra(registration: Registration, error: ImportError) -> MissingExtraError | None:
+    """What an import that failed while the registration's target ran says is not installed."""
+    if isinstance(error, MissingExtraError):
+        return error
+    failure = _import_failure(registration, error)
+    return failure if isinstance(failure, MissingExtraError) else None
 
 
 def unmet_extra(registration: Registration) -> list[str]:

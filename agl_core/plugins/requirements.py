@@ -54,6 +54,15 @@ def is_met(requirement: Requirement) -> bool:
         return False
 
 
+def is_installed(requirement: Requirement) -> bool:
+    """Whether any version of the distribution is installed."""
+    try:
+        metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 def provides(requirement: Requirement, module: str) -> bool:
     """Whether `module`, an import name, is plausibly this distribution's."""
     return canonicalize_name(requirement.name) == canonicalize_name(module)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -17,8 +17,15 @@ from agl_core.serving.server import GuestServer, address_of, bind
 _CHAT: Final = "/v1/chat/completions"
 _MODELS: Final = "/v1/models"
 _METHODS: Final = {_CHAT: "POST", PATH: "POST", _MODELS: "GET"}
+
+Dialect = Callable[[bytes, asgi.Send], tuple[bytes, asgi.Send]]
+"""From a request's body and where its answer goes to those of a chat completion; raises `Problem`."""
 _LARGEST: Final = 64 * 1024 * 1024
 """Bytes of a request's body."""
+
+
+class _Asked(msgspec.Struct):
+    model: str | None = None
 
 
 class OpenAIServer:
@@ -27,14 +34,19 @@ class OpenAIServer:
     The backend belongs to whoever made it: the server never closes it.
     """
 
-    def __init__(self, backend: Backend, *, model: str) -> None:
+    def __init__(
+        self, backend: Backend, *, model: str, dialects: Mapping[str, Dialect] | None = None
+    ) -> None:
         """Set up without listening.
 
         Args:
-            model: What the list of models names; requests may name another one.
+            model: The one that is served; a request that names another one gets 404.
+            dialects: Paths that take another form of a chat completion.
         """
         self._backend = backend
         self._model = model
+        self._dialects = dict(dialects or {})
+        self._methods = {**_METHODS, **dict.fromkeys(self._dialects, "POST")}
         self._answering = Answering("The server is ending")
         self._server = GuestServer(self._app)
 
@@ -58,14 +70,20 @@ class OpenAIServer:
 
     async def _app(self, scope: Mapping[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
         try:
-            _check(scope)
+            path: str = scope["path"]
+            self._check(path, scope["method"])
             body = await asgi.read_body(receive, largest=_LARGEST)
-            if scope["path"] == _CHAT:
-                await self._answering.answer(self._backend, body, scope, receive, send)
+            if path == _MODELS:
+                await asgi.respond(send, 200, self._models())
                 return
-            counting = scope["path"] == PATH
-            answer = await answer_of(self._backend, body) if counting else self._models()
-            await asgi.respond(send, 200, answer)
+            self._check_model(body)
+            if path == PATH:
+                await asgi.respond(send, 200, await answer_of(self._backend, body))
+                return
+            reply = send
+            if path in self._dialects:
+                body, reply = self._dialects[path](body, send)
+            await self._answering.answer(self._backend, body, scope, receive, reply)
         except asgi.ClientLeft:
             return
         except asgi.TooLarge:
@@ -78,11 +96,19 @@ class OpenAIServer:
         row = {"id": self._model, "object": "model"}
         return msgspec.json.encode({"object": "list", "data": [row]})
 
+    def _check(self, path: str, method: str) -> None:
+        taken = self._methods.get(path)
+        if taken is None:
+            raise Problem(404, "not_found", f"{path!r} is none of {', '.join(self._methods)}")
+        if method != taken:
+            raise Problem(405, "method_not_allowed", f"{path} takes {taken}, not {method}")
 
-def _check(scope: Mapping[str, Any]) -> None:
-    path, method = scope["path"], scope["method"]
-    taken = _METHODS.get(path)
-    if taken is None:
-        raise Problem(404, "not_found", f"{path!r} is none of {', '.join(_METHODS)}")
-    if method != taken:
-        raise Problem(405, "method_not_allowed", f"{path} takes {taken}, not {method}")
+    def _check_model(self, body: bytes) -> None:
+        """Refuse another model; whatever else is wrong with a body, its reader says."""
+        try:
+            asked = msgspec.json.decode(body, type=_Asked).model
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return
+        if asked not in (None, self._model):
+            message = f"Model {asked!r} is not served here: ask for {self._model!r}"
+            raise Problem(404, "model_not_found", message)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from agl_core.serving.openai_server import OpenAIServer
+from agl_core.app import openai_server
 from agl_core.types import Policy
 
 
@@ -23,10 +23,10 @@ from agl_core.types import Policy
     help="Where the weights lie; auto: the GPU where there is one.",
 )
 def command(directory: str, host: str, port: int, device: str) -> None:
-    """Serve the weights in DIRECTORY as OpenAI chat completions until interrupted.
+    """Serve the weights in DIRECTORY as chat completions and Responses until interrupted.
 
-    The model's name is the directory's. Point OPENAI_BASE_URL at the printed address; the key may
-    be anything.
+    The model's name is the directory's; a request for another one gets 404. Point OPENAI_BASE_URL
+    at the printed address; the key may be anything.
     """
     asyncio.run(serve(Path(directory).resolve(), host=host, port=port, device=device))
 
@@ -57,7 +57,7 @@ async def serve(
     name = directory.name
     engine = TorchEngine(TorchOptions.model_validate({"device": device}), None)
     await engine.start([Policy(name=name, model=str(directory))])
-    server = OpenAIServer(engine.backend(name), model=name)
+    server = openai_server(engine.backend(name), model=name)
     try:
         url = f"{await server.start(host, port)}/v1"
         click.echo(f"Serving {name!r} at {url} (Ctrl+C ends it)")

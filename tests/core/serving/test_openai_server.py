@@ -120,6 +120,25 @@ async def test_other_requests_are_refused(url, method, path, status):
         assert path in (await reply.json())["error"]["message"]
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+async def test_another_model_is_not_served(backend, url, path):
+    """G11: a client that asks for another model learns which one is here."""
+    body = {"model": "gpt-x", "messages": []}
+    async with aiohttp.request("POST", url + path, json=body) as reply:
+        error = (await reply.json())["error"]
+    assert (reply.status, error["code"]) == (404, "model_not_found")
+    assert error["message"] == "Model 'gpt-x' is not served here: ask for 'm'"
+    assert not hasattr(backend, "asked")
+
+
+async def test_the_model_or_none_is_served(backend, url):
+    """G11: the name of what is served, or no name at all."""
+    backend.go_on.set()
+    for body in ({"model": "m"}, {"model": None}, {}, []):
+        async with aiohttp.request("POST", f"{url}/v1/chat/completions", json=body) as reply:
+            assert reply.status == 200
+
+
 async def test_a_body_beyond_all_measure_is_refused(url):
     body = io.BytesIO(b" " * (64 * 1024 * 1024 + 1))
     async with aiohttp.request("POST", f"{url}/tokenize", data=body) as reply:

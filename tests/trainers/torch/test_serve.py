@@ -21,7 +21,11 @@ async def _served(directory: str) -> tuple[asyncio.Task[None], str]:
 
 async def test_weights_answer_plainly_and_streamed(model_path: str) -> None:
     task, url = await _served(model_path)
-    body = {"model": "any", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    body = {
+        "model": Path(model_path).name,
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 4,
+    }
     try:
         async with aiohttp.ClientSession() as session:
             async with session.get(f"{url}/models") as response:
@@ -75,3 +79,26 @@ async def test_a_taken_port_is_named(model_path: str) -> None:
 async def test_a_directory_without_a_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=tmp_path.name):
         await serve(tmp_path, host="127.0.0.1", port=0)
+
+
+async def test_responses_are_served_to_the_sdk(model_path: str) -> None:
+    """G11: `agl serve` takes both of OpenAI's forms, plain and streamed, from their own client."""
+    openai = pytest.importorskip("openai")
+    task, url = await _served(model_path)
+    asked = {"model": Path(model_path).name, "input": "hi", "max_output_tokens": 4}
+    try:
+        async with openai.AsyncOpenAI(base_url=url, api_key="any", max_retries=0) as client:
+            plain = await client.responses.create(**asked)
+            streamed = await client.responses.create(**asked, stream=True)
+            events = [event async for event in streamed]
+            with pytest.raises(openai.NotFoundError, match="ask for"):
+                await client.responses.create(**{**asked, "model": "gpt-x"})
+            with pytest.raises(openai.BadRequestError, match="previous_response_id"):
+                await client.responses.create(**asked, previous_response_id="resp_1")
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert plain.output[0].role == "assistant"
+    assert 0 < plain.usage.output_tokens <= 4
+    assert events[0].type == "response.created"
+    assert events[-1].type in ("response.completed", "response.incomplete")
