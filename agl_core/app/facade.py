@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from agl_core.app.blocking import run_blocking
 from agl_core.app.parts import Agent, Inputs, make_integrations
+from agl_core.app.progress import progress as show_progress
+from agl_core.app.progress import script_console
 from agl_core.app.run import App, run_config_of
 from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
@@ -35,6 +38,7 @@ def train(  # noqa: PLR0913 - the one call a user writes
     config: RunConfig | Mapping[str, Any] | str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
     observers: Sequence[Observer] = (),
+    progress: bool = True,
 ) -> Report:
     """Run the agent on the tasks and train the named sub-agents from what it does.
 
@@ -50,6 +54,8 @@ def train(  # noqa: PLR0913 - the one call a user writes
         config: Everything else, as a file, a mapping or a `RunConfig`; arguments win over it.
         overrides: Dotted keys to values, such as ``{"train.steps": 30}``; they win over all.
         observers: Told of every step and evaluation.
+        progress: Show the run on standard error (in a notebook on standard output), in place on a
+            terminal and line by line elsewhere. ``agl train script.py`` shows it anyway.
 
     Returns:
         The report: scores, losses by cause, and where the weights lie.
@@ -65,8 +71,8 @@ def train(  # noqa: PLR0913 - the one call a user writes
         overrides or {},
     )
     inputs = Inputs(agent=agent, tasks=tasks, val_tasks=val_tasks, reward=reward)
-    watching = (*observers, *current_invocation().observers)
-    return run_blocking(App(resolved, inputs, observers=watching).train())
+    with _watching(observers, shown=progress) as watching:
+        return run_blocking(App(resolved, inputs, observers=watching).train())
 
 
 def evaluate(  # noqa: PLR0913 - the one call a user writes
@@ -79,6 +85,7 @@ def evaluate(  # noqa: PLR0913 - the one call a user writes
     checkpoint: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
     observers: Sequence[Observer] = (),
+    progress: bool = True,
 ) -> Evaluation:
     """Score the agent on the tasks without training; arguments as for `train`.
 
@@ -92,18 +99,33 @@ def evaluate(  # noqa: PLR0913 - the one call a user writes
             run's own configuration applies.
         overrides: As for `train`.
         observers: Told of the evaluation.
+        progress: As for `train`.
     """
     if config is None and checkpoint is not None:
         config = run_config_of(Path(checkpoint))
     resolved = _config(config, _model(model), overrides or {})
     inputs = Inputs(agent=agent, val_tasks=tasks, reward=reward)
-    app = App(resolved, inputs, observers=(*observers, *current_invocation().observers))
-    return run_blocking(app.evaluate(checkpoint=checkpoint))
+    with _watching(observers, shown=progress) as watching:
+        app = App(resolved, inputs, observers=watching)
+        return run_blocking(app.evaluate(checkpoint=checkpoint))
 
 
 def attach() -> Attachment:
     """Attach to this process with every installed integration; see `agl_core.tracing.attach`."""
     return attach_integrations(integrations=make_integrations(load_plugins()))
+
+
+@contextmanager
+def _watching(
+    given: Sequence[Observer], *, shown: bool
+) -> Generator[tuple[Observer, ...], None, None]:
+    """The observers of a run; the command line's show it where there are any."""
+    invoked = current_invocation().observers
+    if invoked or not shown:
+        yield (*given, *invoked)
+        return
+    with show_progress(script_console()) as display:
+        yield (*given, display)
 
 
 def _model(model: str | None) -> dict[str, Any]:

@@ -16,6 +16,8 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from agl_core.interfaces import Observer
+
 STDOUT: Final = "-"
 
 _FILE_WIDTH: Final = 240
@@ -59,6 +61,15 @@ def console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else _FILE_WIDTH
     return Console(file=stream, highlight=False, width=width)
+
+
+@contextmanager
+def progress(*, stderr: bool = False) -> Generator[Observer, None, None]:
+    """An observer that shows a run on standard output (or error) for as long as it is entered."""
+    from agl_core.app.progress import progress as on_console  # noqa: PLC0415
+
+    with on_console(console(stderr=stderr)) as display:
+        yield display
 
 
 def supports_unicode(console: Console) -> bool:

@@ -15,9 +15,9 @@ import click
 from agl_core.cli.group import CliState, failure_status, show_failure
 from agl_core.cli.options import debug_option, plugin_option, set_option
 from agl_core.cli.output import tolerate_any_console, warnings_shown
-from agl_core.cli.progress import counts
 from agl_core.cli.scripts import importable
 from agl_core.errors import AglError
+from agl_core.types.summary import counts
 
 if TYPE_CHECKING:
     from agl_core.config import RunConfig

@@ -12,8 +12,7 @@ import click
 
 from agl_core.cli.group import CliState
 from agl_core.cli.options import debug_option, json_option, plugin_option, set_option
-from agl_core.cli.output import STDOUT, write_json
-from agl_core.cli.progress import progress
+from agl_core.cli.output import STDOUT, progress, write_json
 from agl_core.cli.scripts import importable, run_script
 
 if TYPE_CHECKING:

@@ -46,6 +46,11 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """Failure kind to attempts."""
     wall_s: float = 0.0
 
+    def __str__(self) -> str:
+        from agl_core.types.summary import evaluation_line  # noqa: PLC0415
+
+        return evaluation_line(self)
+
 
 class Losses(msgspec.Struct, kw_only=True):
     """Everything that did not become training data, counted by cause."""
@@ -120,6 +125,21 @@ class Report(msgspec.Struct, kw_only=True):
     wall_s: float = 0.0
     best: str | None = None
     """Directory of the checkpoint with the best evaluation, or the last one without evaluations."""
+
+    def summary(self) -> str:
+        """What the run came to, in a few lines; ``print(report)`` shows the same."""
+        from agl_core.types.summary import summary_lines  # noqa: PLC0415
+
+        return "\n".join(summary_lines(self))
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def _repr_html_(self) -> str:
+        """The summary with a plot of the reward per step, where a notebook shows the report."""
+        from agl_core.types.summary import report_html  # noqa: PLC0415
+
+        return report_html(self)
 
     def export(self, directory: str) -> str:
         """Copy the best checkpoint's weights and tokenizer to `directory`, ready to serve.

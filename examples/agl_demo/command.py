@@ -18,8 +18,7 @@ from rich.console import Console
 
 from agl_core.app import App
 from agl_core.cli.options import debug_option, json_option, set_option
-from agl_core.cli.output import STDOUT, write_json
-from agl_core.cli.progress import progress
+from agl_core.cli.output import STDOUT, progress, write_json
 from agl_core.config import RunConfig
 from agl_core.config.loader import load_config
 from agl_core.errors import ConfigError, TrainingError

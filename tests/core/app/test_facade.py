@@ -145,3 +145,49 @@ def test_an_endpoint_can_be_scored_but_not_trained() -> None:
         agl.train(
             two_agents, TASKS, agents=["writer"], reward=says_yes, model="http://127.0.0.1:9/v1"
         )
+
+
+def test_a_run_from_python_shows_its_progress(config, capsys) -> None:
+    """G5: a script is not silent for minutes; its standard output stays its own."""
+    train(config, overrides={"train.steps": 2})
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "run run: 2 steps" in err
+    assert "step 2/2  reward" in err
+    assert "weights " in err
+
+
+def test_an_evaluation_from_python_shows_its_score(config, capsys) -> None:
+    """G5: as ``agl eval`` does."""
+    agl.evaluate(two_agents, TASKS, reward=says_yes, model="bandit", config=config)
+
+    assert "eval at step 0: " in capsys.readouterr().err
+
+
+def test_progress_can_be_switched_off(config, capsys) -> None:
+    """G5: by an option, in both calls."""
+    train(config, overrides={"train.steps": 1}, progress=False)
+    agl.evaluate(two_agents, TASKS, reward=says_yes, model="bandit", config=config, progress=False)
+
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_run_that_the_command_line_shows_is_not_shown_twice(config, capsys) -> None:
+    seen = []
+
+    class Display:
+        def started(self, config) -> None: ...
+
+        def step(self, report) -> None:
+            seen.append(report.step)
+
+        def evaluation(self, evaluation) -> None: ...
+
+        def finished(self, report) -> None: ...
+
+    with invoked(Invocation(observers=(Display(),))):
+        train(config, overrides={"train.steps": 1})
+
+    assert seen == [1]
+    assert capsys.readouterr().err == ""

@@ -9,6 +9,7 @@ import types
 import pytest
 from click.testing import CliRunner
 
+import agl_core.app
 from agl_core.cli.group import cli
 from agl_core.config.invocation import current_invocation
 from agl_core.types import Estimate, Evaluation, Report, StepReport
@@ -51,6 +52,7 @@ class FakeApp(types.ModuleType):
 
     def __init__(self):
         super().__init__("agl_core.app")
+        self.__path__ = agl_core.app.__path__
         self.made = []
         self.error = None
         app = self

@@ -1,4 +1,5 @@
 import io
+import sys
 
 import msgspec
 import pytest
@@ -6,12 +7,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from agl_core.cli import progress as module
-from agl_core.cli.progress import LiveProgress, PlainProgress, RunView, clock, progress, sparkline
+from agl_core.app import progress as module
+from agl_core.app.progress import LiveProgress, PlainProgress, RunView, progress, sparkline
 from agl_core.config import RunConfig
-from agl_core.types import Report, StepReport
+from agl_core.types import Estimate, Evaluation, Report, StepReport
 
-from .conftest import EVALUATION, REPORT, STEPS
+EVALUATION = Evaluation(
+    step=2,
+    score=Estimate(mean=0.5, low=0.25, high=0.75, n=8),
+    pass_at_k={4: Estimate(mean=0.9, low=0.8, high=1.0, n=8)},
+    failed={"engine": 1},
+)
+STEPS = [
+    StepReport(
+        step=number,
+        steps=2,
+        reward=0.25 * number,
+        rollouts=8,
+        calls=16,
+        tokens=400,
+        failures={"agent": number},
+        lost={"reward_unknown_call": 1},
+        wall_s=2.0,
+    )
+    for number in (1, 2)
+]
+REPORT = Report(
+    run_id="run",
+    directory="agl_runs/run",
+    steps=STEPS,
+    evaluations=[EVALUATION],
+    lost={"late": 3},
+    calls=32,
+    wall_s=4.0,
+    best="agl_runs/run/checkpoints/2-é",
+)
 
 
 def terminal(encoding="utf-8"):
@@ -67,14 +97,34 @@ def test_the_live_display_ends_with_the_summary():
     assert "weights agl_runs/run/checkpoints/2-é" in text
 
 
-def test_the_display_is_chosen_by_the_terminal(monkeypatch):
-    monkeypatch.setattr(module, "console", lambda stderr: terminal())
-    with progress() as display:
+def test_the_display_is_chosen_by_the_terminal():
+    with progress(terminal()) as display:
         assert isinstance(display, LiveProgress)
-    plain = Console(file=io.StringIO())
-    monkeypatch.setattr(module, "console", lambda stderr: plain)
-    with progress() as display:
+    with progress(Console(file=io.StringIO())) as display:
         assert isinstance(display, PlainProgress)
+
+
+def test_a_script_shows_its_run_on_standard_error(capsys):
+    """G5: standard output stays the script's own."""
+    with progress(module.script_console()) as display:
+        display.step(STEPS[0])
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("step 1/2  reward 0.250")
+
+
+def test_a_notebook_shows_its_run_as_lines_on_standard_output(capsys, monkeypatch):
+    """G5: without ipywidgets, and not marked as an error."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)  # as ipykernel's is
+
+    with progress(module.script_console()) as display:
+        display.step(STEPS[0])
+
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.startswith("step 1/2  reward 0.250")
 
 
 def test_lines_are_neither_wrapped_nor_read_as_markup():
@@ -140,10 +190,3 @@ def test_a_sparkline_fits_its_width(values, width, unicode):
 
 def test_a_long_curve_is_averaged():
     assert sparkline([0, 0, 1, 1], width=2) == "▁█"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0:00:00"), (61, "0:01:01"), (3725, "1:02:05")]
-)
-def test_clock(seconds, text):
-    assert clock(seconds) == text

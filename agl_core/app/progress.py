@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import statistics
+import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,10 +12,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from agl_core.cli.output import console, supports_unicode
 from agl_core.interfaces import Observer
-from agl_core.types import Estimate, Evaluation, Report, StepReport
-from agl_core.types.breaks import TOLD, sum_breaks
+from agl_core.types import Evaluation, Report, StepReport
+from agl_core.types.breaks import sum_breaks
+from agl_core.types.summary import clock, counts, evaluation_line, summary_lines
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -22,21 +24,43 @@ _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _ASCII: Final = "_.-:=+*#"
 _RECENT: Final = 5
 _CURVE: Final = 40
+FILE_WIDTH: Final = 240
+"""Columns of what is no terminal: nothing that a pipe or a file receives is cut to 80."""
 
 
 @contextmanager
-def progress(*, stderr: bool = False) -> Generator[Observer, None, None]:
-    """An observer that shows a run on standard output (or error) for as long as it is entered.
+def progress(target: Console) -> Generator[Observer, None, None]:
+    """An observer that shows a run on a console for as long as it is entered.
 
     On a terminal the display updates in place; elsewhere every step is one plain line.
     """
-    target = console(stderr=stderr)
     if not target.is_terminal or target.is_dumb_terminal:
         yield PlainProgress(target)
         return
     display = LiveProgress(target)
     with display.shown():
         yield display
+
+
+def script_console() -> Console:
+    """Where a run that Python code starts shows itself: standard error, as output is the script's.
+
+    In a notebook it is standard output, which is not marked as an error there.
+    """
+    from rich.console import Console  # noqa: PLC0415
+
+    if Console().is_jupyter:
+        # A notebook moves no cursor, though its stream says it is a terminal, and rich's own
+        # display needs ipywidgets: plain lines work in all of them.
+        return Console(
+            file=sys.stdout,
+            highlight=False,
+            width=FILE_WIDTH,
+            force_jupyter=False,
+            force_terminal=False,
+        )
+    width = None if sys.stderr.isatty() or "COLUMNS" in os.environ else FILE_WIDTH
+    return Console(file=sys.stderr, highlight=False, width=width)
 
 
 @dataclass(slots=True)
@@ -150,7 +174,7 @@ class LiveProgress:
         elif last is None:
             rows.append(("run", f"{view.name or 'starting'}  {elapsed}"))
         else:
-            unicode = supports_unicode(self._console)
+            unicode = self._console.encoding.lower().startswith("utf")
             curve = sparkline(view.rewards, width=_CURVE, unicode=unicode)
             rows += [
                 ("step", self._bar(last, elapsed)),
@@ -194,33 +218,6 @@ def step_line(report: StepReport, eta_s: float | None) -> str:
     return "  ".join(parts)
 
 
-def evaluation_line(evaluation: Evaluation) -> str:
-    """One evaluation in plain words."""
-    parts = [f"eval at step {evaluation.step}: {estimate(evaluation.score)}"]
-    parts += [f"{name} {estimate(value)}" for name, value in sorted(evaluation.channels.items())]
-    parts += [f"pass@{k} {estimate(value)}" for k, value in sorted(evaluation.pass_at_k.items())]
-    if evaluation.failed:
-        parts.append(f"failed {counts(evaluation.failed)}")
-    return "  ".join(parts)
-
-
-def summary_lines(report: Report) -> list[str]:
-    """What a run came to."""
-    size = f"{len(report.steps)} steps, {report.calls} calls"
-    lines = [f"run {report.run_id}: {size}, {clock(report.wall_s)}"]
-    if report.evaluations:
-        first, last = report.evaluations[0], report.evaluations[-1]
-        lines.append(f"score {estimate(first.score)} -> {estimate(last.score)}")
-    lines.append(f"lost {counts(report.lost) or 'nothing'}")
-    for agent, causes in sorted(report.breaks.items()):
-        lines += [
-            f"{agent}: {count} prompts continued no earlier one: {TOLD.get(cause, cause)}"
-            for cause, count in sorted(causes.items())
-        ]
-    lines.append(f"weights {report.best or 'none: no checkpoint was written'}")
-    return lines
-
-
 def sparkline(values: Sequence[float], *, width: int, unicode: bool = True) -> str:
     """A curve in one line of text; more values than `width` are averaged in equal parts."""
     if not values:
@@ -237,21 +234,6 @@ def sparkline(values: Sequence[float], *, width: int, unicode: bool = True) -> s
 
 def tokens_per_s(report: StepReport) -> float:
     return report.tokens / report.wall_s if report.wall_s > 0 else 0.0
-
-
-def estimate(value: Estimate) -> str:
-    return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}] n={value.n}"
-
-
-def counts(values: Mapping[str, int]) -> str:
-    return " ".join(f"{cause}={count}" for cause, count in sorted(values.items()))
-
-
-def clock(seconds: float) -> str:
-    """Hours, minutes and seconds."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"
 
 
 def _channels(report: StepReport) -> list[tuple[str, float]]:
