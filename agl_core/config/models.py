@@ -180,6 +180,12 @@ class CaptureConfig(_Config):
     """Share of a step's attempts that may be dropped for capture errors before the run stops."""
     reward_grace_s: float = Field(default=0.0, ge=0)
     """Rewards that come up to this long after an attempt ends still count; every step waits."""
+    elsewhere: Literal["count", "refuse"] = "count"
+    """What becomes of model requests to other addresses than the gateway, of agents that are not
+    trained or of no agent. ``count``: they are sent, and counted as ``sent_elsewhere_…``;
+    ``refuse``: they raise `CaptureError` before anything is sent."""
+    allow_hosts: list[str] = Field(default_factory=list[str])
+    """Hosts, or globs of hosts, that ``elsewhere = "refuse"`` does not concern."""
     thinking_tags: list[str] = Field(default_factory=lambda: list(DEFAULT_TAGS))
     """What models write their thinking in: names, as ``think`` for ``<think>``, or both tags with a
     space between them, as ``[THINK] [/THINK]``."""
@@ -193,6 +199,12 @@ class CaptureConfig(_Config):
         except ConfigError as error:
             raise ValueError(str(error)) from error
         return given
+
+    @model_validator(mode="after")
+    def _has_use(self) -> CaptureConfig:
+        if self.allow_hosts and self.elsewhere != "refuse":
+            raise ValueError('allow_hosts has no effect unless elsewhere = "refuse"')
+        return self
 
 
 class StoreConfig(_Config):

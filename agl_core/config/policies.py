@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from agl_core.config.models import RunConfig
 from agl_core.errors import ConfigError
 from agl_core.types import Policy
@@ -21,18 +23,7 @@ def resolve_policies(config: RunConfig, *, training: bool) -> list[Policy]:
         ConfigError: a policy has no model, nothing would train, or an agent to train is served by
             a frozen policy.
     """
-    if not config.policies:
-        policies = _default(config)
-    else:
-        policies = [
-            Policy(
-                name=name,
-                agents=tuple(section.agents),
-                trainable=section.trainable,
-                model=section.model or config.model or "",
-            )
-            for name, section in config.policies.items()
-        ]
+    policies = _policies(config)
     for policy in policies:
         if not policy.model:
             raise ConfigError(
@@ -48,6 +39,36 @@ def trained_agents(config: RunConfig, policies: list[Policy]) -> list[str]:
     if config.agents:
         return list(config.agents)
     return [agent for policy in policies if policy.trainable for agent in policy.agents]
+
+
+def capture_settings(config: RunConfig) -> dict[str, Any]:
+    """What attempts need to know of capture in any process; `Rollout.trains` reads it."""
+    policies = _policies(config)
+    agents = trained_agents(config, policies)
+    settings: dict[str, Any] = {}
+    if agents:
+        settings["agents"] = agents
+        settings["policies"] = [
+            [pattern, policy.trainable] for policy in policies for pattern in policy.agents
+        ]
+    if config.capture.elsewhere == "refuse":
+        settings["elsewhere"] = "refuse"
+        settings["allow_hosts"] = list(config.capture.allow_hosts)
+    return settings
+
+
+def _policies(config: RunConfig) -> list[Policy]:
+    if not config.policies:
+        return _default(config)
+    return [
+        Policy(
+            name=name,
+            agents=tuple(section.agents),
+            trainable=section.trainable,
+            model=section.model or config.model or "",
+        )
+        for name, section in config.policies.items()
+    ]
 
 
 def _default(config: RunConfig) -> list[Policy]:

@@ -7,6 +7,7 @@ import logging
 import threading
 from typing import Any
 
+from agl_core import semconv
 from agl_core.errors import StoreError
 from agl_core.interfaces import Store
 from agl_core.runner.ledger import Ledger
@@ -61,6 +62,10 @@ class Aftermath:
 
     def late(self, rollout: Rollout, loop: asyncio.AbstractEventLoop, span: Span) -> None:
         """A span of an attempt that has ended, in the thread that made it."""
+        if (lost := span.attributes.get(semconv.AGL_LOST)) is not None:
+            for cause, count in lost.items():
+                self._ledger.count(cause, count)
+            return
         graced = span.kind is SpanKind.REWARD and rollout.limits.reward_grace_s > 0
         if graced and not loop.is_closed():
             asyncio.run_coroutine_threadsafe(self._deliver(span), loop)

@@ -233,9 +233,10 @@ class Runner:
         output, cut = bounded(ending.output, MAX_OUTPUT_CHARS)
         self._ledger.count("truncated_value", flight.recorder.truncated + cut)
         carried = self._ledger.take() if self._options.outside else Losses()
-        if carried.counts:
-            after = spans[-1].sequence if spans else 0
-            spans.append(span_of(carried, flight.claim.attempt, after=after))
+        for lost in (flight.recorder.losses, carried):
+            if lost.counts:
+                after = spans[-1].sequence if spans else 0
+                spans.append(span_of(lost, flight.claim.attempt, after=after))
         try:
             attempt = await self._store.finish(
                 attempt_id,
@@ -247,9 +248,15 @@ class Runner:
         except StaleAttemptError:
             self._ledger.put_back(carried)
             self._ledger.count("late_attempt")
+            self._count(flight.recorder.losses)
             return
         if self._options.on_finished is not None:
             self._options.on_finished(flight.claim.rollout, attempt, spans)
+
+    def _count(self, lost: Losses) -> None:
+        """Of an attempt of which nothing is stored: no span carries them."""
+        for cause, n in lost.counts.items():
+            self._ledger.count(cause, n)
 
     async def _give_up(self, flight: Flight, cause: str) -> None:
         """The store has ended this attempt itself: nothing of it can be stored any more."""
@@ -257,6 +264,7 @@ class Runner:
         self._ledger.count(cause)
         await sealed(self._gateway, flight.claim.attempt.id, self._given_up(cause))
         flight.recorder.drain()
+        self._count(flight.recorder.losses)
 
     async def _release(self) -> None:
         """Stop what is in flight and store it as cancelled; what is being stored is waited for."""

@@ -34,7 +34,7 @@ _LAST_SEND: ContextVar[_LastSend | None] = ContextVar("agl_last_send", default=N
 class Sent:
     """A request in flight whose LLM span the wire itself recorded."""
 
-    __slots__ = ("_ended", "_recorder", "_span_id")
+    __slots__ = ("_ended", "_recorder", "_span_id", "rerouted")
     until_read: ClassVar = True
     """It ends with the stream of its answer, not when that begins."""
 
@@ -42,6 +42,8 @@ class Sent:
         self._recorder = recorder
         self._span_id = span_id
         self._ended = False
+        self.rerouted = False
+        """The program sent it to another address than the gateway's."""
 
     def end(self, error: BaseException | None, *, status_code: int = 0) -> None:
         """The answer, its stream or the request itself has ended; the first end counts."""
@@ -57,12 +59,13 @@ class Sent:
 class Tried:
     """A request in flight that belongs to a call scope, whose span is somebody else's."""
 
-    __slots__ = ("_call", "_recorder")
+    __slots__ = ("_call", "_recorder", "rerouted")
     until_read: ClassVar = False
 
     def __init__(self, recorder: Recorder, call: Scope) -> None:
         self._recorder = recorder
         self._call = call
+        self.rerouted = False
 
     def end(self, error: BaseException | None, *, status_code: int = 0) -> None:
         """Nothing was answered; an answer says nothing here.

@@ -18,7 +18,7 @@ from agl_core.tracing.aliases import Aliases
 from agl_core.tracing.context import AttemptContext, current, current_scope
 from agl_core.tracing.recorder import Recorder
 from agl_core.types import LLM, Attempt, Resources, Rollout, Scope, Span, SpanKind, Task
-from agl_core.types.rollout import PROMPT_BUDGETS, THINKING_TAGS
+from agl_core.types.rollout import CAPTURE, PROMPT_BUDGETS, THINKING_TAGS
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def child_environment(*, agent: str | None = None) -> dict[str, str]:
         settings={
             name: value
             for name, value in context.rollout.metadata.items()
-            if name in (THINKING_TAGS, PROMPT_BUDGETS)
+            if name in (CAPTURE, THINKING_TAGS, PROMPT_BUDGETS)
         },
     )
     return {

@@ -13,7 +13,7 @@ from agl_core.tracing._record import MAX_ERROR_CHARS, Record
 from agl_core.tracing.context import current_scope
 from agl_core.tracing.exceptions import describe, exception_attributes
 from agl_core.tracing.values import bounded, text
-from agl_core.types import Reward, Scope, Span, SpanKind, SpanStatus
+from agl_core.types import Losses, Reward, Scope, Span, SpanKind, SpanStatus
 from agl_core.types.ids import new_id
 
 _log = logging.getLogger(__name__)
@@ -57,6 +57,8 @@ class Recorder:
         """Attribute values that were cut."""
         self.late = 0
         """Spans that began after `drain`; none of them is kept."""
+        self.losses = Losses()
+        """Requests that no record tells of, by cause: what `lose` counted before `drain`."""
         self._max_spans = max_spans
         self._max_value_chars = max_value_chars
         self._on_late = on_late
@@ -196,6 +198,17 @@ class Recorder:
         self._close(record, "error", message, attributes)
         self._keep(record, always=True)
         return record.id
+
+    def lose(self, cause: str, n: int = 1) -> None:
+        """Count what this attempt sent and no record tells of; `on_late` is given what is late."""
+        with self._lock:
+            if not self._closed:
+                self.losses.add(cause, n)
+                return
+        if self._on_late is not None:
+            record = self._record(SpanKind.MESSAGE, semconv.AGL_LOST)
+            self._close(record, "ok", attributes={semconv.AGL_LOST: {cause: n}})
+            self._on_late(record.span(self.rollout_id, self.attempt_id))
 
     def snapshot(self) -> list[Span]:
         """The spans so far in their stable order; open ones have `end_ns` 0."""

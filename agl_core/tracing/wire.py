@@ -4,7 +4,8 @@ The one place where httpx and httpx2 are touched: their public ``Client.send`` a
 ``AsyncClient.send``, through which every request goes, each retry of an SDK included. Both are
 wrapped while agl is attached and put back when it is detached.
 
-A request is changed only inside an attempt and only on its way to a known gateway:
+A request is changed only inside an attempt and only on its way to a known gateway, where it is
+headed or where it is rerouted (see `elsewhere`):
 
 - it gets the identity headers of the current scope (``x-agl-*``, percent-encoded UTF-8);
 - its timeouts are lowered to what is left of the attempt's deadline;
@@ -21,6 +22,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from agl_core import semconv
+from agl_core.errors import CaptureError
 from agl_core.interfaces import Integration
 from agl_core.tracing.calls import (
     FIRST_ERROR,
@@ -33,9 +35,11 @@ from agl_core.tracing.calls import (
     own_span,
 )
 from agl_core.tracing.context import AttemptContext, active, current_scope, origin_key
+from agl_core.tracing.direct import Direct
+from agl_core.tracing.elsewhere import asks_model, readdress, reroutes
 from agl_core.tracing.exceptions import describe
 from agl_core.tracing.guard import report
-from agl_core.tracing.patch import Patch
+from agl_core.tracing.patch import Patch, Wrap
 from agl_core.tracing.sockets import Sockets
 from agl_core.types import Scope
 
@@ -84,24 +88,44 @@ class Wire:
 
         Returns:
             What to tell of the answer, where it is a model's.
+
+        Raises:
+            CaptureError: it is a model request that must not go where the program sends it.
         """
         context = active()
         if context is None:
             return None
         try:
             url = request.url
-            if origin_key(url.host, url.port, url.scheme) not in context.origins:
-                return None
-            _limit_timeout(client, request, context.seconds_left())
-            return self._identify(context, request)
+            if origin_key(url.host, url.port, url.scheme) in context.origins:
+                _limit_timeout(client, request, context.seconds_left())
+                return self._identify(context, request, self.scope(context))
+            return self._elsewhere(context, client, request)
+        except CaptureError:
+            raise
         except Exception as error:  # noqa: BLE001  telemetry never raises into user code
             report(
                 f"A request went out without its identity: {describe(error)}. Please report this"
             )
             return None
 
-    def _identify(self, context: AttemptContext, request: Any) -> Sent | Tried | None:
+    def _elsewhere(self, context: AttemptContext, client: Any, request: Any) -> Sent | Tried | None:
+        url = request.url
+        if not context.origins or not asks_model(request.method, url.path):
+            return None
         scope = self.scope(context)
+        if not reroutes(context, scope, str(url)):
+            return None
+        _limit_timeout(client, request, context.seconds_left())
+        readdress(request, context)
+        sent = self._identify(context, request, scope)
+        if sent is not None:
+            sent.rerouted = True
+        return sent
+
+    def _identify(
+        self, context: AttemptContext, request: Any, scope: Scope | None
+    ) -> Sent | Tried | None:
         headers = request.headers
         headers[semconv.HEADER_ROLLOUT] = _encode(context.rollout.id)
         headers[semconv.HEADER_ATTEMPT] = _encode(context.attempt.id)
@@ -149,12 +173,22 @@ def patches_of(library: Any, wire: Wire) -> tuple[Patch, Patch]:
         ConfigError: a function does not have the signature this was written for.
     """
     tap, async_tap = _taps(library)
+    direct = Direct(library)
+    return (
+        Patch(library, library.Client, "send", _sends(wire, direct, tap)),
+        Patch(library, library.AsyncClient, "send", _sends_async(wire, direct, async_tap)),
+    )
 
+
+def _sends(wire: Wire, direct: Direct, tap: type[Any]) -> Wrap:
     def wrap(original: Callable[..., Any], live: Callable[[], bool]) -> Callable[..., Any]:
         def send(client: Any, request: Any, **options: Any) -> Any:
             sent = wire.prepare(client, request) if live() else None
             if sent is None:
                 return original(client, request, **options)
+            if sent.rerouted:
+                client = direct.client(secure=request.url.scheme == "https")
+                options = {"stream": options.get("stream", False)}
             try:
                 response = original(client, request, **options)
             except BaseException as error:
@@ -164,24 +198,28 @@ def patches_of(library: Any, wire: Wire) -> tuple[Patch, Patch]:
 
         return send
 
-    def wrap_async(original: Callable[..., Any], live: Callable[[], bool]) -> Callable[..., Any]:
+    return wrap
+
+
+def _sends_async(wire: Wire, direct: Direct, tap: type[Any]) -> Wrap:
+    def wrap(original: Callable[..., Any], live: Callable[[], bool]) -> Callable[..., Any]:
         async def send(client: Any, request: Any, **options: Any) -> Any:
             sent = wire.prepare(client, request) if live() else None
             if sent is None:
                 return await original(client, request, **options)
+            if sent.rerouted:
+                client = direct.async_client(secure=request.url.scheme == "https")
+                options = {"stream": options.get("stream", False)}
             try:
                 response = await original(client, request, **options)
             except BaseException as error:
                 sent.end(error)
                 raise
-            return _watch(response, sent, async_tap)
+            return _watch(response, sent, tap)
 
         return send
 
-    return (
-        Patch(library, library.Client, "send", wrap),
-        Patch(library, library.AsyncClient, "send", wrap_async),
-    )
+    return wrap
 
 
 def _watch(response: Any, sent: Sent | Tried, tap: type[Any]) -> Any:

@@ -12,6 +12,7 @@ import msgspec
 
 from agl_core import semconv
 from agl_core.config import RunConfig
+from agl_core.config.policies import capture_settings
 from agl_core.interfaces import AttemptRecord, Store
 from agl_core.thinking import DEFAULT_TAGS
 from agl_core.training.sampler import derive_seed
@@ -28,7 +29,7 @@ from agl_core.types import (
     Task,
 )
 from agl_core.types.ids import new_id
-from agl_core.types.rollout import PROMPT_BUDGETS, THINKING_TAGS
+from agl_core.types.rollout import CAPTURE, PROMPT_BUDGETS, THINKING_TAGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,7 @@ class RolloutSource:
     def __init__(self, store: Store, config: RunConfig) -> None:
         self._store = store
         self._config = config
+        self._capture = capture_settings(config)
         self.losses = Losses()
         """What the attempts do not show that are used: those before them, as
         ``attempts_retried_<kind>``, and what runners in other processes counted."""
@@ -162,6 +164,8 @@ class RolloutSource:
             metadata["resume"] = "replay"
         if (tags := self._config.capture.thinking_tags) != list(DEFAULT_TAGS):
             metadata[THINKING_TAGS] = tags
+        if self._capture:
+            metadata[CAPTURE] = self._capture
         if budgets := self._config.prompt_budgets:
             metadata[PROMPT_BUDGETS] = dict(budgets)
         return metadata

@@ -10,13 +10,14 @@ import msgspec
 from msgspec.structs import replace
 
 from agl_core.thinking import DEFAULT_TAGS
-from agl_core.types.resources import agent_matches
+from agl_core.types.resources import RESERVED_PREFIX, agent_matches
 from agl_core.types.task import Task
 
 Mode = Literal["train", "val", "test"]
 
 THINKING_TAGS: Final = "thinking_tags"
 PROMPT_BUDGETS: Final = "prompt_budgets"
+CAPTURE: Final = "capture"
 """Keys of `Rollout.metadata` with settings of the run that attempts need wherever they are run."""
 
 
@@ -157,6 +158,24 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
         budgets: dict[str, int] = self.metadata.get(PROMPT_BUDGETS) or {}
         fitting = (tokens for name, tokens in budgets.items() if agent_matches(name, agent))
         return next(fitting, None)
+
+    def trains(self, agent: str | None) -> bool:
+        """Whether the run trains the agent: `agents` names it and its policy is trainable."""
+        capture: dict[str, Any] = self.metadata.get(CAPTURE) or {}
+        if not agent or agent.startswith(RESERVED_PREFIX):
+            return False
+        if not any(agent_matches(pattern, agent) for pattern in capture.get("agents", ())):
+            return False
+        policies: list[tuple[str, bool]] = capture.get("policies", [])
+        return next((each for pattern, each in policies if agent_matches(pattern, agent)), False)
+
+    def may_send_to(self, host: str) -> bool:
+        """Whether ``capture.elsewhere`` lets model requests of agents that are not trained out."""
+        capture: dict[str, Any] = self.metadata.get(CAPTURE) or {}
+        if capture.get("elsewhere") != "refuse":
+            return True
+        allowed: list[str] = capture.get("allow_hosts", [])
+        return any(agent_matches(pattern, host) for pattern in allowed)
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,9 +1,13 @@
+import json
+
 import pytest
 
 from agl_core.config.loader import resolve
-from agl_core.config.policies import resolve_policies
+from agl_core.config.policies import capture_settings, resolve_policies
 from agl_core.errors import ConfigError
 from agl_core.gateway.routing import Router
+from agl_core.types import Rollout, Task
+from agl_core.types.rollout import CAPTURE
 
 
 def policies(agents, sections):
@@ -59,3 +63,36 @@ def test_what_is_checked_is_what_the_gateway_does():
         table.set(policy, object())
     assert table.find("writer", "").policy.trainable
     assert not table.find("judge", "").policy.trainable
+
+
+def test_what_attempts_know_of_capture():
+    """C2: a rollout says in every process which agents are trained."""
+    config = resolve(
+        {
+            "model": "m",
+            "agents": ["*er"],
+            "policies": {
+                "fixed": {"agents": ["planner"]},
+                "trained": {"agents": ["*"], "trainable": True},
+            },
+            "capture": {"elsewhere": "refuse", "allow_hosts": ["*.example.com"]},
+        }
+    )
+    metadata = {CAPTURE: json.loads(json.dumps(capture_settings(config)))}
+    rollout = Rollout(id="ro", task=Task(id="t"), run_id="run", metadata=metadata)
+    names = ("writer", "planner", "judge", "@er", "", None)
+    assert [name for name in names if rollout.trains(name)] == ["writer"]
+    hosts = ("api.example.com", "example.com")
+    assert [host for host in hosts if rollout.may_send_to(host)] == ["api.example.com"]
+
+
+def test_a_run_without_agents_says_nothing_of_capture():
+    assert capture_settings(resolve({"model": "m"})) == {}
+    rollout = Rollout(id="ro", task=Task(id="t"), run_id="run")
+    assert not rollout.trains("writer")
+    assert rollout.may_send_to("example.com")
+
+
+def test_exceptions_to_nothing_are_refused():
+    with pytest.raises(ConfigError, match="allow_hosts has no effect"):
+        resolve({"capture": {"allow_hosts": ["example.com"]}})

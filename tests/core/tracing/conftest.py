@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -56,7 +57,18 @@ class ModelServer:
 
 
 @pytest.fixture
-def server():
+def make_server():
+    with contextlib.ExitStack() as stack:
+        yield lambda: stack.enter_context(serving())
+
+
+@pytest.fixture
+def server(make_server):
+    return make_server()
+
+
+@contextlib.contextmanager
+def serving():
     model = ModelServer()
 
     class Handler(BaseHTTPRequestHandler):
