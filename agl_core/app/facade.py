@@ -19,6 +19,7 @@ from agl_core.config.invocation import current_invocation
 from agl_core.config.loader import read_anchored, resolve, with_plugins
 from agl_core.config.overrides import parse_key, put
 from agl_core.interfaces import Observer, RewardFunction
+from agl_core.serving.keys import withheld_key
 from agl_core.tracing import Attachment
 from agl_core.tracing import attach as attach_integrations
 from agl_core.types import Evaluation, Report
@@ -71,7 +72,12 @@ def train(  # noqa: PLR0913 - the one call a user writes
         overrides or {},
     )
     inputs = Inputs(agent=agent, tasks=tasks, val_tasks=val_tasks, reward=reward)
+<<<<<<< HEAD
     with _watching(observers, shown=progress) as watching:
+=======
+    watching = (*observers, *current_invocation().observers)
+    with withheld_key():
+>>>>>>> 711ccac (Give each attempt a key of its own, and keep the operators' secret from agents)
         return run_blocking(App(resolved, inputs, observers=watching).train())
 
 
@@ -105,7 +111,12 @@ def evaluate(  # noqa: PLR0913 - the one call a user writes
         config = run_config_of(Path(checkpoint))
     resolved = _config(config, _model(model), overrides or {})
     inputs = Inputs(agent=agent, val_tasks=tasks, reward=reward)
+<<<<<<< HEAD
     with _watching(observers, shown=progress) as watching:
+=======
+    watching = (*observers, *current_invocation().observers)
+    with withheld_key():
+>>>>>>> 711ccac (Give each attempt a key of its own, and keep the operators' secret from agents)
         app = App(resolved, inputs, observers=watching)
         return run_blocking(app.evaluate(checkpoint=checkpoint))
 

@@ -16,7 +16,7 @@ from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.gateway.control import GatewayControl
 from agl_core.interfaces import StoreLifecycle
 from agl_core.plugins import PluginManager
-from agl_core.serving.keys import agent_key, shared_key
+from agl_core.serving.keys import shared_key
 from agl_core.store.locate import locate_store, make_store_at
 from agl_core.store.sqlite import SqliteStore
 
@@ -67,9 +67,7 @@ async def serve_gateway(
         StoreError: the store stays away, or what was left could not be written to it.
     """
     key = shared_key()
-    options = GatewayOptions(
-        host=host, port=port, api_key=agent_key(key), operator_key=key, restartable=True
-    )
+    options = GatewayOptions(host=host, port=port, secret=key, operator_key=key, restartable=True)
     gateway = GatewayServer(store, options)
     control = GatewayControl(gateway, key)
     await store.open()

@@ -38,7 +38,7 @@ from agl_core.interfaces import (
 from agl_core.plugins import PluginManager
 from agl_core.rewards import Scorer
 from agl_core.runner import Runner, RunnerOptions
-from agl_core.serving.keys import shared_key
+from agl_core.serving.keys import given_key, shared_key
 from agl_core.tracing import attach
 from agl_core.training.events import Events
 from agl_core.training.rollouts import RolloutSource
@@ -224,7 +224,12 @@ async def _gateway(
         told = RemoteOptions(deterministic=engine.trains, backend_host=section.backend_host)
         gateway = RemoteGateway(section.url, shared_key(), told)
     else:
-        options = GatewayOptions(host=section.host, port=section.port, deterministic=engine.trains)
+        options = GatewayOptions(
+            host=section.host,
+            port=section.port,
+            deterministic=engine.trains,
+            operator_key=given_key(),
+        )
         gateway = GatewayServer(store, options)
     stack.push_async_callback(gateway.stop)
     await gateway.start()

@@ -20,7 +20,7 @@ from agl_core.gateway.remote import RemoteGateway
 from agl_core.plugins import PluginManager
 from agl_core.runner import Runner, RunnerOptions
 from agl_core.runner.lifeline import Tally
-from agl_core.serving.keys import shared_key
+from agl_core.serving.keys import shared_key, withheld_key
 from agl_core.tracing import attach
 from agl_core.types import Attempt, Rollout, Span
 
@@ -47,6 +47,17 @@ async def serve_runner(
         ConfigError: store or gateway cannot be shared, refuse, or are of another version.
         AglError: store or gateway stay away.
     """
+    with withheld_key():
+        await _serve(config, plugins, tell=tell, max_abandoned=max_abandoned)
+
+
+async def _serve(
+    config: RunConfig,
+    plugins: PluginManager,
+    *,
+    tell: Callable[[Tally], None],
+    max_abandoned: int | None,
+) -> None:
     gateway_url = check_apart(config)
     agent = make_agent(config, None)
     scorer = make_scorer(config, plugins, None)

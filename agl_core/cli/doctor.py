@@ -60,10 +60,11 @@ def command(
     CONFIG is a configuration (.toml, .yaml, .json). The exit status is 1 when anything is an error.
     """
     from agl_core.app import App, run_blocking  # noqa: PLC0415
+    from agl_core.serving.keys import withheld_key  # noqa: PLC0415
 
     config = state.config(config_file, overrides)
     plugins = state.plugins(config.plugins)
-    with importable(Path()):
+    with withheld_key(), importable(Path()):
         app = App(config, plugins=plugins)
         diagnosis = run_blocking(app.diagnose(tasks=tasks, samples=samples))
     show(console(stderr=json_file == STDOUT), diagnosis, tracebacks=state.debug)

@@ -40,10 +40,11 @@ def command(
     CONFIG is a configuration (.toml, .yaml, .json); a run's own is config.json in its directory.
     """
     from agl_core.app import App, run_blocking  # noqa: PLC0415
+    from agl_core.serving.keys import withheld_key  # noqa: PLC0415
 
     config = state.config(config_file, overrides)
     plugins = state.plugins(config.plugins)
-    with importable(Path()), progress(stderr=json_file == STDOUT) as display:
+    with withheld_key(), importable(Path()), progress(stderr=json_file == STDOUT) as display:
         app = App(config, observers=(display,), plugins=plugins)
         evaluation = run_blocking(app.evaluate(checkpoint=checkpoint))
     if json_file is not None:

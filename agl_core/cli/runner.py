@@ -87,11 +87,13 @@ def _serve_fleet(config: RunConfig, processes: int, *, debug: bool) -> None:
     """The supervisor loads none of the user's code: what breaks there breaks a worker only."""
     from agl_core.app import run_blocking  # noqa: PLC0415
     from agl_core.runner.fleet import Fleet, FleetOptions  # noqa: PLC0415
+    from agl_core.serving.keys import given_key, withheld_key  # noqa: PLC0415
 
-    arguments = (config.model_dump_json(), debug)
+    arguments = (config.model_dump_json(), debug, given_key())
     fleet = Fleet(work, arguments, FleetOptions(processes=processes))
     try:
-        run_blocking(fleet.run())
+        with withheld_key():  # of the workers' environment
+            run_blocking(fleet.run())
     finally:
         record = fleet.record
         workers = {
@@ -110,13 +112,17 @@ def _say(what: str, lost: Mapping[str, int]) -> None:
     click.echo(f"runner: {what}, lost {counts(lost) or 'nothing'}")
 
 
-def work(lifeline: Lifeline, config_json: str, debug: bool) -> None:
-    """What a worker process does, from its first moment to its exit status."""
+def work(lifeline: Lifeline, config_json: str, debug: bool, key: str) -> None:
+    """What a worker process does, from its first moment to its exit status.
+
+    The key comes in no environment: agents run here.
+    """
     from agl_core.app import run_blocking  # noqa: PLC0415
     from agl_core.app.runner import MAX_ABANDONED, serve_runner  # noqa: PLC0415
     from agl_core.builtin import load_plugins  # noqa: PLC0415
     from agl_core.config.loader import resolve  # noqa: PLC0415
     from agl_core.runner.lifeline import RECYCLE  # noqa: PLC0415
+    from agl_core.serving.keys import withheld_key  # noqa: PLC0415
 
     stop = _Stop()
     lifeline.watch(stop.ask)
@@ -138,7 +144,7 @@ def work(lifeline: Lifeline, config_json: str, debug: bool) -> None:
             lifeline.leave(status)
         return status
 
-    with warnings_shown():
+    with warnings_shown(), withheld_key(key):
         status = run_blocking(stop.heeded(serve()))
     sys.exit(status)
 

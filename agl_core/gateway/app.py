@@ -19,7 +19,7 @@ from agl_core.gateway.routing import Route, Router
 from agl_core.gateway.traces import TraceIngest
 from agl_core.interfaces import Backend, Capabilities, Store
 from agl_core.serving import asgi
-from agl_core.serving.keys import fresh_key
+from agl_core.serving.keys import AttemptKeys, fresh_key
 from agl_core.serving.server import GuestServer, address_of, bind
 from agl_core.types import Attempt, Losses, Policy, Rollout
 
@@ -41,10 +41,11 @@ class GatewayOptions:
     deterministic: bool = False
     """Seed the calls of frozen policies too."""
     recording: RecordingOptions = field(default_factory=RecordingOptions)
-    api_key: str = ""
-    """Bearer token of the agents; one that nobody else has when empty."""
+    secret: str = ""
+    """The agents' keys are derived from it; one that nobody else has when empty."""
     operator_key: str = ""
-    """Opens the metrics too, and nothing else: whoever watches holds no key of an agent's."""
+    """Opens the metrics, and the traces of every attempt: a collector sends for many. Nothing does
+    where it is empty."""
     restartable: bool = False
     """Attempts may have begun in an earlier life of this gateway: calls of an attempt that it does
     not know fail as the engine's fault, so that the attempt is tried again."""
@@ -64,7 +65,7 @@ class GatewayServer:
             options: Address and behaviour.
         """
         self._options = options or GatewayOptions()
-        self._api_key = self._options.api_key or f"agl-{fresh_key()}"
+        self._keys = AttemptKeys(self._options.secret or fresh_key())
         self._router = Router()
         self.losses = Losses()
         """What no record tells, by cause: late and restarted calls, late records, distorted sampling.
@@ -85,7 +86,7 @@ class GatewayServer:
             self._router, self._recording, losses=self.losses, deterministic=deterministic
         )
         self._endpoints = Endpoints(
-            api_key=self._api_key,
+            keys=self._keys,
             router=self._router,
             attempts=self._attempts,
             recording=self._recording,
@@ -104,9 +105,13 @@ class GatewayServer:
         return self._url
 
     @property
-    def api_key(self) -> str:
-        """Bearer token of this run."""
-        return self._api_key
+    def client_key(self) -> str:
+        """Bearer token of the run's clients; it opens no attempt."""
+        return self._keys.client
+
+    def attempt_key(self, rollout_id: str, attempt_id: str) -> str:
+        """Bearer token that opens this attempt and no other."""
+        return self._keys.of(rollout_id, attempt_id)
 
     @property
     def in_flight(self) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
 from agl_core.gateway.attempts import Attempts
 from agl_core.gateway.dialects.surrogates import mended
-from agl_core.gateway.routing import Route, Router, Target, identify
+from agl_core.gateway.routing import Caller, Route, Router
 from agl_core.serving import asgi
 from agl_core.serving.counting import answer_of
 from agl_core.serving.problems import Problem
@@ -36,8 +35,7 @@ class TokenCounting:
 
     async def serve(
         self,
-        target: Target,
-        headers: Sequence[tuple[bytes, bytes]],
+        caller: Caller,
         receive: asgi.Receive,
         send: asgi.Send,
     ) -> None:
@@ -46,7 +44,7 @@ class TokenCounting:
         Raises:
             Problem: the caller or its prompt is refused, or the backend cannot count.
         """
-        identity = identify(target, headers)
+        identity = caller.identity()
         self._attempts.admit(identity)
         try:
             prompt = _read(await asgi.read_body(receive))

@@ -1,8 +1,7 @@
-"""What the gateway answers: model calls, model lists, traces and metrics, behind the agents' key."""
+"""What the gateway answers: model calls, model lists, traces and metrics, each behind its key."""
 
 from __future__ import annotations
 
-import hmac
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,11 +16,12 @@ from agl_core.gateway.proxy import Proxy, answer
 from agl_core.gateway.recording import Recording
 from agl_core.gateway.responses import ResponsesAnswer
 from agl_core.gateway.rewards import RewardIngest
-from agl_core.gateway.routing import Identity, Route, Router, Target, identify, parse_path
+from agl_core.gateway.routing import Caller, Identity, Route, Router, parse_path
 from agl_core.gateway.traces import TraceIngest
 from agl_core.serving import asgi
 from agl_core.serving.counting import PATH
 from agl_core.serving.headers import passed_on
+from agl_core.serving.keys import ENV_KEY, AttemptKeys, bearer_of, equal
 from agl_core.serving.problems import Problem
 from agl_core.serving.rpc import PREFIX
 from agl_core.types import Losses
@@ -35,8 +35,8 @@ _CONTROL: Final = PREFIX.encode()
 class Endpoints:
     """The ASGI application in front of a gateway's parts."""
 
-    api_key: str
-    """Bearer token of the agents."""
+    keys: AttemptKeys
+    """The agents'."""
     router: Router
     attempts: Attempts
     recording: Recording
@@ -45,7 +45,7 @@ class Endpoints:
     rewards: RewardIngest
     losses: Losses
     operator_key: str = ""
-    """Opens the metrics too."""
+    """Opens the metrics, and the traces of every attempt."""
     control: asgi.App | None = None
     """Methods below `PREFIX`, behind a key of their own."""
     counting: TokenCounting = field(init=False)
@@ -71,34 +71,58 @@ class Endpoints:
             await self.control(scope, receive, send)
             return
         method: str = scope["method"]
-        metrics = raw_path == b"/metrics" and method == "GET"
-        self._authorise(headers, also=self.operator_key if metrics else "")
+        token = bearer_of(headers)
+        if raw_path == b"/metrics" and method == "GET":
+            self._check_operator(token)
+            head = ((b"content-type", CONTENT_TYPE),)
+            await asgi.respond(send, 200, self._metrics(), headers=head)
+            return
         target = parse_path(raw_path)
-        if target is not None and target.path in (_CHAT, _RESPONSES) and method == "POST":
-            await self._generate(target, headers, receive, send)
-        elif target is not None and target.path == PATH and method == "POST":
-            await self.counting.serve(target, headers, receive, send)
-        elif target is not None and target.path == "/models" and method == "GET":
-            await asgi.respond(send, 200, self._models())
-        elif target is not None and target.path == "/traces" and method == "POST":
-            await self.traces.serve(target, headers, receive, send)
-        elif target is not None and target.path == "/rewards" and method == "POST":
-            await self.rewards.serve(target, headers, receive, send)
-        elif metrics:
-            await asgi.respond(
-                send, 200, self._metrics(), headers=((b"content-type", CONTENT_TYPE),)
-            )
-        else:
-            path = raw_path.decode("ascii", "replace")
-            message = (
-                f"The gateway serves no {method} {path}: use POST .../v1{_CHAT} or {_RESPONSES}"
-            )
-            raise Problem(404, "not_found", message)
+        traces = target is not None and target.path == "/traces"
+        operator = traces and equal(token, self.operator_key)
+        if not operator:
+            self._check_run(token)
+        if target is None:
+            raise _not_served(method, raw_path)
+        caller = Caller(target, headers, token, self.keys, operator)
+        if not await self._serve(method, caller, receive, send):
+            raise _not_served(method, raw_path)
 
-    def _authorise(self, headers: list[tuple[bytes, bytes]], *, also: str) -> None:
-        given = next((value for name, value in headers if name == b"authorization"), b"")
-        if not (_opens(self.api_key, given) or (also and _opens(also, given))):
-            message = "Wrong API key: send 'Authorization: Bearer' with the api_key of this run"
+    async def _serve(
+        self, method: str, caller: Caller, receive: asgi.Receive, send: asgi.Send
+    ) -> bool:
+        """Answer one request below ``/v1``; False where nothing serves it."""
+        path = caller.target.path
+        if method == "POST" and path in (_CHAT, _RESPONSES):
+            await self._generate(caller, receive, send)
+        elif method == "POST" and path == PATH:
+            await self.counting.serve(caller, receive, send)
+        elif method == "GET" and path == "/models":
+            await asgi.respond(send, 200, self._models())
+        elif method == "POST" and path == "/traces":
+            await self.traces.serve(caller, receive, send)
+        elif method == "POST" and path == "/rewards":
+            await self.rewards.serve(caller, receive, send)
+        else:
+            return False
+        return True
+
+    def _check_run(self, token: str) -> None:
+        """Check that a request is of this run; which attempt its key opens is checked later.
+
+        Raises:
+            Problem: 401; it is not.
+        """
+        if not self.keys.belongs(token):
+            message = (
+                "Wrong API key: send 'Authorization: Bearer' with the key of the attempt, "
+                "agl_core.current().llm.api_key"
+            )
+            raise Problem(401, "invalid_api_key", message)
+
+    def _check_operator(self, token: str) -> None:
+        if not equal(token, self.operator_key):
+            message = f"The metrics take the operators' key, which is set in {ENV_KEY}"
             raise Problem(401, "invalid_api_key", message)
 
     def _metrics(self) -> bytes:
@@ -120,18 +144,17 @@ class Endpoints:
 
     async def _generate(
         self,
-        target: Target,
-        headers: list[tuple[bytes, bytes]],
+        caller: Caller,
         receive: asgi.Receive,
         send: asgi.Send,
     ) -> None:
-        identity = identify(target, headers)
+        identity = caller.identity()
         attempt = self._admit(identity)
         try:
             body = await asgi.read_body(receive)
             # Reading takes time, in which the attempt may have been sealed.
             self._admit(identity)
-            if target.path == _RESPONSES:
+            if caller.target.path == _RESPONSES:
                 asked = ResponsesRequest(body)
                 body, send = asked.chat, ResponsesAnswer(asked, send)
             request, route = self._accept(identity, attempt, body)
@@ -142,7 +165,7 @@ class Endpoints:
         except Problem as problem:
             self._refused(identity, attempt, problem)
             raise
-        call = attempt.begin(identity, request, passed_on(headers))
+        call = attempt.begin(identity, request, passed_on(caller.headers))
         await self.proxy.serve(call, route, receive, send)
 
     def _admit(self, identity: Identity) -> OpenAttempt:
@@ -168,5 +191,7 @@ class Endpoints:
             self.recording.refuse(attempt, identity, problem)
 
 
-def _opens(key: str, given: bytes) -> bool:
-    return hmac.compare_digest(given, f"Bearer {key}".encode())
+def _not_served(method: str, raw_path: bytes) -> Problem:
+    path = raw_path.decode("ascii", "replace")
+    message = f"The gateway serves no {method} {path}: use POST .../v1{_CHAT} or {_RESPONSES}"
+    return Problem(404, "not_found", message)

@@ -25,7 +25,7 @@ from agl_core.gateway.control import (
 from agl_core.gateway.routing import Route
 from agl_core.interfaces import Backend, Capabilities
 from agl_core.serving.backend_http import HttpBackend
-from agl_core.serving.keys import agent_key
+from agl_core.serving.keys import AttemptKeys
 from agl_core.serving.peer import Patience, Peer
 from agl_core.types import Attempt, Losses, Policy, Rollout
 from agl_core.types.ids import new_id
@@ -102,7 +102,7 @@ class RemoteGateway:
         self._peer = Peer(
             url, key, what="gateway", error=EngineError, patience=self._options.patience
         )
-        self._api_key = agent_key(key)
+        self._keys = AttemptKeys(key)
         self._lives: dict[str, str] = {}
         self._trainer = new_id("trainer")
         self._number = 0
@@ -120,9 +120,13 @@ class RemoteGateway:
         return self._peer.url
 
     @property
-    def api_key(self) -> str:
-        """Bearer token of the agents; it opens nothing else."""
-        return self._api_key
+    def client_key(self) -> str:
+        """Bearer token of the run's clients; it opens no attempt."""
+        return self._keys.client
+
+    def attempt_key(self, rollout_id: str, attempt_id: str) -> str:
+        """Bearer token that opens this attempt and no other; the gateway derives the same."""
+        return self._keys.of(rollout_id, attempt_id)
 
     async def start(self) -> None:
         """Connect.

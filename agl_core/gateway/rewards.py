@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 
 from agl_core.errors import StoreError
 from agl_core.gateway.attempts import Attempts
-from agl_core.gateway.routing import Identity, Target, identify
+from agl_core.gateway.routing import Caller, Identity
 from agl_core.interfaces import Store
 from agl_core.serving import asgi
 from agl_core.serving.problems import Problem
@@ -45,8 +44,7 @@ class RewardIngest:
 
     async def serve(
         self,
-        target: Target,
-        headers: Iterable[tuple[bytes, bytes]],
+        caller: Caller,
         receive: asgi.Receive,
         send: asgi.Send,
     ) -> None:
@@ -55,7 +53,7 @@ class RewardIngest:
         Raises:
             Problem: it is no reward, its attempt does not run, or the store is not to be had.
         """
-        identity = identify(target, headers)
+        identity = caller.identity()
         try:
             body = await asgi.read_body(receive, largest=_LARGEST)
         except asgi.ClientLeft:

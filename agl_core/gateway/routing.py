@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -15,6 +15,7 @@ import msgspec
 from agl_core import semconv
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Backend
+from agl_core.serving.keys import AttemptKeys
 from agl_core.serving.problems import Problem
 from agl_core.types import LogprobsMode, Policy
 from agl_core.types.ids import new_id
@@ -89,6 +90,47 @@ def identify(target: Target, headers: Iterable[tuple[bytes, bytes]]) -> Identity
     if not identity.rollout_id or not identity.attempt_id:
         raise Problem(400, "identity_missing", f"Request names no rollout and attempt: {_FIX}")
     return identity
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request, as far as its key bears it out."""
+
+    target: Target
+    headers: Sequence[tuple[bytes, bytes]]
+    token: str
+    """One of this run's, or the operators'."""
+    keys: AttemptKeys
+    operator: bool = False
+    """Its key is the operators', which opens the traces of every attempt."""
+
+    def identity(self) -> Identity:
+        """Whose call the request is.
+
+        Raises:
+            Problem: 400, it names no attempt, or two; 403, its key does not open the attempt.
+        """
+        identity = identify(self.target, self.headers)
+        self.check(identity.rollout_id, identity.attempt_id)
+        return identity
+
+    def check(self, rollout_id: str, attempt_id: str) -> None:
+        """Check that the key opens the attempt.
+
+        Raises:
+            Problem: 403; it does not.
+        """
+        if self.operator or self.keys.opens(self.token, rollout_id, attempt_id):
+            return
+        whose = "of another attempt"
+        if self.token == self.keys.client:
+            whose = "of the whole run, which opens no attempt"
+        message = (
+            f"The API key is one {whose}; attempt {attempt_id!r} of rollout {rollout_id!r} has a "
+            f"key of its own: send agl_core.current().llm.api_key, or what child_environment() "
+            f"puts into OPENAI_API_KEY"
+        )
+        raise Problem(403, "wrong_attempt_key", message)
 
 
 def _agreed(what: str, header: str, url: str) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ import msgspec
 from agl_core import semconv
 from agl_core.errors import StoreError
 from agl_core.gateway.attempts import Attempts
-from agl_core.gateway.routing import Identity, Target, identify
+from agl_core.gateway.routing import Caller, Identity
 from agl_core.interfaces import Store
 from agl_core.serving import asgi
 from agl_core.serving.problems import Problem
@@ -46,8 +46,7 @@ class TraceIngest:
 
     async def serve(
         self,
-        target: Target,
-        headers: Iterable[tuple[bytes, bytes]],
+        caller: Caller,
         receive: asgi.Receive,
         send: asgi.Send,
     ) -> None:
@@ -56,12 +55,12 @@ class TraceIngest:
         Raises:
             Problem: it cannot be read at all, or the store is not to be had.
         """
-        given = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+        given = {name.decode("latin-1"): value.decode("latin-1") for name, value in caller.headers}
         kind = given.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in (_JSON, _PROTOBUF):
             message = f"OTLP comes as {_JSON} or {_PROTOBUF}, not as {kind!r}"
             raise Problem(415, "unsupported_media_type", message)
-        sender = _sender(target, headers)
+        sender = _sender(caller)
         try:
             body = await asgi.read_body(receive, largest=_LARGEST)
         except asgi.ClientLeft:
@@ -73,7 +72,7 @@ class TraceIngest:
             found = await asyncio.to_thread(_decoded, body, packing, kind, sender)
         else:
             found = _decoded(body, packing, kind, sender)
-        outcome = await self._store_spans(found)
+        outcome = await self._store_spans(found, caller)
         if outcome.refused:
             self._losses.add("otlp_refused", outcome.refused)
             _log.warning("Refused %d OTLP spans: %s", outcome.refused, outcome.reason)
@@ -84,12 +83,12 @@ class TraceIngest:
         else:
             await asgi.respond(send, 200, msgspec.json.encode(outcome.answer()))
 
-    async def _store_spans(self, found: Decoded) -> _Outcome:
+    async def _store_spans(self, found: Decoded, caller: Caller) -> _Outcome:
         outcome = _Outcome(refused=len(found.refused), reasons=list(found.refused))
         accepted: list[Span] = []
         for spans, sources in _by_attempt(found):
             try:
-                self._admit(spans[0])
+                self._admit(spans[0], caller)
             except Problem as problem:
                 outcome.refuse(len(sources), problem.message)
                 continue
@@ -105,12 +104,13 @@ class TraceIngest:
             outcome.refuse(ingest.late, "their attempt ended while they were on their way")
         return outcome
 
-    def _admit(self, span: Span) -> None:
-        """Check that the span's attempt is open.
+    def _admit(self, span: Span, caller: Caller) -> None:
+        """Check that the span's attempt is open, and that the caller's key opens it.
 
         Raises:
-            Problem: it is unknown, another rollout's or sealed.
+            Problem: it is unknown, another rollout's or sealed, or the key is another's.
         """
+        caller.check(span.rollout_id, span.attempt_id)
         self._attempts.admit(
             Identity(rollout_id=span.rollout_id, attempt_id=span.attempt_id, call_id="")
         )
@@ -152,17 +152,17 @@ def _by_attempt(found: Decoded) -> list[tuple[list[Span], set[int]]]:
     return [(spans[key], sources[key]) for key in spans]
 
 
-def _sender(target: Target, headers: Iterable[tuple[bytes, bytes]]) -> Sender:
+def _sender(caller: Caller) -> Sender:
     """Who sends by URL or headers; nobody where the spans themselves have to say it.
 
     Raises:
-        Problem: the two disagree, or say only half of it.
+        Problem: the two disagree, or say only half of it, or the key is another attempt's.
     """
-    names = {name.decode("latin-1") for name, _ in headers}
+    names = {name.decode("latin-1") for name, _ in caller.headers}
     by_header = not names.isdisjoint((semconv.HEADER_ROLLOUT, semconv.HEADER_ATTEMPT))
-    if not by_header and not target.rollout_id:
+    if not by_header and not caller.target.rollout_id:
         return Sender()
-    identity = identify(target, headers)
+    identity = caller.identity()
     return Sender(
         rollout_id=identity.rollout_id, attempt_id=identity.attempt_id, agent=identity.agent
     )

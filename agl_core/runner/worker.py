@@ -27,6 +27,7 @@ from agl_core.runner.sealing import opened, sealed
 from agl_core.tracing import AttemptContext, Recorder, attach, bounded, origins_of
 from agl_core.types import (
     LLM,
+    Attempt,
     AttemptStatus,
     Claim,
     Failure,
@@ -105,7 +106,8 @@ class Runner:
         """Serve until `stop` is set or it is `worn`, then let the attempts in flight end.
 
         Meanwhile agl is attached to the process, and ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``
-        name the gateway. When cancelled, the attempts in flight are stopped and stored as
+        name the gateway, the latter a key of the run that opens no attempt: the wire puts the
+        attempt's own on requests that are sent inside one. When cancelled, the attempts in flight are stopped and stored as
         CANCELLED (or LOST, see the options) first; a second cancellation stops at once.
 
         Raises:
@@ -113,7 +115,7 @@ class Runner:
         """
         attachment = attach()
         try:
-            with gateway_environment(self._gateway.url, self._gateway.api_key):
+            with gateway_environment(self._gateway.url, self._gateway.client_key):
                 await self._serve(stop)
         finally:
             attachment.detach()
@@ -191,11 +193,11 @@ class Runner:
             return unopened
         if self._options.on_started is not None:
             self._options.on_started(rollout, attempt)
-        resources = await self._resources_of(rollout)
+        resources = self._own(await self._resources_of(rollout), attempt)
         context = AttemptContext(
             rollout=rollout,
             attempt=attempt,
-            llm=self._llm(resources),
+            llm=self._llm(resources, attempt),
             resources=resources,
             recorder=flight.recorder,
             origins=origins_of(self._gateway.url),
@@ -215,13 +217,21 @@ class Runner:
             self._resources = known
         return known
 
-    def _llm(self, resources: Resources) -> LLM:
+    def _own(self, resources: Resources, attempt: Attempt) -> Resources:
+        """The resources with the attempt's own key and the gateway's address as it is from here."""
+        items = {
+            name: self._reached(item, attempt) if isinstance(item, LLM) else item
+            for name, item in resources.items.items()
+        }
+        return replace(resources, items=items)
+
+    def _llm(self, resources: Resources, attempt: Attempt) -> LLM:
         given = next((item for item in resources.items.values() if isinstance(item, LLM)), None)
-        return replace(
-            given or LLM(model=""),
-            base_url=f"{self._gateway.url}/v1",
-            api_key=self._gateway.api_key,
-        )
+        return given or self._reached(LLM(model=""), attempt)
+
+    def _reached(self, llm: LLM, attempt: Attempt) -> LLM:
+        key = self._gateway.attempt_key(attempt.rollout_id, attempt.id)
+        return replace(llm, base_url=f"{self._gateway.url}/v1", api_key=key)
 
     async def _end(self, flight: Flight, ending: Ending) -> None:
         flight.ending = True

@@ -1,17 +1,35 @@
-"""The one secret that the processes of a run share, and what agents get instead of it."""
+"""The operators' secret, which the processes of a run share, and the keys derived from it for agents."""
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import os
 import secrets
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Final
 
 from agl_core.errors import ConfigError
 
 ENV_KEY: Final = "AGL_API_KEY"
 """Environment variable that holds it: secrets stand in no configuration and no command line."""
+
+_TAG_CHARS: Final = 16
+_MAC_CHARS: Final = 40
+
+
+class _Withheld:
+    """The secret of this process while its environment lacks it."""
+
+    __slots__ = ("before", "holders", "key")
+
+    def __init__(self) -> None:
+        self.key = ""
+        self.before: str | None = None
+        self.holders = 0
+
+
+_WITHHELD: Final = _Withheld()
 
 
 def shared_key() -> str:
@@ -20,7 +38,7 @@ def shared_key() -> str:
     Raises:
         ConfigError: it is not set.
     """
-    key = os.environ.get(ENV_KEY, "")
+    key = given_key()
     if not key:
         raise ConfigError(
             f"{ENV_KEY} is not set: give store, gateway, runners and trainer the same secret in it, "
@@ -29,12 +47,83 @@ def shared_key() -> str:
     return key
 
 
+def given_key() -> str:
+    """The same, empty where it is not set."""
+    return os.environ.get(ENV_KEY, "") or _WITHHELD.key
+
+
+@contextmanager
+def withheld_key(key: str | None = None) -> Generator[None, None, None]:
+    """Keep the secret out of ``os.environ`` inside, so that no agent and no child process has it.
+
+    `shared_key` returns it all the same. Leaving the last block restores the environment.
+
+    Args:
+        key: The secret, for a process that was started without it; that of the environment when
+            None.
+    """
+    given = os.environ.pop(ENV_KEY, None)
+    if not _WITHHELD.holders or given is not None:
+        _WITHHELD.before, _WITHHELD.key = given, key or given or ""
+    _WITHHELD.holders += 1
+    try:
+        yield
+    finally:
+        _WITHHELD.holders -= 1
+        if not _WITHHELD.holders:
+            before, _WITHHELD.before, _WITHHELD.key = _WITHHELD.before, None, ""
+            if before is not None:
+                os.environ.setdefault(ENV_KEY, before)
+
+
 def fresh_key() -> str:
     """A key that nobody else has."""
     return secrets.token_urlsafe(24)
 
 
-def agent_key(key: str) -> str:
-    """What agents send with their calls; the shared key cannot be had from it."""
-    digest = hmac.new(key.encode(), b"agl agent", hashlib.sha256).hexdigest()
-    return f"agl-{digest[:40]}"
+class AttemptKeys:
+    """The bearer tokens of a run's agents, derived from one secret that cannot be had from them.
+
+    Every process that has the secret derives the same tokens, so none is stored. All of them begin
+    with a tag of the run, by which the gateway knows a request of its run even when the token opens
+    no attempt.
+    """
+
+    __slots__ = ("_secret", "_tag", "client")
+
+    client: str
+    """For the process environment, which many attempts share: it opens no attempt."""
+
+    def __init__(self, secret: str) -> None:
+        """Derive from `secret`: the shared key, or one that lives as long as a gateway."""
+        self._secret = secret.encode()
+        self._tag = f"agl-{self._mac(b'agl run', _TAG_CHARS)}-"
+        self.client = self._tag + self._mac(b"agl client", _MAC_CHARS)
+
+    def of(self, rollout_id: str, attempt_id: str) -> str:
+        """The token that opens the calls, rewards and traces of one attempt."""
+        named = f"agl attempt {len(rollout_id)}:{rollout_id}{attempt_id}"
+        return self._tag + self._mac(named.encode(errors="surrogatepass"), _MAC_CHARS)
+
+    def belongs(self, token: str) -> bool:
+        """Whether a token is of this run: its clients', or that of any of its attempts."""
+        return equal(token[: len(self._tag)], self._tag)
+
+    def opens(self, token: str, rollout_id: str, attempt_id: str) -> bool:
+        """Whether a token is that of the attempt."""
+        return equal(token, self.of(rollout_id, attempt_id))
+
+    def _mac(self, message: bytes, chars: int) -> str:
+        return hmac.digest(self._secret, message, "sha256").hex()[:chars]
+
+
+def equal(given: str, key: str) -> bool:
+    """Compare in a time that says nothing of where they differ; an empty key opens nothing."""
+    return bool(key) and hmac.compare_digest(given.encode(errors="surrogatepass"), key.encode())
+
+
+def bearer_of(headers: list[tuple[bytes, bytes]]) -> str:
+    """The bearer token of a request; empty where there is none. The scheme's case does not count."""
+    given = next((value for name, value in headers if name == b"authorization"), b"")
+    scheme, _, token = given.decode("latin-1").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""

@@ -25,7 +25,7 @@ from agl_core.serving import asgi
 _log = logging.getLogger(__name__)
 
 PREFIX: Final = "/agl/v1/"
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 """Counted up whenever a method's meaning or form changes."""
 HEADER_PROTOCOL: Final = "x-agl-protocol"
 HEADER_INSTANCE: Final = "x-agl-instance"

@@ -173,9 +173,8 @@ class Bench:
         rollout, attempt = claim.rollout, claim.attempt
         await self.gateway.open(rollout, attempt)
         recorder = make_recorder(claim)
-        llm = LLM(
-            model=_POLICY.name, base_url=f"{self.gateway.url}/v1", api_key=self.gateway.api_key
-        )
+        key = self.gateway.attempt_key(rollout.id, attempt.id)
+        llm = LLM(model=_POLICY.name, base_url=f"{self.gateway.url}/v1", api_key=key)
         job = Job(llm.base_url, llm.api_key, key=rollout.task.id)
         context = AttemptContext(
             rollout=rollout,

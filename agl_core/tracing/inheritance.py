@@ -33,6 +33,8 @@ class _Identity(msgspec.Struct, kw_only=True):
     agent_run: str | None = None
     trainable: bool = True
     aliases: dict[str, str] = {}
+    api_key: str = ""
+    """Opens this attempt; what the child does to ``OPENAI_API_KEY`` does not change it."""
     model: str = ""
     deadline_at: float = 0.0
     """Unix seconds."""
@@ -66,6 +68,7 @@ def child_environment(*, agent: str | None = None) -> dict[str, str]:
         agent_run=scope.agent_run_id if scope is not None and same else None,
         trainable=scope is None or scope.trainable,
         aliases=context.aliases.names(),
+        api_key=context.llm.api_key,
         model=context.llm.model,
         deadline_at=time.time() + context.seconds_left(),
         settings={
@@ -94,8 +97,8 @@ def inherited_context() -> tuple[AttemptContext | None, Scope | None]:
         identity = msgspec.json.decode(text, type=_Identity)
     except msgspec.MsgspecError as error:
         raise ConfigError(
-            f"{semconv.ENV_CONTEXT} holds {text!r}, which is not an attempt ({error}): take it "
-            f"unchanged from child_environment() in the parent, or unset it"
+            f"{semconv.ENV_CONTEXT} does not name an attempt ({error}): take it unchanged from "
+            f"child_environment() in the parent, or unset it"
         ) from error
     scope = None
     if identity.agent is not None or not identity.trainable:
@@ -126,7 +129,7 @@ def _inherit(identity: _Identity) -> AttemptContext:
         llm=LLM(
             model=identity.model,
             base_url=os.environ.get("OPENAI_BASE_URL", ""),
-            api_key=os.environ.get("OPENAI_API_KEY", ""),
+            api_key=identity.api_key or os.environ.get("OPENAI_API_KEY", ""),
         ),
         resources=Resources(),
         recorder=recorder,

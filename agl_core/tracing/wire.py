@@ -7,7 +7,8 @@ wrapped while agl is attached and put back when it is detached.
 A request is changed only inside an attempt and only on its way to a known gateway, where it is
 headed or where it is rerouted (see `elsewhere`):
 
-- it gets the identity headers of the current scope (``x-agl-*``, percent-encoded UTF-8);
+- it gets the identity headers of the current scope (``x-agl-*``, percent-encoded UTF-8) and the
+  attempt's own key, whatever key its client was made with;
 - its timeouts are lowered to what is left of the attempt's deadline;
 - a generation request gets a call id. In a ``call`` scope the id belongs to that scope's span.
   Elsewhere the request gets an LLM span of its own, which ends with the answer or its stream.
@@ -129,6 +130,8 @@ class Wire:
         headers = request.headers
         headers[semconv.HEADER_ROLLOUT] = _encode(context.rollout.id)
         headers[semconv.HEADER_ATTEMPT] = _encode(context.attempt.id)
+        if context.llm.api_key:
+            headers["Authorization"] = f"Bearer {context.llm.api_key}"
         if scope is not None:
             if scope.agent is not None:
                 headers[semconv.HEADER_AGENT] = _encode(scope.agent)

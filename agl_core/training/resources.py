@@ -12,12 +12,14 @@ from agl_core.types import LLM, Policy, PromptTemplate, Resources
 def make_resources(
     config: RunConfig, gateway: Gateway, policies: Iterable[Policy], *, step: int
 ) -> Resources:
-    """One `LLM` per policy and one `PromptTemplate` per prompt, by name; not yet numbered."""
+    """One `LLM` per policy and one `PromptTemplate` per prompt, by name; not yet numbered.
+
+    No key is among them, as they are stored: the runner gives each attempt its own.
+    """
     llms = {
         policy.name: LLM(
             model=policy.name,
             base_url=f"{gateway.url}/v1",
-            api_key=gateway.api_key,
             policy=policy.name,
             version=policy.version,
         )

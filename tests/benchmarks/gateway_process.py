@@ -39,11 +39,12 @@ async def serve(backend_url: str, attempts: int) -> None:
                 "x-agl-rollout": claim.rollout.id,
                 "x-agl-attempt": claim.attempt.id,
                 "x-agl-agent": "writer",
+                "authorization": "Bearer "
+                + gateway.attempt_key(claim.rollout.id, claim.attempt.id),
             }
         )
     ready = {
         "port": int(gateway.url.rpartition(":")[2]),
-        "api_key": gateway.api_key,
         "identities": identities,
     }
     sys.stdout.write(json.dumps(ready) + "\n")

@@ -69,15 +69,15 @@ class Connection(asyncio.Protocol):
 
 def _head(url: str, api_key: str, headers: dict[str, str], body: bytes) -> bytes:
     parts = urlsplit(url)
+    given = {"authorization": f"Bearer {api_key}", **headers}
     lines = [
         f"POST {parts.path} HTTP/1.1",
         f"host: {parts.netloc}",
-        f"authorization: Bearer {api_key}",
         "accept: application/json",
         "content-type: application/json",
         "user-agent: OpenAI/Python",
         f"content-length: {len(body)}",
-        *(f"{name}: {value}" for name, value in headers.items()),
+        *(f"{name}: {value}" for name, value in given.items()),
     ]
     return ("\r\n".join(lines) + "\r\n").encode()
 

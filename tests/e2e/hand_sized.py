@@ -6,6 +6,10 @@ It is the agent program, the tasks, the reward and the plugin at once.
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import httpx
 
@@ -24,6 +28,20 @@ async def run_agent(task: agl.Task) -> str:
 
 async def hang(task: agl.Task) -> None:
     await asyncio.Event().wait()
+
+
+async def looks_around(task: agl.Task) -> str:
+    """Leaves what it finds in its process's environment."""
+    folder = Path(os.environ["LOOKED_AROUND"])
+    listing = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", _ENVIRONMENT], capture_output=True, check=True
+    )
+    here = "\n".join(f"{name}={value}" for name, value in os.environ.items())
+    (folder / agl.current().attempt.id).write_text(here + listing.stdout.decode())
+    return await run_agent(task)
+
+
+_ENVIRONMENT = "import os; print(dict(os.environ))"
 
 
 async def long_answer(task: agl.Task) -> str:

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.processes import Process, alive, free_port, settings
+from agl_core.serving.keys import AttemptKeys
+from tests.e2e.processes import HAND_SIZED, KEY, Process, alive, free_port, settings
 
 pytestmark = [
     pytest.mark.slow,
@@ -224,6 +225,28 @@ def test_a_second_signal_does_not_wait(pieces: Pieces) -> None:
     runner.until_it_says("once more ends it at once")
     assert runner.interrupt() == 130
     until_gone(workers)
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_no_agent_finds_the_operators_key(
+    pieces: Pieces, processes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F2: it is neither in a runner's environment nor in that of a worker, nor in the store."""
+    found = pieces.directory / "found"
+    found.mkdir()
+    monkeypatch.setenv("LOOKED_AROUND", str(found))
+    config = pieces.settings(train={"steps": 1})
+    pieces.serve()
+    agent = ("--set", f"agent={HAND_SIZED}:looks_around")
+    pieces.start("runner", str(config), "--processes", processes, *agent)
+    assert pieces.start("train", str(config)).popen.wait() == 0
+    texts = [file.read_text() for file in found.iterdir()]
+    assert len(texts) == 8
+    assert not [text for text in texts if KEY in text]
+    assert all("OPENAI_API_KEY" in text for text in texts)
+    files = [file.read_bytes() for file in pieces.directory.rglob("store.db*")]
+    keys = [KEY, AttemptKeys(KEY).client.rpartition("-")[0]]
+    assert not [key for key in keys for data in files if key.encode() in data]
 
 
 def test_a_wrong_key_ends_a_runner_with_status_2(pieces: Pieces) -> None:

@@ -15,7 +15,7 @@ from agl_core.app.gateway import serve_gateway
 from agl_core.errors import ConfigError
 from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.gateway.control import GatewayControl
-from agl_core.serving.keys import agent_key
+from agl_core.serving.keys import AttemptKeys
 from agl_core.store.memory import MemoryStore
 from agl_core.store.sqlite import SqliteStore
 from tests.core.app.conftest import Bench, speak
@@ -32,7 +32,7 @@ class Site:
         self.port = 0
 
     async def live(self) -> None:
-        options = GatewayOptions(port=self.port, api_key=agent_key(KEY), restartable=True)
+        options = GatewayOptions(port=self.port, secret=KEY, restartable=True)
         self.gateway = GatewayServer(self.store, options)
         self.control = GatewayControl(self.gateway, KEY)
         await self.control.start()
@@ -126,9 +126,10 @@ async def test_the_shared_key_opens_the_metrics_and_no_model(
                 return reply.status
 
         assert await status("/metrics", KEY) == 200
-        assert await status("/metrics", agent_key(KEY)) == 200
+        assert await status("/metrics", AttemptKeys(KEY).client) == 401
         assert await status("/metrics", "") == 401
         assert await status("/v1/models", KEY) == 401
+        assert await status("/v1/models", AttemptKeys(KEY).client) == 200
     serving.cancel()
     await asyncio.wait({serving})
 

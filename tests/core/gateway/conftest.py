@@ -23,6 +23,8 @@ from agl_core.types.ids import new_id
 ASK = {"model": "gpt-x", "messages": [{"role": "user", "content": "héllo 你好 👋"}]}
 
 QUICK = RecordingOptions(interval_s=0.01, settle_s=0.0)
+OPTIONS = GatewayOptions(recording=QUICK, operator_key="operators")
+OPERATOR = {"Authorization": "Bearer operators"}
 
 
 class World:
@@ -41,7 +43,7 @@ class World:
         self.session = await enter(aiohttp.ClientSession())
         self.backend = HttpBackend(self.server.base_url, model="weights-1")
         self.stack.push_async_callback(self.backend.close)
-        self.gateway = GatewayServer(self.store, gateway or GatewayOptions(recording=QUICK))
+        self.gateway = GatewayServer(self.store, gateway or OPTIONS)
         await self.route("trained", ("writer", "planner", "@*"), trainable=True)
         await self.route("frozen", ("*",), trainable=False)
         await self.gateway.start()
@@ -73,7 +75,13 @@ class World:
             for k, v in named.items()
             if v
         }
-        return {"Authorization": f"Bearer {self.gateway.api_key}", **given}
+        return {**self.key(attempt), **given}
+
+    def key(self, attempt: Attempt) -> dict[str, str]:
+        """The header that opens an attempt."""
+        return {
+            "Authorization": f"Bearer {self.gateway.attempt_key(attempt.rollout_id, attempt.id)}"
+        }
 
     def post(self, headers: dict[str, str], *, path: str = "/v1/chat/completions", **body: Any):
         return self.session.post(self.gateway.url + path, json={**ASK, **body}, headers=headers)

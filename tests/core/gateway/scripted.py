@@ -80,7 +80,8 @@ class Desk:
         content = json.dumps({"model": "gpt-x", **given, **body}).encode()
         named = {"rollout": attempt.rollout_id, "attempt": attempt.id, "agent": agent}
         headers = [(f"x-agl-{name}".encode(), value.encode()) for name, value in named.items()]
-        headers.append((b"authorization", f"Bearer {self.gateway.api_key}".encode()))
+        key = self.gateway.attempt_key(attempt.rollout_id, attempt.id)
+        headers.append((b"authorization", f"Bearer {key}".encode()))
         scope = {
             "type": "http",
             "method": "POST",

@@ -151,5 +151,5 @@ async def test_a_program_that_the_gateway_refuses_is_told_why(bench: Bench) -> N
         return done.stdout + done.stderr
 
     played = await bench.one(stranger)
-    assert "409" in played.output
+    assert "403" in played.output
     assert played.calls == []

@@ -38,7 +38,11 @@ def context_of(world: Any, attempt: Any, *, seconds: float = 60.0) -> AttemptCon
     return AttemptContext(
         rollout=rollout,
         attempt=attempt,
-        llm=LLM(model="gpt-x", base_url=f"{world.gateway.url}/v1", api_key=world.gateway.api_key),
+        llm=LLM(
+            model="gpt-x",
+            base_url=f"{world.gateway.url}/v1",
+            api_key=world.gateway.attempt_key(attempt.rollout_id, attempt.id),
+        ),
         resources=Resources(),
         recorder=Recorder(rollout.id, attempt.id),
         origins=origins_of(world.gateway.url),
@@ -82,7 +86,7 @@ async def test_a_count_is_asked_for_in_an_attempt_and_of_a_prompt(make_world: An
     world = await make_world(COUNTING)
     attempt = await world.attempt()
     url = f"/r/{attempt.rollout_id}/a/{attempt.id}/agent/writer/v1/tokenize"
-    key = {"Authorization": f"Bearer {world.gateway.api_key}"}
+    key = world.key(attempt)
     seen = []
     for headers, path, body in (
         (key, url, {}),

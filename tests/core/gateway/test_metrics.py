@@ -7,6 +7,7 @@ import re
 from agl_core.gateway.metrics import Metrics
 from agl_core.testing.attempts import ScriptedAttempt
 from agl_core.testing.fake_openai import FakeOptions
+from tests.core.gateway.conftest import OPERATOR
 
 SAMPLE = re.compile(r'^([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\]|\\.)*",?)+)\})? (\S+)$')
 
@@ -30,7 +31,7 @@ def parsed(text):
 
 
 async def scrape(world, **headers):
-    given = {"Authorization": f"Bearer {world.gateway.api_key}", **headers}
+    given = {**OPERATOR, **headers}
     async with world.session.get(world.gateway.url + "/metrics", headers=given) as reply:
         return reply.status, reply.headers.get("Content-Type"), await reply.text()
 

@@ -15,7 +15,7 @@ from agl_core.app.gateway import serve_gateway, store_of
 from agl_core.errors import ConfigError, EngineError, StoreError
 from agl_core.gateway.remote import RemoteGateway
 from agl_core.serving.backend_http import HttpBackend
-from agl_core.serving.keys import agent_key
+from agl_core.serving.keys import AttemptKeys
 from agl_core.serving.peer import Patience
 from agl_core.serving.server import address_of, bind
 from agl_core.store.client import HttpStore
@@ -97,7 +97,7 @@ async def world(process):
 def chat(claim, text, **body):
     message = {"role": "user", "content": text}
     headers = {
-        "Authorization": f"Bearer {agent_key(KEY)}",
+        "Authorization": f"Bearer {AttemptKeys(KEY).of(claim.rollout.id, claim.attempt.id)}",
         "x-agl-rollout": claim.rollout.id,
         "x-agl-attempt": claim.attempt.id,
         "x-agl-agent": "writer",

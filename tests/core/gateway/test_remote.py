@@ -26,7 +26,7 @@ from agl_core.gateway.remote import RemoteGateway, RemoteOptions
 from agl_core.interfaces import Capabilities
 from agl_core.serving import rpc
 from agl_core.serving.backend_http import HttpBackend
-from agl_core.serving.keys import agent_key
+from agl_core.serving.keys import AttemptKeys
 from agl_core.serving.peer import Patience
 from agl_core.store.memory import MemoryStore
 from agl_core.testing.fake_openai import FakeOpenAI, FakeOptions
@@ -34,6 +34,7 @@ from agl_core.types import Limits, Policy, Rollout, Task
 from agl_core.types.ids import new_id
 
 KEY = "shared"
+KEYS = AttemptKeys(KEY)
 QUICK = RecordingOptions(interval_s=0.01, settle_s=0.0)
 ASK = {"model": "trained", "messages": [{"role": "user", "content": "hi"}]}
 TRAINED = Policy(name="trained", agents=("writer",), trainable=True, version=1)
@@ -59,9 +60,7 @@ class Site:
         self.stack.push_async_callback(self.die)
 
     async def live(self):
-        options = GatewayOptions(
-            port=self.port, recording=QUICK, api_key=agent_key(KEY), restartable=True
-        )
+        options = GatewayOptions(port=self.port, recording=QUICK, secret=KEY, restartable=True)
         self.gateway = GatewayServer(self.store, options)
         self.control = GatewayControl(self.gateway, KEY)
         await self.control.start()
@@ -98,7 +97,7 @@ class Site:
 
     def call(self, claim, *, key=None, **body):
         headers = {
-            "Authorization": f"Bearer {key or agent_key(KEY)}",
+            "Authorization": f"Bearer {key or KEYS.of(claim.rollout.id, claim.attempt.id)}",
             "x-agl-rollout": claim.rollout.id,
             "x-agl-attempt": claim.attempt.id,
             "x-agl-agent": "writer",
@@ -165,7 +164,7 @@ async def test_agents_cannot_give_orders_and_nobody_else_is_let_in(site):
     with pytest.raises(ConfigError, match="AGL_API_KEY"):
         await site.remote(key="wrong")
     with pytest.raises(ConfigError, match="AGL_API_KEY"):
-        await site.remote(key=agent_key(KEY))
+        await site.remote(key=KEYS.client)
     for key in (KEY, "wrong"):
         async with site.call(claim, key=key) as answer:
             assert answer.status == 401

@@ -399,7 +399,7 @@ async def test_a_refusal_has_the_form_of_openai_and_is_recorded(client: Client) 
 async def test_the_url_names_the_agent(client: Client) -> None:
     world, attempt = client.world, client.attempt
     path = f"/r/{attempt.rollout_id}/a/{attempt.id}/agent/pl%C3%A4ner{PATH}"
-    headers = {"Authorization": f"Bearer {world.gateway.api_key}"}
+    headers = world.key(attempt)
     asked = {"model": "m", "input": "hi"}
     async with world.session.post(world.gateway.url + path, json=asked, headers=headers) as answer:
         assert answer.status == 200

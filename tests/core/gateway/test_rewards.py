@@ -18,7 +18,7 @@ async def send(world: Any, attempt: Any, body: Any, *, agent: str = "") -> tuple
     speaker = f"/agent/{agent}" if agent else ""
     url = f"{world.gateway.url}/r/{attempt.rollout_id}/a/{attempt.id}{speaker}/v1/rewards"
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    headers = {"Authorization": f"Bearer {world.gateway.api_key}"}
+    headers = world.key(attempt)
     async with world.session.post(url, data=data, headers=headers) as answer:
         return answer.status, await answer.json()
 
@@ -119,14 +119,19 @@ async def test_a_book_is_no_reward(world: Any) -> None:
 async def test_nobody_and_strangers_are_refused(world: Any) -> None:
     attempt = await world.attempt()
     url = world.gateway.url + "/v1/rewards"
-    key = {"Authorization": f"Bearer {world.gateway.api_key}"}
+    key = world.key(attempt)
     async with world.session.post(url, json={"value": 1}, headers=key) as answer:
         assert answer.status == 400
         assert (await answer.json())["error"]["code"] == "identity_missing"
     async with world.session.post(url, json={"value": 1}) as answer:
         assert answer.status == 401
     other = await world.attempt()
-    mixed = {**world.headers(attempt), "x-agl-attempt": other.id}
+    theirs = world.gateway.attempt_key(attempt.rollout_id, other.id)
+    mixed = {
+        **world.headers(attempt),
+        "x-agl-attempt": other.id,
+        "Authorization": f"Bearer {theirs}",
+    }
     async with world.session.post(url, json={"value": 1}, headers=mixed) as answer:
         assert answer.status == 409
         assert (await answer.json())["error"]["code"] == "attempt_unknown"
@@ -193,6 +198,7 @@ async def test_a_restarted_gateway_does_not_know(make_world: Any) -> None:
     world = await make_world(gateway=GatewayOptions(restartable=True))
     attempt = await world.attempt()
     url = f"{world.gateway.url}/r/{attempt.rollout_id}/a/other/v1/rewards"
-    headers = {"Authorization": f"Bearer {world.gateway.api_key}"}
+    key = world.gateway.attempt_key(attempt.rollout_id, "other")
+    headers = {"Authorization": f"Bearer {key}"}
     async with world.session.post(url, json={"value": 1}, headers=headers) as answer:
         assert answer.status == 503

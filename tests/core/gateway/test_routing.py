@@ -78,7 +78,7 @@ def test_headers_are_percent_encoded_utf8() -> None:
 
 
 async def test_no_identity_is_400_and_names_the_fix(world: Any) -> None:
-    key = {"Authorization": f"Bearer {world.gateway.api_key}"}
+    key = {"Authorization": f"Bearer {world.gateway.client_key}"}
     async with world.post(key) as answer:
         error = (await answer.json())["error"]
     assert answer.status == 400
@@ -100,7 +100,7 @@ async def test_url_and_headers_must_agree(world: Any) -> None:
 async def test_url_identity_alone_gets_a_call_id(world: Any) -> None:
     attempt = await world.attempt()
     path = f"/r/{attempt.rollout_id}/a/{attempt.id}/agent/{quote('schön')}/v1/chat/completions"
-    key = {"Authorization": f"Bearer {world.gateway.api_key}"}
+    key = world.key(attempt)
     async with world.post(key, path=path) as answer:
         assert answer.status == 200
     (call,) = await world.calls(attempt)
@@ -163,7 +163,9 @@ async def test_unknown_and_sealed_attempts_are_refused_and_counted(world: Any) -
     async with world.post(world.headers(attempt)) as answer:
         assert answer.status == 410
         assert answer.headers["x-should-retry"] == "false"
-    async with world.post(world.headers(other, rollout="ro_x")) as answer:
+    key = world.gateway.attempt_key("ro_x", other.id)
+    stranger = {**world.headers(other, rollout="ro_x"), "Authorization": f"Bearer {key}"}
+    async with world.post(stranger) as answer:
         assert answer.status == 409
         assert (await answer.json())["error"]["code"] == "attempt_unknown"
     assert world.gateway.losses.counts["late_calls"] == 2
@@ -174,7 +176,7 @@ async def test_unknown_and_sealed_attempts_are_refused_and_counted(world: Any) -
 
 
 async def test_health_models_and_unknown_paths(world: Any) -> None:
-    key = {"Authorization": f"Bearer {world.gateway.api_key}"}
+    key = {"Authorization": f"Bearer {world.gateway.client_key}"}
     async with world.session.get(world.gateway.url + "/health") as answer:
         assert answer.status == 200
     async with world.session.get(world.gateway.url + "/v1/models", headers=key) as answer:

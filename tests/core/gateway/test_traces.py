@@ -12,6 +12,7 @@ import pytest
 from agl_core.errors import StoreError
 from agl_core.gateway import traces
 from agl_core.types import Reward
+from tests.core.gateway.conftest import OPERATOR
 from tests.core.store.otlp.test_codec import body, otel
 from tests.core.store.otlp.test_protobuf import FROM_AN_SDK
 
@@ -21,7 +22,7 @@ JSON = {"Content-Type": "application/json"}
 async def export(world, payload, attempt=None, *, path="/v1/traces", raw=False, **headers):
     """Status and answer of one export request."""
     own = world.headers(attempt, agent="") if attempt is not None else {}
-    given = {"Authorization": f"Bearer {world.gateway.api_key}", **own, **JSON, **headers}
+    given = {**OPERATOR, **own, **JSON, **headers}
     data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
     async with world.session.post(world.gateway.url + path, data=data, headers=given) as reply:
         return reply.status, await reply.read() if raw else await reply.json()

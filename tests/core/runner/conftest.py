@@ -20,7 +20,7 @@ class BookkeepingGateway:
 
     def __init__(self, url="http://127.0.0.1:9"):
         self.url = url
-        self.api_key = "gateway-key"
+        self.client_key = "client-key"
         self.opened: list[str] = []
         self.sealed: list[str] = []
         self.refuse = False
@@ -29,6 +29,9 @@ class BookkeepingGateway:
         if self.refuse:
             raise StaleAttemptError("sealed already")
         self.opened.append(attempt.id)
+
+    def attempt_key(self, rollout_id, attempt_id):
+        return f"key of {attempt_id}"
 
     async def seal(self, attempt_id):
         self.sealed.append(attempt_id)

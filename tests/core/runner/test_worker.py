@@ -74,7 +74,8 @@ async def test_the_agent_finds_its_attempt_model_and_environment(
     store, enqueue, run_all, gateway, monkeypatch
 ):
     monkeypatch.setenv("OPENAI_API_KEY", "user's")
-    await store.publish(Resources(items={"policy": LLM(model="tiny", policy="trained", version=3)}))
+    llms = {name: LLM(model=name, policy="trained", version=3) for name in ("tiny", "other")}
+    await store.publish(Resources(items=llms))
     seen = []
 
     def agent(task):
@@ -87,7 +88,10 @@ async def test_the_agent_finds_its_attempt_model_and_environment(
     assert context.resources.version == 1
     assert (context.llm.model, context.llm.policy) == ("tiny", "trained")
     assert context.llm.base_url == base_url == f"{gateway.url}/v1"
-    assert context.llm.api_key == api_key == "gateway-key"
+    assert api_key == gateway.client_key
+    assert context.llm.api_key == gateway.attempt_key(attempt.rollout_id, attempt.id)
+    other = context.resources.items["other"]
+    assert (other.base_url, other.api_key) == (context.llm.base_url, context.llm.api_key)
     assert 0 < context.seconds_left() <= 20
     assert os.environ["OPENAI_API_KEY"] == "user's"
 

@@ -15,6 +15,7 @@ from agl_core.tracing import (
     agent_scope,
     attach,
     child_environment,
+    current,
     current_scope,
     enter,
     open_scope,
@@ -256,6 +257,27 @@ def test_a_named_agent_goes_into_the_url_for_programs_of_any_language(make_conte
         env = child_environment(agent="the writer")
     assert env["OPENAI_BASE_URL"].endswith("/r/rollout_1/a/attempt_1/agent/the%20writer/v1")
     assert env["OPENAI_API_KEY"] == "key"
+
+
+def test_a_child_keeps_the_key_of_its_attempt(make_context, monkeypatch):
+    """F2: whatever its program does to the variable that its clients read."""
+    with enter(make_context()):
+        env = child_environment()
+    monkeypatch.setenv("AGL_CONTEXT", env["AGL_CONTEXT"])
+    monkeypatch.setenv("OPENAI_API_KEY", "of a .env file")
+    attachment = attach()
+    try:
+        assert current().llm.api_key == "key"
+    finally:
+        attachment.detach()
+
+
+def test_a_malformed_context_is_not_repeated_as_it_holds_a_key(monkeypatch):
+    """F2."""
+    monkeypatch.setenv("AGL_CONTEXT", '{"api_key": "agl-secret"}')
+    with pytest.raises(ConfigError) as caught:
+        attach()
+    assert "agl-secret" not in str(caught.value)
 
 
 def test_a_malformed_context_is_refused_before_anything_is_patched(monkeypatch):

@@ -21,7 +21,7 @@ from agl_core.tracing import (
     operation,
     wire,
 )
-from agl_core.types import Scope, SpanKind
+from agl_core.types import LLM, Scope, SpanKind
 from tests.core.passing import pass_time
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -173,6 +173,20 @@ def test_a_second_request_in_one_call_is_a_capture_error_and_still_goes_out(serv
         close_scope(scope)
     assert len(set(server.identities("call"))) == 3
     assert len(capture_errors(context)) == 2
+
+
+def test_a_client_of_any_key_sends_that_of_the_attempt_it_is_used_in(server, make_context):
+    """F2: the process has one key for all attempts, and the gateway one for each."""
+    sent = {"authorization": "Bearer of the run"}
+    with httpx.Client(timeout=60, headers=sent) as client:
+        for name in ("1", "2"):
+            context = make_context(name)
+            context.llm = LLM(model="m", base_url=server.base_url, api_key=f"key {name}")
+            with enter(context):
+                client.post(chat_url(server), json=BODY)
+        client.post(chat_url(server), json=BODY)
+    keys = [headers["authorization"] for _, headers, _ in server.log]
+    assert keys == ["Bearer key 1", "Bearer key 2", "Bearer of the run"]
 
 
 @pytest.mark.parametrize("call_scope", [True, False])

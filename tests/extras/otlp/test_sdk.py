@@ -42,9 +42,10 @@ def agent(endpoint, key, compression, **resource):
 @pytest.mark.parametrize("compression", [Compression.NoCompression, Compression.Gzip])
 async def test_an_agent_is_recorded_by_its_endpoint_alone(world, compression):  # noqa: F811
     attempt = await world.attempt()
+    key = world.gateway.attempt_key(attempt.rollout_id, attempt.id)
     endpoint = f"{world.gateway.url}/r/{attempt.rollout_id}/a/{attempt.id}/v1/traces"
 
-    assert await asyncio.to_thread(agent, endpoint, world.gateway.api_key, compression)
+    assert await asyncio.to_thread(agent, endpoint, key, compression)
 
     spans = {span.name: span for span in await world.store.spans([attempt.rollout_id])}
     tool, judge = spans["execute_tool lookup"], spans["judge"]
@@ -58,11 +59,10 @@ async def test_an_agent_is_recorded_by_its_endpoint_alone(world, compression):  
 async def test_an_agent_may_say_in_its_resource_whose_it_is(world):  # noqa: F811
     attempt = await world.attempt()
     identity = {"agl.rollout": attempt.rollout_id, "agl.attempt": attempt.id}
+    key = world.gateway.attempt_key(attempt.rollout_id, attempt.id)
     endpoint = f"{world.gateway.url}/v1/traces"
 
-    await asyncio.to_thread(
-        agent, endpoint, world.gateway.api_key, Compression.NoCompression, **identity
-    )
+    await asyncio.to_thread(agent, endpoint, key, Compression.NoCompression, **identity)
 
     assert len(await world.store.spans([attempt.rollout_id])) == 4
 

@@ -33,6 +33,10 @@ class Setup:
         attempt = self.attempt
         return f"{self.gateway.url}/r/{attempt.rollout_id}/a/{attempt.id}/agent/writer/v1"
 
+    @property
+    def api_key(self) -> str:
+        return self.gateway.attempt_key(self.attempt.rollout_id, self.attempt.id)
+
     async def calls(self) -> list[ModelCall]:
         await self.gateway.seal(self.attempt.id)
         spans = await self.store.spans([self.attempt.rollout_id])
@@ -60,7 +64,7 @@ async def setup() -> AsyncIterator[Setup]:
 @pytest.fixture
 async def client(setup: Setup) -> AsyncIterator[openai.AsyncOpenAI]:
     async with openai.AsyncOpenAI(
-        base_url=setup.base_url, api_key=setup.gateway.api_key, max_retries=2
+        base_url=setup.base_url, api_key=setup.api_key, max_retries=2
     ) as client:
         yield client
 
@@ -128,7 +132,7 @@ async def test_raw_response_stream(setup: Setup, client: openai.AsyncOpenAI) -> 
 
 async def test_sync_client_in_a_thread(setup: Setup) -> None:
     def ask() -> str | None:
-        with openai.OpenAI(base_url=setup.base_url, api_key=setup.gateway.api_key) as client:
+        with openai.OpenAI(base_url=setup.base_url, api_key=setup.api_key) as client:
             answer = client.chat.completions.create(model="gpt-x", messages=MESSAGES)
             return answer.choices[0].message.content
 

@@ -1,0 +1,91 @@
+"""One secret, and the keys derived from it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from agl_core.errors import ConfigError
+from agl_core.serving.keys import (
+    ENV_KEY,
+    AttemptKeys,
+    bearer_of,
+    equal,
+    given_key,
+    shared_key,
+    withheld_key,
+)
+
+
+def test_each_attempt_has_a_key_of_its_own():
+    """F2: every process with the secret derives the same; two names never share a key."""
+    keys = AttemptKeys("secret")
+    one = keys.of("ro_1", "at_1")
+    assert one == AttemptKeys("secret").of("ro_1", "at_1")
+    others = {keys.of("ro_1", "at_2"), keys.of("ro_2", "at_1"), keys.of("ro_1a", "t_1")}
+    strange = AttemptKeys("other").of("ro_1", "at_1")
+    assert len({one, keys.client, strange, *others}) == 6
+    assert keys.opens(one, "ro_1", "at_1")
+    assert not any(keys.opens(key, "ro_1", "at_1") for key in (*others, keys.client, strange, ""))
+    assert all(keys.belongs(key) for key in (one, keys.client, *others))
+    assert not any(keys.belongs(key) for key in ("", "secret", "agl-", strange))
+    assert keys.opens(keys.of("\ud83d", "é"), "\ud83d", "é")
+
+
+def test_the_secret_stays_out_of_the_environment(monkeypatch):
+    """F2: neither this process's agents nor their children have it; afterwards it is back."""
+    monkeypatch.setenv(ENV_KEY, "s")
+    child = [sys.executable, "-c", f"import os; print(os.environ.get({ENV_KEY!r}))"]
+    with withheld_key():
+        assert ENV_KEY not in os.environ
+        assert subprocess.run(child, capture_output=True, text=True, check=True).stdout == "None\n"
+        with withheld_key():
+            assert shared_key() == "s"
+        assert shared_key() == "s"
+        assert ENV_KEY not in os.environ
+    assert os.environ[ENV_KEY] == "s"
+    monkeypatch.delenv(ENV_KEY)
+    assert given_key() == ""
+    with withheld_key("given"):
+        assert shared_key() == "given"
+    assert ENV_KEY not in os.environ
+    with withheld_key(), pytest.raises(ConfigError, match="AGL_API_KEY is not set"):
+        shared_key()
+
+
+def test_blocks_that_overlap_restore_it_when_the_last_is_left(monkeypatch):
+    monkeypatch.setenv(ENV_KEY, "s")
+    one, two = withheld_key(), withheld_key()
+    one.__enter__()
+    two.__enter__()
+    one.__exit__(None, None, None)
+    assert ENV_KEY not in os.environ
+    assert shared_key() == "s"
+    two.__exit__(None, None, None)
+    assert os.environ[ENV_KEY] == "s"
+
+
+@pytest.mark.parametrize(
+    ("header", "token"),
+    [
+        (b"Bearer k", "k"),
+        (b"bearer k", "k"),
+        (b"BEARER  k ", "k"),
+        (b"Basic k", ""),
+        (b"Bearer", ""),
+        (b"", ""),
+        (b"Bearer \xff", "ÿ"),
+    ],
+)
+def test_bearer_tokens_are_read_whatever_the_case_of_the_scheme(header, token):
+    assert bearer_of([(b"authorization", header)]) == token
+    assert bearer_of([]) == ""
+
+
+def test_an_empty_key_opens_nothing():
+    assert equal("k", "k")
+    assert not equal("", "")
+    assert not equal("ÿ", "k")
