@@ -81,9 +81,9 @@ async def test_a_worker_that_is_told_to_end_before_it_serves_ends_well(early):
 
 def test_what_a_worker_process_is_given_can_be_pickled():
     """On Windows and macOS nothing else reaches it."""
-    given = (runner.work, resolve({"name": "x"}).model_dump_json(), False)
-    work, text, debug = pickle.loads(pickle.dumps(given))
-    assert (work, debug) == (runner.work, False)
+    given = (runner.work, resolve({"name": "x"}).model_dump_json(), False, "key")
+    work, text, debug, key = pickle.loads(pickle.dumps(given))
+    assert (work, debug, key) == (runner.work, False, "key")
     assert "x" in text
 
 
@@ -91,7 +91,7 @@ async def test_workers_that_cannot_work_end_the_command():
     """In processes started by the method that all systems have; the reason is each worker's own."""
     config = resolve({"name": "x", "store": {"name": "memory"}})
     workers = fleet.Fleet(
-        runner.work, (config.model_dump_json(), False), fleet.FleetOptions(processes=1)
+        runner.work, (config.model_dump_json(), False, ""), fleet.FleetOptions(processes=1)
     )
     with pytest.raises(ConfigError, match="Worker 1 cannot work"):
         await workers.run()
