@@ -72,12 +72,7 @@ def train(  # noqa: PLR0913 - the one call a user writes
         overrides or {},
     )
     inputs = Inputs(agent=agent, tasks=tasks, val_tasks=val_tasks, reward=reward)
-<<<<<<< HEAD
-    with _watching(observers, shown=progress) as watching:
-=======
-    watching = (*observers, *current_invocation().observers)
-    with withheld_key():
->>>>>>> 711ccac (Give each attempt a key of its own, and keep the operators' secret from agents)
+    with _watching(observers, shown=progress) as watching, withheld_key():
         return run_blocking(App(resolved, inputs, observers=watching).train())
 
 
@@ -111,12 +106,7 @@ def evaluate(  # noqa: PLR0913 - the one call a user writes
         config = run_config_of(Path(checkpoint))
     resolved = _config(config, _model(model), overrides or {})
     inputs = Inputs(agent=agent, val_tasks=tasks, reward=reward)
-<<<<<<< HEAD
-    with _watching(observers, shown=progress) as watching:
-=======
-    watching = (*observers, *current_invocation().observers)
-    with withheld_key():
->>>>>>> 711ccac (Give each attempt a key of its own, and keep the operators' secret from agents)
+    with _watching(observers, shown=progress) as watching, withheld_key():
         app = App(resolved, inputs, observers=watching)
         return run_blocking(app.evaluate(checkpoint=checkpoint))
 
