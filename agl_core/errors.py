@@ -12,6 +12,7 @@
     │   └── LeadHeldError           another trainer leads the store
     ├── CaptureError                recorded data is not exactly true
     │   ├── MissingTokensError      a trained call without token ids
+    │   │   └── EmptyAnswerError    because the model ended it before the first token
     │   └── TokenMismatchError      token ids that contradict each other or the text
     ├── RolloutError                one attempt failed: kept as data, never crashes a run
     │   ├── AgentError              the agent raised
@@ -40,6 +41,7 @@ __all__ = [
     "ConfigError",
     "ContextOverflowError",
     "DeadlineError",
+    "EmptyAnswerError",
     "EngineError",
     "LeadHeldError",
     "MissingExtraError",
@@ -147,6 +149,10 @@ class CaptureError(AglError):
 
 class MissingTokensError(CaptureError):
     """A call of a trained agent carries no token ids."""
+
+
+class EmptyAnswerError(MissingTokensError):
+    """An answer of a trained agent holds no token; its attempt alone is lost."""
 
 
 class TokenMismatchError(CaptureError):

@@ -11,11 +11,12 @@ cause                           meaning
 ``calls_incomplete``            cut off before the end, in a failed attempt or by an untrained agent
 ``calls_unsent``                a trained agent's call that failed before it was sent
 ``calls_untrainable``           a selected agent's call under ``trainable=False`` or a frozen policy
+``calls_constrained``           one that was sampled under a constraint its policy does not train on
 ``calls_without_agent``         calls of nobody that carry no tokens
 ``rewards_untrained``           rewards for an agent, run or call that is not trained
 ``rewards_of_dropped_calls``    rewards for a call that gave no sample
 ``rewards_of_failed_attempts``  rewards that arrived before the attempt failed
-``agents_without_reward``       trained agents that no reward reached: their return is 0
+``agents_without_reward``       trained agents that no reward reached: left out of their group
 ``choices_without_reward``      choices of an ``n > 1`` call that no reward named
 ==============================  ==================================================================
 """

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from agl_core import semconv
-from agl_core.errors import CaptureError, MissingTokensError, TokenMismatchError
+from agl_core.errors import CaptureError, EmptyAnswerError, MissingTokensError, TokenMismatchError
 from agl_core.types import Choice, ModelCall, Span
+from agl_core.types.span import ID_LIMIT
 
 _LOGPROB_SLACK = 1e-3
 """Rounding may lift the log-probability of a sure token just above zero."""
+_LEAST_LOGPROB = -104.0
+"""Below it the probability is 0 in 32-bit floats, so no sampler draws the token; servers write such
+numbers (-9999.0) in the place of minus infinity."""
 
 
 def framework_of(span: Span | None, spans: Mapping[str, Span]) -> str:
@@ -49,8 +52,9 @@ def check_tokens(call: ModelCall, *, where: str) -> None:
     """Check that a call can be trained on exactly as it was sampled.
 
     Raises:
-        MissingTokensError: ids or log-probabilities are missing.
-        TokenMismatchError: ids, log-probabilities and choices do not add up.
+        MissingTokensError: ids or log-probabilities are missing; an `EmptyAnswerError` where the
+            model ended its answer before the first token.
+        TokenMismatchError: an id is none of a vocabulary, or ids, log-probabilities and choices do not add up.
         CaptureError: the log-probabilities are not those of the sampling distribution.
     """
     if not call.prompt_token_ids or not call.choices:
@@ -65,6 +69,7 @@ def check_tokens(call: ModelCall, *, where: str) -> None:
             f"{where} asked for {call.sampling.n} choices and got those with index {indices}: "
             f"the backend or a proxy before it altered the answer"
         )
+    _check_ids(call.prompt_token_ids, where=f"{where} has in its prompt the")
     for choice in call.choices:
         _check_choice(call, choice, where=f"{where}, choice {choice.index},")
     _check_distribution(call, where=where)
@@ -72,6 +77,11 @@ def check_tokens(call: ModelCall, *, where: str) -> None:
 
 def _check_choice(call: ModelCall, choice: Choice, *, where: str) -> None:
     if not choice.token_ids:
+        if not (choice.text or choice.reasoning or choice.tool_calls):
+            raise EmptyAnswerError(
+                f"{where} is empty: the model ended its answer before the first token, so there "
+                f"is nothing to train on"
+            )
         raise MissingTokensError(
             f"{where} carries no token ids: serve its policy {call.policy!r} from a backend that "
             f"returns them, or do not train this agent"
@@ -86,12 +96,23 @@ def _check_choice(call: ModelCall, choice: Choice, *, where: str) -> None:
             f"{where} has {len(choice.token_ids)} token ids but {len(choice.logprobs)} "
             f"log-probabilities: the backend lost or merged tokens of its answer"
         )
+    _check_ids(choice.token_ids, where=f"{where} has the")
     for value in choice.logprobs:
-        if not math.isfinite(value) or value > _LOGPROB_SLACK:
+        if not _LEAST_LOGPROB <= value <= _LOGPROB_SLACK:  # false for NaN too
             raise TokenMismatchError(
                 f"{where} has a log-probability of {value}: the backend must state that of the "
-                f"sampled token, finite and at most 0"
+                f"sampled token, at most 0 and at least {_LEAST_LOGPROB:g}"
             )
+
+
+def _check_ids(ids: Sequence[int], *, where: str) -> None:
+    if min(ids) >= 0 and max(ids) < ID_LIMIT:
+        return
+    wrong = next(each for each in ids if not 0 <= each < ID_LIMIT)
+    raise TokenMismatchError(
+        f"{where} token id {wrong}: no vocabulary has it, so the backend or a proxy before it "
+        f"altered the ids"
+    )
 
 
 def _check_distribution(call: ModelCall, *, where: str) -> None:

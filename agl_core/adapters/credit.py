@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from agl_core.adapters.join import JoinedAttempt
 from agl_core.adapters.tree import Sample
 from agl_core.errors import RewardError
 from agl_core.tracing import reward_value
 from agl_core.types import AgentReturn, AttemptStatus, Reward, RewardTarget
+
+_LARGEST: Final = 1e30
+"""Size of a return: its differences, squares and sums over a batch stay finite in 64-bit floats, and
+its advantages in the 32-bit floats of a `Batch`."""
 
 
 @dataclass(slots=True)
@@ -19,6 +24,7 @@ class _AgentSums:
     runs: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     calls: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     choices: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    given: set[str] = field(default_factory=set[str])
     channels: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
 
@@ -42,7 +48,8 @@ def credit(
 ) -> Credited:
     """Sum the rewards of an attempt per unit, each weighted by its channel.
 
-    Several rewards for one target and channel add up; a unit without rewards has 0. Rewards for
+    Several rewards for one target and channel add up. An agent that no reward reached is marked as
+    such: it has no return, which is not a return of 0. Rewards for
     agents, runs and calls that are not trained still count in the attempt's score. An attempt that
     did not succeed is taken without its rewards. What trains nobody is counted in the losses.
 
@@ -53,7 +60,8 @@ def credit(
 
     Raises:
         RewardError: an attempt that succeeded has no reward, or a reward is not a finite number,
-            names more than one target, or names one that does not exist in the attempt.
+            names more than one target, one that does not exist in the attempt, or a run id of
+            several agents; or rewards add up to more than training can hold.
     """
     given = [span.reward for span in joined.record.spans if span.reward is not None]
     crediting = _Crediting(joined, samples, channel_weights)
@@ -83,17 +91,17 @@ class _Crediting:
         self._weights = channel_weights
         self._sums = {agent: _AgentSums() for agent in samples}
         self._choices: dict[str, list[Sample]] = defaultdict(list)
-        self._sampled_runs: set[str] = set()
+        self._sampled_runs: set[tuple[str, str]] = set()
         for of_agent in samples.values():
             for sample in of_agent:
                 self._choices[sample.call_id].append(sample)
-                self._sampled_runs.add(sample.joined.agent_run_id)
+                self._sampled_runs.add((sample.joined.agent, sample.joined.agent_run_id))
         self._names = {name: name for name in joined.seen | joined.aliases.keys()}
         self._speakers = {call.call.id: call.agent for call in joined.calls}
         self._aimed: dict[tuple[str, int], float] = defaultdict(float)
         self._score = 0.0
         self._channels: dict[str, float] = defaultdict(float)
-        self._for_attempt = False
+        self._size = 0.0
 
     def add(self, reward: Reward) -> None:
         giver = repr(reward.source) if reward.source else "emit_reward"
@@ -108,16 +116,32 @@ class _Crediting:
         agents = self._aim(target, value)
         for agent in agents:
             self._sums[agent].channels[reward.channel] += raw
+            if target.call is None and target.agent_run is None and self._counts(reward):
+                self._sums[agent].given.add(reward.channel)
         self._score += value
         self._channels[reward.channel] += raw
+        self._check_size(max(abs(raw), abs(value)))
+
+    def _counts(self, reward: Reward) -> bool:
+        return self._weights.get(reward.channel, 1.0) != 0
+
+    def _check_size(self, size: float) -> None:
+        """Check the sum of the sizes of all rewards, which no sum of some of them exceeds."""
+        self._size += size
+        if not self._size <= _LARGEST:
+            raise RewardError(
+                f"The sizes of the rewards of attempt {self._joined.record.attempt.id!r} add up to "
+                f"{self._size:g}, and training keeps returns in 32-bit floats: keep the sum within "
+                f"{_LARGEST:g}"
+            )
 
     def _aim(self, target: RewardTarget, value: float) -> list[str]:
         """Add the value to what the target names; returns the trained agents it reached."""
         if target.call is not None:
             return self._aim_at_call(target.call, target.choice, value)
         if target.agent_run is not None:
-            agent = self._known(target.agent_run, self._joined.runs, kind="agent run")
-            if target.agent_run not in self._sampled_runs:
+            agent = self._owner(target.agent_run, target.agent)
+            if (agent, target.agent_run) not in self._sampled_runs:
                 self._count("rewards_untrained")
                 return []
             self._sums[agent].runs[target.agent_run] += value
@@ -130,7 +154,6 @@ class _Crediting:
             for name in named:
                 self._sums[name].value += value
             return named
-        self._for_attempt = True
         for sums in self._sums.values():
             sums.value += value
         return list(self._sums)
@@ -163,6 +186,22 @@ class _Crediting:
             of_call[choice] = of_call.get(choice, 0.0) + value
         return [agent]
 
+    def _owner(self, run: str, agent: str | None) -> str:
+        """The agent whose run a reward names; a run is an agent and an id."""
+        named = sorted(each for each, known in self._joined.runs if known == run)
+        if agent is None and len(named) > 1:
+            raise RewardError(
+                f"A reward names agent run {run!r}, an id that the agents {named} share in attempt "
+                f"{self._joined.record.attempt.id!r}: name one of them too, with agent="
+            )
+        aliases = self._joined.aliases
+        owners = {
+            known: each
+            for each, known in self._joined.runs
+            if agent in (None, each, aliases.get(each))
+        }
+        return self._known(run, owners, kind="agent run" if agent is None else f"run of {agent!r}")
+
     def _known(self, name: str, known: Mapping[str, str], *, kind: str) -> str:
         if name in known:
             return known[name]
@@ -177,9 +216,8 @@ class _Crediting:
 
     def count_unrewarded(self) -> None:
         """Count agents that no reward reached and choices that only a naming one would train."""
-        if not self._for_attempt:
-            silent = sum(1 for sums in self._sums.values() if not sums.channels)
-            self._joined.losses.add("agents_without_reward", silent)
+        silent = sum(1 for sums in self._sums.values() if not sums.channels)
+        self._joined.losses.add("agents_without_reward", silent)
         unnamed = sum(
             1
             for siblings in self._choices.values()
@@ -190,6 +228,7 @@ class _Crediting:
 
     def result(self) -> Credited:
         rollout, attempt = self._joined.record.rollout, self._joined.record.attempt
+        succeeded = attempt.status is AttemptStatus.SUCCEEDED
         returns = {
             agent: AgentReturn(
                 rollout_id=rollout.id,
@@ -200,6 +239,8 @@ class _Crediting:
                 calls=dict(sums.calls),
                 choices={call: dict(values) for call, values in sums.choices.items()},
                 channels=dict(sums.channels),
+                given=tuple(sorted(sums.given)),
+                unrewarded=succeeded and not sums.channels,
             )
             for agent, sums in self._sums.items()
         }

@@ -45,8 +45,8 @@ class JoinedAttempt:
     """Call ids that gave no sample, to the agent that made them."""
     overflowed: Mapping[str, str]
     """Agents whose every call to be trained had a prompt beyond the context, to what was answered."""
-    runs: Mapping[str, str]
-    """Agent run ids to their agents."""
+    runs: frozenset[tuple[str, str]]
+    """Agents and ids of their runs; several agents may use one id."""
     seen: frozenset[str]
     """Agents by the name that selection goes by."""
     aliases: Mapping[str, str]
@@ -111,7 +111,8 @@ class _Join:
                 and self._training
                 and self._agents.matches(self._known_as(joined.agent))
             ):
-                self._losses.add("calls_untrainable")
+                constrained = self._refuses_constraint(joined.call)
+                self._losses.add("calls_constrained" if constrained else "calls_untrainable")
         ordered = _numbered(sorted(calls, key=self._order))
         sampled = {call.agent for call in calls if call.trained}
         return JoinedAttempt(
@@ -198,7 +199,14 @@ class _Join:
                 f"{self._describe(call.id, agent)} was answered by policy {call.policy!r}, which "
                 f"is none of {names}: let the gateway route this agent to one of them"
             )
-        return policy.trainable
+        return policy.trainable and not self._refuses_constraint(call)
+
+    def _refuses_constraint(self, call: ModelCall) -> bool:
+        """Whether the call was sampled under a constraint that its policy does not train on."""
+        if not (call.trainable and call.sampling.constraints):
+            return False
+        policy = next((policy for policy in self._policies if policy.name == call.policy), None)
+        return policy is not None and policy.trainable and not policy.train_constrained
 
     def _sampled(self, joined: JoinedCall) -> bool:
         """Whether the call gave an answer that can be trained on, or needs none."""
@@ -249,14 +257,15 @@ class _Join:
         lead = sequence if self._by_sequence else joined.call.started_ns
         return (lead, sequence, joined.call.started_ns, joined.call.id)
 
-    def _runs(self, calls: Sequence[JoinedCall]) -> dict[str, str]:
+    def _runs(self, calls: Sequence[JoinedCall]) -> frozenset[tuple[str, str]]:
         runs = {
-            span.agent_run_id: span.agent
+            (span.agent, span.agent_run_id)
             for span in self._record.spans
             if span.agent_run_id and span.agent
         }
-        runs.update({call.agent_run_id: call.agent for call in calls if call.agent_run_id})
-        return runs
+        return frozenset(
+            runs | {(call.agent, call.agent_run_id) for call in calls if call.agent_run_id}
+        )
 
     def _seen(self, calls: Sequence[JoinedCall], dropped: Mapping[str, str]) -> frozenset[str]:
         names = {span.agent for span in self._record.spans if span.agent}

@@ -34,6 +34,7 @@ from agl_core.interfaces import (
     Observer,
     SeeingEngine,
     StoreLifecycle,
+    VocabularyEngine,
 )
 from agl_core.plugins import PluginManager
 from agl_core.rewards import Scorer
@@ -124,7 +125,7 @@ async def open_rooms(
             lossy.append(plan.tracking.losses)
         stack.push_async_callback(engine.stop)
         await engine.start(policies)
-        policies = _seeing(policies, engine)
+        policies = [_described(policy, engine) for policy in policies]
         gateway = await _gateway(stack, config, store, engine)
         for policy in policies:
             await gateway.route(policy, engine.backend(policy.name))
@@ -153,14 +154,14 @@ async def open_rooms(
         )
 
 
-def _seeing(policies: Sequence[Policy], engine: Engine) -> list[Policy]:
-    """The policies with the marks of the images that they can be trained on."""
-    if not isinstance(engine, SeeingEngine):
-        return list(policies)
-    return [
-        msgspec.structs.replace(policy, image_token=engine.image_token(policy.name))
-        for policy in policies
-    ]
+def _described(policy: Policy, engine: Engine) -> Policy:
+    """The policy with what its engine knows of its token ids."""
+    if isinstance(engine, SeeingEngine):
+        image_token = engine.image_token(policy.name)
+        policy = msgspec.structs.replace(policy, image_token=image_token)
+    if isinstance(engine, VocabularyEngine):
+        policy = msgspec.structs.replace(policy, vocab_size=engine.vocab_size(policy.name))
+    return policy
 
 
 async def beside(

@@ -69,13 +69,13 @@ def agent_totals(spans: Sequence[Span]) -> dict[str, AgentTotals]:
     """Calls, tokens and own rewards by agent, in order of appearance; from merged spans."""
     totals: dict[str, AgentTotals] = {}
     owner_of_call: dict[str, str] = {}
-    owner_of_run: dict[str, str] = {}
+    owners_of_run: dict[str, set[str]] = {}
     for span in spans:
         if not span.agent:
             continue
         entry = totals.setdefault(span.agent, AgentTotals())
         if span.agent_run_id:
-            owner_of_run[span.agent_run_id] = span.agent
+            owners_of_run.setdefault(span.agent_run_id, set()).add(span.agent)
         if span.kind is SpanKind.LLM and not (span.call and span.call.superseded):
             entry.calls += 1
             owner_of_call[span.call_id or span.id] = span.agent
@@ -86,7 +86,8 @@ def agent_totals(spans: Sequence[Span]) -> dict[str, AgentTotals]:
         if span.reward is not None:
             target = span.reward.target
             owner = target.agent or owner_of_call.get(target.call or "")
-            owner = owner or owner_of_run.get(target.agent_run or "")
+            owners = owners_of_run.get(target.agent_run or "", set())
+            owner = owner or (min(owners) if len(owners) == 1 else None)
             if owner is not None:
                 entry = totals.setdefault(owner, AgentTotals())
                 entry.reward = (entry.reward or 0.0) + span.reward.value
@@ -193,6 +194,7 @@ def reward_text(reward: Reward) -> str:
         )
     elif target.agent_run is not None:
         aim = f"agent run {target.agent_run}"
+        aim += f" of {target.agent}" if target.agent is not None else ""
     elif target.agent is not None:
         aim = f"agent {target.agent}"
     source = f" by {reward.source}" if reward.source else ""

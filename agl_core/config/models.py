@@ -97,6 +97,10 @@ class PolicyConfig(_Config):
     """Directory or hub name of the weights, or model name at an endpoint; `model` when None."""
     trainable: bool = False
     """Frozen policies serve and never change; their calls need no tokens."""
+    train_constrained: bool = False
+    """Train on answers that were sampled under a constraint (``response_format``, a forced
+    ``tool_choice``, ``guided_json``, ``min_tokens`` and the like), although their log-probabilities
+    are not those of the model's own distribution; False leaves such calls out."""
 
 
 class EngineConfig(_PluginOptions):

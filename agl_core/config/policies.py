@@ -65,6 +65,7 @@ def _policies(config: RunConfig) -> list[Policy]:
             name=name,
             agents=tuple(section.agents),
             trainable=section.trainable,
+            train_constrained=section.train_constrained,
             model=section.model or config.model or "",
         )
         for name, section in config.policies.items()

@@ -24,6 +24,7 @@ from agl_core.interfaces.serving import (
     LegibleBackend,
     OverlappingEngine,
     SeeingEngine,
+    VocabularyEngine,
 )
 from agl_core.interfaces.store import Store, StoreLifecycle
 from agl_core.interfaces.tracking import TrackedRun, Tracker
@@ -55,4 +56,5 @@ __all__ = [
     "StoreLifecycle",
     "TrackedRun",
     "Tracker",
+    "VocabularyEngine",
 ]

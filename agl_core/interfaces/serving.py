@@ -205,6 +205,15 @@ class OverlappingEngine(Protocol):
 
 
 @runtime_checkable
+class VocabularyEngine(Protocol):
+    """What an `Engine` may offer besides: the size of each policy's vocabulary."""
+
+    def vocab_size(self, policy: str) -> int | None:
+        """Number of token ids that its weights have a row for; every recorded id is below it."""
+        ...
+
+
+@runtime_checkable
 class SeeingEngine(Protocol):
     """What an `Engine` may offer besides: to train policies that are shown images."""
 

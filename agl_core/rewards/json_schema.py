@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -15,6 +18,8 @@ from agl_core.errors import ConfigError
 from agl_core.interfaces import AttemptRecord
 from agl_core.rewards.answer import ABSENT, AnswerOptions, answer
 from agl_core.types import Task
+
+_log = logging.getLogger(__name__)
 
 _FENCE = re.compile(r"^\s*```[A-Za-z]*\s*\n(.*?)\n?\s*```\s*$", re.DOTALL)
 
@@ -36,7 +41,10 @@ class JsonSchemaOptions(AnswerOptions):
 
 
 class JsonSchema:
-    """1.0 when the answer is JSON (or already a value) that the schema accepts, else 0.0."""
+    """1.0 when the answer is JSON (or already a value) that the schema accepts, else 0.0.
+
+    The log states at level INFO why an answer scores 0.
+    """
 
     def __init__(self, **options: Any) -> None:
         """Compile the schema; references to other hosts are refused, not fetched.
@@ -62,8 +70,10 @@ class JsonSchema:
             return 0.0
         try:
             value = self._parse(found) if isinstance(found, str) else found
+            _require_finite(value)
             self._validate(value)
-        except (ValueError, RecursionError, fastjsonschema.JsonSchemaValueException):
+        except (ValueError, RecursionError, fastjsonschema.JsonSchemaValueException) as error:
+            _log.info("Reward 'json_schema' is 0: %s", error)
             return 0.0
         return 1.0
 
@@ -85,6 +95,17 @@ def _refuse(uri: str) -> NoReturn:
     raise fastjsonschema.JsonSchemaDefinitionException(
         f"it refers to {uri!r}: put what is referred to under 'definitions'"
     )
+
+
+def _require_finite(value: Any) -> None:
+    """Refuse what JSON has no number for; Python reads ``1e999`` as infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"it holds the number {value}, which is not finite")
+    if isinstance(value, dict):
+        value = list(cast("dict[Any, Any]", value).values())
+    if isinstance(value, (list, tuple)):
+        for each in cast("Sequence[Any]", value):
+            _require_finite(each)
 
 
 def _no_constant(text: str) -> NoReturn:

@@ -39,7 +39,14 @@ from agl_core.types.ids import new_id
 
 __all__ = ["Action", "Bench", "Played"]
 
-_POLICY: Final = Policy(name="policy", agents=("*",), trainable=True, model="fake-model", version=1)
+_POLICY: Final = Policy(
+    name="policy",
+    agents=("*",),
+    trainable=True,
+    train_constrained=True,
+    model="fake-model",
+    version=1,
+)
 Action = Callable[[Job], Any]
 """A program to run in a rollout: sync, in a thread of its own, or async, in a task of its own."""
 _ROUND_S: Final = 60.0

@@ -71,7 +71,7 @@ def emit_reward(
         call: Id of one call.
         choice: Index of one choice of `call`, for calls with ``n > 1``.
         agent: Name of an agent: all its runs in this attempt.
-        agent_run: Id of one run of an agent.
+        agent_run: Id of one run of an agent; with `agent` where several agents share the id.
 
     Raises:
         RewardError: the value is not a finite number, or the target is ambiguous. Never outside a
@@ -95,7 +95,8 @@ def _target(
 ) -> RewardTarget:
     given = {"call": call, "agent": agent, "agent_run": agent_run}
     units = {name: _name(name, unit) for name, unit in given.items() if unit is not None}
-    if len(units) > 1:
+    target = RewardTarget(choice=choice, **units)
+    if len(target.units) > 1:
         raise RewardError(
             f"emit_reward got the targets {[*units]}: name one of call, agent and agent_run, "
             f"or emit one reward for each"
@@ -104,7 +105,7 @@ def _target(
         raise RewardError(f"emit_reward got choice={choice!r} without a call: name the call too")
     if choice is not None and (type(choice) is not int or choice < 0):
         raise RewardError(f"emit_reward got choice={choice!r}: give the index of a choice, from 0")
-    return RewardTarget(choice=choice, **units)
+    return target
 
 
 def _name(parameter: str, given: Any) -> str:

@@ -44,7 +44,8 @@ def summarize(
 
     The attempts of a task are averaged first, so every task counts alike. A failed attempt stays
     in every denominator: with `failure_score` in the score, 0 in the channels, as not passed in
-    pass@k. A channel that an attempt was not rewarded on counts 0 there.
+    pass@k. An attempt that was not rewarded on a channel is left out of that channel's mean; `n` of
+    the estimate is the number of tasks with a value.
 
     Raises:
         ConfigError: there are no results, or a score is not finite.
@@ -65,8 +66,8 @@ def summarize(
         scores[result.task_id].append(score)
         passes[result.task_id].append(not failed and score >= config.threshold)
         for name in names:
-            value = 0.0 if failed else result.channels.get(name, 0.0)
-            channels[name][result.task_id].append(value)
+            if failed or name in result.channels:
+                channels[name][result.task_id].append(0.0 if failed else result.channels[name])
     counts = [(len(attempts), sum(attempts)) for attempts in passes.values()]
     at_k = {k: pass_at_k(counts, k=k) for k in sorted(set(config.pass_at))}
     failures = Counter(result.failure.value for result in results if result.failure is not None)

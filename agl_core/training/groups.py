@@ -5,15 +5,23 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import msgspec
 
 from agl_core.config import RolloutConfig
-from agl_core.errors import CaptureError, ConfigError, RewardError, TrainingError
+from agl_core.errors import (
+    CaptureError,
+    ConfigError,
+    EmptyAnswerError,
+    RewardError,
+    TrainingError,
+)
 from agl_core.interfaces import AdaptedAttempt, Adapter, AttemptRecord
 from agl_core.types import (
+    AgentReturn,
     AttemptStatus,
     Failure,
     FailureKind,
@@ -24,6 +32,7 @@ from agl_core.types.overflow import none_fit, told_by_calls
 
 _log = logging.getLogger(__name__)
 
+_EMPTY_ANSWER: Final = "empty_answer"
 _KIND_OF_STATUS = {
     AttemptStatus.TIMED_OUT: FailureKind.DEADLINE,
     AttemptStatus.CANCELLED: FailureKind.CANCELLED,
@@ -41,7 +50,7 @@ class StepGroups:
     adapted: list[tuple[AttemptRecord, AdaptedAttempt]]
     """The attempts that are trained on, by rollout id; penalised ones included."""
     failures: dict[str, int]
-    """Failure kind to attempts, whether dropped or penalised."""
+    """Failure kind, or ``empty_answer``, to attempts, whether dropped or penalised."""
     losses: Losses
     reward: float
     """Mean score of the adapted attempts, penalties included."""
@@ -71,8 +80,13 @@ class GroupBuilder:
     Every attempt ends in one of three ways. It is used with its rewards. It is penalised: used
     with ``rollout.penalty`` as its only return. Or it is dropped before any baseline is taken,
     counted as ``attempts_dropped_<kind>``. An attempt whose capture is not exactly true is always
-    dropped. Agents that an attempt never reached are left out of their group there
-    (``agents_absent``); groups of one attempt have no baseline (``groups_of_one``).
+    dropped, and so is one with an empty answer (``attempts_dropped_empty_answer``), which does not
+    count as a capture error.
+
+    An attempt is left out of an agent's group where it never reached the agent (``agents_absent``),
+    no reward reached the agent (``agents_without_reward``), it has no reward on a channel that the
+    others have (``rewards_missing_on_channel_<name>``), or none of its answers is trained
+    (``agents_without_trained_choice``). Groups of one attempt have no baseline (``groups_of_one``).
     """
 
     def __init__(self, adapter: Adapter, *, rollout: RolloutConfig, max_error_share: float) -> None:
@@ -116,9 +130,9 @@ class GroupBuilder:
         groups = group_attempts([adapted for _, adapted in step.adapted], step.losses)
         if not groups:
             raise TrainingError(
-                f"None of {len(step.adapted)} attempts has a call to train on: the agents that ran "
-                f"({sorted(self._seen)}) made no call that the gateway recorded with tokens; "
-                f"losses so far: {step.losses.counts}. Let their clients use agl.current().llm"
+                f"None of {len(step.adapted)} attempts has a call to train on; the agents that ran: "
+                f"{sorted(self._seen)}; losses so far: {step.losses.counts}. "
+                f"{_hint(step.losses.counts)}"
             )
         return StepGroups(
             groups=groups,
@@ -177,6 +191,12 @@ class GroupBuilder:
     def _adapt(self, record: AttemptRecord, step: _Step) -> AdaptedAttempt | None:
         try:
             adapted = self._adapter.adapt(record)
+        except EmptyAnswerError as error:
+            _log.warning("Attempt %s is dropped: %s", record.attempt.id, error)
+            step.failures[_EMPTY_ANSWER] += 1
+            step.reasons.append(f"{_EMPTY_ANSWER}: {error}")
+            step.losses.add(f"attempts_dropped_{_EMPTY_ANSWER}")
+            return None
         except CaptureError as error:
             _log.warning("Attempt %s is dropped: %s", record.attempt.id, error)
             step.capture_errors.append(error)
@@ -198,9 +218,12 @@ class GroupBuilder:
 
 
 def group_attempts(attempts: Sequence[AdaptedAttempt], losses: Losses) -> list[TrajectoryGroup]:
-    """Group by task and agent, or its alias; attempts come ordered by rollout id."""
+    """Group by task and agent, or its alias; attempts come ordered by rollout id.
+
+    A group holds the attempts that are trained, with rewards that were given; see `GroupBuilder`.
+    """
     names = sorted({_known_as(attempt, agent) for attempt in attempts for agent in attempt.returns})
-    members: dict[tuple[str, str, str], list[tuple[AdaptedAttempt, str]]] = defaultdict(list)
+    members: dict[tuple[str, str, str], list[_Member]] = defaultdict(list)
     for attempt in attempts:
         for name in names:
             agents = [agent for agent in attempt.returns if _known_as(attempt, agent) == name]
@@ -209,6 +232,8 @@ def group_attempts(attempts: Sequence[AdaptedAttempt], losses: Losses) -> list[T
             for agent in agents:
                 policy = attempt.trajectories[agent][0].policy
                 members[attempt.group_id, name, policy].append((attempt, agent))
+    members = {key: _usable(group, losses) for key, group in members.items()}
+    members = {key: group for key, group in members.items() if group}
     losses.add("groups_of_one", sum(1 for group in members.values() if len(group) == 1))
     return [
         TrajectoryGroup(
@@ -225,6 +250,60 @@ def group_attempts(attempts: Sequence[AdaptedAttempt], losses: Losses) -> list[T
 
 def _known_as(attempt: AdaptedAttempt, agent: str) -> str:
     return attempt.aliases.get(agent, agent)
+
+
+_Member = tuple[AdaptedAttempt, str]
+"""An attempt and the agent whose trajectories and return are taken of it."""
+
+
+def _usable(members: Sequence[_Member], losses: Losses) -> list[_Member]:
+    """The members of a group without those that nothing is learned from."""
+    rewarded = [member for member in members if not _return(member).unrewarded]
+    trained = [member for member in rewarded if _is_trained(member)]
+    losses.add("agents_without_trained_choice", len(rewarded) - len(trained))
+    channels = {name for member in trained for name in _return(member).given}
+    usable: list[_Member] = []
+    for member in trained:
+        returned = _return(member)
+        missing = channels.difference(returned.given) if returned.failure is None else ()
+        for channel in missing:
+            losses.add(f"rewards_missing_on_channel_{channel}")
+        if not missing:
+            usable.append(member)
+    return usable
+
+
+def _return(member: _Member) -> AgentReturn:
+    attempt, agent = member
+    return attempt.returns[agent]
+
+
+def _is_trained(member: _Member) -> bool:
+    """Whether any answer of the agent gets a weight: it was continued, or a reward names it."""
+    attempt, agent = member
+    named = attempt.returns[agent].choices
+    return any(
+        triplet.continued or triplet.choice in named.get(triplet.call_id, {})
+        for path in attempt.trajectories[agent]
+        for triplet in path.calls
+    )
+
+
+def _hint(counts: Mapping[str, int]) -> str:
+    """What to do about a step that trains nothing."""
+    if counts.get("calls_constrained"):
+        return (
+            "The calls were sampled under a constraint (response_format, a forced tool_choice or "
+            "the like): leave it out, or set policies.<name>.train_constrained = true"
+        )
+    if counts.get("agents_without_reward"):
+        return "No reward reached the agents to train: reward them, or the whole attempt"
+    if any(cause.startswith("rewards_missing_on_channel_") for cause in counts):
+        return "Give every attempt a reward on each channel, 0 where there is nothing to reward"
+    return (
+        "They made no call that the gateway recorded with tokens: let the agents' clients use "
+        "agl.current().llm"
+    )
 
 
 def failure_of(record: AttemptRecord) -> Failure | None:
@@ -246,7 +325,15 @@ def _as_failed(record: AttemptRecord, failure: Failure) -> AttemptRecord:
 def _penalised(adapted: AdaptedAttempt, penalty: float, kind: FailureKind) -> AdaptedAttempt:
     returns = {
         agent: msgspec.structs.replace(
-            returned, value=penalty, runs={}, calls={}, choices={}, channels={}, failure=kind
+            returned,
+            value=penalty,
+            runs={},
+            calls={},
+            choices={},
+            channels={},
+            given=(),
+            unrewarded=False,
+            failure=kind,
         )
         for agent, returned in adapted.returns.items()
     }

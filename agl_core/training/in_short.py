@@ -11,7 +11,7 @@ from agl_core.types import StepReport
 from agl_core.types.run import RewardTrend, Rows
 
 _SPAN: Final = 5
-"""Steps at each end of a run whose rewards are averaged."""
+"""Most steps at each end of a run whose rewards are averaged."""
 
 
 class InShort(TypedDict):
@@ -29,8 +29,9 @@ def in_short(steps: Sequence[StepReport]) -> InShort:
         for agent, count in step.rows.items():
             rows[agent] = rows.get(agent, 0) + count
     rewards = [step.reward for step in steps]
+    span = min(_SPAN, max(len(steps) // 2, 1))
     return InShort(
-        reward=RewardTrend(first=_mean(rewards[:_SPAN]), last=_mean(rewards[-_SPAN:]))
+        reward=RewardTrend(first=_mean(rewards[:span]), last=_mean(rewards[-span:]))
         if rewards
         else None,
         rows=Rows(by_agent=dict(sorted(rows.items()))),

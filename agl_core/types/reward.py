@@ -11,7 +11,8 @@ import msgspec
 class RewardTarget(msgspec.Struct, frozen=True, kw_only=True):
     """What a reward is about; nothing set means the whole attempt.
 
-    At most one of `call`, `agent_run` and `agent` is set; `choice` needs `call`.
+    At most one of `call`, `agent_run` and `agent` is set, but for `agent` beside `agent_run`, which
+    says whose run it is: agents may share a run id. `choice` needs `call`.
     """
 
     call: str | None = None
@@ -23,8 +24,9 @@ class RewardTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def units(self) -> list[str]:
-        """Which of `call`, `agent` and `agent_run` are set."""
-        units = {"call": self.call, "agent": self.agent, "agent_run": self.agent_run}
+        """Which of `call`, `agent` and `agent_run` are named; an agent's run is one unit."""
+        agent = self.agent if self.agent_run is None else None
+        units = {"call": self.call, "agent": agent, "agent_run": self.agent_run}
         return [name for name, unit in units.items() if unit is not None]
 
     @property

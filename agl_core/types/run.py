@@ -93,9 +93,9 @@ class RewardTrend(msgspec.Struct, frozen=True, kw_only=True):
     """How the reward moved over a run."""
 
     first: float
-    """Mean over the first five steps, or over all there are."""
+    """Mean over the first five steps; over the first half of a run of fewer than ten."""
     last: float
-    """The same of the last."""
+    """The same of the last ones: no step is in both, unless there is only one."""
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):

@@ -90,6 +90,11 @@ class AgentReturn(msgspec.Struct, frozen=True, kw_only=True):
     """Call id to choice index to the rewards that named the choice."""
     channels: dict[str, float] = {}
     """Unweighted sums per channel, for reports."""
+    given: tuple[str, ...] = ()
+    """Channels of weight other than 0 whose rewards `value` sums. Within a group all attempts have
+    the same: one that lacks a channel is left out, for 0 was not given."""
+    unrewarded: bool = False
+    """No reward reached the agent: `value` is no return, and the attempt is left out of its group."""
     failure: FailureKind | None = None
     """Set when the attempt failed and the failure policy gave it a penalty."""
 

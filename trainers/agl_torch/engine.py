@@ -112,6 +112,10 @@ class TorchEngine:
         loaded = self._policy(policy)
         await self._worker.run(lambda: self._restore(loaded, Path(directory), version), lane=policy)
 
+    def vocab_size(self, policy: str) -> int:
+        """Rows of the policy's embedding: every token id is below it."""
+        return int(self._policy(policy).weights.model.get_input_embeddings().num_embeddings)
+
     async def fingerprint(self, policy: str) -> str:
         """sha256 over the names and bytes of the policy's weights."""
         loaded = self._policy(policy)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from agl_core.training.advantages import Weighting, broadcast
+from agl_core.training.advantages import Weighting, broadcast, over_trained
 from agl_core.types import CallCredit, TrajectoryGroup
 from agl_verl.estimators import (
     DECOUPLED,
@@ -84,7 +84,8 @@ class VerlAlgorithm:
 
     def credit(self, group: TrajectoryGroup) -> list[CallCredit]:
         """See `agl_core.interfaces.Algorithm.credit`."""
-        return broadcast(group, self._advantages(group), weighting=self.options.weighting)
+        advantages = over_trained(group, self._advantages)
+        return broadcast(group, advantages, weighting=self.options.weighting)
 
     def _advantages(self, group: TrajectoryGroup) -> list[float]:
         options, lengths = self.options, _lengths(group)

@@ -20,7 +20,7 @@ from agl_verl.loss import PolicyLoss
 from agl_verl.options import VerlOptions
 from agl_verl.rollout import Replicas
 from agl_verl.trainer import PolicyTrainer, Trained
-from agl_verl.vision import Vision, vision_of
+from agl_verl.vision import Vision, vision_of, vocab_size_of
 
 _WEIGHTS: Final = ("*.safetensors", "*.bin")
 
@@ -62,6 +62,7 @@ class VerlEngine:
         self._fleets: dict[str, Fleet] = {}
         self._trainer: PolicyTrainer | None = None
         self._visions: dict[str, Vision | None] = {}
+        self._vocab_sizes: dict[str, int] = {}
         """By model."""
         self._reviving = asyncio.Lock()
 
@@ -110,6 +111,10 @@ class VerlEngine:
         """The id that stands in a prompt for each part of an image; None for text alone."""
         vision = self._visions[self._policy(policy).model]
         return None if vision is None else vision.token
+
+    def vocab_size(self, policy: str) -> int:
+        """Rows of the policy's embedding: every token id is below it."""
+        return self._vocab_sizes[self._policy(policy).model]
 
     @property
     def overlaps(self) -> bool:
@@ -222,6 +227,7 @@ class VerlEngine:
         for model in {policy.model for policy in policies}:
             _check_model(model, trust_remote_code=trust)
             self._visions[model] = vision_of(model, trust_remote_code=trust)
+            self._vocab_sizes[model] = vocab_size_of(model, trust_remote_code=trust)
         self._cluster.connect(config)
         pool = Replicas.pool(config)
         if trained is not None and setup is not None and loss is not None:

@@ -129,8 +129,9 @@ def decoupled_advantages(
 
     so that a channel of large rewards does not drown the others (GDPO,
     https://arxiv.org/abs/2601.05242). r_k are the unweighted sums of a channel. An attempt that
-    failed has its penalty in each of them, one without a reward of a channel has 0 in it, and
-    returns that name no channel are one.
+    failed has its penalty in each of them, and returns that name no channel are one. Attempts
+    without a reward of a channel are left out before; one of weight 0 in ``channel_weights``, which
+    leaves nobody out, counts 0 where it is missing.
 
     Args:
         returns: One per attempt.

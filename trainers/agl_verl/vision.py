@@ -114,6 +114,14 @@ def vision_of(model: str, *, trust_remote_code: bool = False) -> Vision | None:
     return Vision(model, config) if grids and hasattr(config, "vision_config") else None
 
 
+def vocab_size_of(model: str, *, trust_remote_code: bool = False) -> int:
+    """Token ids of a model are below it."""
+    from transformers import AutoConfig  # noqa: PLC0415
+
+    config: Any = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
+    return int(config.get_text_config().vocab_size)
+
+
 def _image(url: str) -> Any:
     """The picture in a ``data:`` URL in RGB, what is transparent in it white.
 

@@ -45,7 +45,7 @@ class TrajectoryRow(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     reward: float | None
     """The agent's return: attempt, agent, run and call rewards, channels weighted. None for an
-    attempt that failed."""
+    attempt that failed, and where no reward reached the agent."""
     score: float | None
     """Every reward of the attempt, weighted; None for an attempt that failed."""
     messages: list[dict[str, Any]]
@@ -73,7 +73,8 @@ def trajectory_rows(
     calls = _calls(record)
     succeeded = record.attempt.status is AttemptStatus.SUCCEEDED
     for agent in agents:
-        reward = agent_return(adapted.returns[agent]) if succeeded else None
+        returned = adapted.returns[agent]
+        reward = agent_return(returned) if succeeded and not returned.unrewarded else None
         for path in adapted.trajectories[agent]:
             last = path.calls[-1]
             (*_, conversation) = conversations(path, calls, unused=True)

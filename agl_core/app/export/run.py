@@ -181,7 +181,8 @@ class _Export:
         if least is None:
             return True
         succeeded = record.attempt.status is AttemptStatus.SUCCEEDED
-        return succeeded and agent_return(adapted.returns[agent]) >= least
+        returned = adapted.returns[agent]
+        return succeeded and not returned.unrewarded and agent_return(returned) >= least
 
     def _adapt(self, record: AttemptRecord) -> AdaptedAttempt:
         policies = self._policies if self._policies is not None else _answering(record)
@@ -205,7 +206,9 @@ def _trained(config: RunConfig | None, policies: list[Policy] | None) -> Sequenc
 def _answering(record: AttemptRecord) -> list[Policy]:
     """The policies that answered, all taken as trained: the calls themselves say what is not."""
     names = {span.call.policy for span in record.spans if span.call is not None}
-    return [Policy(name=name, trainable=True) for name in sorted(names) if name]
+    return [
+        Policy(name=name, trainable=True, train_constrained=True) for name in sorted(names) if name
+    ]
 
 
 def _unusable(record: AttemptRecord, options: ExportOptions) -> str:

@@ -4,7 +4,7 @@ One module per estimator of the attempt's advantage; `broadcast` holds the credi
 of them share.
 """
 
-from agl_core.training.advantages.broadcast import Weighting, broadcast
+from agl_core.training.advantages.broadcast import Weighting, broadcast, over_trained
 from agl_core.training.advantages.grpo import grpo_advantages
 from agl_core.training.advantages.reinforce import Baseline, reinforce_advantages
 from agl_core.training.advantages.rloo import rloo_advantages
@@ -14,6 +14,7 @@ __all__ = [
     "Weighting",
     "broadcast",
     "grpo_advantages",
+    "over_trained",
     "reinforce_advantages",
     "rloo_advantages",
 ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeVar
+
+import msgspec
 
 from agl_core.errors import TrainingError
 from agl_core.training.advantages._centre import centred
@@ -34,7 +36,8 @@ def broadcast(
         other choices:     q'[i,j,m], and only where a reward names the choice
 
     and every token of the choice gets that advantage. The means run over the attempts that have
-    a k-th run or a j-th call; a unit that no reward names counts 0 there. Choices that no reward
+    a continued choice in their k-th run or of their j-th call, and so are trained; a unit that no
+    reward names counts 0 there. Choices that no reward
     names stay out of the last mean and its term is 0 for them. Run, call and choice terms are not
     scaled, so the size of such a reward against 1 says how much it matters. A unit that only one
     attempt has is its own mean: its term is 0.
@@ -44,7 +47,7 @@ def broadcast(
 
     Args:
         group: Attempts of one task for one agent.
-        advantages: ``estimator(R)``, one per attempt.
+        advantages: ``estimator(R)``, one per attempt; see `over_trained`.
         weighting: How the tokens share the loss.
 
     Raises:
@@ -76,6 +79,40 @@ def broadcast(
     return credits_
 
 
+def over_trained(
+    group: TrajectoryGroup, estimator: Callable[[TrajectoryGroup], Sequence[float]]
+) -> list[float]:
+    """``estimator(R)`` over the attempts of which a token is trained with it; 0 for the others.
+
+    An attempt whose only trained choices are ones that rewards name, of calls that nothing
+    continued, takes no part in the baseline of the returns: no token of it has that return.
+
+    Args:
+        group: Attempts of one task for one agent.
+        estimator: Takes a group of these attempts alone; gives one advantage for each.
+
+    Raises:
+        TrainingError: the group is empty.
+    """
+    members = [
+        index
+        for index in range(len(group.trajectories))
+        if any(triplet.continued for triplet in _triplets(group, index))
+    ]
+    if len(members) == len(group.returns):
+        return list(estimator(group))
+    found = [0.0] * len(group.returns)
+    if members:
+        trained = msgspec.structs.replace(
+            group,
+            returns=[group.returns[index] for index in members],
+            trajectories=[group.trajectories[index] for index in members],
+        )
+        for index, advantage in zip(members, estimator(trained), strict=True):
+            found[index] = advantage
+    return found
+
+
 _Unit = tuple[int, int]
 """(attempt index, ordinal of the call or run)."""
 
@@ -90,8 +127,9 @@ def _centred_rewards(
     for index, returned in enumerate(group.returns):
         for triplet in _triplets(group, index):
             run, call = triplet.run_ordinal, triplet.ordinal
-            runs[run][index, run] = returned.runs.get(triplet.agent_run_id, 0.0)
-            calls[call][index, call] = returned.calls.get(triplet.call_id, 0.0)
+            if triplet.continued:
+                runs[run][index, run] = returned.runs.get(triplet.agent_run_id, 0.0)
+                calls[call][index, call] = returned.calls.get(triplet.call_id, 0.0)
             named = _named(returned, triplet)
             if named is not None:
                 choices[call][triplet.call_id, triplet.choice] = named

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from agl_core.training.advantages import broadcast, grpo_advantages
+from agl_core.training.advantages import broadcast, grpo_advantages, over_trained
 from agl_core.training.algorithms._options import PolicyGradientOptions
 from agl_core.types import CallCredit, TrajectoryGroup
 
@@ -35,6 +35,9 @@ class GRPO:
 
     def credit(self, group: TrajectoryGroup) -> list[CallCredit]:
         """See `agl_core.interfaces.Algorithm.credit`."""
-        returns = [returned.value for returned in group.returns]
-        advantages = grpo_advantages(returns, scale=self.options.scale, eps=self.options.eps)
+        advantages = over_trained(group, self._advantages)
         return broadcast(group, advantages, weighting=self.options.weighting)
+
+    def _advantages(self, group: TrajectoryGroup) -> list[float]:
+        returns = [returned.value for returned in group.returns]
+        return grpo_advantages(returns, scale=self.options.scale, eps=self.options.eps)

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agl_core.training.advantages import Baseline, broadcast, reinforce_advantages
+from agl_core.training.advantages import (
+    Baseline,
+    broadcast,
+    over_trained,
+    reinforce_advantages,
+)
 from agl_core.training.algorithms._options import PolicyGradientOptions
 from agl_core.types import CallCredit, TrajectoryGroup
 
@@ -31,6 +36,9 @@ class Reinforce:
 
     def credit(self, group: TrajectoryGroup) -> list[CallCredit]:
         """See `agl_core.interfaces.Algorithm.credit`."""
-        returns = [returned.value for returned in group.returns]
-        advantages = reinforce_advantages(returns, baseline=self.options.baseline)
+        advantages = over_trained(group, self._advantages)
         return broadcast(group, advantages, weighting=self.options.weighting)
+
+    def _advantages(self, group: TrajectoryGroup) -> list[float]:
+        returns = [returned.value for returned in group.returns]
+        return reinforce_advantages(returns, baseline=self.options.baseline)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agl_core.training.advantages import broadcast, rloo_advantages
+from agl_core.training.advantages import broadcast, over_trained, rloo_advantages
 from agl_core.training.algorithms._options import PolicyGradientOptions
 from agl_core.types import CallCredit, TrajectoryGroup
 
@@ -28,5 +28,9 @@ class RLOO:
 
     def credit(self, group: TrajectoryGroup) -> list[CallCredit]:
         """See `agl_core.interfaces.Algorithm.credit`."""
-        advantages = rloo_advantages([returned.value for returned in group.returns])
+        advantages = over_trained(group, _advantages)
         return broadcast(group, advantages, weighting=self.options.weighting)
+
+
+def _advantages(group: TrajectoryGroup) -> list[float]:
+    return rloo_advantages([returned.value for returned in group.returns])

@@ -1,11 +1,17 @@
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agl_core.adapters import TrajectoryAdapter
+from agl_core.adapters import TrajectoryAdapter, forest
 from agl_core.errors import CaptureError, ConfigError, RewardError
 from agl_core.testing.attempts import FROZEN, TRAINED, CallOptions, ScriptedAttempt
-from agl_core.types import AttemptStatus, Policy
+from agl_core.training._intervals import estimate
+from agl_core.training.algorithms import GRPO, RLOO, GRPOOptions, RLOOOptions
+from agl_core.training.batcher import Batcher
+from agl_core.training.groups import group_attempts
+from agl_core.types import AttemptStatus, Losses, Policy
 
 
 def adapt(attempt, *, agents=("writer",), weights=None, status=AttemptStatus.SUCCEEDED):
@@ -224,3 +230,114 @@ def test_interleaved_rewards_never_swap(steps):
     for agent in returns:
         expected = {call_id: value for speaker, call_id, value in aimed if speaker == agent}
         assert returns[agent].calls == expected
+
+
+def shared_run():
+    attempt = ScriptedAttempt()
+    attempt.call("planner", [1], [2], options=CallOptions(run="conversation"))
+    attempt.call("writer", [3], [4], options=CallOptions(run="conversation"))
+    return attempt
+
+
+def test_a_run_is_an_agent_and_an_id():
+    """C5: two agents that send one run id, as a conversation's, have a run each."""
+    attempt = shared_run()
+    attempt.reward(1.0, agent="planner", agent_run="conversation")
+    attempt.reward(0.25, agent="writer", agent_run="conversation")
+    returns = adapt(attempt, agents=["*"]).returns
+    assert returns["planner"].runs == {"conversation": 1.0}
+    assert returns["writer"].runs == {"conversation": 0.25}
+
+
+def test_a_reward_for_the_run_of_an_agent_that_is_not_trained_is_counted():
+    """C5: of the two agents with that run id only the writer is trained."""
+    attempt = shared_run()
+    attempt.reward(1.0)
+    attempt.reward(1.0, agent="planner", agent_run="conversation")
+    adapted = adapt(attempt)
+    assert adapted.losses.counts == {"rewards_untrained": 1}
+    assert adapted.returns["writer"].runs == {}
+
+
+def test_a_run_id_of_several_agents_needs_the_agent():
+    """C5: a reward that could mean either run reaches neither."""
+    attempt = shared_run()
+    attempt.reward(1.0, agent_run="conversation")
+    with pytest.raises(RewardError, match=r"\['planner', 'writer'\] share.*agent="):
+        adapt(attempt)
+
+
+def test_an_agent_that_never_had_the_run_is_an_error():
+    """C5: the run exists, but is another agent's."""
+    attempt = ScriptedAttempt()
+    attempt.call("planner", [1], [2], options=CallOptions(run="r1"))
+    attempt.call("writer", [3], [4], options=CallOptions(run="r2"))
+    attempt.reward(1.0, agent="writer", agent_run="r1")
+    with pytest.raises(RewardError, match=r"run of 'writer' 'r1'.*never had.*r2"):
+        adapt(attempt)
+
+
+def test_an_agent_that_no_reward_reached_has_no_return():
+    """C6: which is not a return of 0."""
+    attempt = ScriptedAttempt()
+    attempt.call("a", [1], [2])
+    attempt.call("b", [1], [2])
+    attempt.reward(1.0, agent="a")
+    adapted = adapt(attempt, agents=["*"])
+    assert [adapted.returns[agent].unrewarded for agent in "ab"] == [False, True]
+    assert adapted.losses.counts == {"agents_without_reward": 1}
+
+
+def test_a_return_says_which_channels_were_given():
+    """C6: a channel of weight 0 does not count, nor do rewards of single calls."""
+    attempt, call_id = one_call()
+    attempt.reward(1.0, channel="style", agent="writer")
+    attempt.reward(1.0, channel="main")
+    attempt.reward(1.0, channel="ignored")
+    attempt.reward(1.0, channel="turn", call=call_id)
+    assert adapt(attempt, weights={"ignored": 0}).returns["writer"].given == ("main", "style")
+
+
+@pytest.mark.parametrize("values", [[1e308, 1e308], [1e308, -1e308], [1e31], [6e29, 6e29]])
+def test_rewards_that_training_cannot_hold_are_an_error(values):
+    """A5: no sum of rewards is infinite."""
+    attempt, _ = one_call()
+    for value in values:
+        attempt.reward(value)
+    with pytest.raises(RewardError, match="32-bit floats"):
+        adapt(attempt)
+
+
+@given(
+    attempts=st.lists(
+        st.lists(
+            st.tuples(st.floats(allow_nan=False), st.sampled_from(["attempt", "agent", "call"])),
+            min_size=1,
+            max_size=4,
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    weight=st.floats(allow_nan=False, allow_infinity=False),
+)
+def test_every_sum_of_rewards_is_finite_or_an_error(attempts, weight):
+    """A5: returns, baselines and advantages stay finite, whatever finite rewards are given."""
+    adapted = []
+    for index, rewards in enumerate(attempts):
+        attempt = ScriptedAttempt(str(index))
+        call_id = attempt.call("writer", [1], [2])
+        targets = {"attempt": {}, "agent": {"agent": "writer"}, "call": {"call": call_id}}
+        for value, target in rewards:
+            attempt.reward(value, channel="weighted", **targets[target])
+        try:
+            adapted.append(adapt(attempt, weights={"weighted": weight}))
+        except RewardError:
+            continue
+    for group in group_attempts(adapted, Losses()):
+        for algorithm in (GRPO(GRPOOptions()), GRPO(GRPOOptions(scale=False)), RLOO(RLOOOptions())):
+            (batch,), _ = Batcher(algorithm, forest).build([group], step=0)
+            assert all(map(math.isfinite, batch.advantages))
+    scores = [each.score for each in adapted]
+    assert all(map(math.isfinite, scores))
+    if scores:
+        assert math.isfinite(estimate(scores).high)

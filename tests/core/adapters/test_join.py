@@ -1,11 +1,13 @@
+import math
+
 import msgspec
 import pytest
 
 from agl_core import semconv
 from agl_core.adapters import AgentSelector, join
-from agl_core.errors import CaptureError, MissingTokensError, TokenMismatchError
+from agl_core.errors import CaptureError, EmptyAnswerError, MissingTokensError, TokenMismatchError
 from agl_core.testing.attempts import FROZEN, TRAINED, CallOptions, ScriptedAttempt
-from agl_core.types import AttemptStatus, Policy, Sampling, Span, SpanKind
+from agl_core.types import AttemptStatus, Choice, Policy, Sampling, Span, SpanKind
 
 replace = msgspec.structs.replace
 
@@ -394,7 +396,7 @@ def test_everybody_who_ran_was_seen():
     attempt.spans.append(tool)
     result = joined(attempt)
     assert result.seen == {"planner", "writer", "judge", "x"}
-    assert result.runs == {"r1": "planner"}
+    assert result.runs == {("planner", "r1")}
 
 
 def test_an_agent_inside_a_tool_is_not_the_outer_agent():
@@ -425,3 +427,63 @@ def test_flat_spans_join_like_nested_ones():
         ]
 
     assert tokens(nested) == tokens(flat)
+
+
+@pytest.mark.parametrize("where", ["prompt", "answer"])
+@pytest.mark.parametrize("wrong", [2**31, 10**30, -1, -(2**40)])
+def test_an_id_that_no_vocabulary_has_is_an_error(where, wrong):
+    """A3: neither an overflow later on nor, below 0, the mark of an image."""
+    attempt = ScriptedAttempt()
+    prompt, answer = ([1, wrong], [2]) if where == "prompt" else ([1], [2, wrong])
+    attempt.call("writer", prompt, answer)
+    with pytest.raises(TokenMismatchError, match=f"writer.*token id {wrong}:"):
+        joined(attempt)
+
+
+@pytest.mark.parametrize("value", [-9999.0, -104.5, float("nan"), -math.inf])
+def test_a_stand_in_for_a_logprob_is_an_error(value):
+    """A4: -9999.0 is what servers write for minus infinity; no sampler draws such a token."""
+    attempt = ScriptedAttempt()
+    attempt.call("writer", [1], [2], choices=[Choice(token_ids=[2], logprobs=[value])])
+    with pytest.raises(TokenMismatchError, match="log-probability of"):
+        joined(attempt)
+
+
+def test_an_answer_without_a_token_has_an_error_of_its_own():
+    """C8: an empty completion of a backend that does return ids."""
+    attempt = ScriptedAttempt()
+    attempt.call("writer", [1], [])
+    with pytest.raises(EmptyAnswerError, match=r"writer.*ended its answer before the first token"):
+        joined(attempt)
+
+
+def test_an_answer_with_text_and_no_ids_still_misses_them():
+    """C8: only an answer that says nothing is empty."""
+    attempt = ScriptedAttempt()
+    attempt.call("writer", [1], [], choices=[Choice(text="hi", finish_reason="stop")])
+    with pytest.raises(MissingTokensError, match="carries no token ids") as raised:
+        joined(attempt)
+    assert not isinstance(raised.value, EmptyAnswerError)
+
+
+CONSTRAINED = Sampling(extra={"response_format": {"type": "json_object"}})
+
+
+def test_a_constrained_call_is_left_out_and_counted():
+    """C11: its log-probabilities are those of another distribution."""
+    attempt = ScriptedAttempt()
+    attempt.call("writer", [1], [2], sampling=CONSTRAINED)
+    attempt.call("writer", [3], [4])
+    result = joined(attempt)
+    assert [call.trained for call in result.calls] == [False, True]
+    assert result.losses.counts == {"calls_constrained": 1}
+
+
+def test_a_policy_may_train_on_constrained_calls():
+    """C11: only where the policy says so."""
+    attempt = ScriptedAttempt()
+    attempt.call("writer", [1], [2], sampling=CONSTRAINED)
+    policy = msgspec.structs.replace(TRAINED, train_constrained=True)
+    result = joined(attempt, policies=[policy])
+    assert [call.trained for call in result.calls] == [True]
+    assert result.losses.counts == {}

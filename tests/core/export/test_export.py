@@ -92,7 +92,7 @@ async def test_every_attempt_is_exported_or_counted(run):
     }
     assert summary.attempts + sum(summary.left_out.values()) == 8
     assert any("No reward arrived" in problem for problem in summary.problems)
-    assert any("no token ids" in problem for problem in summary.problems)
+    assert any("ended its answer before the first token" in problem for problem in summary.problems)
 
 
 async def test_failed_attempts_are_taken_on_request_and_without_their_rewards(run):

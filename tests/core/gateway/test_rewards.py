@@ -42,6 +42,10 @@ async def test_a_reward_is_for_the_attempt_unless_it_says_otherwise(world: Any) 
     [
         ({"agent": "writer"}, RewardTarget(agent="writer")),
         ({"agent_run": "run_1"}, RewardTarget(agent_run="run_1")),
+        (
+            {"agent": "writer", "agent_run": "run_1"},
+            RewardTarget(agent="writer", agent_run="run_1"),
+        ),
         ({"call": "call_1"}, RewardTarget(call="call_1")),
         ({"call": "call_1", "choice": 2}, RewardTarget(call="call_1", choice=2)),
     ],

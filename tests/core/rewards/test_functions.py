@@ -1,4 +1,5 @@
 import json
+import math
 from decimal import Decimal
 from fractions import Fraction
 
@@ -191,6 +192,14 @@ def test_json_schema_options(tmp_path):
     assert score(JsonSchema(schema=str(file), field="out"), {"out": '{"name": "x"}'}) == 1
     assert score(JsonSchema(schema=str(file), field="out"), {}) == 0
     assert score(JsonSchema(schema=SCHEMA, unfence=False), fenced) == 0
+
+
+@pytest.mark.parametrize("output", ['{"score": 1e999}', {"score": -math.inf}, "[[1e999]]"])
+def test_json_schema_refuses_numbers_that_are_not_finite(output, caplog):
+    """A5: 0 with a reason in the log, though Python reads 1e999 as a number."""
+    with caplog.at_level("INFO"):
+        assert score(JsonSchema(schema={}), output) == 0
+    assert "not finite" in caplog.text
 
 
 def test_json_schema_does_not_change_the_output():

@@ -84,10 +84,12 @@ def test_a_reward_names_its_target(recorder):
     emit_reward(1, "style", call="call_1", choice=0)
     emit_reward(1, agent="writer")
     emit_reward(1, agent_run="run_1")
+    emit_reward(1, agent="writer", agent_run="run_1")
     assert [reward.target for reward in rewards(recorder)] == [
         RewardTarget(call="call_1", choice=0),
         RewardTarget(agent="writer"),
         RewardTarget(agent_run="run_1"),
+        RewardTarget(agent="writer", agent_run="run_1"),
     ]
     assert rewards(recorder)[0].channel == "style"
 
@@ -96,7 +98,7 @@ def test_a_reward_names_its_target(recorder):
     ("target", "message"),
     [
         ({"call": "c", "agent": "a"}, r"targets \['call', 'agent'\]"),
-        ({"agent": "a", "agent_run": "r"}, r"targets \['agent', 'agent_run'\]"),
+        ({"call": "c", "agent_run": "r"}, r"targets \['call', 'agent_run'\]"),
         ({"choice": 0}, "choice=0 without a call"),
         ({"call": "c", "choice": -1}, "index of a choice"),
         ({"call": "c", "choice": True}, "index of a choice"),

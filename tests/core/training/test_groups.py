@@ -1,6 +1,8 @@
 import logging
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agl_core.adapters import TrajectoryAdapter, forest
 from agl_core.config import RolloutConfig
@@ -11,10 +13,10 @@ from agl_core.errors import (
     TrainingError,
 )
 from agl_core.testing.attempts import TRAINED, ScriptedAttempt
-from agl_core.training.algorithms import GRPO, GRPOOptions
+from agl_core.training.algorithms import GRPO, RLOO, GRPOOptions, RLOOOptions
 from agl_core.training.batcher import Batcher
 from agl_core.training.groups import GroupBuilder
-from agl_core.types import AttemptStatus, CallCredit, Failure, FailureKind, Policy
+from agl_core.types import AttemptStatus, CallCredit, Failure, FailureKind, Policy, Sampling
 
 DEFAULTS = dict.fromkeys(FailureKind, "drop")
 
@@ -324,3 +326,148 @@ def test_a_policy_without_weight_gets_no_batch():
     built, losses = batches(step, Fixed(fixed(step, weight=0.0)))
     assert built == []
     assert losses.counts["policies_without_weight"] == 1
+
+
+def test_an_attempt_without_a_channel_of_its_siblings_is_left_out():
+    """C6: 0 on that channel was not given, so it is neither in the baseline nor in the loss."""
+    scripts = [attempt(name) for name in ("1", "2", "3")]
+    for script in scripts[:2]:
+        script.reward(-1.0, channel="style")
+    step = builder().build(records(*scripts))
+    (group,) = step.groups
+    assert [returned.value for returned in group.returns] == [0.0, 0.0]
+    assert step.losses.counts == {"rewards_missing_on_channel_style": 1}
+    (batch,), _ = Batcher(GRPO(GRPOOptions()), forest).build(step.groups, step=0)
+    assert len(batch.call_ids) == 2
+
+
+def test_a_channel_that_no_attempt_of_a_group_has_is_not_missing():
+    """C6: another task's group may be rewarded otherwise."""
+    scripts = [attempt("1", group="g1"), attempt("2", group="g1"), attempt("3", group="g2")]
+    scripts[2].reward(1.0, channel="style")
+    step = builder().build(records(*scripts))
+    assert [len(group.returns) for group in step.groups] == [2, 1]
+    assert step.losses.counts == {"groups_of_one": 1}
+
+
+def test_an_attempt_whose_agent_no_reward_reached_is_left_out():
+    """C6: of two agents one is rewarded in all attempts, the other in two of three."""
+    scripts = [attempt(name, agents=("a", "b"), reward=None) for name in ("1", "2", "3")]
+    for value, script in enumerate(scripts):
+        script.reward(float(value), agent="a")
+        if value:
+            script.reward(-float(value), agent="b")
+    step = builder().build(records(*scripts))
+    assert {group.agent: [each.value for each in group.returns] for group in step.groups} == {
+        "a": [0.0, 1.0, 2.0],
+        "b": [-1.0, -2.0],
+    }
+    assert step.losses.counts == {"agents_without_reward": 1}
+
+
+def test_a_step_whose_trained_agents_no_reward_reached_is_an_error():
+    """C6: the error says what is missing."""
+    scripts = [attempt(name, reward=None) for name in ("1", "2")]
+    for script in scripts:
+        script.call("judge", [], [], trainable=False, policy="frozen")
+        script.reward(1.0, agent="judge")
+    with pytest.raises(TrainingError, match="No reward reached the agents to train"):
+        builder("writer").build(records(*scripts))
+
+
+def test_a_penalty_lacks_no_channel():
+    """C6: what the failure policy gives is a return of its own."""
+    scripts = [attempt("1"), attempt("2")]
+    for script in scripts:
+        script.reward(1.0, channel="style")
+    late = failed(attempt("3", reward=None), FailureKind.DEADLINE, AttemptStatus.TIMED_OUT)
+    step = builder(deadline="penalize", penalty=-1.0).build([*records(*scripts), late])
+    assert [each.value for each in step.groups[0].returns] == [2.0, 2.0, -1.0]
+
+
+def unused(name, reward):
+    """An attempt of two choices, neither of which was continued or named by a reward."""
+    script = ScriptedAttempt(name, group="group", task="group")
+    script.call("writer", [1], [2], [3])
+    script.reward(reward)
+    return script
+
+
+def test_an_attempt_that_is_not_trained_takes_no_part_in_the_baseline():
+    """C7: all weights of an n=2 call that nothing continued are 0."""
+    scripts = [attempt("1", reward=1.0), attempt("2", reward=0.0), unused("3", 100.0)]
+    step = builder().build(records(*scripts))
+    (group,) = step.groups
+    assert [returned.value for returned in group.returns] == [1.0, 0.0]
+    assert step.losses.counts == {"choices_without_reward": 2, "agents_without_trained_choice": 1}
+
+
+def test_an_attempt_trained_by_a_named_choice_alone_takes_no_part_in_the_baseline():
+    """C7: no token of it is trained with its return."""
+    scripts = [attempt("1", reward=1.0), attempt("2", reward=0.0), unused("3", 100.0)]
+    scripts[2].reward(1.0, call=scripts[2].spans[0].call_id, choice=1)
+    step = builder().build(records(*scripts))
+    (batch,), _ = Batcher(GRPO(GRPOOptions(scale=False)), forest).build(step.groups, step=0)
+    assert dict(zip(batch.call_ids, batch.advantages, strict=True)) == {
+        "call_at_1_0": 0.5,
+        "call_at_2_0": -0.5,
+        "call_at_3_0": 0.0,
+    }
+
+
+@given(
+    rewards=st.lists(
+        st.tuples(st.floats(-100, 100), st.sampled_from(["used", "unused", "named"])),
+        min_size=1,
+        max_size=7,
+    ),
+    shift=st.floats(-100, 100),
+    estimator=st.sampled_from([GRPO(GRPOOptions()), RLOO(RLOOOptions())]),
+)
+def test_returns_without_a_trained_token_change_no_advantage(rewards, shift, estimator):
+    """C7: as a property, over groups in which attempts are trained, unused, or trained by name."""
+
+    def advantages(moved):
+        scripts = []
+        for index, (value, kind) in enumerate(rewards):
+            if kind == "used":
+                scripts.append(attempt(str(index), reward=value))
+                continue
+            scripts.append(unused(str(index), value + moved))
+            if kind == "named":
+                scripts[-1].reward(1.0, call=scripts[-1].spans[0].call_id, choice=0)
+        try:
+            step = builder().build(records(*scripts))
+        except TrainingError:
+            return {}
+        credits_ = [credit for group in step.groups for credit in estimator.credit(group)]
+        return {(each.call_id, each.choice): each.advantages for each in credits_}
+
+    assert advantages(0.0) == advantages(shift)
+
+
+def test_an_empty_answer_loses_its_attempt_alone():
+    """C8: with the strictest capture.max_error_share, and counted as its own cause."""
+    empty = ScriptedAttempt("3", group="group", task="group")
+    empty.call("writer", [1], [])
+    empty.reward(1.0)
+    step = builder().build(records(attempt("1"), attempt("2", reward=0.0), empty))
+    assert [returned.value for returned in step.groups[0].returns] == [1.0, 0.0]
+    assert step.failures == {"empty_answer": 1}
+    assert step.losses.counts == {"attempts_dropped_empty_answer": 1}
+
+
+def test_a_step_of_empty_answers_is_an_error_that_says_so():
+    """C8: nothing is left to train on."""
+    empty = ScriptedAttempt("1")
+    empty.call("writer", [1], [])
+    empty.reward(1.0)
+    with pytest.raises(TrainingError, match=r"empty_answer.*before the first token"):
+        builder().build(records(empty))
+
+
+def test_a_step_of_constrained_calls_names_the_option():
+    """C11: nothing is left to train on."""
+    fields = {"sampling": Sampling(extra={"response_format": {"type": "json_object"}})}
+    with pytest.raises(TrainingError, match=r"calls_constrained.*train_constrained = true"):
+        builder().build(records(attempt("1", **fields), attempt("2", **fields)))

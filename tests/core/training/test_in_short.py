@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from agl_core.training.in_short import in_short
 from agl_core.types import StepReport
 from agl_core.types.run import RewardTrend, Rows
@@ -22,6 +24,23 @@ def test_ends_are_averaged_over_five_steps_and_rows_are_summed() -> None:
     assert short["seconds_per_step"] == 1.0
 
 
-def test_fewer_steps_than_five_are_averaged_as_they_are() -> None:
-    steps = [StepReport(step=0, steps=2, reward=1.0), StepReport(step=1, steps=2, reward=2.0)]
-    assert in_short(steps)["reward"] == RewardTrend(first=1.5, last=1.5)
+@pytest.mark.parametrize(
+    ("rewards", "first", "last"),
+    [
+        ([1.0], 1.0, 1.0),
+        ([1.0, 2.0], 1.0, 2.0),
+        ([1.0, 5.0, 2.0], 1.0, 2.0),
+        ([0.0, 0.5, 1.0, 2.0], 0.25, 1.5),
+        ([float(index) for index in range(9)], 1.5, 6.5),
+        ([float(index) for index in range(10)], 2.0, 7.0),
+    ],
+)
+def test_the_ends_of_a_short_run_share_no_step(
+    rewards: list[float], first: float, last: float
+) -> None:
+    """E3: a run of four steps that improves has a last reward above its first."""
+    steps = [
+        StepReport(step=index, steps=len(rewards), reward=reward)
+        for index, reward in enumerate(rewards)
+    ]
+    assert in_short(steps)["reward"] == RewardTrend(first=first, last=last)

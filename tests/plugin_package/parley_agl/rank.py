@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from agl_core import TrainingError
-from agl_core.training.advantages import Weighting, broadcast
+from agl_core.training.advantages import Weighting, broadcast, over_trained
 from agl_core.types import CallCredit, TrajectoryGroup
 
 
@@ -37,8 +37,12 @@ class Rank:
 
     def credit(self, group: TrajectoryGroup) -> list[CallCredit]:
         """See `agl_core.interfaces.Algorithm.credit`."""
-        advantages = rank_advantages([returned.value for returned in group.returns])
+        advantages = over_trained(group, _advantages)
         return broadcast(group, advantages, weighting=self._options.weighting)
+
+
+def _advantages(group: TrajectoryGroup) -> list[float]:
+    return rank_advantages([returned.value for returned in group.returns])
 
 
 def rank_advantages(returns: Sequence[float]) -> list[float]:

@@ -155,3 +155,10 @@ async def test_answers_of_two_policies_interleave(
         )
     for name, reply in zip(names, replies, strict=True):
         assert reply.answers[0].tokens == alone[name][0].tokens
+
+
+async def test_the_vocabulary_is_that_of_the_embedding(run_engine, model_path):
+    """A3: the gateway refuses ids that the weights have no row for."""
+    config = json.loads((Path(model_path) / "config.json").read_text())
+    async with run_engine([Policy(name="p", model=model_path)]) as engine:
+        assert engine.vocab_size("p") == config["vocab_size"]

@@ -106,3 +106,14 @@ def test_k3_goes_on_smoothly_where_it_turns_linear():
     slopes = distance.grad
     assert values[1].item() == pytest.approx(math.exp(10) - 11)
     assert slopes[0].item() == pytest.approx(slopes[2].item(), rel=2e-3)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("size", [1e-4, 2.4e-4, 9.8e-4, 1e-2, 0.3, 1.0, 4.0, 9.0])
+def test_k3_has_its_exact_gradient(size, sign):
+    """E1: d k3 / d logp = 1 - e^d to 1e-5 relative."""
+    policy = torch.zeros(1, requires_grad=True)
+    reference = torch.tensor([sign * size], dtype=torch.float32)
+    k3(policy, reference).sum().backward()
+    exact = -math.expm1(reference.item())
+    assert policy.grad.item() == pytest.approx(exact, rel=1e-5)
