@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections import Counter
@@ -14,6 +15,7 @@ from agl_core.errors import ConfigError
 from agl_core.interfaces import AlgorithmSetup
 from agl_core.types import Batch, Policy, Update
 from agl_torch.backend import TorchBackend
+from agl_torch.memory import check_memory
 from agl_torch.options import TorchOptions
 from agl_torch.policy import LoadedPolicy, PolicyLoader
 from agl_torch.serving.decoder import Decoder
@@ -22,6 +24,7 @@ from agl_torch.serving.worker import Worker
 from agl_torch.trainer import PolicyTrainer
 from agl_torch.weights import fingerprint
 
+_LOG = logging.getLogger(__name__)
 _SWITCH_INTERVAL_S = 0.0005
 """While the engine runs. Its thread takes the interpreter's lock back after each of some 300 tensor
 operations per token, and waits up to this long for it when agents are busy in Python. At the
@@ -64,6 +67,7 @@ class TorchEngine:
         Raises:
             ConfigError: a model path is wrong or its tokenizer has no chat template.
         """
+        _name_idle_devices(self._device)
         self._worker.start()
         self._interval = sys.getswitchinterval()
         sys.setswitchinterval(min(self._interval, _SWITCH_INTERVAL_S))
@@ -124,19 +128,28 @@ class TorchEngine:
     def _load(self, policies: Sequence[Policy]) -> None:
         torch.set_num_threads(thread_count(self._options))
         setup = self._setup
+        reference = setup is not None and setup.kl_weight > 0
+        check_memory(
+            policies,
+            self._options,
+            trains=setup is not None,
+            device=self._device,
+            dtype=self._dtype,
+            reference=reference,
+        )
         loader = PolicyLoader(
             self._options,
             device=self._device,
             dtype=self._dtype,
             seed=0 if setup is None else setup.seed,
-            reference=setup is not None and setup.kl_weight > 0,
+            reference=reference,
         )
         self._policies = loader.load(policies)
         for name, loaded in self._policies.items():
             self._worker.lanes[name] = self._lane(loaded)
             if setup is not None and self._loss is not None and loaded.policy.trainable:
                 self._trainers[name] = PolicyTrainer(
-                    loaded, setup, loss=self._loss, pack_tokens=self._options.pack_tokens
+                    loaded, setup, loss=self._loss, options=self._options
                 )
 
     def _lane(self, loaded: LoadedPolicy) -> Lane:
@@ -154,7 +167,7 @@ class TorchEngine:
     def _update(self, trainer: PolicyTrainer, batch: Batch) -> Update:
         metrics = trainer.train(batch)
         version = self._worker.lanes[batch.policy].version
-        self._publish(self._policies[batch.policy], version + 1)
+        self._publish(self._policies[batch.policy], version + 1, trained_in=batch.step)
         return Update(
             policy=batch.policy,
             step=batch.step,
@@ -163,9 +176,11 @@ class TorchEngine:
             rows=dict(Counter(batch.agents)),
         )
 
-    def _publish(self, loaded: LoadedPolicy, version: int) -> None:
+    def _publish(
+        self, loaded: LoadedPolicy, version: int, *, trained_in: int | None = None
+    ) -> None:
         loaded.weights.publish()
-        self._worker.lanes[loaded.policy.name].renew(version)
+        self._worker.lanes[loaded.policy.name].renew(version, trained_in=trained_in)
 
     def _save(self, loaded: LoadedPolicy, directory: Path, *, resumable: bool) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -205,6 +220,22 @@ def _device(name: str) -> torch.device:
     if name == "cuda" and not available:
         raise ConfigError("engine.device is 'cuda', but torch sees no CUDA device: use 'auto'")
     return torch.device("cuda" if available and name != "cpu" else "cpu")
+
+
+def _name_idle_devices(device: torch.device) -> None:
+    """Warn of GPUs that the engine does not use: it holds everything on one."""
+    if device.type != "cuda" or torch.cuda.device_count() < 2:  # noqa: PLR2004
+        return
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    used = torch.cuda.current_device()
+    idle = ", ".join(f"cuda:{i} ({name})" for i, name in enumerate(names) if i != used)
+    _LOG.warning(
+        "Engine 'torch' uses one GPU, cuda:%s (%s), and leaves idle: %s. To train on several use "
+        "engine.name = 'verl'; to choose the one, set CUDA_VISIBLE_DEVICES",
+        used,
+        names[used],
+        idle,
+    )
 
 
 def _dtype(name: str, device: torch.device) -> torch.dtype:

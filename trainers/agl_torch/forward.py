@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from agl_core.errors import ConfigError
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
+CHUNK_LOGITS = 2**24
+"""Logits that exist at a time while log-probabilities are computed: 64 MiB in float32."""
+_PROBE_TOKENS = 6
+_SAME = 0.05
+"""Logits that differ by less than this share of their spread are the same but for rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +32,8 @@ class Rows:
     """(R, T)"""
     positions: Tensor
     """(R, T) position ids."""
-    mask: Tensor
-    """(R, 1, T, K) True where a token sees a key."""
+    mask: Tensor | None
+    """(R, 1, T, K) True where a token sees a key. None: a token sees all before it, and K = T."""
     key_positions: Tensor
     """(R, K) or (1, K) position ids of the keys, for models with a sliding window."""
 
@@ -47,52 +56,206 @@ class CausalModel:
         """
         self.module = module
         self._activate = activate
-        self._windows = _windows(module.config)
+        config: Any = module.config
+        self._windows = _windows(config)
+        self._vocabulary = int(config.vocab_size)
         parameters = inspect.signature(_unwrapped(module).forward).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
-        self._select: Tensor | None = None
+        self._head_input: Callable[[Tensor], Tensor] | None = None
+        """What the output head reads (1, S, H), given the layers' result (R, T, H)."""
+        self._layers = [
+            layer for layer in module.modules() if isinstance(layer, GradientCheckpointingLayer)
+        ]
+        self._no_mask = torch.ones((1, 1, 1, 2), dtype=torch.bool)
+        """Stands for no mask until a layer reads it; fits no keys if a layer ever does."""
+        self._maskless: bool | None = None
+        """Whether the layers are causal without a mask; None until it is needed."""
         model: Any = module  # a transformers model, whose methods nn.Module does not declare
-        model.get_output_embeddings().register_forward_pre_hook(self._narrow)
+        model.get_output_embeddings().register_forward_pre_hook(self._replace)
 
     @property
     def device(self) -> torch.device:
         return next(self.module.parameters()).device
 
-    def logits(self, rows: Rows, *, select: Tensor, cache: Any = None) -> Tensor:
-        """Logits (S, V) in float32 after the tokens at `select`, indices into the R*T tokens."""
+    def logits(
+        self, rows: Rows, *, select: Tensor, cache: Any = None, recompute: bool = False
+    ) -> Tensor:
+        """Logits (S, V) in float32 after the tokens at `select`, indices into the R*T tokens.
+
+        Args:
+            recompute: For the gradient, keep the input of each layer and compute the rest again.
+        """
+
+        def selected(hidden: Tensor) -> Tensor:
+            return hidden.flatten(0, 1)[select][None]
+
+        return self._read(rows, selected, cache=cache, recompute=recompute)[0].float()
+
+    def logprobs(
+        self,
+        rows: Rows,
+        *,
+        select: Tensor,
+        targets: Tensor,
+        temperatures: Tensor,
+        recompute: bool = False,
+    ) -> Tensor:
+        """Log-probabilities (S,) of `targets` (S,) after the tokens at `select`.
+
+        At most `CHUNK_LOGITS` logits exist at a time; the gradient computes those of a chunk again.
+
+        Args:
+            recompute: As of `logits`.
+        """
+        size = max(1, CHUNK_LOGITS // self._vocabulary)
+        if len(select) <= size:
+            logits = self.logits(rows, select=select, recompute=recompute)
+            return _logprobs(logits, targets, temperatures)
+        kept: list[Tensor] = []
+
+        def keep(hidden: Tensor) -> Tensor:
+            kept.append(hidden.flatten(0, 1)[select])  # (S, H)
+            return kept[0][None, :0]
+
+        self._read(rows, keep, recompute=recompute)
+        parts = zip(*(whole.split(size) for whole in (kept[0], targets, temperatures)), strict=True)
+        chunks = [
+            checkpoint(self._chunk, *part, use_reentrant=False, preserve_rng_state=False)
+            for part in parts
+        ]
+        return torch.cat(chunks)
+
+    def _chunk(self, hidden: Tensor, targets: Tensor, temperatures: Tensor) -> Tensor:
+        """Log-probabilities (C,) by the layers' result (C, H).
+
+        The whole model is called, for what it does to logits after its head; its layers read one
+        token, whose result the head does not see.
+        """
+        one = targets.new_zeros((1, 1))
+        self._head_input = lambda _: hidden[None]
+        try:
+            logits = self.module(input_ids=one, position_ids=one, use_cache=False).logits
+        finally:
+            self._head_input = None
+        return _logprobs(logits[0].float(), targets, temperatures)
+
+    def _read(
+        self,
+        rows: Rows,
+        head_input: Callable[[Tensor], Tensor],
+        *,
+        cache: Any = None,
+        recompute: bool = False,
+    ) -> Tensor:
+        """Logits (1, S, V) of a pass whose head reads what `head_input` makes."""
         if self._activate is not None:
             self._activate()
-        self._select = select
+        if rows.mask is None and not self._is_maskless():
+            rows = _masked(rows)
+        self._head_input = head_input
         try:
-            output = self.module(
-                input_ids=rows.tokens,
-                position_ids=rows.positions,
-                attention_mask=self._mask(rows),
-                use_cache=cache is not None,
-                **({self._cache_argument: cache} if cache is not None else {}),
-            )
+            again = recompute and torch.is_grad_enabled()
+            with (
+                self._layers_that(recompute=again) if again or rows.mask is None else nullcontext()
+            ):
+                output = self.module(
+                    input_ids=rows.tokens,
+                    position_ids=rows.positions,
+                    attention_mask=self._mask(rows),
+                    use_cache=cache is not None,
+                    **({self._cache_argument: cache} if cache is not None else {}),
+                )
         finally:
-            self._select = None
-        return output.logits[0].float()
+            self._head_input = None
+        return output.logits
 
-    def _narrow(self, _head: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        if self._select is None:
+    def _replace(self, _head: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        if self._head_input is None:
             return None
         hidden, *rest = inputs
-        return (hidden.flatten(0, 1)[self._select][None], *rest)
+        return (self._head_input(hidden), *rest)
+
+    @contextmanager
+    def _layers_that(self, *, recompute: bool) -> Generator[None]:
+        """Let layers read nothing where `_no_mask` stands, and keep little for the gradient."""
+        before = [vars(layer).get("forward") for layer in self._layers]
+        for layer in self._layers:
+            layer.forward = partial(self._layer, layer.forward, recompute)
+        try:
+            yield
+        finally:
+            for layer, own in zip(self._layers, before, strict=True):
+                del layer.forward
+                if own is not None:
+                    layer.forward = own
+
+    def _layer(
+        self, forward: Callable[..., Any], recompute: bool, *args: Any, **kwargs: Any
+    ) -> Any:
+        args = tuple(None if each is self._no_mask else each for each in args)
+        kwargs = {name: None if each is self._no_mask else each for name, each in kwargs.items()}
+        if not recompute:
+            return forward(*args, **kwargs)
+        return checkpoint(
+            partial(forward, **kwargs), *args, use_reentrant=False, preserve_rng_state=False
+        )
+
+    def _is_maskless(self) -> bool:
+        """Compare a short pass without a mask to the same with one, once."""
+        if self._maskless is None:
+            self._maskless = bool(self._layers)
+            places = torch.arange(_PROBE_TOKENS, device=self.device)
+            tokens = places[None] % self._vocabulary
+            probe = Rows(tokens, places[None], None, places[None])
+            try:
+                with torch.no_grad():
+                    plain, masked = (
+                        self.logits(rows, select=places) for rows in (probe, _masked(probe))
+                    )
+            except (RuntimeError, ValueError, TypeError):  # a layer's own way of masking
+                self._maskless = False
+            else:
+                self._maskless &= bool((plain - masked).abs().max() < _SAME * masked.std())
+        return self._maskless
 
     def _mask(self, rows: Rows) -> Tensor | dict[str, Tensor]:
         if isinstance(self._windows, dict):
-            return {kind: _within(rows, window) for kind, window in self._windows.items()}
-        return _within(rows, self._windows)
+            return {kind: self._within(rows, window) for kind, window in self._windows.items()}
+        return self._within(rows, self._windows)
+
+    def _within(self, rows: Rows, window: int | None) -> Tensor:
+        """Hide keys that lie `window` or more positions back."""
+        if rows.mask is None:
+            if window is None or rows.tokens.shape[1] <= window:
+                return self._no_mask
+            rows = _masked(rows)
+        mask = rows.mask
+        assert mask is not None
+        if window is not None:
+            distance = rows.positions[:, :, None] - rows.key_positions[:, None, :]
+            mask = mask & (distance < window)[:, None]
+        return self._bias(mask) if torch.is_grad_enabled() else mask
+
+    def _bias(self, mask: Tensor) -> Tensor:
+        """The mask as numbers to add; each layer would make and keep its own of a boolean one."""
+        kind = mask.device.type
+        dtype = next(self.module.parameters()).dtype
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+        bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+        return bias.masked_fill_(~mask, float("-inf"))
 
 
-def _within(rows: Rows, window: int | None) -> Tensor:
-    """Hide keys that lie `window` or more positions back."""
-    if window is None:
-        return rows.mask
-    distance = rows.positions[:, :, None] - rows.key_positions[:, None, :]
-    return rows.mask & (distance < window)[:, None]
+def _masked(rows: Rows) -> Rows:
+    """The same rows, each token's view of those before it spelt out."""
+    places = torch.arange(rows.tokens.shape[1], device=rows.tokens.device)
+    causal = places[None, :] <= places[:, None]
+    return replace(rows, mask=causal.expand(len(rows.tokens), 1, -1, -1))
+
+
+def _logprobs(logits: Tensor, targets: Tensor, temperatures: Tensor) -> Tensor:
+    scaled = logits / temperatures[:, None]
+    return scaled.gather(1, targets[:, None])[:, 0] - scaled.logsumexp(-1)
 
 
 def _windows(config: Any) -> int | dict[str, int | None] | None:

@@ -53,4 +53,9 @@ class TorchOptions(BaseModel):
     """Room per policy for keys and values of earlier prompts, which prompts with the same beginning
     reuse; 0 keeps none."""
     pack_tokens: PositiveInt = 4096
-    """Tokens, padding included, of one forward and backward pass of training."""
+    """Tokens, padding included, of one forward and backward pass of training. One path of calls is
+    never cut: a longer one makes a larger pass."""
+    gradient_checkpointing: Literal["auto", "always", "never"] = "auto"
+    """Whether training keeps the input of each layer alone and computes the rest again for the
+    gradient, at about a third more time. ``auto``: for passes that would otherwise take more than
+    half of the memory that is free."""

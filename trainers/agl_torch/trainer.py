@@ -16,6 +16,8 @@ from agl_core.interfaces import AlgorithmSetup
 from agl_core.types import Batch
 from agl_torch.losses import Loss, LossOutput, Terms
 from agl_torch.losses.divergence import k3
+from agl_torch.memory import REMEDY, ModelShape, PassShape, free_memory, told
+from agl_torch.options import TorchOptions
 from agl_torch.policy import LoadedPolicy
 from agl_torch.training.batch import TensorBatch
 from agl_torch.training.checkpoint import load_state, save_state
@@ -30,6 +32,7 @@ class _Pass:
     """What one update carries along."""
 
     batch: TensorBatch
+    step: int
     metrics: Metrics
     reference: Tensor
     """(M,) log-probabilities under the reference; NaN where they have not been asked for."""
@@ -41,22 +44,26 @@ class PolicyTrainer:
     """Optimizer and loss of one policy."""
 
     def __init__(
-        self, loaded: LoadedPolicy, setup: AlgorithmSetup, *, loss: Loss, pack_tokens: int
+        self, loaded: LoadedPolicy, setup: AlgorithmSetup, *, loss: Loss, options: TorchOptions
     ) -> None:
         """Prepare to train `loaded`; nothing is computed yet."""
+        self._policy = loaded.policy.name
         self._setup = setup
         self._loss = loss
         weights = loaded.weights
         self._names = [name for name, _ in weights.parameters()]
         self._parameters = [parameter for _, parameter in weights.parameters()]
         self._optimizer = _optimizer(self._parameters, setup)
-        self._packer = Packer(Costs.of(weights.model), pack_tokens=pack_tokens)
+        self._packer = Packer(Costs.of(weights.model), pack_tokens=options.pack_tokens)
         served = next(weights.serving.module.parameters()).dtype
         mixed = weights.training is not weights.serving
         self._scorer = Scorer(weights.training, autocast=served if mixed else None)
         reference = loaded.reference
         self._reference = None if reference is None else Scorer(reference, autocast=None)
         self._device = weights.training.device
+        self._shape = ModelShape.of(weights.model.config)
+        self._width = served.itemsize
+        self._checkpointing = options.gradient_checkpointing
 
     def train(self, batch: Batch) -> dict[str, float]:
         """Take the batch's optimizer steps; returns what was seen on the way.
@@ -66,7 +73,7 @@ class PolicyTrainer:
         """
         started = time.perf_counter()
         arrays = TensorBatch.of(batch, device=self._device)
-        update = _Pass(arrays, Metrics(), torch.full_like(arrays.weights, torch.nan))
+        update = _Pass(arrays, batch.step, Metrics(), torch.full_like(arrays.weights, torch.nan))
         steps = skipped = read = 0
         for epoch in range(self._setup.epochs):
             order = f"{self._setup.seed}/{batch.step}/{epoch}"
@@ -98,8 +105,9 @@ class PolicyTrainer:
         if not bool(torch.isfinite(norm)):
             self._optimizer.zero_grad()
             raise TrainingError(
-                f"The gradient is not finite (norm {float(norm)}), so no step was taken: lower "
-                f"algorithm.lr, or look for extreme advantages"
+                f"Policy {self._policy!r}, step {update.step}: the gradient is not finite (norm "
+                f"{float(norm)}), so no step was taken: lower algorithm.lr, or look for extreme "
+                f"advantages"
             )
         update.metrics.mean({"grad_norm": norm}, torch.ones_like(norm))
         if self._setup.lr > 0:
@@ -111,10 +119,11 @@ class PolicyTrainer:
     def _accumulate(self, update: _Pass, rows: Sequence[Row], *, total: float) -> None:
         """Add one pack's share of the gradient."""
         batch = update.batch
+        recompute = self._recompute(rows)
         pack = batch.layout.pack(rows, device=self._device)
         chosen = pack.terms
         reference = self._reference_logprobs(update, pack)
-        logprobs = self._scorer.logprobs(pack, batch)  # (S,)
+        logprobs = self._scorer.logprobs(pack, batch, recompute=recompute)  # (S,)
         terms = Terms(
             logprobs=logprobs,
             behaviour=batch.behaviour[chosen],
@@ -130,6 +139,47 @@ class PolicyTrainer:
             losses = losses + self._setup.kl_weight * means["kl"]
         ((losses * terms.weights).sum() / total).backward()
         self._report(update, terms, output, {**means, "loss": losses})
+
+    def _recompute(self, rows: Sequence[Row]) -> bool:
+        """Whether to compute layers again for the gradient of a pass.
+
+        Raises:
+            TrainingError: the pass needs more memory than there is either way.
+        """
+        free = free_memory(self._device)
+        if free is None:
+            return self._checkpointing == "always"
+        one = PassShape(
+            rows=len(rows),
+            tokens=max(map(len, rows)),
+            terms=sum(len(row.terms) for row in rows),
+            width=self._width,
+            masked=not all(row.is_path for row in rows),
+        )
+        plain = one.needs(self._shape, recompute=False)
+        beside = self._beside()
+        if self._checkpointing == "auto":
+            recompute = 2 * sum(plain.values()) > free - beside
+        else:
+            recompute = self._checkpointing == "always"
+        parts = one.needs(self._shape, recompute=True) if recompute else plain
+        if sum(parts.values()) + beside > free:
+            raise TrainingError(
+                f"Policy {self._policy!r}: a pass over {one.rows} rows of {one.tokens} tokens needs "
+                f"{told({**parts, 'gradients and moments': beside})}, but {self._device.type} has "
+                f"{free / 1e9:.2f} GB free, so no step was taken. A path of calls is never cut, "
+                f"whatever engine.pack_tokens: shorten conversations, or {REMEDY}"
+            )
+        return recompute
+
+    def _beside(self) -> int:
+        """Bytes of gradients and moments that are not there yet."""
+        missing = 0
+        for parameter in self._parameters:
+            size = parameter.numel() * parameter.element_size()
+            missing += size * (parameter.grad is None)
+            missing += 2 * size * (parameter not in self._optimizer.state)
+        return missing
 
     def _reference_logprobs(self, update: _Pass, pack: Pack) -> Tensor | None:
         """The pack's log-probabilities under the frozen reference, computed once per update."""

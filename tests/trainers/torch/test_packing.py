@@ -72,7 +72,9 @@ def test_every_term_sits_once_on_its_own_path(sampled, make_batch, seed, costs, 
     seen = []
     for pack in packs:
         count, width = pack.rows.tokens.shape
-        mask = pack.rows.mask[:, 0]
+        places = torch.arange(width)
+        causal = (places <= places[:, None]).expand(count, -1, -1)
+        mask = causal if pack.rows.mask is None else pack.rows.mask[:, 0]
         calls_here = {}
         for place, term in zip(pack.select.tolist(), pack.terms.tolist(), strict=True):
             row, column = divmod(place, width)

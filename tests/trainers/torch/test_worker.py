@@ -17,6 +17,7 @@ class BusyLane:
     """A lane whose answers never end, and that has nothing to do for them."""
 
     busy = resting = held = False
+    version, trained_in = 0, None
 
     def fail(self, error, outbox):
         pass

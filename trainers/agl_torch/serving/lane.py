@@ -49,6 +49,8 @@ class Lane:
         self._rows: list[Answer] = []
         self.version = version
         """Version of the weights; requests are stamped with it when they start."""
+        self.trained_in: int | None = None
+        """The training step that made the weights; None for those that were loaded."""
         self.held = False
         """Start no request; those under way go on."""
 
@@ -71,11 +73,17 @@ class Lane:
         """Queue a request's answers."""
         self._waiting.extend(answers(generation))
 
-    def renew(self, version: int) -> None:
-        """Forget what the old weights have computed."""
+    def renew(self, version: int, *, trained_in: int | None) -> None:
+        """Forget what the old weights have computed.
+
+        Args:
+            version: Of the new weights.
+            trained_in: The training step that made them; None where they were loaded.
+        """
         assert self.resting, "requests under way would mix old and new weights"
         self._decoder.forget()
         self.version = version
+        self.trained_in = trained_in
 
     def fail(self, error: EngineError, outbox: Outbox) -> None:
         """End every answer with `error` and start afresh."""

@@ -52,10 +52,19 @@ def sample(logits: Tensor, rows: Sequence[Sampling], numbers: Sequence[float]) -
 
     Args:
         numbers: One uniform number in [0, 1) per row.
+
+    Raises:
+        FloatingPointError: a row has no distribution; gives how many have none.
     """
     device = logits.device
     temperatures = torch.tensor([row.temperature or 1.0 for row in rows], device=device)
     logprobs = torch.log_softmax(logits / temperatures[:, None], dim=-1)
+    # On a GPU an index out of range, which a search among NaN gives, would end the process.
+    broken = int(logprobs.isnan().any(-1).sum())
+    if broken:
+        raise FloatingPointError(
+            f"the logits of {broken} of {len(rows)} answers are NaN or infinite"
+        )
     probabilities = logprobs.double().exp_()
     if any(row.top_p < 1 for row in rows):
         limits = torch.tensor([row.top_p for row in rows], dtype=torch.float64, device=device)

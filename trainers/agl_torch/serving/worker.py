@@ -23,6 +23,8 @@ class Answering(Protocol):
     """What the worker asks of a `Lane`."""
 
     held: bool
+    version: int
+    trained_in: int | None
 
     @property
     def busy(self) -> bool: ...
@@ -149,7 +151,7 @@ class Worker(Generic[L]):
         except Exception as error:  # noqa: BLE001
             # A failed pass costs the answers in it, not the run: each becomes a failed attempt.
             _LOG.exception("Generation of policy %s failed", name)
-            lane.fail(EngineError(f"Policy {name!r} could not generate: {error!r}"), self._outbox)
+            lane.fail(_failure(name, lane, error), self._outbox)
 
     def _run_jobs(self) -> None:
         waiting: list[_Job] = []
@@ -181,3 +183,16 @@ class Worker(Generic[L]):
         for job in self._jobs:
             if job.future.set_running_or_notify_cancel():
                 job.future.set_exception(error)
+
+
+def _failure(name: str, lane: Answering, error: Exception) -> EngineError:
+    weights = f"version {lane.version} of its weights"
+    if lane.trained_in is not None:
+        weights += f", which training step {lane.trained_in} made"
+    if isinstance(error, FloatingPointError):
+        return EngineError(
+            f"Policy {name!r} could not generate with {weights}: {error}. The weights are spoilt: "
+            f"lower algorithm.lr or algorithm.max_grad_norm and resume from a checkpoint, or check "
+            f"the model in engine.dtype = 'float32'"
+        )
+    return EngineError(f"Policy {name!r} could not generate with {weights}: {error!r}")

@@ -127,11 +127,12 @@ class Layout:
             places = np.searchsorted(row.nodes, self.nodes[row.terms])
             select.append(index * width + places)
         placed = torch.from_numpy(positions).to(device)
+        paths = all(row.is_path for row in rows)
         return Pack(
             rows=Rows(
                 tokens=torch.from_numpy(tokens).to(device),
                 positions=placed,
-                mask=_mask(torch.from_numpy(ends).to(device)),
+                mask=None if paths else _mask(torch.from_numpy(ends).to(device)),
                 key_positions=placed,
             ),
             select=torch.from_numpy(np.concatenate(select)).to(device),

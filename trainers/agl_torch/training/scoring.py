@@ -24,13 +24,20 @@ class Scorer:
         self._model = model
         self._autocast = autocast
 
-    def logprobs(self, pack: Pack, batch: TensorBatch) -> Tensor:
-        """Log-probability (S,) of each term's target, at the temperature it was sampled at."""
+    def logprobs(self, pack: Pack, batch: TensorBatch, *, recompute: bool = False) -> Tensor:
+        """Log-probability (S,) of each term's target, at the temperature it was sampled at.
+
+        Args:
+            recompute: For the gradient, keep the input of each layer and compute the rest again.
+        """
         with self._precision():
-            logits = self._model.logits(pack.rows, select=pack.select)  # (S, V)
-        scaled = logits / batch.temperatures[pack.terms, None]
-        targets = batch.targets[pack.terms, None]
-        return scaled.gather(1, targets)[:, 0] - scaled.logsumexp(-1)
+            return self._model.logprobs(
+                pack.rows,
+                select=pack.select,
+                targets=batch.targets[pack.terms],
+                temperatures=batch.temperatures[pack.terms],
+                recompute=recompute,
+            )
 
     def _precision(self) -> AbstractContextManager[object]:
         if self._autocast is None:

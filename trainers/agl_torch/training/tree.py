@@ -25,6 +25,11 @@ class Row:
     def __len__(self) -> int:
         return len(self.nodes)
 
+    @property
+    def is_path(self) -> bool:
+        """Whether nothing branches: each token sees all before it."""
+        return bool((self.ends == len(self.nodes)).all())
+
 
 @dataclass(frozen=True, slots=True)
 class Forest:

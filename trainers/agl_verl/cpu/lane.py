@@ -29,9 +29,11 @@ class VisionLane:
         self._model = model
         self._vision = vision
         self._ends = ends
-        self._version = version
+        self.version = version
         self._waiting: deque[Generation] = deque()
         self._current: _Reading | None = None
+        self.trained_in: int | None = None
+        """As of `agl_torch.serving.lane.Lane`; a server does not know which step made its weights."""
         self.held = False
         """Start no request; the one under way goes on."""
 
@@ -49,7 +51,7 @@ class VisionLane:
     def renew(self, model: Any, version: int) -> None:
         """Answer with other weights."""
         assert self.resting, "the request under way would mix old and new weights"
-        self._model, self._version = model, version
+        self._model, self.version = model, version
 
     def fail(self, error: EngineError, outbox: Outbox) -> None:
         """End every answer with `error` and start afresh."""
@@ -75,7 +77,7 @@ class VisionLane:
         while self._waiting and not self.held:
             generation = self._waiting.popleft()
             if not generation.cancelled:
-                generation.version = self._version
+                generation.version = self.version
                 return _Reading(self._model, self._vision, generation)
         return None
 
