@@ -32,7 +32,7 @@ from agl_core.cli.group import AglGroup, cli
 from agl_core.config import RunConfig
 from agl_core.config.text import read_config
 from agl_core.plugins import PluginManager
-from agl_core.plugins.registry import BUILTIN, KINDS
+from agl_core.plugins.registry import KINDS
 from agl_core.plugins.sources import Source
 from agl_core.plugins.specs import ObserveSpecs, RegisterSpecs
 
@@ -90,7 +90,8 @@ def plugins() -> str:
     rows: list[Row] = []
     for kind in KINDS:
         for entry in manager.registry(kind).registrations():
-            owner = entry.extra or (entry.plugin if entry.plugin != BUILTIN else None)
+            own = entry.plugin if entry.plugin in project()["optional-dependencies"] else None
+            owner = entry.extra or own
             install = f"`agl-core[{owner}]`" if owner else "`agl-core`"
             summary = _prose(entry.summary[:1].upper() + entry.summary[1:])
             rows.append((SINGULAR.get(kind, kind[:-1]), f"`{entry.name}`", install, summary))

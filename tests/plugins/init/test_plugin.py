@@ -1,0 +1,5 @@
+from agl_core.testing.plugin_contract import PluginContract
+
+
+class TestPlugin(PluginContract):
+    plugin = "agl_init.plugin"
