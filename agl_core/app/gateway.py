@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -25,14 +25,12 @@ _END_S: Final = 3.0
 """For writing what is left; of the ten seconds in which a process ends the store takes more."""
 
 
-def store_of(
-    target: str, plugins: Callable[[Sequence[str]], PluginManager] = load_plugins
-) -> StoreLifecycle:
+def store_of(target: str, plugins: Callable[[], PluginManager] = load_plugins) -> StoreLifecycle:
     """The store at an address, or in a file that processes of one machine share; not yet open.
 
     Args:
         target: What `locate_store` takes, or a file or directory that has no store yet.
-        plugins: Loads them with the files that a run names.
+        plugins: Loads them; files that a run names are none of the gateway's.
 
     Raises:
         ConfigError: the target is an address and there is no shared key, or it lacks ``http://``;
@@ -48,7 +46,7 @@ def store_of(
                 )
             return SqliteStore(file)
     address = locate_store(target)
-    return make_store_at(address, plugins(address.plugins))
+    return make_store_at(address, plugins())
 
 
 async def serve_gateway(

@@ -13,6 +13,7 @@ from agl_core.config.loader import RESOLVED, load_config, validate
 from agl_core.errors import ConfigError
 from agl_core.interfaces import StoreLifecycle
 from agl_core.plugins import PluginManager
+from agl_core.plugins.registry import Kind
 from agl_core.store.reader import Readable
 
 STORE_FILE: Final = "store.db"
@@ -37,10 +38,21 @@ class StoreAddress:
             return None
         return Path(self.config.path or self.directory / STORE_FILE)
 
-    @property
-    def plugins(self) -> list[str]:
-        """Plugin files that the run loads."""
-        return list(self.run.plugins) if self.run is not None else []
+    def check_offered(self, plugins: PluginManager, kind: Kind, name: str) -> None:
+        """Check that something of the run can be made without executing what the run names.
+
+        A run's plugin files are loaded when it is run. Looking at it loads those that the user names.
+
+        Raises:
+            ConfigError: it is not registered, but the run has plugin files, which may register it.
+        """
+        files = self.run.plugins if self.run is not None else []
+        if files and name not in plugins.registry(kind):
+            raise ConfigError(
+                f"Run {str(self.directory)!r} uses {name!r} of {kind}, which no loaded plugin "
+                f"registers. Its plugin files are not loaded to look at it: if you trust them, "
+                f"name them with {' '.join(f'--plugin {file}' for file in files)}"
+            )
 
 
 def locate_store(target: str | Path) -> StoreAddress:
@@ -98,8 +110,13 @@ def _check_kept(address: StoreAddress) -> None:
 
 
 def make_store_at(address: StoreAddress, plugins: PluginManager) -> StoreLifecycle:
-    """The store at an address, not yet open."""
+    """The store at an address, not yet open.
+
+    Raises:
+        ConfigError: no loaded plugin registers it.
+    """
     name = address.config.name
+    address.check_offered(plugins, "stores", name)
     return plugins.registry("stores").create(name, address.config, address.directory)
 
 

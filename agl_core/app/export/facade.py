@@ -24,6 +24,7 @@ def export_rollouts(  # noqa: PLR0913 - one per choice of a user
     min_reward: float | None = None,
     failed: Literal["skip", "include"] = "skip",
     run_id: str | None = None,
+    plugins: Sequence[str | Path] = (),
 ) -> ExportSummary:
     """Write what agents said and earned as training data.
 
@@ -37,6 +38,7 @@ def export_rollouts(  # noqa: PLR0913 - one per choice of a user
         min_reward: The least return of the agent in the attempt.
         failed: What becomes of attempts that did not succeed; their rewards do not count.
         run_id: Of this run only.
+        plugins: Local plugin files to load; those that the run's configuration names are not.
 
     Returns:
         How much was exported, and what was not, by cause.
@@ -54,14 +56,14 @@ def export_rollouts(  # noqa: PLR0913 - one per choice of a user
         failed=failed,
     )
     address = locate_store(target.directory if isinstance(target, Report) else target)
-    plugins = load_plugins(address.plugins)
+    loaded = load_plugins(plugins)
+    if address.run is not None:
+        address.check_offered(loaded, "adapters", address.run.capture.adapter)
 
     async def work() -> ExportSummary:
-        async with open_for_reading(address, plugins) as store:
+        async with open_for_reading(address, loaded) as store:
             with whole_file(output, told="The export") as stream:
-                return await export_from(
-                    store, stream, options, plugins=plugins, config=address.run
-                )
+                return await export_from(store, stream, options, plugins=loaded, config=address.run)
 
     summary = run_blocking(work())
     summary.output = str(output)

@@ -95,7 +95,9 @@ async def _export(
     from agl_core.app.export import export_from  # noqa: PLC0415
 
     address = locate_store(target)
-    plugins = state.plugins(address.plugins)
+    plugins = state.plugins()
+    if address.run is not None:
+        address.check_offered(plugins, "adapters", address.run.capture.adapter)
     async with reading(state, address) as store:
         with writing(output) as stream:
             return await export_from(store, stream, options, plugins=plugins, config=address.run)

@@ -74,14 +74,14 @@ def filters_of(options: dict[str, Any]) -> Filters:
 
 @asynccontextmanager
 async def reading(state: CliState, address: StoreAddress) -> AsyncGenerator[StoreLifecycle, None]:
-    """The store, open for reading, with the run's plugins."""
-    async with open_for_reading(address, state.plugins(address.plugins)) as store:
+    """The store, open for reading; of local plugin files only those of the command line are loaded."""
+    async with open_for_reading(address, state.plugins()) as store:
         yield store
 
 
 def store_of(state: CliState, address: StoreAddress) -> StoreLifecycle:
     """The store, not open."""
-    return make_store_at(address, state.plugins(address.plugins))
+    return make_store_at(address, state.plugins())
 
 
 def seconds(text: str) -> float:

@@ -145,4 +145,3 @@ def test_a_bare_file_is_found_with_its_folder(tmp_path):
         address = locate_store(target)
         assert Path(address.config.path).samefile(file)
         assert address.run is None
-        assert address.plugins == []

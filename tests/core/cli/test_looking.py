@@ -1,0 +1,151 @@
+"""Looking at a run executes nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agl_core
+from agl_core.app.gateway import store_of
+from agl_core.builtin import load_plugins
+from agl_core.errors import ConfigError
+from agl_core.store.locate import locate_store, make_store_at
+from agl_core.store.sqlite import SqliteStore
+from agl_core.types import AttemptStatus, Rollout, Task
+
+CANARY = """
+from pathlib import Path
+from agl_core.plugins import hookimpl
+
+Path(__file__).with_suffix(".ran").touch()
+
+@hookimpl
+def agl_register_stores(register):
+    register("mine", f"{__name__}:make")
+
+@hookimpl
+def agl_register_adapters(register):
+    register("mine", "agl_core.adapters:TrajectoryAdapter")
+
+def make(config, directory):
+    from agl_core.store.sqlite import SqliteStore
+    return SqliteStore(directory / "store.db")
+"""
+
+
+class Found:
+    """The directory of somebody's run, whose configuration names code."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.plugin = directory / "canary.py"
+        self.rollout = "ro_1"
+
+    @property
+    def ran(self) -> bool:
+        return self.plugin.with_suffix(".ran").exists()
+
+    def make(self) -> None:
+        self.directory.mkdir()
+        self.plugin.write_text(CANARY, encoding="utf-8")
+        self.configure()
+
+    def configure(self, **settings: Any) -> None:
+        config = {
+            "name": self.directory.name,
+            "directory": str(self.directory.parent),
+            "agent": f"{self.plugin}:agent",
+            "agents": ["writer"],
+            "model": "m",
+            "plugins": [str(self.plugin)],
+            "tasks": {"train": f"{self.plugin}:tasks"},
+            "rewards": [{"name": f"{self.plugin}:reward"}],
+            **settings,
+        }
+        (self.directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+@pytest.fixture
+async def found(tmp_path: Path) -> Found:
+    made = Found(tmp_path / "theirs")
+    made.make()
+    store = SqliteStore(made.directory / "store.db")
+    await store.open()
+    await store.enqueue([Rollout(id=made.rollout, task=Task(id="t"), run_id="theirs")])
+    (claim,) = await store.claim("w")
+    await store.finish(claim.attempt.id, status=AttemptStatus.SUCCEEDED)
+    await store.close()
+    return made
+
+
+LOOKS = [
+    ("store", "ls", "DIR"),
+    ("store", "show", "DIR", "ro_1"),
+    ("store", "gc", "DIR", "--dry-run"),
+    ("store", "gc", "DIR"),
+    ("store", "export", "DIR"),
+    ("trace", "DIR"),
+    ("rollouts", "export", "DIR", "--output", "-"),
+]
+
+
+@pytest.mark.parametrize("line", LOOKS, ids=" ".join)
+@pytest.mark.parametrize("target", ["", "config.json"])
+def test_no_command_that_looks_imports_what_the_run_names(
+    agl: Any, found: Found, line: tuple[str, ...], target: str
+) -> None:
+    """F1: plugin files, agent, tasks and rewards of the run stay unimported."""
+    where = str(found.directory / target)
+    result = agl(*(where if word == "DIR" else word for word in line))
+    assert result.exit_code == 0, result.output
+    assert not found.ran
+
+
+def test_python_that_looks_imports_nothing_either(found: Found, tmp_path: Path) -> None:
+    """F1: the export by a function, and the store of a gateway."""
+    summary = agl_core.export_rollouts(found.directory, tmp_path / "rows.jsonl")
+    assert summary.left_out == {"no_spans": 1}
+    asyncio.run(read(store_of(str(found.directory))))
+    assert not found.ran
+    agl_core.export_rollouts(found.directory, tmp_path / "rows.jsonl", plugins=[found.plugin])
+    assert found.ran
+
+
+async def read(store: Any) -> None:
+    await store.open()
+    await store.close()
+
+
+def test_a_store_of_a_plugin_file_is_opened_when_the_user_names_it(agl: Any, found: Found) -> None:
+    """F1: and until then the error says with what."""
+    found.configure(store={"name": "mine"})
+    refused = agl("store", "ls", found.directory)
+    assert refused.exit_code == 2
+    assert f"--plugin {found.plugin}" in " ".join(refused.stderr.split())
+    assert not found.ran
+    shown = agl("store", "ls", found.directory, "--plugin", found.plugin)
+    assert shown.exit_code == 0, shown.output
+    assert "ro_1" in shown.stdout
+    assert found.ran
+
+
+def test_an_adapter_of_a_plugin_file_is_named_too(agl: Any, found: Found) -> None:
+    """F1."""
+    found.configure(capture={"adapter": "mine"})
+    refused = agl("rollouts", "export", found.directory, "--output", "-")
+    assert refused.exit_code == 2
+    assert "'mine' of adapters" in " ".join(refused.stderr.split())
+    with pytest.raises(ConfigError, match="--plugin"):
+        agl_core.export_rollouts(found.directory, found.directory / "rows.jsonl")
+    assert not found.ran
+
+
+def test_an_unknown_store_without_plugin_files_is_told_as_before(found: Found) -> None:
+    found.configure(store={"name": "mine"}, plugins=[])
+    address = locate_store(found.directory)
+    with pytest.raises(ConfigError, match="mine"):
+        make_store_at(address, load_plugins())
