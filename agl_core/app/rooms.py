@@ -24,6 +24,7 @@ from agl_core.config import RunConfig
 from agl_core.config.loader import save_config
 from agl_core.config.policies import resolve_policies, trained_agents
 from agl_core.errors import TrainingError
+from agl_core.files import make_private_directory
 from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.gateway.remote import RemoteGateway, RemoteOptions
 from agl_core.interfaces import (
@@ -110,7 +111,7 @@ async def open_rooms(
         policies=policies,
         channel_weights=config.channel_weights,
     )
-    plan.directory.mkdir(parents=True, exist_ok=True)
+    make_private_directory(plan.directory)
     async with AsyncExitStack() as stack:
         store = make_store(config, plan.plugins, plan.directory)
         await store.open()

@@ -26,9 +26,10 @@ from agl_core.config import RunConfig
 from agl_core.config.loader import RESOLVED
 from agl_core.config.redaction import without_secrets
 from agl_core.errors import ConfigError
+from agl_core.files import write_private
 from agl_core.interfaces import Observer, TrackedRun
 from agl_core.plugins import PluginManager
-from agl_core.training.checkpoint import POLICIES, Checkpoints, CheckpointState, read_state
+from agl_core.training.checkpoint import POLICIES, Checkpoints, CheckpointState, verify
 from agl_core.training.document import document
 from agl_core.training.evaluator import Evaluator
 from agl_core.training.groups import GroupBuilder
@@ -92,11 +93,11 @@ class App:
         config = self._config
         tasks = make_tasks(self._inputs.tasks, config.tasks, "train")
         val_tasks = self._val_tasks()
-        self._starting_point()  # whatever is wrong there is told before the rooms are opened
+        known = await self._verified(None)  # whatever is wrong is told before rooms are opened
         tracking = self._tracking()
         plan = replace(self._plan, tracking=tracking)
         async with open_rooms(plan, training=True) as rooms:
-            start = self._starting_point()  # who led before may have written more
+            start = await self._verified(known)  # who led before may have written more
             for observer in self._observers:
                 observer.started(config)
             self._plugins.observe("agl_run_started", run_id=config.name, store=rooms.store)
@@ -107,7 +108,7 @@ class App:
             lost = Losses(counts=dict(report.lost))
             lost.merge(await rooms.events.take_losses())
             report = msgspec.structs.replace(report, lost=lost.counts)
-        (self._plan.directory / REPORT).write_bytes(document(report))
+        write_private(self._plan.directory / REPORT, document(report))
         self._plugins.observe("agl_run_finished", report=report)
         for observer in self._observers:
             observer.finished(report)
@@ -178,6 +179,15 @@ class App:
             resume=config.train.resume, config_digest=config_digest(config)
         )
 
+    async def _verified(
+        self, known: tuple[Path, CheckpointState] | None
+    ) -> tuple[Path, CheckpointState] | None:
+        """The starting point, its files checked unless they were at `known`."""
+        start = self._starting_point()
+        if start is not None and start != known:
+            await verify(start[0])
+        return start
+
     def _tracking(self) -> Tracking:
         def describe() -> TrackedRun:
             start = self._starting_point()
@@ -247,7 +257,7 @@ async def _load(rooms: Rooms, checkpoint: Path) -> int:
     Raises:
         ConfigError: it holds no weights of any policy of this run.
     """
-    state = read_state(checkpoint)
+    state = await verify(checkpoint)
     loaded = 0
     for policy in rooms.policies:
         weights = checkpoint / POLICIES / policy.name

@@ -22,6 +22,7 @@ from agl_core.config.shorthand import section_key, with_sections
 from agl_core.config.text import read_config
 from agl_core.config.validation import dotted, keys_at, real_path, unknown_key, validate
 from agl_core.errors import ConfigError
+from agl_core.files import write_private
 
 RESOLVED: Final = "config.json"
 """Name of the resolved configuration in a run's directory."""
@@ -100,7 +101,7 @@ def save_config(config: RunConfig, directory: Path) -> Path:
         store = store.model_copy(update={"path": str(Path(store.path).absolute())})
     place = {"directory": str(Path(config.directory).absolute()), "store": store}
     target = directory / RESOLVED
-    target.write_text(dump(config.model_copy(update=place)), encoding="utf-8", newline="\n")
+    write_private(target, dump(config.model_copy(update=place)).encode())
     return target
 
 

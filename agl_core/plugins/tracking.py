@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from agl_core.files import make_private_directory, write_private
 from agl_core.interfaces import TrackedRun
 from agl_core.types import Estimate, Evaluation, Report, StepReport
 
@@ -136,7 +137,7 @@ class SentLedger:
     def create(cls, run: TrackedRun, tracker: str, service_run: str) -> SentLedger:
         """One of a service's run that nothing was sent to yet."""
         file = _ledger_file(run, tracker)
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_private_directory(file.parent)
         ledger = cls(file, _Sent(run=service_run))
         ledger._write()
         return ledger
@@ -164,7 +165,7 @@ class SentLedger:
 
     def _write(self) -> None:
         written = self._file.with_suffix(".tmp")
-        written.write_bytes(msgspec.json.encode(self._sent))
+        write_private(written, msgspec.json.encode(self._sent))
         written.replace(self._file)
 
 

@@ -39,7 +39,7 @@ class FileOwnership:
             return False
         import fcntl  # noqa: PLC0415  no such module on Windows
 
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         end = time.monotonic() + self._timeout_s
         while True:
             for kind in (fcntl.LOCK_EX, fcntl.LOCK_SH):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from agl_core.errors import ConfigError, StoreError
+from agl_core.files import make_private_directory, touch_private
 from agl_core.store._operations import Operations
 from agl_core.store._owners import FileOwnership
 from agl_core.store._records import Records
@@ -140,11 +141,12 @@ class _File:
         self._ownership = FileOwnership(settings.path, timeout_s=settings.busy_timeout_s)
 
     def open(self) -> sqlite3.Connection:
-        self._settings.path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_directory(self._settings.path.parent)
         alone = self._ownership.enter()
         try:
+            touch_private(self._settings.path)  # SQLite gives its log and index the same mode
             connection = connect(self._settings)
-        except sqlite3.Error:
+        except (OSError, sqlite3.Error):
             self._ownership.leave()
             raise
         try:

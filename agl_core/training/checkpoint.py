@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import Sequence
@@ -10,12 +11,19 @@ from pathlib import Path
 import msgspec
 
 from agl_core.errors import ConfigError, TrainingError
+from agl_core.files import make_private_directory, restrict, write_private
 from agl_core.interfaces import Engine
+from agl_core.training.checksums import (
+    STATE,
+    check_files,
+    check_state,
+    digests,
+    state_checksum,
+)
 from agl_core.training.document import document, read_document
 from agl_core.types import Evaluation, StepReport
 
 _PREFIX = "step-"
-_STATE = "state.json"
 POLICIES = "policies"
 
 
@@ -38,6 +46,8 @@ class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
     """Every later one of the run is none of these steps': it was made for steps that are lost."""
     ahead: int = 0
     """Earlier ones that were made for steps to come, and so are lost as well."""
+    files: dict[str, str] = {}
+    """sha256 of each file of the checkpoint, by its path; this one's is beside it."""
 
 
 class Checkpoints:
@@ -60,20 +70,27 @@ class Checkpoints:
         return sorted(
             path
             for path in self._directory.iterdir()
-            if path.name.startswith(_PREFIX) and (path / _STATE).is_file()
+            if path.name.startswith(_PREFIX) and (path / STATE).is_file()
         )
 
     async def save(
         self, state: CheckpointState, *, engine: Engine, policies: Sequence[str], best: Path | None
     ) -> Path:
-        """Write a checkpoint of `policies` and drop the oldest beyond `keep`, never `best`."""
+        """Write a checkpoint of `policies` and drop the oldest beyond `keep`, never `best`.
+
+        Its files are their owner's alone, and their checksums are in its state.
+        """
         target = self._directory / f"{_PREFIX}{state.step:06d}"
         partial = target.with_name(f".{target.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
+        make_private_directory(partial)
         for policy in policies:
             await engine.save(policy, str(partial / POLICIES / policy))
-        partial.mkdir(parents=True, exist_ok=True)
-        (partial / _STATE).write_bytes(document(state))
+        restrict(partial)
+        files = await asyncio.to_thread(digests, partial)
+        data = document(msgspec.structs.replace(state, files=files))
+        write_private(partial / STATE, data)
+        write_private(*state_checksum(partial, data))
         shutil.rmtree(target, ignore_errors=True)
         os.replace(partial, target)  # noqa: PTH105 (Path.replace is the same call)
         self._prune(keep_also=best)
@@ -124,15 +141,28 @@ class Checkpoints:
 
 
 def read_state(path: Path) -> CheckpointState:
-    """Read a checkpoint's state.
+    """Read a checkpoint's state; its other files are left to `verify`.
 
     Raises:
-        TrainingError: the file is missing or not a checkpoint state.
+        TrainingError: the file is missing, damaged or not a checkpoint state.
     """
     try:
-        return read_document((path / _STATE).read_bytes(), CheckpointState)
+        data = (path / STATE).read_bytes()
+        check_state(path, data)
+        return read_document(data, CheckpointState)
     except (OSError, msgspec.MsgspecError) as error:
         raise TrainingError(
             f"{path} is no readable checkpoint ({error}): name one such as "
             f"<run>/checkpoints/step-000010; delete a broken one to resume from an older one"
         ) from error
+
+
+async def verify(path: Path) -> CheckpointState:
+    """Read a checkpoint's state and check every file against its checksum.
+
+    Raises:
+        TrainingError: a file is missing or damaged; names it and the checkpoint before.
+    """
+    state = read_state(path)
+    await asyncio.to_thread(check_files, path, state.files)
+    return state

@@ -20,6 +20,8 @@ from tensorboardX.proto.summary_pb2 import (
 from tensorboardX.record_writer import RecordWriter
 from tensorboardX.summary import text as text_summary
 
+from agl_core.files import make_private_directory, touch_private
+
 _VERSION: Final = "brain.Event:2"
 """From this version on, TensorBoard drops later steps where a session starts."""
 
@@ -37,7 +39,7 @@ class EventFiles:
             folder: Where it goes; made if need be.
             first_step: What other files there tell of this step and later ones does not count.
         """
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_directory(folder)
         self._folder = folder
         self._writer: Any = None
         start = SessionLog(status=SessionLog.START)
@@ -74,6 +76,7 @@ class EventFiles:
         """A new file; TensorBoard reads those of a folder in the order of their names."""
         now = time.time()
         name = f"events.out.tfevents.{now:.6f}.{socket.gethostname()}.{os.getpid()}"
+        touch_private(self._folder / name)
         writer: Any = RecordWriter(str(self._folder / name))
         writer.write(Event(wall_time=now, file_version=_VERSION).SerializeToString())
         return writer

@@ -1,11 +1,16 @@
 """Checkpoints are whole or not there."""
 
+import hashlib
+import stat
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from agl_core.errors import ConfigError, TrainingError
-from agl_core.training.checkpoint import Checkpoints, CheckpointState, read_state
+from agl_core.training.checkpoint import Checkpoints, CheckpointState, read_state, verify
+from agl_core.training.document import document
 from agl_core.types import Policy
 from tests.core.bandit_engine import BanditEngine
 
@@ -33,7 +38,7 @@ async def test_the_newest_is_found_again(tmp_path: Path, engine: BanditEngine) -
     found = checkpoints.latest(config_digest="d")
     assert found is not None
     path, state = found
-    assert (path.name, state) == ("step-000010", _state(10))
+    assert (path.name, state.step, state.versions) == ("step-000010", 10, {"p": 10})
     assert (path / "policies" / "p" / "logits.json").is_file()
 
 
@@ -74,5 +79,74 @@ async def test_other_settings_do_not_continue_a_run(tmp_path: Path, engine: Band
 async def test_an_unreadable_state_says_what_to_do(tmp_path: Path, engine: BanditEngine) -> None:
     path = await _save(Checkpoints(tmp_path, keep=2), engine, 1)
     (path / "state.json").write_text("{")
-    with pytest.raises(TrainingError, match="delete a broken one"):
+    with pytest.raises(TrainingError, match=r"state\.json is not as it was written"):
         read_state(path)
+
+
+LOGITS = Path("policies") / "p" / "logits.json"
+
+
+async def test_every_file_of_a_checkpoint_has_its_checksum(
+    tmp_path: Path, engine: BanditEngine
+) -> None:
+    """E2: in its state; that of the state is beside it."""
+    path = await _save(Checkpoints(tmp_path, keep=2), engine, 1)
+    state = await verify(path)
+    assert list(state.files) == [LOGITS.as_posix()]
+    assert (
+        state.files[LOGITS.as_posix()] == hashlib.sha256((path / LOGITS).read_bytes()).hexdigest()
+    )
+
+
+@pytest.mark.parametrize("file", [LOGITS, Path("state.json")], ids=str)
+@pytest.mark.parametrize("harm", ["flipped bit", "truncated", "missing"])
+async def test_a_damaged_file_is_named_with_the_checkpoint_before(
+    tmp_path: Path, engine: BanditEngine, file: Path, harm: str
+) -> None:
+    """E2: one flipped bit was resumed without a word."""
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    older = await _save(checkpoints, engine, 1)
+    path = await _save(checkpoints, engine, 2)
+    data = bytearray((path / file).read_bytes())
+    data[len(data) // 2] ^= 1
+    if harm == "missing":
+        (path / file).unlink()
+    else:
+        (path / file).write_bytes(data if harm == "flipped bit" else data[:-1])
+    with pytest.raises(TrainingError) as caught:
+        await verify(path)
+    assert str(path) in str(caught.value)
+    assert file.name in str(caught.value)
+    if (file.name, harm) != ("state.json", "missing"):
+        assert str(older) in str(caught.value)
+    await verify(older)
+
+
+async def test_where_there_is_none_before_the_error_says_so(
+    tmp_path: Path, engine: BanditEngine
+) -> None:
+    """E2."""
+    path = await _save(Checkpoints(tmp_path, keep=3), engine, 1)
+    (path / LOGITS).unlink()
+    with pytest.raises(TrainingError, match="there is none before it"):
+        await verify(path)
+
+
+async def test_a_checkpoint_without_checksums_is_read(tmp_path: Path, engine: BanditEngine) -> None:
+    """Those of earlier versions."""
+    path = await _save(Checkpoints(tmp_path, keep=3), engine, 1)
+    (path / "state.json.sha256").unlink()
+    state = msgspec.structs.replace(read_state(path), files={})
+    (path / "state.json").write_bytes(document(state))
+    (path / LOGITS).write_bytes(b"{}")
+    assert (await verify(path)).step == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")
+async def test_its_files_are_their_owners_alone(tmp_path: Path, engine: BanditEngine) -> None:
+    """F2: whatever modes the engine's libraries write with."""
+    path = await _save(Checkpoints(tmp_path / "new", keep=3), engine, 1)
+    found = {stat.S_IMODE(each.stat().st_mode) for each in path.rglob("*") if each.is_file()}
+    folders = [path.parent, path, *(each for each in path.rglob("*") if each.is_dir())]
+    assert found == {0o600}
+    assert {stat.S_IMODE(each.stat().st_mode) for each in folders} == {0o700}

@@ -1,0 +1,41 @@
+"""Files that only their owner reads: modes 0600 and 0700, whatever the umask."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+_FILE: Final = 0o600
+_DIRECTORY: Final = 0o700
+
+
+def make_private_directory(directory: Path) -> None:
+    """Make a directory and those above it that are missing; one that is there stays as it is."""
+    missing = [directory, *directory.parents]
+    for path in reversed(missing[: next(i for i, each in enumerate(missing) if each.is_dir())]):
+        path.mkdir(mode=_DIRECTORY, exist_ok=True)
+
+
+def private_opener(path: str, flags: int) -> int:
+    """As ``opener=`` of `open`: a file that is made is its owner's alone from its first moment."""
+    return os.open(path, flags, _FILE)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file that only its owner reads, also in the place of one that others could read."""
+    with open(path, "wb", opener=private_opener) as stream:
+        path.chmod(_FILE)
+        stream.write(data)
+
+
+def touch_private(path: Path) -> None:
+    """Make an empty file unless there is one."""
+    os.close(private_opener(str(path), os.O_CREAT | os.O_RDONLY))
+
+
+def restrict(directory: Path) -> None:
+    """Close what libraries with modes of their own wrote below a directory, itself included."""
+    for path in (directory, *directory.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(_DIRECTORY if path.is_dir() else _FILE)
