@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from agl_core.errors import StoreError
-from agl_core.gateway.attempts import Attempts, Call
+from agl_core.gateway.attempts import Attempts, Call, OpenAttempt
 from agl_core.gateway.endpoints import Endpoints
 from agl_core.gateway.probe import probe
 from agl_core.gateway.proxy import Proxy
@@ -27,6 +27,8 @@ __all__ = ["GatewayOptions", "GatewayServer"]
 
 _END_S: Final = 10.0
 """How long calls that were stopped may take to end."""
+_FLUSH_S: Final = 2.0
+"""How long rewards wait for calls that their agent left under way."""
 _WRITE_S: Final = 60.0
 """How long the store may take for the records of one attempt."""
 
@@ -206,6 +208,34 @@ class GatewayServer:
             await self.seal(each.attempt.id)
         self._attempts.open(rollout, attempt, replay)
 
+    async def flush(self, attempt_id: str) -> None:
+        """Write the records of an attempt, which stays open.
+
+        Calls under way get a moment to end: an agent that has returned has read its answers, but
+        the last of them may not be recorded yet.
+
+        Raises:
+            StoreError: the records could not be written, or not in time.
+        """
+        attempt = self._attempts.find(attempt_id)
+        if attempt is None:
+            return
+        ends = [asyncio.ensure_future(call.ended.wait()) for call in attempt.calls]
+        if ends:
+            _, late = await asyncio.wait(ends, timeout=_FLUSH_S)
+            for end in late:
+                end.cancel()
+        await self._write(attempt)
+
+    async def _write(self, attempt: OpenAttempt) -> None:
+        try:
+            await asyncio.wait_for(self._recording.write(attempt), _WRITE_S)
+        except asyncio.TimeoutError as error:
+            raise StoreError(
+                f"The store did not take the call records of attempt {attempt.attempt.id!r} within "
+                f"{_WRITE_S:.0f} s: see whether it answers"
+            ) from error
+
     async def seal(self, attempt_id: str) -> int:
         """Refuse further calls of an attempt, end those under way, write its records.
 
@@ -225,13 +255,7 @@ class GatewayServer:
         for call in calls:
             call.stop("sealed")
         await self._end(calls)
-        try:
-            await asyncio.wait_for(self._recording.write(attempt), _WRITE_S)
-        except asyncio.TimeoutError as error:
-            raise StoreError(
-                f"The store did not take the call records of attempt {attempt_id!r} within "
-                f"{_WRITE_S:.0f} s: see whether it answers"
-            ) from error
+        await self._write(attempt)
         if self._attempts.find(attempt_id) is not None:
             self._attempts.forget(attempt_id)
         return attempt.recorded

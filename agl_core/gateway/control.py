@@ -64,6 +64,10 @@ class Sealing(msgspec.Struct, frozen=True, kw_only=True):
     """Of the gateway that opened it; empty when that is not known."""
 
 
+class Flushing(msgspec.Struct, frozen=True, kw_only=True):
+    attempt_id: str
+
+
 class Watching(msgspec.Struct, frozen=True, kw_only=True):
     trainer: str
     life: str
@@ -118,6 +122,7 @@ class GatewayControl:
             "probe": self._probe,
             "drain": self._drain,
             "open": self._open,
+            "flush": self._flush,
             "seal": self._seal,
         }
         self._rpc = RpcApp(methods, key=key, instance=self.life)
@@ -276,6 +281,11 @@ class GatewayControl:
                 f"The gateway at {self._gateway.url} has no policy for attempt "
                 f"{opening.attempt.id!r}: see whether the trainer runs, with this gateway.url"
             ) from error
+
+    async def _flush(self, request: Request) -> bool:
+        flushing = msgspec.json.decode(request.body, type=Flushing)
+        await self._gateway.flush(flushing.attempt_id)
+        return True
 
     async def _seal(self, request: Request) -> int:
         sealing = msgspec.json.decode(request.body, type=Sealing)

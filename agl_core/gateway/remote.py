@@ -14,6 +14,7 @@ from agl_core.gateway.backend_server import BackendServer
 from agl_core.gateway.control import (
     Draining,
     Endpoint,
+    Flushing,
     News,
     Opening,
     Orders,
@@ -201,6 +202,15 @@ class RemoteGateway:
         there = attempt.shifted(self._peer.skew.ahead_s)
         opening = Opening(rollout=rollout, attempt=there)
         self._lives[attempt.id] = await self._peer.call("open", opening, str)
+
+    async def flush(self, attempt_id: str) -> None:
+        """Write the records of an attempt, which stays open.
+
+        Raises:
+            EngineError: there is no gateway.
+            StoreError: the records could not be written.
+        """
+        await self._peer.call("flush", Flushing(attempt_id=attempt_id), bool)
 
     async def seal(self, attempt_id: str) -> int:
         """Refuse further calls of an attempt, write its records; returns their number.

@@ -3,6 +3,7 @@
 Reading order: `store`, `serving`, `learning`, `extending`, `tracking`.
 """
 
+from agl_core.interfaces.agent_call import AgentCall, Usage, agent_calls
 from agl_core.interfaces.extending import Check, Integration, Observer, Register, RewardFunction
 from agl_core.interfaces.learning import (
     AdaptedAttempt,
@@ -32,6 +33,7 @@ from agl_core.interfaces.tracking import TrackedRun, Tracker
 __all__ = [
     "AdaptedAttempt",
     "Adapter",
+    "AgentCall",
     "Algorithm",
     "AlgorithmSetup",
     "AttemptRecord",
@@ -56,5 +58,7 @@ __all__ = [
     "StoreLifecycle",
     "TrackedRun",
     "Tracker",
+    "Usage",
     "VocabularyEngine",
+    "agent_calls",
 ]

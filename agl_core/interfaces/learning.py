@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from agl_core.interfaces.agent_call import AgentCall, agent_calls
 from agl_core.types import (
     AgentReturn,
     Attempt,
@@ -66,6 +67,11 @@ class AttemptRecord:
     rollout: Rollout
     attempt: Attempt
     spans: list[Span]
+
+    @property
+    def calls(self) -> list[AgentCall]:
+        """What every agent was asked and answered, in order; see `AgentCall`."""
+        return agent_calls(self.spans)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

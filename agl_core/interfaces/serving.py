@@ -128,6 +128,10 @@ class Gateway(Protocol):
         """Accept calls of this attempt from now on; seeds and deadlines come from it."""
         ...
 
+    async def flush(self, attempt_id: str) -> None:
+        """Write what is recorded of an attempt so far; calls under way are waited for briefly."""
+        ...
+
     async def seal(self, attempt_id: str) -> int:
         """Refuse further calls, end those in flight, flush their records; returns their number."""
         ...

@@ -13,10 +13,12 @@ from agl_core.runner.limits import Limits
 from agl_core.tracing import close_scope, enter, open_scope
 from agl_core.tracing.threads import Outcome
 from agl_core.tracing.values import represent
-from agl_core.types import AttemptStatus, Failure, FailureKind, Reward, SpanKind, Task
+from agl_core.types import AttemptStatus, Failure, FailureKind, Reward, Span, SpanKind, Task
 
 Agent = Callable[[Task], Any]
 """The user's program; sync, or a coroutine function."""
+Recorded = Callable[[], Awaitable[list[Span]]]
+"""Reads what others than the runner have recorded of the attempt so far."""
 Score = Callable[[AttemptRecord, Any], Awaitable[list[Reward]]]
 """Scores an attempt given its record and exactly what the agent returned."""
 
@@ -36,11 +38,14 @@ class Ending:
 class AttemptRun:
     """Runs user code inside an attempt's context; whatever it raises is recorded as data."""
 
-    def __init__(self, limits: Limits, agent: Agent, score: Score | None) -> None:
+    def __init__(
+        self, limits: Limits, agent: Agent, score: Score | None, recorded: Recorded
+    ) -> None:
         """Build it; nothing runs yet."""
         self._limits = limits
         self._agent = agent
         self._score = score
+        self._recorded = recorded
 
     async def run(self) -> Ending:
         """Run agent and rewards under the one deadline.
@@ -61,9 +66,11 @@ class AttemptRun:
     async def _scored(self, score: Score, output: Any) -> BaseException | None:
         context = self._limits.context
         recorder = context.recorder
-        record = AttemptRecord(
-            rollout=context.rollout, attempt=context.attempt, spans=recorder.snapshot()
-        )
+        others = await self._limits.wait(self._recorded)
+        if others.error is not None:
+            return others.error
+        spans = [*recorder.snapshot(), *others.value]
+        record = AttemptRecord(rollout=context.rollout, attempt=context.attempt, spans=spans)
         span = recorder.start(SpanKind.OPERATION, "reward", agent=REWARD_AGENT)
         scope = open_scope("agent", span_id=span, agent=REWARD_AGENT, trainable=False)
         outcome = await self._limits.wait(score, record, output)

@@ -35,6 +35,7 @@ from agl_core.types import (
     Losses,
     Resources,
     Rollout,
+    Span,
 )
 
 _log = logging.getLogger(__name__)
@@ -204,10 +205,16 @@ class Runner:
             deadline=attempt.monotonic_deadline(rollout.limits),
         )
         limits = Limits(context, grace_s=self._options.grace_s, abandoned=self._aftermath.abandon)
-        ending = await AttemptRun(limits, self._agent, self._rewards).run()
+        recorded = partial(self._recorded, attempt)
+        ending = await AttemptRun(limits, self._agent, self._rewards, recorded).run()
         if ending.failure is not None:
             self._aftermath.report(attempt, ending.failure)
         return ending
+
+    async def _recorded(self, attempt: Attempt) -> list[Span]:
+        """What the gateway has recorded of an attempt whose agent has returned: for rewards."""
+        await self._gateway.flush(attempt.id)
+        return await self._store.spans([attempt.rollout_id], attempt_id=attempt.id)
 
     async def _resources_of(self, rollout: Rollout) -> Resources:
         version = rollout.resources_version

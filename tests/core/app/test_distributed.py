@@ -177,3 +177,24 @@ async def test_a_runner_of_another_version_is_refused(
     monkeypatch.setattr("agl_core.serving.peer.PROTOCOL", 999)
     with pytest.raises(ConfigError, match="the same version of agl-core on both sides"):
         await serve_runner(world.config(), load_plugins([HAND_SIZED]), tell=lambda tally: None)
+
+
+_CONVERSATION = """
+def reward(task, output, attempt):
+    agents = [(call.agent, call.messages[0]["content"]) for call in attempt.calls]
+    assert agents == [("planner", f"plan {task.input}"), ("writer", f"write {task.input}")]
+    assert attempt.calls[1].answer == output
+    return float(output == "yes")
+"""
+
+
+async def test_rewards_of_other_processes_see_the_calls(world: World, tmp_path: Path):
+    """G14: a runner reads what the gateway, another process, has flushed to the store."""
+    file = tmp_path / "judge.py"
+    file.write_text(_CONVERSATION, encoding="utf-8")
+    reward = f"rewards.0.name={file}:reward"
+    async with world.runner(reward), world.runner(reward):
+        report = await world.train(reward, "train.steps=1")
+    assert report.steps[0].failures == {}
+    assert report.calls == 16
+    assert [found.failed for found in report.evaluations] == [{}, {}]

@@ -33,6 +33,9 @@ class BookkeepingGateway:
     def attempt_key(self, rollout_id, attempt_id):
         return f"key of {attempt_id}"
 
+    async def flush(self, attempt_id):
+        """Every record is written already."""
+
     async def seal(self, attempt_id):
         self.sealed.append(attempt_id)
         return 0
