@@ -68,6 +68,8 @@ AGL_REWARD_AGENT: Final = "agl.reward.agent"
 AGL_REWARD_AGENT_RUN: Final = "agl.reward.agent_run"
 AGL_DERIVED: Final = "agl.derived"
 """Names of the attributes that an export added for readers that do not know ours."""
+AGL_REPEATED: Final = "agl.repeated."
+"""Before the names of usage attributes that an export keeps from those who sum usage over spans."""
 
 EXCEPTION_TYPE: Final = "exception.type"
 EXCEPTION_MESSAGE: Final = "exception.message"

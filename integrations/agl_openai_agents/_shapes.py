@@ -90,6 +90,8 @@ def _response(data: Any) -> dict[str, Any]:
 
 def _usage(usage: Any) -> dict[str, Any]:
     counted: dict[str, Any] = usage or {}
+    if not counted.get("input_tokens"):  # 0 stands for what a stream did not state
+        return {}
     return {
         semconv.GEN_AI_USAGE_INPUT_TOKENS: counted.get("input_tokens"),
         semconv.GEN_AI_USAGE_OUTPUT_TOKENS: counted.get("output_tokens"),

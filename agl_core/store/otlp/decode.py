@@ -276,7 +276,11 @@ def _attributes(
     """What is left once fields are taken out; of strangers also whose program it is."""
     derived = given.get(semconv.AGL_DERIVED)
     added = {*_FIELDS, *(cast("list[Any]", derived) if isinstance(derived, list) else ())}
-    attributes = {name: value for name, value in given.items() if name not in added}
+    attributes = {
+        name.removeprefix(semconv.AGL_REPEATED): value
+        for name, value in given.items()
+        if name not in added
+    }
     if not ours:
         service = resource.get("service.name")
         if service is not None:

@@ -19,6 +19,7 @@ _CLIENT: Final = 3
 _STATUS: Final = {"unset": 0, "ok": 1, "error": 2}
 _NS_PER_S: Final = 1e9
 _PART_TYPES: Final = {"thinking": "reasoning", "text": "text"}
+_USAGE: Final = (semconv.GEN_AI_USAGE_INPUT_TOKENS, semconv.GEN_AI_USAGE_OUTPUT_TOKENS)
 _OPERATIONS: Final = {
     SpanKind.AGENT: "invoke_agent",
     SpanKind.LLM: "chat",
@@ -34,7 +35,9 @@ def request(attempts: Iterable[dict[str, Any]]) -> bytes:
 def encode_attempt(record: AttemptRecord, *, content: bool = False) -> dict[str, Any]:
     """One attempt as OTLP's ResourceSpans: a root span for the attempt, its spans below.
 
-    A call that both recorders saw is two spans, the gateway's below the client's.
+    A call that both recorders saw is two spans, the gateway's below the client's. The usage of a
+    call stands on one span alone, so that the sum over a trace is what was used: on the gateway's,
+    else on the innermost that states it. On the others it is renamed (`semconv.AGL_REPEATED`).
 
     Args:
         record: An attempt that ended.
@@ -51,12 +54,17 @@ def encode_attempt(record: AttemptRecord, *, content: bool = False) -> dict[str,
         "agl.step": rollout.step,
     }
     callers = {s.call_id: s for s in record.spans if s.call_id is not None and s.call is None}
+    below = [
+        callers[span.call_id].id
+        if span.call is not None and span.call_id in callers
+        else span.parent_id
+        for span in record.spans
+    ]
+    repeats = _repeating_usage(record.spans, below)
     spans = [_root(record)]
-    for span in record.spans:
-        below = span.parent_id
-        if span.call is not None and span.call_id in callers:
-            below = callers[span.call_id].id
-        spans.append(_span(span, below=below, content=content))
+    for span, parent, repeated in zip(record.spans, below, repeats, strict=True):
+        row = _span(span, below=parent, repeated=repeated, content=content)
+        spans.append(row)
     scope = {"name": "agl_core"}
     return {
         "resource": {"attributes": attributes_of(resource)},
@@ -109,10 +117,39 @@ def _root(record: AttemptRecord) -> dict[str, Any]:
     }
 
 
-def _span(span: Span, *, below: str | None, content: bool) -> dict[str, Any]:
+def _repeating_usage(spans: Sequence[Span], below: Sequence[str | None]) -> list[bool]:
+    """Of each span, whether the usage on it is unknown, or stated by another span too."""
+    parents = {span.id: parent for span, parent in zip(spans, below, strict=True)}
+    covered: set[str] = set()
+    """Spans with one below them that states usage."""
+    states = [_states_usage(span) for span in spans]
+    for parent, stated in zip(below, states, strict=True):
+        above = parent if stated else None
+        while above is not None and above not in covered:
+            covered.add(above)
+            above = parents.get(above)
+    return [
+        not stated or (span.id in covered and span.call is None)
+        for span, stated in zip(spans, states, strict=True)
+    ]
+
+
+def _states_usage(span: Span) -> bool:
+    """Whether a span knows what was used; frameworks write 0 where they do not know."""
+    if span.call is not None and span.call.superseded:
+        return False
+    known = span.call is not None and bool(span.call.prompt_token_ids)
+    return known or any(span.attributes.get(name) for name in _USAGE)
+
+
+def _span(span: Span, *, below: str | None, repeated: bool, content: bool) -> dict[str, Any]:
     derived = _derived(span, content=content)
     added = {name: value for name, value in derived.items() if name not in span.attributes}
-    attributes = {**span.attributes, **added, **_fields(span), semconv.AGL_DERIVED: list(added)}
+    own = span.attributes
+    if repeated:
+        added = {name: value for name, value in added.items() if name not in _USAGE}
+        own = {semconv.AGL_REPEATED + n if n in _USAGE else n: v for n, v in own.items()}
+    attributes = {**own, **added, **_fields(span), semconv.AGL_DERIVED: list(added)}
     kind = _INTERNAL
     if span.kind is SpanKind.LLM:
         kind = _CLIENT if span.call is None else _SERVER

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agl_core.store.otlp import Sender, decode, encode_attempt, request
 from agl_core.store.otlp.encode import span_id, trace_id
@@ -26,7 +27,8 @@ from agl_core.types import (
 )
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-NAMES = TEXT.filter(lambda name: not name.startswith("agl."))
+USAGE = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
+NAMES = TEXT.filter(lambda name: not name.startswith("agl.")) | st.sampled_from(USAGE)
 INTS = st.integers(-(2**63), 2**63 - 1)
 LEAVES = st.none() | st.booleans() | INTS | st.floats(allow_nan=False) | TEXT | st.binary()
 VALUES = st.recursive(
@@ -174,6 +176,70 @@ def test_readers_that_know_nothing_of_ours_find_the_standard_names():
     assert gateway["gen_ai.usage.input_tokens"] == 3
     assert gateway["gen_ai.usage.output_tokens"] == 2
     assert "gen_ai.input.messages" not in gateway
+
+
+def usage_of(record):
+    """What a reader gets who sums usage over a trace: per attribute, and in how many spans."""
+    _, rows = sent(record)
+    found = [[pairs[name] for _, pairs in rows if name in pairs] for name in USAGE]
+    return [(sum(values), len(values)) for values in found]
+
+
+def test_the_usage_of_a_call_stands_on_one_span():
+    """B7: a framework's span, a model that wraps another, and the gateway state the same call."""
+    script = ScriptedAttempt()
+    told = dict(zip(USAGE, (3, 2), strict=True))
+    agent = script.agent("writer")
+    outer = script.client_span("writer", call_id=None, options=CallOptions(parent=agent.id))
+    options = CallOptions(parent=outer.id)
+    call = script.call("writer", [1, 2, 3], [5, 6], options=options)
+    script.spans = [
+        replace(span, attributes=told) if span.kind is SpanKind.LLM else span
+        for span in script.spans
+    ]
+    record = script.record()
+
+    assert usage_of(record) == [(3, 1), (2, 1)]
+    _, rows = sent(record)
+    assert [row["kind"] for row, pairs in rows if USAGE[0] in pairs] == [2], "the gateway's"
+    assert [span.attributes for span in round_trip(record).spans if span.call_id == call] == [
+        told,
+        told,
+    ]
+
+
+def test_the_innermost_span_states_the_usage_that_the_gateway_does_not_know():
+    """B7: a stream of a frozen agent, of which the gateway is told no usage."""
+    script = ScriptedAttempt()
+    told = dict(zip(USAGE, (3, 2), strict=True))
+    outer = script.client_span("judge", call_id=None, attributes=told)
+    options = CallOptions(parent=outer.id)
+    call = script.call("judge", [], [], options=options, trainable=False)
+    script.spans = [
+        replace(span, attributes=told) if span.call_id == call and span.call is None else span
+        for span in script.spans
+    ]
+
+    assert usage_of(script.record()) == [(3, 1), (2, 1)]
+
+
+def test_usage_that_is_not_known_is_absent():
+    """B7: frameworks write 0 where a stream did not state it."""
+    script = ScriptedAttempt()
+    script.client_span("judge", call_id="c", attributes=dict.fromkeys(USAGE, 0))
+
+    assert usage_of(script.record()) == [(0, 0), (0, 0)]
+
+
+def test_tries_that_were_superseded_state_no_usage():
+    """B7: the call's usage is that of the try which is its record."""
+    script = ScriptedAttempt()
+    call = script.call("writer", [1, 2, 3], [5, 6], tries=2)
+    (span,) = [span.call for span in script.spans if span.call is not None]
+    script.gateway_span(replace(span, tries=1, superseded=True))
+    assert {each.call_id for each in script.spans} == {call}
+
+    assert usage_of(script.record()) == [(3, 1), (2, 1)]
 
 
 def test_content_is_told_on_request_in_the_form_of_the_conventions():
