@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
+
+import msgspec
 
 from agl_core.config import RunConfig, TasksConfig
 from agl_core.config.loader import check_options, validate
@@ -25,7 +27,7 @@ from agl_core.interfaces import (
 from agl_core.plugins import PluginManager, Registration
 from agl_core.plugins.registry import unmet_extra
 from agl_core.rewards import NamedReward, Scorer, build_rewards
-from agl_core.types import Task
+from agl_core.types import Policy, Task
 
 _log = logging.getLogger(__name__)
 
@@ -126,6 +128,32 @@ def make_tasks(given: Any, config: TasksConfig, kind: Literal["train", "val"]) -
             f"There are no {kind} tasks: set tasks.{kind} in the configuration, or pass them"
         )
     return load_tasks(source, columns=config.columns.named)
+
+
+def with_weights(policies: Sequence[Policy], plugins: PluginManager) -> list[Policy]:
+    """The policies with the directories of weights that plugins offer by name.
+
+    A directory of that name in the working directory is taken before.
+
+    Raises:
+        ConfigError: weights that a plugin offers cannot be had.
+        MissingExtraError: they need what is not installed.
+    """
+    models = plugins.registry("models")
+    found: dict[str, str] = {}
+    for policy in policies:
+        name = policy.model
+        if name in models and not Path(name).is_dir() and name not in found:
+            found[name] = str(models.create(name, _say))
+    return [
+        msgspec.structs.replace(policy, model=found.get(policy.model, policy.model))
+        for policy in policies
+    ]
+
+
+def _say(text: str) -> None:
+    """Also where only warnings are shown: fetching takes minutes."""
+    _log.warning("%s", text)
 
 
 def make_algorithm(config: RunConfig, plugins: PluginManager) -> tuple[Algorithm, AlgorithmSetup]:

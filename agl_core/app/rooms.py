@@ -18,6 +18,7 @@ from agl_core.app.parts import (
     make_engine,
     make_integrations,
     make_store,
+    with_weights,
 )
 from agl_core.app.trackers import Tracking
 from agl_core.config import RunConfig
@@ -103,7 +104,9 @@ async def open_rooms(
     policies = resolve_policies(config, training=training)
     algorithm, setup = make_algorithm(config, plan.plugins) if training else (None, None)
     engine = make_engine(config, plan.plugins, setup)
-    if not engine.trains:
+    if engine.trains:  # other engines have names of their own
+        policies = await asyncio.to_thread(with_weights, policies, plan.plugins)
+    else:
         policies = [msgspec.structs.replace(policy, trainable=False) for policy in policies]
     adapter: Adapter = plan.plugins.registry("adapters").create(
         config.capture.adapter,

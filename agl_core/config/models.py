@@ -280,7 +280,8 @@ class RunConfig(_Config):
     agents: list[str] = Field(default_factory=list[str])
     """Names or globs of the agents to train."""
     model: str | None = None
-    """Directory or hub name of the weights for every policy that names none."""
+    """Directory or hub name of the weights for every policy that names none, or a name that
+    ``agl fetch`` takes, such as ``smollm2``."""
     policies: dict[str, PolicyConfig] = Field(default_factory=dict[str, PolicyConfig])
     """Empty: ``trained`` serves `agents`, ``frozen`` everybody else, both from `model`."""
     prompts: dict[str, str] = Field(default_factory=dict[str, str])

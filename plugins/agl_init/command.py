@@ -19,6 +19,7 @@ from agl_init._frameworks import integrations_of
 from agl_init._program import Program, read_program
 
 _MODEL: Final = "HuggingFaceTB/SmolLM2-135M-Instruct"
+"""Where no plugin offers weights by name."""
 
 
 @click.command(short_help="Write a run file, tasks and a reward for a program that works.")
@@ -26,14 +27,13 @@ _MODEL: Final = "HuggingFaceTB/SmolLM2-135M-Instruct"
 @click.option(
     "--model",
     metavar="NAME",
-    default=_MODEL,
-    show_default=True,
-    help="The weights to begin with: a directory, or a name on the Hugging Face hub.",
+    help="The weights to begin with: a directory, a name on the Hugging Face hub, or one that "
+    "agl fetch takes. The last of these when left out.",
 )
 @click.option("--force", is_flag=True, help="Overwrite files that exist.")
 @debug_option
 @click.pass_obj
-def command(state: CliState, *, program: str, model: str, force: bool) -> None:
+def command(state: CliState, *, program: str, model: str | None, force: bool) -> None:
     """Write what a program that already works needs to be trained: run.toml, tasks and a reward.
 
     PROGRAM is package.module:function or file.py:function, a function that answers one question.
@@ -44,7 +44,8 @@ def command(state: CliState, *, program: str, model: str, force: bool) -> None:
     folder = found.file.parent if found.by_file else Path.cwd()
     integrations = integrations_of(found.imports, state.plugins())
     naming = tuple(each.summary for each in integrations if each.summary)
-    files = texts(found, Choices(model=_beside(model, folder), naming=naming))
+    weights = model or next(iter(state.plugins().registry("models").names()), _MODEL)
+    files = texts(found, Choices(model=_beside(weights, folder), naming=naming))
     _write({folder / name: text for name, text in files.items()}, found, force=force)
     _tell(found, folder, integrations)
 

