@@ -9,7 +9,8 @@ cause                           meaning
 ``calls_refused``               the backend answered with an HTTP error
 ``calls_overflowed``            the prompt did not fit the model's context
 ``calls_incomplete``            cut off before the end, in a failed attempt or by an untrained agent
-``calls_unsent``                a trained agent's call that failed before it was sent
+``calls_unsent``                requests that failed before the gateway recorded them
+``calls_inexact``               capture errors of calls that need no tokens, of untrained agents
 ``calls_untrainable``           a selected agent's call under ``trainable=False`` or a frozen policy
 ``calls_constrained``           one that was sampled under a constraint its policy does not train on
 ``calls_without_agent``         calls of nobody that carry no tokens

@@ -95,8 +95,7 @@ class _Join:
         )
 
     def run(self) -> JoinedAttempt:
-        if self._training:
-            self._check_recorders()
+        self._check_recorders()
         calls: list[JoinedCall] = []
         dropped: dict[str, str] = {}
         for call_id, tries in self._spans.answers.items():
@@ -128,25 +127,48 @@ class _Join:
 
     def _check_recorders(self) -> None:
         for span in self._spans.failures:
-            _evidence.raise_recorded(span, framework=self._framework(span))
+            if span.call_id and span.agent and not self._trains(span):
+                self._losses.add("calls_inexact")
+            elif self._training:
+                _evidence.raise_recorded(span, framework=self._framework(span))
         for span in self._spans.unsent:
             self._check_unsent(span)
         for call_id, span in self._spans.structure.items():
-            if call_id not in self._spans.answers:
-                where = self._describe(call_id, span.agent)
-                raise CaptureError(
-                    f"{where} left for the gateway, which has no record of it: let the agent use "
-                    f"the base URL and API key of this attempt, and finish its calls before it "
-                    f"returns"
-                )
+            self._check_sent(call_id, span)
 
-    def _check_unsent(self, span: Span) -> None:
+    def _trains(self, span: Span) -> bool:
+        """Whether the tokens of a client's span are needed: only such calls can be errors."""
         name = self._known_as(span.agent or "")
         policy = serving_policy(name, self._policies)
-        if not self._agents.matches(name) or policy is None or not policy.trainable:
-            return
+        return (
+            self._training
+            and span.attributes.get(semconv.AGL_TRAINABLE, True)
+            and self._agents.matches(name)
+            and policy is not None
+            and policy.trainable
+        )
+
+    def _check_sent(self, call_id: str, span: Span) -> None:
+        """Compare the requests of a call with the gateway's records of them."""
+        sent = span.attributes.get(semconv.AGL_REQUESTS, 1)
+        missing = sent - len(self._spans.answers.get(call_id, ()))
+        left = missing > span.attributes.get(semconv.AGL_UNSENT, 0)
+        if left and call_id not in self._spans.answers and self._trains(span):
+            where = self._describe(call_id, span.agent)
+            raise CaptureError(
+                f"{where} left for the gateway, which has no record of it: let the agent use "
+                f"the base URL and API key of this attempt, and finish its calls before it "
+                f"returns"
+            )
+        self._losses.add("calls_unsent", max(missing, 0))
+
+    def _check_unsent(self, span: Span) -> None:
+        if semconv.AGL_ELSEWHERE in span.attributes:
+            return  # counted where it was sent or refused
         if span.status == "error":
             self._losses.add("calls_unsent")
+            return
+        if not self._trains(span):
             return
         where = _evidence.describe(None, agent=span.agent, framework=self._framework(span))
         raise CaptureError(
@@ -163,7 +185,9 @@ class _Join:
         if not final:
             return None
         agent = self._speaker(call_id, final)
-        if len(final) > 1:
+        if len(final) > 1 and not self._trained(final[0], agent):
+            self._losses.add("calls_inexact", len(final) - 1)
+        elif len(final) > 1:
             raise CaptureError(
                 f"{self._describe(call_id, agent)} has {len(final)} records, and nothing tells "
                 f"which one the agent used: send each request once, under a call id of its own"
@@ -183,6 +207,9 @@ class _Join:
         traced = (span.agent if span else None) or ""
         sent = tries[-1].agent
         if traced and sent and traced != sent:
+            if not any(self._trained(tries[-1], agent) for agent in (traced, sent)):
+                self._losses.add("calls_inexact")
+                return traced
             raise CaptureError(
                 f"{self._describe(call_id, traced)} was sent by agent {sent!r} as the gateway "
                 f"recorded it: open the agent's scope in the task that sends the request"

@@ -35,20 +35,27 @@ class AgentSelector:
         return any(agent_matches(pattern, agent) for pattern in self.patterns)
 
     def check(self, seen: Collection[str]) -> None:
-        """Compare the patterns with the agents that were seen.
+        """Compare the patterns with the agents that were seen; "" stands for calls without one.
 
         Raises:
             ConfigError: a pattern matches none of them.
         """
-        names = sorted(name for name in seen if not name.startswith(RESERVED_PREFIX))
+        names = sorted(name for name in seen if name and not name.startswith(RESERVED_PREFIX))
         for pattern in self.patterns:
             if any(agent_matches(pattern, name) for name in names):
                 continue
-            raise ConfigError(f"Agent {pattern!r} was not seen{_instead(pattern, names)}")
+            instead = _instead(pattern, names, nameless="" in seen)
+            raise ConfigError(f"Agent {pattern!r} was not seen{instead}")
 
 
-def _instead(pattern: str, names: Sequence[str]) -> str:
+def _instead(pattern: str, names: Sequence[str], *, nameless: bool) -> str:
     """What was seen and what to do."""
+    name_it = (
+        f"Name who speaks: attach the framework's integration, leave its tracing enabled, or use "
+        f"agl.agent_scope({pattern!r})"
+    )
+    if not names and nameless:
+        return f", nor was any other: there were only calls without an agent. {name_it}"
     if not names:
         return (
             ", nor was any other: no call reached the gateway. Let the agents' clients use "
@@ -56,7 +63,8 @@ def _instead(pattern: str, names: Sequence[str]) -> str:
         )
     nearest = difflib.get_close_matches(pattern, names, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    return f"; seen were {names}{hint}"
+    others = f" and calls without an agent. {name_it}" if nameless else ""
+    return f"; seen were {names}{hint}{others}"
 
 
 def serving_policy(agent: str, policies: Sequence[Policy]) -> Policy | None:

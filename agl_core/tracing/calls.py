@@ -17,6 +17,8 @@ _OPERATIONS: Final = {b"completions": "text_completion", b"responses": "chat", b
 identity but no call id."""
 _RETRY_COUNT: Final = "x-stainless-retry-count"
 FIRST_ERROR: Final = 400
+_NEVER_LEFT: Final = frozenset({"PoolTimeout", "ConnectTimeout", "ConnectError"})
+"""Exceptions of either library that say that nothing was sent."""
 
 
 class _LastSend(NamedTuple):
@@ -50,6 +52,7 @@ class Sent:
         if self._ended:
             return
         self._ended = True
+        _count_unsent(self._recorder, self._span_id, error)
         if error is None and status_code >= FIRST_ERROR:
             self._recorder.end(self._span_id, status="error", error=f"HTTP {status_code}")
         else:
@@ -74,9 +77,15 @@ class Tried:
         has ended then: what is sent next would be taken for another try.
         """
         self._call.unanswered = error is not None or status_code >= FIRST_ERROR
+        _count_unsent(self._recorder, self._call.span_id, error)
         if error is not None and not isinstance(error, Exception):
             close_scope(self._call)
             self._recorder.end_with(self._call.span_id, error)
+
+
+def _count_unsent(recorder: Recorder, span_id: str, error: BaseException | None) -> None:
+    if type(error).__name__ in _NEVER_LEFT:
+        recorder.count(span_id, semconv.AGL_UNSENT)
 
 
 def call_scope(scope: Scope | None) -> Scope | None:
@@ -92,6 +101,7 @@ def call_id(recorder: Recorder, call: Scope, request: Any) -> str:
     if call.call_id is not None:
         if _is_next_try(call, body_hash, request):
             call.unanswered = False
+            recorder.count(call.span_id, semconv.AGL_REQUESTS, before=1)
             return call.call_id
         recorder.capture_error(
             "A second request was sent inside one model call: its tokens cannot be told apart. "
@@ -100,7 +110,8 @@ def call_id(recorder: Recorder, call: Scope, request: Any) -> str:
         )
     call.call_id = new_id("call")
     call.body_hash = body_hash
-    recorder.update(call.span_id, call_id=call.call_id)
+    attributes = None if call.trainable else {semconv.AGL_TRAINABLE: False}
+    recorder.update(call.span_id, call_id=call.call_id, attributes=attributes)
     return call.call_id
 
 
@@ -125,8 +136,12 @@ def own_span(
         and _same(body_hash, last.body_hash)
         and _is_retry(request)
     ):
+        context.recorder.count(last.span_id, semconv.AGL_REQUESTS, before=1)
         return last.call_id, last.span_id
     call_id = new_id("call")
+    attributes: dict[str, Any] = {semconv.GEN_AI_OPERATION_NAME: operation}
+    if scope is not None and not scope.trainable:
+        attributes[semconv.AGL_TRAINABLE] = False
     span_id = context.recorder.start(
         SpanKind.LLM,
         operation,
@@ -134,7 +149,7 @@ def own_span(
         agent=named_agent(scope, request),
         agent_run_id=scope.agent_run_id if scope is not None else None,
         call_id=call_id,
-        attributes={semconv.GEN_AI_OPERATION_NAME: operation},
+        attributes=attributes,
     )
     _LAST_SEND.set(_LastSend(context.attempt.id, body_hash, call_id, span_id))
     return call_id, span_id

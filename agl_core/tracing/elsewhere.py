@@ -14,7 +14,9 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from agl_core import semconv
 from agl_core.errors import CaptureError
+from agl_core.tracing.calls import call_scope
 from agl_core.tracing.context import AttemptContext
 from agl_core.types import Scope
 
@@ -54,7 +56,8 @@ def reroutes(context: AttemptContext, scope: Scope | None, url: str, *, library:
     """
     parts = urlsplit(url)
     agent = scope.agent if scope is not None else None
-    if (scope is None or scope.trainable) and context.rollout.trains(agent):
+    known_as = (context.aliases.at_call(agent) or agent) if agent else None
+    if (scope is None or scope.trainable) and context.rollout.trains(known_as):
         served = parts.path.endswith(_SERVED)
         if served and not library:
             return True
@@ -63,7 +66,7 @@ def reroutes(context: AttemptContext, scope: Scope | None, url: str, *, library:
             if served
             else "the gateway does not serve this dialect"
         )
-        context.recorder.lose(cause(REFUSED, agent, url))
+        _count(REFUSED, context, scope, url)
         raise CaptureError(
             f"Agent {agent!r} is trained, but its request to {_shown(url)} would not reach the "
             f"gateway: {why}. Nothing was sent. Ask for chat completions or Responses with a "
@@ -71,21 +74,27 @@ def reroutes(context: AttemptContext, scope: Scope | None, url: str, *, library:
             f"trained into agl.agent_scope(name, trainable=False)"
         )
     if not context.rollout.may_send_to(parts.hostname or ""):
-        context.recorder.lose(cause(REFUSED, agent, url))
+        _count(REFUSED, context, scope, url)
         raise CaptureError(
             f"A model request of {_named(agent)} to {_shown(url)} was refused by capture.elsewhere "
             f"= 'refuse'. Nothing was sent. Add {parts.hostname!r} to capture.allow_hosts, or let "
             f"the client use agl.current().llm"
         )
-    context.recorder.lose(cause(SENT, agent, url))
+    _count(SENT, context, scope, url)
     return False
 
 
 def cause(what: str, agent: str | None, url: str) -> str:
     """Name of a loss: what became of the request, whose it was, and its address."""
-    parts = urlsplit(url)
     speaker = f"_by_{agent}" if agent else ""
-    return f"{what}{speaker}_to_{parts.netloc.rpartition('@')[2]}"
+    return f"{what}{speaker}_to_{urlsplit(url).netloc.rpartition('@')[2]}"
+
+
+def _count(what: str, context: AttemptContext, scope: Scope | None, url: str) -> None:
+    context.recorder.lose(cause(what, scope.agent if scope is not None else None, url))
+    call = call_scope(scope)
+    if call is not None:
+        context.recorder.count(call.span_id, semconv.AGL_ELSEWHERE)
 
 
 def readdress(request: Any, context: AttemptContext) -> None:

@@ -120,6 +120,12 @@ class Recorder:
         if attributes:
             self._merge(record, attributes)
 
+    def count(self, span_id: str, name: str, *, before: int = 0) -> None:
+        """Add one to a number among a span's attributes, which is `before` where it is absent."""
+        record = self._records.get(span_id)
+        if record is not None:
+            record.attributes[name] = record.attributes.get(name, before) + 1
+
     def end(
         self,
         span_id: str,

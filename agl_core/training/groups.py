@@ -131,7 +131,7 @@ class GroupBuilder:
         if not groups:
             raise TrainingError(
                 f"None of {len(step.adapted)} attempts has a call to train on; the agents that ran: "
-                f"{sorted(self._seen)}; losses so far: {step.losses.counts}. "
+                f"{sorted(filter(None, self._seen))}; losses so far: {step.losses.counts}. "
                 f"{_hint(step.losses.counts)}"
             )
         return StepGroups(
@@ -204,6 +204,8 @@ class GroupBuilder:
             step.losses.add(f"attempts_dropped_{FailureKind.CAPTURE.value}")
             return None
         self._seen |= adapted.seen
+        if "calls_without_agent" in adapted.losses.counts:
+            self._seen.add("")
         step.losses.merge(adapted.losses)
         return adapted
 

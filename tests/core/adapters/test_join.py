@@ -225,6 +225,62 @@ def test_a_call_that_failed_before_it_left_is_counted():
     assert joined(attempt).losses.counts == {"calls_unsent": 1}
 
 
+@pytest.mark.parametrize("agent", ["planner", "@summarizer", ""])
+@pytest.mark.parametrize("status", ["ok", "error"])
+def test_an_untrained_call_without_a_record_is_counted(agent, status):
+    """C4: a frozen agent's call that its program cancelled before it arrived."""
+    attempt = ScriptedAttempt()
+    attempt.client_span(agent, call_id="call_1", status=status)
+    attempt.call("writer", [1], [2])
+    result = joined(attempt, agents=["writer"])
+    assert result.losses.counts == {"calls_unsent": 1}
+    assert [call.agent for call in result.calls] == ["writer"]
+
+
+def test_a_frozen_policy_or_an_untrainable_scope_needs_no_record():
+    """C4: names that `agents` matches, whose calls are not trained all the same."""
+    attempt = ScriptedAttempt()
+    attempt.client_span(
+        "writer", call_id="call_1", attributes={semconv.AGL_TRAINABLE: False}, status="error"
+    )
+    assert joined(attempt).losses.counts == {"calls_unsent": 1}
+
+
+def test_a_trained_request_that_never_left_is_counted():
+    """C4: a pool timeout that the program handles."""
+    attempt = ScriptedAttempt()
+    never_left = {semconv.AGL_REQUESTS: 2, semconv.AGL_UNSENT: 2}
+    attempt.client_span("writer", call_id="call_1", attributes=never_left, status="error")
+    assert joined(attempt).losses.counts == {"calls_unsent": 2}
+
+
+def test_tries_that_never_arrived_are_counted_beside_the_one_that_did():
+    attempt = ScriptedAttempt()
+    options = CallOptions(traced=False)
+    call_id = attempt.call("writer", [1], [2], options=options)
+    attempt.client_span("writer", call_id=call_id, attributes={semconv.AGL_REQUESTS: 3})
+    result = joined(attempt)
+    assert len(result.calls) == 1
+    assert result.losses.counts == {"calls_unsent": 2}
+
+
+def test_an_evaluation_counts_what_never_arrived():
+    attempt = ScriptedAttempt(mode="val")
+    attempt.client_span("writer", call_id="call_1", status="error")
+    assert joined(attempt).losses.counts == {"calls_unsent": 1}
+
+
+def test_an_untrained_call_that_is_not_exact_is_counted():
+    """C4: two requests in one call of a frozen agent, and two records of one call."""
+    attempt = ScriptedAttempt()
+    call_id = attempt.call("planner", [1], [2])
+    attempt.call("planner", [1], [9], id=call_id, options=CallOptions(traced=False))
+    attempt.capture_error("second send in a call scope", call_id=call_id)
+    attempt.spans[-1] = msgspec.structs.replace(attempt.spans[-1], agent="planner")
+    result = joined(attempt, agents=["writer"])
+    assert result.losses.counts == {"calls_inexact": 2}
+
+
 def test_a_note_of_a_recorder_drops_the_attempt():
     attempt = ScriptedAttempt()
     call_id = attempt.call("writer", [1], [2])

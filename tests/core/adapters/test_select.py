@@ -40,6 +40,14 @@ def test_where_nobody_was_seen_the_message_says_what_clients_must_use():
         AgentSelector(["writer"]).check({"@reward"})
 
 
+def test_calls_without_an_agent_are_named():
+    """D8: the framework's tracing is disabled."""
+    with pytest.raises(ConfigError, match=r"only calls without an agent.*agent_scope\('writer'\)"):
+        AgentSelector(["writer"]).check({"", "@reward"})
+    with pytest.raises(ConfigError, match=r"seen were \['planner'\] and calls without an agent"):
+        AgentSelector(["writer"]).check({"", "planner"})
+
+
 def test_every_pattern_that_matches_passes():
     AgentSelector(["w*", "planner"]).check({"writer", "planner"})
 
