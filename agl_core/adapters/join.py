@@ -207,7 +207,8 @@ class _Join:
         traced = (span.agent if span else None) or ""
         sent = tries[-1].agent
         if traced and sent and traced != sent:
-            if not any(self._trained(tries[-1], agent) for agent in (traced, sent)):
+            chosen = any(self._agents.matches(self._known_as(name)) for name in (traced, sent))
+            if not (chosen and tries[-1].trainable):
                 self._losses.add("calls_inexact")
                 return traced
             raise CaptureError(

@@ -133,6 +133,9 @@ class App:
                 tasks, step=step, resources_version=resources.version, mode="test"
             )
             evaluation = await beside(rooms.runner, work)
+            lost = Losses(counts=dict(evaluation.lost))
+            lost.merge(await rooms.events.take_losses())
+            evaluation = msgspec.structs.replace(evaluation, lost=lost.counts)
         for observer in self._observers:
             observer.evaluation(evaluation)
         return evaluation

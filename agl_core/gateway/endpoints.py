@@ -16,7 +16,7 @@ from agl_core.gateway.proxy import Proxy, answer
 from agl_core.gateway.recording import Recording
 from agl_core.gateway.responses import ResponsesAnswer
 from agl_core.gateway.rewards import RewardIngest
-from agl_core.gateway.routing import Caller, Identity, Route, Router, parse_path
+from agl_core.gateway.routing import Caller, Identity, Route, Router, Target, parse_path
 from agl_core.gateway.traces import TraceIngest
 from agl_core.serving import asgi
 from agl_core.serving.counting import PATH
@@ -28,7 +28,16 @@ from agl_core.types import Losses
 
 _CHAT: Final = "/chat/completions"
 _RESPONSES: Final = "/responses"
+_MODELS: Final = ("/completions", _RESPONSES, "/messages")
+"""How the paths of model requests end, those of dialects that are not served included."""
 _CONTROL: Final = PREFIX.encode()
+_UNOWNED: Final = {
+    "identity_missing": "calls_without_identity",
+    "identity_conflict": "calls_with_conflicting_identity",
+    "identity_encoding": "calls_with_conflicting_identity",
+    "wrong_attempt_key": "calls_with_wrong_key",
+}
+"""What is counted of model requests that bear a key of the run and are no attempt's."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -82,11 +91,10 @@ class Endpoints:
         operator = traces and equal(token, self.operator_key)
         if not operator:
             self._check_run(token)
-        if target is None:
-            raise _not_served(method, raw_path)
-        caller = Caller(target, headers, token, self.keys, operator)
-        if not await self._serve(method, caller, receive, send):
-            raise _not_served(method, raw_path)
+        path = raw_path.partition(b"?")[0].decode("ascii", "replace")
+        caller = Caller(target or Target(path), headers, token, self.keys, operator)
+        if target is None or not await self._serve(method, caller, receive, send):
+            raise self._not_served(method, path, caller)
 
     async def _serve(
         self, method: str, caller: Caller, receive: asgi.Receive, send: asgi.Send
@@ -148,7 +156,7 @@ class Endpoints:
         receive: asgi.Receive,
         send: asgi.Send,
     ) -> None:
-        identity = caller.identity()
+        identity = self._identify(caller)
         attempt = self._admit(identity)
         try:
             body = await asgi.read_body(receive)
@@ -167,6 +175,14 @@ class Endpoints:
             raise
         call = attempt.begin(identity, request, passed_on(caller.headers))
         await self.proxy.serve(call, route, receive, send)
+
+    def _identify(self, caller: Caller) -> Identity:
+        """Whose model request it is; one that is no attempt's is counted by cause."""
+        try:
+            return caller.identity()
+        except Problem as problem:
+            self.losses.add(_UNOWNED[problem.code])
+            raise
 
     def _admit(self, identity: Identity) -> OpenAttempt:
         try:
@@ -190,8 +206,11 @@ class Endpoints:
         if not attempt.sealed:
             self.recording.refuse(attempt, identity, problem)
 
-
-def _not_served(method: str, raw_path: bytes) -> Problem:
-    path = raw_path.decode("ascii", "replace")
-    message = f"The gateway serves no {method} {path}: use POST .../v1{_CHAT} or {_RESPONSES}"
-    return Problem(404, "not_found", message)
+    def _not_served(self, method: str, path: str, caller: Caller) -> Problem:
+        """The answer to what nothing serves; a model request is recorded with it, or counted."""
+        message = f"The gateway serves no {method} {path}: use POST .../v1{_CHAT} or {_RESPONSES}"
+        problem = Problem(404, "not_found", message)
+        if method == "POST" and path.endswith(_MODELS):
+            identity = self._identify(caller)
+            self._refused(identity, self._admit(identity), problem)
+        return problem

@@ -25,8 +25,11 @@ _PATH: Final = re.compile(
 )
 _PREFIX: Final = semconv.HEADER_PREFIX.encode()
 _FIX: Final = (
-    "send the headers x-agl-rollout and x-agl-attempt (agl_core.attach() does), or use "
-    "{gateway}/r/<rollout>/a/<attempt>/agent/<name>/v1 as base URL"
+    "send the headers x-agl-rollout and x-agl-attempt, which agl-core adds to requests over httpx "
+    "where the context of the attempt is. Run threads of your own with "
+    "contextvars.copy_context().run or asyncio.to_thread; give other HTTP clients, such as requests "
+    "or aiohttp, and other processes what agl_core.tracing.child_environment(agent=...) returns: "
+    "{gateway}/r/<rollout>/a/<attempt>/agent/<name>/v1 as base URL, and the key of the attempt"
 )
 
 

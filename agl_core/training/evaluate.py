@@ -6,14 +6,17 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from agl_core.config import EvalConfig
 from agl_core.errors import CaptureError, ConfigError, RewardError
 from agl_core.interfaces import Adapter, AttemptRecord
 from agl_core.training._intervals import estimate
 from agl_core.training.groups import failure_of
-from agl_core.types import Estimate, Evaluation, FailureKind
+from agl_core.types import Estimate, Evaluation, FailureKind, Losses
+
+_REWARDS: Final = ("rewards_", "agents_")
+"""Causes that say what no agent was trained on: an evaluation trains nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,8 @@ class Outcome:
     channels: Mapping[str, float] = field(default_factory=dict[str, float])
     failure: FailureKind | None = None
     """Set when the attempt failed; its score counts as `failure_score` then."""
+    lost: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Losses by cause; ``attempts_without_calls`` where it made none."""
 
 
 def outcomes(records: Sequence[AttemptRecord], adapter: Adapter) -> list[Outcome]:
@@ -77,6 +82,7 @@ def summarize(
         channels={name: _over_tasks(values) for name, values in channels.items()},
         pass_at_k={k: value for k, value in at_k.items() if value is not None},
         failed=dict(failures),
+        lost=_lost(results),
         wall_s=wall_s,
     )
 
@@ -155,7 +161,21 @@ def _outcome(record: AttemptRecord, adapter: Adapter) -> Outcome:
         return Outcome(task_id=task_id, failure=FailureKind.REWARD)
     except CaptureError:
         return Outcome(task_id=task_id, failure=FailureKind.CAPTURE)
-    return Outcome(task_id=task_id, score=adapted.score, channels=adapted.channels)
+    lost = {
+        name: count
+        for name, count in adapted.losses.counts.items()
+        if not name.startswith(_REWARDS)
+    }
+    if not adapted.calls:
+        lost["attempts_without_calls"] = 1
+    return Outcome(task_id=task_id, score=adapted.score, channels=adapted.channels, lost=lost)
+
+
+def _lost(results: Sequence[Outcome]) -> dict[str, int]:
+    losses = Losses()
+    for result in results:
+        losses.merge(Losses(counts=dict(result.lost)))
+    return losses.counts
 
 
 def _over_tasks(values: Mapping[str, Sequence[float]]) -> Estimate:

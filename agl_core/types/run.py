@@ -44,6 +44,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """k to the unbiased estimate; a k larger than the samples per task is absent."""
     failed: dict[str, int] = {}
     """Failure kind to attempts."""
+    lost: dict[str, int] = {}
+    """Cause to model requests that are on no record or gave no answer, and attempts without calls."""
     wall_s: float = 0.0
 
     def __str__(self) -> str:

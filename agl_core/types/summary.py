@@ -24,6 +24,8 @@ def evaluation_line(evaluation: Evaluation) -> str:
     parts += [f"pass@{k} {estimate(value)}" for k, value in sorted(evaluation.pass_at_k.items())]
     if evaluation.failed:
         parts.append(f"failed {counts(evaluation.failed)}")
+    if evaluation.lost:
+        parts.append(f"lost {counts(evaluation.lost)}")
     return "  ".join(parts)
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Final
 
 from agl_core import semconv
+from agl_core.app.doctor.requests import is_request, requests
 from agl_core.app.doctor.trial import Trial
 from agl_core.interfaces import AttemptRecord
 from agl_core.training.groups import failure_of
@@ -28,6 +29,7 @@ def attempts(trial: Trial) -> list[Finding]:
         _time(trial),
         _exact(trial),
         *_sockets(trial),
+        *requests(trial),
         *_losses(trial.losses),
     ]
 
@@ -174,7 +176,7 @@ def _losses(losses: Losses) -> list[Finding]:
     others = {
         cause: count
         for cause, count in losses.counts.items()
-        if cause not in sampling and not cause.startswith(_RETRIED)
+        if cause not in sampling and not cause.startswith(_RETRIED) and not is_request(cause)
     }
     found: list[Finding] = []
     if sampling:
@@ -196,7 +198,7 @@ def _losses(losses: Losses) -> list[Finding]:
         Finding(
             check="losses",
             severity="ok" if harmless else "warning",
-            measured=f"Not used for training: {told}." if others else "Nothing was lost.",
+            measured=f"Not used for training: {told}." if others else "Nothing else was lost.",
             fix="" if harmless else "docs/capture.md says what each cause means.",
             figures={"counts": others},
         )

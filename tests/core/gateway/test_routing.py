@@ -229,3 +229,34 @@ async def test_an_agent_keeps_the_alias_of_its_first_call(
     assert sorted(call.status_code for call in calls) == [200, 409]
     (error,) = [call.error for call in calls if call.error]
     assert f"'seat' calls with x-agl-alias {then!r}" in error
+
+
+async def test_requests_of_no_attempt_are_counted_by_cause(world: Any) -> None:
+    """C3, C9: refused requests that bear a key of the run."""
+    attempt, other = await world.attempt(), await world.attempt()
+    run = {"Authorization": f"Bearer {world.gateway.client_key}"}
+    async with world.post(run) as answer:
+        message = (await answer.json())["error"]["message"]
+    assert "copy_context" in message
+    async with world.post(run, path="/v1/messages") as answer:
+        assert answer.status == 400
+    path = f"/r/{other.rollout_id}/a/{other.id}/v1/chat/completions"
+    async with world.post(world.headers(attempt), path=path) as answer:
+        assert answer.status == 400
+    async with world.post(world.headers(attempt) | run) as answer:
+        assert answer.status == 403
+    assert (await world.gateway.lost()).counts == {
+        "calls_without_identity": 2,
+        "calls_with_conflicting_identity": 1,
+        "calls_with_wrong_key": 1,
+    }
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/completions", "/chat/completions"])
+async def test_a_dialect_that_is_not_served_is_on_record(world: Any, path: str) -> None:
+    """C4: the client's span of the request finds its counterpart."""
+    attempt = await world.attempt()
+    async with world.post(world.headers(attempt, call="call_1"), path=path) as answer:
+        assert answer.status == 404
+    (call,) = await world.calls(attempt)
+    assert (call.id, call.status_code) == ("call_1", 404)

@@ -1,0 +1,117 @@
+"""Model requests that are on no record or gave no answer: what each cause means, and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from agl_core.app.doctor.trial import Trial
+from agl_core.types import Finding
+
+_CAUSES: Final[Mapping[str, tuple[str, str]]] = {
+    "calls_without_identity": (
+        "came without the identity of an attempt, and got 400",
+        (
+            "Run threads of your own with contextvars.copy_context().run or asyncio.to_thread. Give "
+            "HTTP clients other than httpx the base URL of agl_core.tracing.child_environment()."
+        ),
+    ),
+    "calls_with_conflicting_identity": (
+        "named another attempt or agent in their headers than in their URL, and got 400",
+        "Make one client for each attempt, or let only one of the two say who speaks.",
+    ),
+    "calls_with_wrong_key": (
+        "came with a key that does not open their attempt, and got 403",
+        "Make one client for each attempt, from agl.current().llm or child_environment().",
+    ),
+    "late_calls": (
+        "came after their attempt had ended",
+        "Let the agent wait for its threads and tasks before it returns.",
+    ),
+    "calls_unsent": (
+        "failed or were cancelled before the gateway recorded them",
+        "Give the client more time and more connections, or cancel less.",
+    ),
+    "calls_incomplete": (
+        "were cancelled, or were answered by a stream that was not read to its end",
+        "Read every stream to its finish reason, and raise the program's own time limits.",
+    ),
+    "calls_inexact": (
+        "of agents that are not trained were recorded ambiguously",
+        "Send one request in each call scope.",
+    ),
+    "calls_refused": (
+        "were answered with an HTTP error",
+        "agl trace shows each with its error.",
+    ),
+    "sent_elsewhere_": (
+        "of agents that are not trained, or of no agent, went to another address",
+        (
+            "Nothing needs to be done if that is wanted. Name who speaks if an agent to train is "
+            "among them; capture.elsewhere = 'refuse' forbids them, except to capture.allow_hosts."
+        ),
+    ),
+    "refused_elsewhere_": (
+        "to another address were refused before they left",
+        (
+            "Ask with a client of OpenAI chat completions or Responses over httpx, put what is not to "
+            "be trained into agl.agent_scope(name, trainable=False), or see capture.elsewhere."
+        ),
+    ),
+}
+"""By cause, or by the beginning of causes that name an agent and an address."""
+
+
+def requests(trial: Trial) -> list[Finding]:
+    """One warning for each kind of loss, and one for attempts that asked no model."""
+    found = [finding for cause in _CAUSES if (finding := _lost(trial, cause)) is not None]
+    return [*found, *_silent(trial)]
+
+
+def is_request(cause: str) -> bool:
+    """Whether a loss has a finding here."""
+    return any(cause == known or _varies(known, cause) for known in _CAUSES)
+
+
+def _varies(known: str, cause: str) -> bool:
+    return known.endswith("_") and cause.startswith(known)
+
+
+def _lost(trial: Trial, known: str) -> Finding | None:
+    counts = {
+        cause: count
+        for cause, count in sorted(trial.losses.counts.items())
+        if cause == known or _varies(known, cause)
+    }
+    if not counts:
+        return None
+    what, fix = _CAUSES[known]
+    details = ", ".join(
+        f"{cause.removeprefix(known).replace('_to_', ' to ')} {count}"
+        for cause, count in counts.items()
+    )
+    listed = f": {details.strip()}" if known.endswith("_") else ""
+    return Finding(
+        check="requests.lost",
+        severity="warning",
+        measured=f"{sum(counts.values())} model requests {what}{listed}.",
+        fix=fix,
+        figures={"cause": known.rstrip("_"), "counts": counts},
+    )
+
+
+def _silent(trial: Trial) -> list[Finding]:
+    asked = {owned.call.attempt_id for owned in trial.calls}
+    silent = sum(record.attempt.id not in asked for record in trial.succeeded)
+    if not silent or not asked:  # without any call, agents.speak says so
+        return []
+    return [
+        Finding(
+            check="attempts.calls",
+            severity="warning",
+            measured=f"{silent} of {len(trial.succeeded)} attempts succeeded without a model call "
+            f"on record.",
+            fix="See whether the agent caught the error of a call and answered without a model.",
+            figures={"attempts": len(trial.succeeded), "silent": silent},
+        )
+    ]
