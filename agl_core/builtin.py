@@ -56,6 +56,7 @@ def agl_register_rewards(register: Register) -> None:
         ("numeric", "the answer's number is within a tolerance of the expected one"),
         ("regex", "the answer matches a pattern"),
         ("json_schema", "the answer is JSON that a schema accepts"),
+        ("llm_judge", "a language model scores the answer by a rubric"),
     ):
         attribute = "".join(part.capitalize() for part in name.split("_"))
         register(

@@ -21,6 +21,7 @@ from agl_core.interfaces import (
     AlgorithmSetup,
     Engine,
     Integration,
+    KeepsFiles,
     RewardFunction,
     StoreLifecycle,
 )
@@ -104,16 +105,19 @@ def make_scorer(
 ) -> Scorer:
     """The rewards given as objects, or those that the configuration names."""
     if given is None:
-        return Scorer(build_rewards(config.rewards, plugins.registry("rewards")))
-    if isinstance(given, Mapping):
-        return Scorer(
-            [
-                NamedReward(name=channel, function=function, channel=channel)
-                for channel, function in given.items()
-            ]
-        )
-    name = getattr(given, "__name__", type(given).__name__)
-    return Scorer([NamedReward(name=name, function=given)])
+        rewards = build_rewards(config.rewards, plugins.registry("rewards"))
+    elif isinstance(given, Mapping):
+        rewards = [
+            NamedReward(name=channel, function=function, channel=channel)
+            for channel, function in given.items()
+        ]
+    else:
+        name = getattr(given, "__name__", type(given).__name__)
+        rewards = [NamedReward(name=name, function=given)]
+    for reward in rewards:
+        if isinstance(reward.function, KeepsFiles):
+            reward.function.keep_in(Path(config.directory) / config.name)
+    return Scorer(rewards)
 
 
 def make_tasks(given: Any, config: TasksConfig, kind: Literal["train", "val"]) -> list[Task]:

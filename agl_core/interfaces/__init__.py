@@ -4,7 +4,14 @@ Reading order: `store`, `serving`, `learning`, `extending`, `tracking`.
 """
 
 from agl_core.interfaces.agent_call import AgentCall, Usage, agent_calls
-from agl_core.interfaces.extending import Check, Integration, Observer, Register, RewardFunction
+from agl_core.interfaces.extending import (
+    Check,
+    Integration,
+    KeepsFiles,
+    Observer,
+    Register,
+    RewardFunction,
+)
 from agl_core.interfaces.learning import (
     AdaptedAttempt,
     Adapter,
@@ -48,6 +55,7 @@ __all__ = [
     "ForestBuilder",
     "Gateway",
     "Integration",
+    "KeepsFiles",
     "LegibleBackend",
     "Observer",
     "OverlappingEngine",

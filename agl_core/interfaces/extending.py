@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from agl_core.interfaces.learning import AttemptRecord
@@ -16,6 +17,15 @@ class RewardFunction(Protocol):
     """Scores an attempt in the runner; may be async. A mapping gives one reward per channel."""
 
     def __call__(self, task: Task, output: Any, attempt: AttemptRecord) -> Any: ...
+
+
+@runtime_checkable
+class KeepsFiles(Protocol):
+    """What a reward may offer besides: to keep files in the run's directory."""
+
+    def keep_in(self, directory: Path) -> None:
+        """Called once, before the first attempt is scored; the directory may not exist yet."""
+        ...
 
 
 class Check(Protocol):

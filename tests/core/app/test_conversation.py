@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import agl_core as agl
+from agl_core.rewards import LlmJudge
+from agl_core.testing.fake_openai import FakeOpenAI
 from tests.core.app.conftest import Bench, two_agents
 
 
@@ -26,3 +28,20 @@ def test_a_reward_reads_the_calls_of_its_attempt(bench: Bench) -> None:
         assert writer.usage.prompt_tokens == len(writer.record.prompt_token_ids)
         assert writer.usage.completion_tokens == len(writer.record.choices[0].token_ids)
         assert not writer.error
+
+
+async def test_a_judge_is_no_part_of_the_attempt_and_keeps_its_verdicts(bench: Bench) -> None:
+    """llm_judge: its requests bypass the gateway; verdicts lie in the run's directory."""
+    async with FakeOpenAI(lambda body: '{"score": 0.5}') as server:
+        options = {"base_url": server.base_url, "model": "judge", "rubric": "r"}
+        judge = LlmJudge(**options, conversation=True)
+        report = await bench.app(
+            {"agent": two_agents, "reward": {"judged": judge}}, train__steps=1
+        ).train()
+
+    assert report.steps[0].channels == {"judged": 0.5}
+    assert report.calls == 16
+    assert report.lost == {}
+    assert not any("x-agl-call" in answered.headers for answered in server.log)
+    files = list((bench.directory / "bench" / "judge").iterdir())
+    assert len(files) == len(server.log)
