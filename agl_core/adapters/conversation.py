@@ -8,7 +8,9 @@ from typing import Any, cast
 
 import msgspec
 
-from agl_core.types import Choice, ModelCall, Trajectory
+from agl_core.interfaces import Renderer
+from agl_core.thinking import tag_pair
+from agl_core.types import Choice, ModelCall, Trajectory, Triplet
 
 Message = dict[str, Any]
 
@@ -21,6 +23,27 @@ class Conversation:
     sampled: frozenset[int]
     """Indices of the messages that calls of this path sampled; every other one is context."""
     tools: list[dict[str, Any]]
+    last: Triplet
+    """The call that sampled the last message."""
+
+    def rendered_alike(self, render: Renderer) -> bool:
+        """Whether a chat template makes the recorded tokens of the messages again.
+
+        After them it may write one more token, such as a line end. An answer that was cut off at
+        its limit has no end, which every template writes.
+        """
+        recorded = [*self.last.prompt_ids, *self.last.response_ids]
+        try:
+            rendered = list(render(self.messages, self.tools))
+        except ValueError:
+            return False
+        more = 0 if self.last.finish_reason == "length" else 1
+        return rendered[: len(recorded)] == recorded and len(rendered) - len(recorded) <= more
+
+    def opens_its_thinking(self, tags: Sequence[str]) -> bool:
+        """Whether no sampled answer has a closing tag of thinking that the prompt had opened."""
+        sampled = (self.messages[index].get("content") for index in self.sampled)
+        return not any(_begins_inside(str(content or ""), tags) for content in sampled)
 
     def weighted(self) -> dict[str, Any]:
         """One example of chat fine-tuning: an assistant message has weight 1 if it was sampled."""
@@ -57,8 +80,19 @@ def conversations(
         if found and _goes_on(found[-1], call):
             sampled |= found.pop().sampled
         messages = [*call.messages, answer_message(choice)]
-        found.append(Conversation(messages=messages, sampled=sampled, tools=call.tools))
+        found.append(
+            Conversation(messages=messages, sampled=sampled, tools=call.tools, last=triplet)
+        )
     return found
+
+
+def _begins_inside(text: str, tags: Sequence[str]) -> bool:
+    """Whether thinking goes on from before a text: its first tag is a closing one."""
+    for opening, closing in map(tag_pair, tags):
+        at = text.find(closing)
+        if at >= 0 and opening not in text[:at]:
+            return True
+    return False
 
 
 def answer_message(choice: Choice) -> Message:

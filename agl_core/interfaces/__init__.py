@@ -31,6 +31,8 @@ from agl_core.interfaces.serving import (
     Gateway,
     LegibleBackend,
     OverlappingEngine,
+    Renderer,
+    RenderingEngine,
     SeeingEngine,
     VocabularyEngine,
 )
@@ -60,6 +62,8 @@ __all__ = [
     "Observer",
     "OverlappingEngine",
     "Register",
+    "Renderer",
+    "RenderingEngine",
     "RewardFunction",
     "SeeingEngine",
     "Store",

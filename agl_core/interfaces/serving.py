@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from agl_core.types import Attempt, Batch, LogprobsMode, Losses, Policy, Rollout, Update
 
@@ -214,6 +214,25 @@ class VocabularyEngine(Protocol):
 
     def vocab_size(self, policy: str) -> int | None:
         """Number of token ids that its weights have a row for; every recorded id is below it."""
+        ...
+
+
+Renderer = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], Sequence[int]]
+"""From messages and tools to the token ids of the whole conversation, by a model's chat template.
+Raises ValueError where the template refuses them."""
+
+
+@runtime_checkable
+class RenderingEngine(Protocol):
+    """What the class of an `Engine` may offer besides: to render conversations without weights."""
+
+    @staticmethod
+    def renderer(model: str) -> Renderer:
+        """How conversations with a model become tokens.
+
+        Raises:
+            ConfigError: the model's tokenizer cannot be loaded, or has no chat template.
+        """
         ...
 
 

@@ -12,10 +12,12 @@ from pathlib import Path
 import torch
 
 from agl_core.errors import ConfigError
-from agl_core.interfaces import AlgorithmSetup
+from agl_core.interfaces import AlgorithmSetup, Renderer
 from agl_core.types import Batch, Policy, Update
 from agl_torch.backend import TorchBackend
+from agl_torch.chat.template import ChatTemplate
 from agl_torch.memory import check_memory
+from agl_torch.models import load_tokenizer
 from agl_torch.options import TorchOptions
 from agl_torch.policy import LoadedPolicy, PolicyLoader
 from agl_torch.serving.decoder import Decoder
@@ -115,6 +117,13 @@ class TorchEngine:
         """
         loaded = self._policy(policy)
         await self._worker.run(lambda: self._restore(loaded, Path(directory), version), lane=policy)
+
+    @staticmethod
+    def renderer(model: str) -> Renderer:
+        """How conversations with a model become tokens; see `agl_core.interfaces.RenderingEngine`."""
+        template = ChatTemplate(load_tokenizer(model), source=model)
+        whole = {"add_generation_prompt": False}
+        return lambda messages, tools: template.encode(messages, tools=tools, options=whole)
 
     def vocab_size(self, policy: str) -> int:
         """Rows of the policy's embedding: every token id is below it."""

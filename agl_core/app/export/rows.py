@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from agl_core.adapters.conversation import calls_by_id, conversations
+from agl_core.adapters.conversation import Conversation, calls_by_id, conversations
 from agl_core.interfaces import AdaptedAttempt, AttemptRecord
 from agl_core.types import AgentReturn, AttemptStatus, Mode, ModelCall, Trajectory, Triplet
 
@@ -102,13 +102,12 @@ def trajectory_rows(
 
 def chat_examples(
     record: AttemptRecord, adapted: AdaptedAttempt, agents: Sequence[str]
-) -> Iterator[dict[str, Any]]:
-    """The paths of the given agents as examples of chat fine-tuning."""
+) -> Iterator[Conversation]:
+    """The paths of the given agents as conversations to fine-tune on."""
     calls = _calls(record)
     for agent in agents:
         for path in adapted.trajectories[agent]:
-            for conversation in conversations(path, calls):
-                yield conversation.weighted()
+            yield from conversations(path, calls)
 
 
 def unused_choices(paths: Sequence[Trajectory]) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Final, Literal
 
 import msgspec
 
+from agl_core.adapters.conversation import Conversation
 from agl_core.adapters.select import AgentSelector
 from agl_core.adapters.untrained import adapt_untrained
 from agl_core.app.export.files import JsonLines, Parquet, RowWriter
@@ -17,10 +19,18 @@ from agl_core.app.export.rows import (
     trajectory_rows,
     unused_choices,
 )
+from agl_core.app.parts import engine_name
 from agl_core.config import RunConfig
 from agl_core.config.policies import resolve_policies, trained_agents
-from agl_core.errors import CaptureError, RewardError
-from agl_core.interfaces import AdaptedAttempt, Adapter, AttemptRecord, Store
+from agl_core.errors import CaptureError, ConfigError, PluginError, RewardError
+from agl_core.interfaces import (
+    AdaptedAttempt,
+    Adapter,
+    AttemptRecord,
+    Renderer,
+    RenderingEngine,
+    Store,
+)
 from agl_core.plugins import PluginManager
 from agl_core.store.paging import attempt_records, rollout_pages
 from agl_core.types import (
@@ -35,6 +45,8 @@ ExportFormat = Literal["jsonl", "parquet", "openai"]
 
 _PAGE: Final = 50
 _MOST_PROBLEMS: Final = 10
+_OTHERWISE: Final = "rendered_otherwise"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +72,13 @@ class ExportSummary(msgspec.Struct, kw_only=True):
     rows: int = 0
     attempts: int = 0
     """Attempts with at least one row."""
+    unverified: int = 0
+    """Rows of the format ``openai`` that could not be compared with the recorded tokens, since the
+    model's chat template is not at hand."""
     left_out: dict[str, int] = {}
     """Attempts without a row, by cause."""
     lost: dict[str, int] = {}
-    """Calls, choices and rewards of exported attempts that are in no row, by cause."""
+    """Rows, calls, choices and rewards of exported attempts that are in no row, by cause."""
     problems: list[str] = []
     """The first few reasons why attempts could not be joined."""
     output: str = ""
@@ -118,6 +133,9 @@ class _Export:
         self._summary = ExportSummary()
         self._lost = Losses()
         self._seen: set[str] = set()
+        self._config, self._plugins = config, plugins
+        self._renderers: dict[str, Renderer | None] = {}
+        """By model."""
         self._policies = resolve_policies(config, training=False) if config is not None else None
         self._patterns = options.agents or _trained(config, self._policies)
         self._weights = config.channel_weights if config is not None else {}
@@ -161,11 +179,13 @@ class _Export:
         agents = [agent for agent in agents if self._good_enough(record, adapted, agent)]
         if not agents:
             return "below_min_reward"
-        before = self._summary.rows
+        before, otherwise = self._summary.rows, self._lost.counts.get(_OTHERWISE, 0)
         for row in self._rows(record, adapted, agents):
             self._writer.write(row)
             self._summary.rows += 1
-        return "" if self._summary.rows > before else "choices_unused"
+        if self._summary.rows > before:
+            return ""
+        return _OTHERWISE if self._lost.counts.get(_OTHERWISE, 0) > otherwise else "choices_unused"
 
     def _rows(
         self, record: AttemptRecord, adapted: AdaptedAttempt, agents: Sequence[str]
@@ -174,7 +194,41 @@ class _Export:
             return trajectory_rows(record, adapted, agents)
         unused = sum(unused_choices(adapted.trajectories[agent]) for agent in agents)
         self._lost.merge(Losses(counts={"choices_unused": unused} if unused else {}))
-        return chat_examples(record, adapted, agents)
+        return self._alike(record, chat_examples(record, adapted, agents))
+
+    def _alike(
+        self, record: AttemptRecord, examples: Iterator[Conversation]
+    ) -> Iterator[dict[str, Any]]:
+        """The examples that a chat template turns into the recorded tokens again."""
+        for example in examples:
+            render = self._renderer(example.last.policy)
+            if render is None:
+                alike = example.opens_its_thinking(record.rollout.thinking_tags)
+            else:
+                alike = example.rendered_alike(render)
+            if not alike:
+                self._lost.add(_OTHERWISE)
+                continue
+            self._summary.unverified += render is None
+            yield example.weighted()
+
+    def _renderer(self, policy: str) -> Renderer | None:
+        """How the conversations of a policy become tokens; None where nothing here can tell."""
+        model = next((p.model for p in self._policies or () if p.name == policy), "")
+        if model not in self._renderers:
+            self._renderers[model] = self._make_renderer(model) if model else None
+        return self._renderers[model]
+
+    def _make_renderer(self, model: str) -> Renderer | None:
+        if self._config is None:
+            return None
+        try:
+            name = engine_name(self._config, self._plugins)
+            engine = self._plugins.registry("engines").resolve(name)
+            return engine.renderer(model) if isinstance(engine, RenderingEngine) else None
+        except (ConfigError, PluginError) as error:
+            _log.info("Rows of model %s are not rendered again: %s", model, error)
+            return None
 
     def _good_enough(self, record: AttemptRecord, adapted: AdaptedAttempt, agent: str) -> bool:
         least = self._options.min_reward

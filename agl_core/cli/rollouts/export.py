@@ -113,5 +113,11 @@ def _tell(summary: ExportSummary, output: str) -> None:
         if counts:
             told = ", ".join(f"{cause} {count}" for cause, count in sorted(counts.items()))
             click.echo(f"{title}: {told}", err=True)
+    if summary.unverified:
+        click.echo(
+            f"{summary.unverified} rows were not compared with the recorded tokens: the model's chat "
+            f"template is not at hand",
+            err=True,
+        )
     for problem in summary.problems:
         click.echo(f"  {problem}", err=True)

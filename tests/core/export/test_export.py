@@ -9,11 +9,13 @@ import sys
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 import agl_core as agl
 from agl_core.app.export import ExportOptions, TrajectoryRow, export_from
 from agl_core.builtin import load_plugins
 from agl_core.errors import ConfigError, MissingExtraError
+from agl_core.plugins import Registry
 from agl_core.testing.attempts import ScriptedAttempt
 from agl_core.types import Report
 from tests.core.export.recorded import CONFIG, FAILURE, spoken
@@ -179,6 +181,89 @@ async def test_choices_that_nothing_tells_apart_are_no_examples_but_counted(run)
     assert summary.left_out == {"choices_unused": 1}
     assert summary.lost["choices_unused"] == 2
     assert len(every) == 2
+
+
+ORPHAN = "first this </think> answer"
+
+
+async def test_thinking_that_the_prompt_opened_is_no_example(run):
+    """B6: rendered again, an orphan closing tag is another conversation."""
+    await run.add(spoken(1.0, text=ORPHAN))
+    await run.add(spoken(1.0, text="<think>first this</think> answer"))
+    await run.add(spoken(1.0, text="answer"))
+
+    rows, summary = await export(run, format="openai")
+    every, _ = await export(run)
+
+    assert [row["messages"][-1]["content"] for row in rows] == [
+        "<think>first this</think> answer",
+        "answer",
+    ]
+    assert summary.left_out == {"rendered_otherwise": 1}
+    assert summary.lost["rendered_otherwise"] == 1
+    assert summary.unverified == 2, "there is no tokenizer of model 'm'"
+    assert len(every) == 3
+
+
+@pytest.fixture
+def rendered(monkeypatch):
+    """What the engine's chat template makes of a conversation, by its last message."""
+    ids = {}
+
+    class Engine:
+        @staticmethod
+        def renderer(model):
+            assert model == "m"
+
+            def render(messages, tools):
+                del tools
+                found = ids[messages[-1]["content"]]
+                if found is None:
+                    raise ValueError("refused")
+                return found
+
+            return render
+
+    monkeypatch.setattr("agl_core.plugins.registry.Registry.resolve", resolving(Engine))
+    return ids
+
+
+def resolving(engine):
+    original = Registry.resolve
+    return lambda self, name: engine if self.kind == "engines" else original(self, name)
+
+
+@pytest.mark.parametrize(
+    ("ids", "finish", "kept"),
+    [
+        ([1, 2, 3], "stop", True),
+        ([1, 2, 3, 99], "stop", True),
+        ([1, 2, 3, 98, 99], "stop", False),
+        ([1, 2, 3, 99], "length", False),
+        ([1, 2, 4], "stop", False),
+        ([1, 2], "stop", False),
+        (None, "stop", False),
+    ],
+)
+async def test_a_row_whose_rendering_is_not_the_recorded_one_is_left_out(
+    run, rendered, ids, finish, kept
+):
+    """B6: re-rendering equals the recorded ids, or the row is counted."""
+    rendered["said"] = ids
+    script = spoken(1.0, text="said")
+    script.spans = [
+        replace(span, call=replace(span.call, choices=[replace(c, finish_reason=finish)]))
+        if span.call is not None and (c := span.call.choices[0]).text == "said"
+        else span
+        for span in script.spans
+    ]
+    await run.add(script)
+
+    rows, summary = await export(run, format="openai")
+
+    assert len(rows) == int(kept)
+    assert summary.left_out == ({} if kept else {"rendered_otherwise": 1})
+    assert summary.unverified == 0
 
 
 async def test_only_one_runs_rollouts(run):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from agl_torch.chat.template import ChatTemplate, PromptError, token_ids
+from agl_torch.engine import TorchEngine
+from agl_torch.models import load_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -196,3 +198,17 @@ def test_a_tokenizer_without_template_is_named(build_tokenizer):
 )
 def test_ids_are_found_in_every_form(encoded):
     assert token_ids(encoded) == [1, 2, 3]
+
+
+def test_a_finished_conversation_goes_on_from_its_prompt(model_path):
+    """B6: what an export compares with the recorded ids."""
+    render = TorchEngine.renderer(model_path)
+    tokenizer = load_tokenizer(model_path)
+    asked = [{"role": "user", "content": "hi"}]
+    prompt = ChatTemplate(tokenizer, source="here").encode(asked)
+    answer = token_ids(tokenizer("hello", add_special_tokens=False))
+
+    whole = list(render([*asked, {"role": "assistant", "content": "hello"}], []))
+
+    assert whole[: len(prompt) + len(answer)] == [*prompt, *answer]
+    assert whole[len(prompt) + len(answer)] == tokenizer.eos_token_id
