@@ -25,6 +25,7 @@ from agl_core.runner.overflow import reconsidered
 from agl_core.runner.process import gateway_environment
 from agl_core.runner.sealing import opened, sealed
 from agl_core.tracing import AttemptContext, Recorder, attach, bounded, origins_of
+from agl_core.tracing.context import Strays, counting_strays
 from agl_core.types import (
     LLM,
     Attempt,
@@ -116,10 +117,16 @@ class Runner:
         """
         attachment = attach()
         try:
-            with gateway_environment(self._gateway.url, self._gateway.client_key):
+            strays = Strays(origins_of(self._gateway.url), self._count_stray)
+            environment = gateway_environment(self._gateway.url, self._gateway.client_key)
+            with environment, counting_strays(strays):
                 await self._serve(stop)
         finally:
             attachment.detach()
+
+    def _count_stray(self, cause: str) -> None:
+        if self._flights:
+            self._ledger.count(cause)
 
     async def _serve(self, stop: asyncio.Event) -> None:
         stopping = asyncio.create_task(stop.wait())

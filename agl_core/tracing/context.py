@@ -50,14 +50,25 @@ class AttemptContext:
         return self.deadline - time.monotonic()
 
 
+@dataclass(frozen=True, slots=True)
+class Strays:
+    """What becomes of model requests from threads without the context of their attempt."""
+
+    origins: frozenset[str]
+    """``host:port`` of the gateway, which counts those to it."""
+    count: Callable[[str], None]
+    """Given the cause of each other one."""
+
+
 class _Process:
     """The attempt that a whole subprocess belongs to: no context variable reaches every thread."""
 
-    __slots__ = ("context", "scope")
+    __slots__ = ("context", "scope", "strays")
 
     def __init__(self) -> None:
         self.context: AttemptContext | None = None
         self.scope: Scope | None = None
+        self.strays: Strays | None = None
 
 
 _PROCESS: Final = _Process()
@@ -123,6 +134,21 @@ def adopt(context: AttemptContext | None, scope: Scope | None = None) -> None:
         # Scopes that were opened inside have made it current where they ended.
         _PROCESS.scope.closed = True
     _PROCESS.context, _PROCESS.scope = context, scope
+
+
+@contextmanager
+def counting_strays(strays: Strays) -> Generator[None, None, None]:
+    """Count model requests of this process that no attempt is known to have sent."""
+    before, _PROCESS.strays = _PROCESS.strays, strays
+    try:
+        yield
+    finally:
+        _PROCESS.strays = before
+
+
+def strays_here() -> Strays | None:
+    """Who counts them; None while no attempts are run here."""
+    return _PROCESS.strays
 
 
 def current_scope() -> Scope | None:

@@ -11,13 +11,16 @@ of its own. What becomes of its requests depends on who speaks when they are sen
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from agl_core import semconv
 from agl_core.errors import CaptureError
 from agl_core.tracing.calls import call_scope
-from agl_core.tracing.context import AttemptContext
+from agl_core.tracing.context import AttemptContext, strays_here
 from agl_core.types import Scope
 
 SENT: Final = "sent_elsewhere"
@@ -27,6 +30,8 @@ _SERVED: Final = ("/chat/completions", "/responses")
 _MODELS: Final = ("/chat/completions", "/completions", "/responses", "/messages")
 _KEYS: Final = ("api-key", "x-api-key", "cookie", "proxy-authorization")
 """Headers that are meant for the address the program chose."""
+
+_COUNTED: ContextVar[bool] = ContextVar("agl_counted", default=False)
 
 
 def asks_model(method: str, path: str) -> bool:
@@ -82,6 +87,29 @@ def reroutes(context: AttemptContext, scope: Scope | None, url: str, *, library:
         )
     _count(SENT, context, scope, url)
     return False
+
+
+def stray(url: str, origin: str) -> None:
+    """Count a model request from where no attempt is known, while attempts are run here."""
+    strays = strays_here()
+    if strays is not None and origin not in strays.origins:
+        strays.count(cause(SENT, None, url))
+
+
+def counts_already() -> bool:
+    """Whether a request that has been counted is under way here, over a library below its own."""
+    return _COUNTED.get()
+
+
+@contextmanager
+def counted() -> Generator[None, None, None]:
+    """Count nothing inside: a client may send over another library."""
+    before = _COUNTED.get()
+    _COUNTED.set(True)
+    try:
+        yield
+    finally:
+        _COUNTED.set(before)
 
 
 def cause(what: str, agent: str | None, url: str) -> str:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
@@ -35,11 +36,18 @@ from agl_core.tracing.calls import (
     operation_of,
     own_span,
 )
-from agl_core.tracing.context import AttemptContext, active, current_scope, origin_key
+from agl_core.tracing.context import (
+    AttemptContext,
+    active,
+    current_scope,
+    origin_key,
+    strays_here,
+)
 from agl_core.tracing.direct import Direct
-from agl_core.tracing.elsewhere import asks_model, readdress, reroutes
+from agl_core.tracing.elsewhere import asks_model, counted, readdress, reroutes, stray
 from agl_core.tracing.exceptions import describe
 from agl_core.tracing.guard import report
+from agl_core.tracing.other_clients import OtherClients
 from agl_core.tracing.patch import Patch, Wrap
 from agl_core.tracing.sockets import Sockets
 from agl_core.types import Scope
@@ -47,6 +55,12 @@ from agl_core.types import Scope
 _SHORTEST_TIMEOUT_S: Final = 0.001
 _UNRESERVED: Final = re.compile(r"[A-Za-z0-9_.~-]*").fullmatch
 """Characters that percent-encoding leaves alone (RFC 3986, section 2.3)."""
+
+
+class Counted(Enum):
+    """A model request on its way elsewhere, which has been counted."""
+
+    COUNTED = 1
 
 
 class Wire:
@@ -61,6 +75,7 @@ class Wire:
         """
         self._integrations = integrations
         self._patches: list[Patch] = []
+        self._others = OtherClients(self.scope)
 
     def install(self, libraries: Sequence[Any], sockets: Any | None = None) -> None:
         """Wrap the send functions of `libraries` and those of WebSockets, or none of them.
@@ -78,13 +93,15 @@ class Wire:
         for patch in patches:
             patch.install()
         self._patches = patches
+        self._others.install()
 
     def remove(self) -> None:
         """Put the original functions back."""
+        self._others.remove()
         while self._patches:
             self._patches.pop().remove()
 
-    def prepare(self, client: Any, request: Any) -> Sent | Tried | None:
+    def prepare(self, client: Any, request: Any) -> Sent | Tried | Counted | None:
         """Mark one request; telemetry, so whatever goes wrong, the request still goes out.
 
         Returns:
@@ -95,7 +112,7 @@ class Wire:
         """
         context = active()
         if context is None:
-            return None
+            return _stray(request) if strays_here() is not None else None
         try:
             url = request.url
             if origin_key(url.host, url.port, url.scheme) in context.origins:
@@ -110,13 +127,15 @@ class Wire:
             )
             return None
 
-    def _elsewhere(self, context: AttemptContext, client: Any, request: Any) -> Sent | Tried | None:
+    def _elsewhere(
+        self, context: AttemptContext, client: Any, request: Any
+    ) -> Sent | Tried | Counted | None:
         url = request.url
         if not context.origins or not asks_model(request.method, url.path):
             return None
         scope = self.scope(context)
         if not reroutes(context, scope, str(url)):
-            return None
+            return Counted.COUNTED
         _limit_timeout(client, request, context.seconds_left())
         readdress(request, context)
         sent = self._identify(context, request, scope)
@@ -169,6 +188,14 @@ class Wire:
         return current_scope()
 
 
+def _stray(request: Any) -> Counted | None:
+    url = request.url
+    if not asks_model(request.method, url.path):
+        return None
+    stray(str(url), origin_key(url.host, url.port, url.scheme))
+    return Counted.COUNTED
+
+
 def patches_of(library: Any, wire: Wire) -> tuple[Patch, Patch]:
     """The two functions of one library, each to be wrapped.
 
@@ -189,6 +216,9 @@ def _sends(wire: Wire, direct: Direct, tap: type[Any]) -> Wrap:
             sent = wire.prepare(client, request) if live() else None
             if sent is None:
                 return original(client, request, **options)
+            if sent is Counted.COUNTED:
+                with counted():
+                    return original(client, request, **options)
             if sent.rerouted:
                 client = direct.client(secure=request.url.scheme == "https")
                 options = {"stream": options.get("stream", False)}
@@ -210,6 +240,9 @@ def _sends_async(wire: Wire, direct: Direct, tap: type[Any]) -> Wrap:
             sent = wire.prepare(client, request) if live() else None
             if sent is None:
                 return await original(client, request, **options)
+            if sent is Counted.COUNTED:
+                with counted():
+                    return await original(client, request, **options)
             if sent.rerouted:
                 client = direct.async_client(secure=request.url.scheme == "https")
                 options = {"stream": options.get("stream", False)}

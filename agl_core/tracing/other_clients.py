@@ -1,0 +1,137 @@
+"""Model requests over HTTP libraries whose requests carry no identity: counted, or refused.
+
+Covered are urllib3, and so requests; urllib.request; aiohttp. Requests to the gateway pass: they
+say in their URL whose they are, or the gateway counts them. One function of each library is
+touched, when the library has been imported or as soon as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from agl_core.errors import CaptureError, ConfigError
+from agl_core.tracing.context import AttemptContext, active, origin_key
+from agl_core.tracing.elsewhere import asks_model, counts_already, reroutes, stray
+from agl_core.tracing.exceptions import describe
+from agl_core.tracing.guard import report
+from agl_core.tracing.imports import ImportWatch
+from agl_core.tracing.patch import Patch
+from agl_core.types import Scope
+
+_log = logging.getLogger(__name__)
+
+Function = Callable[..., Any]
+Live = Callable[[], bool]
+_URLLIB3: Final = "urllib3 (also under requests)"
+_URLLIB: Final = "urllib.request"
+_AIOHTTP: Final = "aiohttp"
+
+
+class OtherClients:
+    """Looks at the requests of these libraries while installed."""
+
+    def __init__(self, scope: Callable[[AttemptContext], Scope | None]) -> None:
+        """Start uninstalled.
+
+        Args:
+            scope: Who speaks at the moment.
+        """
+        self._scope = scope
+        self._patches: list[Patch] = []
+        self._watch = ImportWatch(
+            {
+                "urllib3.connectionpool": partial(self._patch, self._of_urllib3),
+                "urllib.request": partial(self._patch, self._of_urllib),
+                "aiohttp.client": partial(self._patch, self._of_aiohttp),
+            }
+        )
+
+    def install(self) -> None:
+        self._watch.install()
+
+    def remove(self) -> None:
+        """Put the original functions back."""
+        self._watch.remove()
+        while self._patches:
+            self._patches.pop().remove()
+
+    def _patch(self, make: Callable[[Any], Patch], module: ModuleType) -> None:
+        try:
+            patch = make(module)
+        except ConfigError as error:  # also inside an import of the program's
+            _log.warning("Model requests over %s are not counted: %s", module.__name__, error)
+            return
+        patch.install()
+        self._patches.append(patch)
+
+    def _of_urllib3(self, module: Any) -> Patch:
+        def wrap(original: Function, live: Live) -> Function:
+            def urlopen(pool: Any, method: str, url: str, *args: Any, **options: Any) -> Any:
+                if live() and method.upper() == "POST":
+                    base = "" if "://" in url else f"{pool.scheme}://{pool.host}:{pool.port}"
+                    self._check(f"{base}{url}", _URLLIB3)
+                return original(pool, method, url, *args, **options)
+
+            return urlopen
+
+        owner = module.HTTPConnectionPool
+        return Patch(module, owner, "urlopen", wrap, parameters=("method", "url"))
+
+    def _of_urllib(self, module: Any) -> Patch:
+        def wrap(original: Function, live: Live) -> Function:
+            def open_(opener: Any, fullurl: Any, data: Any = None, *args: Any, **more: Any) -> Any:
+                if live():
+                    made = not isinstance(fullurl, str)
+                    posts = data is not None or (made and fullurl.get_method() == "POST")
+                    if posts:
+                        self._check(fullurl.full_url if made else fullurl, _URLLIB)
+                return original(opener, fullurl, data, *args, **more)
+
+            return open_
+
+        owner = module.OpenerDirector
+        return Patch(module, owner, "open", wrap, parameters=("fullurl", "data"))
+
+    def _of_aiohttp(self, module: Any) -> Patch:
+        def wrap(original: Function, live: Live) -> Function:
+            def request(session: Any, method: str, str_or_url: Any, **options: Any) -> Any:
+                if live() and active() is not None and method.upper() == "POST":
+                    self._check(_url_of(session, str_or_url), _AIOHTTP)
+                return original(session, method, str_or_url, **options)
+
+            return request
+
+        owner = module.ClientSession
+        return Patch(module, owner, "_request", wrap, parameters=("method", "str_or_url"))
+
+    def _check(self, url: str, library: str) -> None:
+        """Count one POST if it asks a model at another address.
+
+        Raises:
+            CaptureError: it must not be sent.
+        """
+        try:
+            parts = urlsplit(url)
+            if not asks_model("POST", parts.path) or counts_already():
+                return
+            origin = origin_key(parts.hostname or "", parts.port, parts.scheme)
+            context = active()
+            if context is None:
+                stray(url, origin)
+            elif context.origins and origin not in context.origins:
+                reroutes(context, self._scope(context), url, library=library)
+        except CaptureError:
+            raise
+        except Exception as error:  # noqa: BLE001  telemetry never raises into user code
+            report(f"A request went out uncounted: {describe(error)}. Please report this")
+
+
+def _url_of(session: Any, given: Any) -> str:
+    """The whole URL: sessions may have a base URL."""
+    build = getattr(session, "_build_url", None)
+    return str(build(given) if build is not None else given)
