@@ -68,6 +68,8 @@ class RunView:
     """What is known of a run so far, and how it reads."""
 
     name: str = ""
+    stage: str = ""
+    """What takes time at the moment; empty while steps are shown."""
     steps: list[StepReport] = field(default_factory=list[StepReport])
     evaluations: list[Evaluation] = field(default_factory=list[Evaluation])
 
@@ -107,15 +109,19 @@ class PlainProgress:
     def started(self, config: Any) -> None:
         self._say(f"run {config.name}: {config.train.steps} steps")
 
+    def stage(self, doing: str) -> None:
+        self._say(f"{doing} ...")
+
     def step(self, report: StepReport) -> None:
         self._view.steps.append(report)
         self._say(step_line(report, self._view.eta_s))
 
     def evaluation(self, evaluation: Evaluation) -> None:
+        self._view.evaluations.append(evaluation)
         self._say(evaluation_line(evaluation))
 
     def finished(self, report: Report) -> None:
-        for line in summary_lines(report):
+        for line in summary_lines(report, scores=not self._view.evaluations):
             self._say(line)
 
     def _say(self, line: str) -> None:
@@ -143,14 +149,19 @@ class LiveProgress:
         self._view.name = config.name
         self._began = time.monotonic()
 
+    def stage(self, doing: str) -> None:
+        self._view.stage = doing
+
     def step(self, report: StepReport) -> None:
+        self._view.stage = ""
         self._view.steps.append(report)
 
     def evaluation(self, evaluation: Evaluation) -> None:
+        self._view.stage = ""
         self._view.evaluations.append(evaluation)
 
     def finished(self, report: Report) -> None:
-        for line in summary_lines(report):
+        for line in summary_lines(report, scores=not self._view.evaluations):
             self._console.print(line, markup=False, soft_wrap=True)
 
     def render(self) -> RenderableType:
@@ -186,6 +197,7 @@ class LiveProgress:
             broken = _breaks(sum_breaks(step.breaks for step in view.steps))
             rows += [("breaks", counts(broken))] if broken else []
             rows += [(name, f"{value:.3f}") for name, value in _channels(last)]
+        rows += [("now", view.stage)] if view.stage else []
         rows += [("score", evaluation_line(found)) for found in view.evaluations[-2:]]
         return rows
 

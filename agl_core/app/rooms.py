@@ -37,6 +37,7 @@ from agl_core.interfaces import (
     SeeingEngine,
     StoreLifecycle,
     VocabularyEngine,
+    tell_stage,
 )
 from agl_core.plugins import PluginManager
 from agl_core.rewards import Scorer
@@ -108,12 +109,7 @@ async def open_rooms(
         policies = await asyncio.to_thread(with_weights, policies, plan.plugins)
     else:
         policies = [msgspec.structs.replace(policy, trainable=False) for policy in policies]
-    adapter: Adapter = plan.plugins.registry("adapters").create(
-        config.capture.adapter,
-        trained_agents(config, policies) if training else [],
-        policies=policies,
-        channel_weights=config.channel_weights,
-    )
+    adapter = _adapter(plan, policies, training=training)
     make_private_directory(plan.directory)
     async with AsyncExitStack() as stack:
         store = make_store(config, plan.plugins, plan.directory)
@@ -128,8 +124,10 @@ async def open_rooms(
             observers.append(plan.tracking)
             lossy.append(plan.tracking.losses)
         stack.push_async_callback(engine.stop)
+        tell_stage(observers, "loading weights")
         await engine.start(policies)
         policies = [_described(policy, engine) for policy in policies]
+        tell_stage(observers, "starting the gateway")
         gateway = await _gateway(stack, config, store, engine)
         for policy in policies:
             await gateway.route(policy, engine.backend(policy.name))
@@ -156,6 +154,15 @@ async def open_rooms(
             algorithm=algorithm,
             lead=lead,
         )
+
+
+def _adapter(plan: Blueprint, policies: Sequence[Policy], *, training: bool) -> Adapter:
+    return plan.plugins.registry("adapters").create(
+        plan.config.capture.adapter,
+        trained_agents(plan.config, list(policies)) if training else [],
+        policies=policies,
+        channel_weights=plan.config.channel_weights,
+    )
 
 
 def _described(policy: Policy, engine: Engine) -> Policy:

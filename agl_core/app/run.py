@@ -129,6 +129,7 @@ class App:
             evaluator = Evaluator(rooms.source, rooms.adapter, self._config)
             made = make_resources(self._config, rooms.gateway, rooms.policies, step=step)
             resources = await rooms.source.publish(made)
+            rooms.events.stage(f"evaluating on {len(tasks)} tasks")
             work = evaluator.evaluate(
                 tasks, step=step, resources_version=resources.version, mode="test"
             )

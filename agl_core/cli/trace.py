@@ -13,7 +13,14 @@ from agl_core.cli.group import CliState
 from agl_core.cli.options import debug_option, json_option, plugin_option
 from agl_core.cli.output import console, write_records
 from agl_core.cli.store.selection import reading, store_argument
-from agl_core.cli.tree import add_spans, agent_totals, excerpt, merge_calls, token_counts
+from agl_core.cli.tree import (
+    add_spans,
+    agent_totals,
+    excerpt,
+    merge_calls,
+    rewards_of,
+    token_counts,
+)
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Store
 from agl_core.store.locate import locate_store
@@ -70,6 +77,7 @@ class Wanted:
     show_default=True,
     help="Show the newest rollouts, so many; 0 shows all.",
 )
+@click.option("--messages", is_flag=True, help="Show also prompts and answers, whole.")
 @plugin_option
 @json_option
 @debug_option
@@ -82,6 +90,7 @@ def command(  # noqa: PLR0913 - one per option
     agents: tuple[str, ...],
     failed: bool,
     limit: int,
+    messages: bool,
     json_file: str | None,
 ) -> None:
     """Show what happened inside a run's rollouts: spans by agent, rewards, tokens.
@@ -102,7 +111,7 @@ def command(  # noqa: PLR0913 - one per option
         return
     output = console()
     for entry, spans in found:
-        output.print(rollout_tree(entry, spans))
+        output.print(rollout_tree(entry, spans, messages=messages))
     if len(found) < total:
         output.print(f"{len(found)} of {total} rollouts; --limit 0 shows all")
     elif not found:
@@ -144,8 +153,8 @@ async def _load(store: Store, ids: Sequence[str]) -> list[tuple[Rollout, list[Sp
     return [(rollout, by_rollout.get(rollout.id, [])) for rollout in rollouts]
 
 
-def rollout_tree(rollout: Rollout, spans: Sequence[Span]) -> Tree:
-    """One rollout with its attempts."""
+def rollout_tree(rollout: Rollout, spans: Sequence[Span], *, messages: bool = False) -> Tree:
+    """One rollout with its attempts; with what was said if `messages`."""
     from rich.text import Text  # noqa: PLC0415
     from rich.tree import Tree  # noqa: PLC0415
 
@@ -161,7 +170,7 @@ def rollout_tree(rollout: Rollout, spans: Sequence[Span]) -> Tree:
             branch.add(
                 Text("spans dropped after training (store.retention, or agl store gc)", style="dim")
             )
-        add_spans(branch, own)
+        add_spans(branch, own, messages=messages)
         for name, totals in agent_totals(own).items():
             line = f"agent {name}: {totals.calls} calls"
             if totals.calls:
@@ -176,12 +185,7 @@ def _attempt_label(attempt: Attempt, spans: Sequence[Span]) -> Text:
     from rich.text import Text  # noqa: PLC0415
 
     label = Text(f"attempt {attempt.fence} {attempt.status.value}")
-    channels: dict[str, float] = {}
-    for span in spans:
-        if span.reward is not None:
-            reward = span.reward
-            channels[reward.channel] = channels.get(reward.channel, 0.0) + reward.value
-    for channel, value in sorted(channels.items()):
+    for channel, value in rewards_of(spans).items():
         label.append(f", {channel} {value:+.3f}", style="bold")
     if attempt.failure is not None:
         failure = attempt.failure

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
 from agl_core import semconv
+from agl_core.store.jsonl import json_text
 from agl_core.types import ModelCall, Reward, Span, SpanKind
 
 if TYPE_CHECKING:
@@ -94,8 +95,12 @@ def agent_totals(spans: Sequence[Span]) -> dict[str, AgentTotals]:
     return totals
 
 
-def add_spans(tree: Tree, spans: Sequence[Span]) -> None:
-    """Hang merged spans into a tree; a span whose parent is not there hangs under the attempt."""
+def add_spans(tree: Tree, spans: Sequence[Span], *, messages: bool = False) -> None:
+    """Hang merged spans into a tree; a span whose parent is not there hangs under the attempt.
+
+    Args:
+        messages: Show also what each call was asked and what it answered, whole.
+    """
     agents = list(dict.fromkeys(span.agent for span in spans if span.agent))
     colours = {name: _COLOURS[at % len(_COLOURS)] for at, name in enumerate(agents)}
     nodes = {span.id: _Node(span) for span in spans}
@@ -107,6 +112,9 @@ def add_spans(tree: Tree, spans: Sequence[Span]) -> None:
     while stack:
         branch, node = stack.pop()
         inner = branch.add(label(node.span, colours))
+        if messages and node.span.call is not None:
+            for line in spoken(node.span.call):
+                inner.add(line)
         stack += [(inner, child) for child in reversed(node.children)]
 
 
@@ -141,6 +149,7 @@ def label(span: Span, colours: dict[str, str]) -> Text:
         return text.append(reward_text(span.reward), style="bold")
     if span.agent and span.kind is SpanKind.LLM:
         text.append(f"{span.agent} ", style=f"bold {colours.get(span.agent, '')}")
+        text.append(f"({span.call.alias}) " if span.call and span.call.alias else "")
     if span.kind is not SpanKind.LLM or not span.agent:
         style = f"bold {colours.get(span.agent or '', '')}" if span.kind is SpanKind.AGENT else ""
         text.append(f"{span.name} ", style=style)
@@ -163,6 +172,68 @@ def excerpt(text: str) -> str:
     return flat if len(flat) <= _EXCERPT else f"{flat[: _EXCERPT - 3]}..."
 
 
+def spoken(call: ModelCall) -> list[Text]:
+    """The messages of a call, then its choices, each with its role before it."""
+    from rich.text import Text  # noqa: PLC0415
+
+    said = [(str(each.get("role", "?")), _content(each), _calls(each)) for each in call.messages]
+    for choice in call.choices:
+        who = f"answer {choice.index}" if len(call.choices) > 1 else "answer"
+        if choice.reasoning:
+            said.append((f"{who}, thinking", choice.reasoning, []))
+        said.append((who, choice.text, choice.tool_calls))
+    lines: list[Text] = []
+    for role, text, calls in said:
+        line = Text(f"{role}: ", style="bold")
+        line.append(_printable(text), style="not bold")
+        for tool in calls:
+            line.append(_printable(f"\n-> {_asked_tool(tool)}"))
+        lines.append(line)
+    return lines
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    """A message's text; other parts by their type."""
+    content = message.get("content")
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        return json_text(content)
+    return " ".join(map(_part, cast("list[Any]", content)))
+
+
+def _part(part: Any) -> str:
+    if not isinstance(part, dict):
+        return str(part)
+    fields = cast("dict[str, Any]", part)
+    text = fields.get("text", fields.get("refusal"))
+    return text if isinstance(text, str) else f"[{fields.get('type', '?')}]"
+
+
+def _printable(text: str) -> str:
+    """Control characters, which steer a terminal, as their escapes."""
+    return "".join(
+        char if char in "\n\t" or char.isprintable() else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
+def _asked_tool(tool: Mapping[str, Any]) -> str:
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        return json_text(tool)
+    fields = cast("dict[str, Any]", function)
+    return f"{fields.get('name', '?')}({fields.get('arguments', '')})"
+
+
+def _calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Tool calls of a message in a history, as far as they are in the wire's form."""
+    given = message.get("tool_calls")
+    if not isinstance(given, list):
+        return []
+    return [each for each in cast("list[Any]", given) if isinstance(each, dict)]
+
+
 def _call(call: ModelCall | None) -> str:
     if call is None:
         return "(not seen by the gateway) "
@@ -182,6 +253,16 @@ def _answer(call: ModelCall) -> str:
     if tools:
         return f"-> {', '.join(tools)}"
     return f'"{excerpt(first.text)}"'
+
+
+def rewards_of(spans: Iterable[Span]) -> dict[str, float]:
+    """Channel to the sum of its rewards, whatever their targets, unweighted."""
+    channels: dict[str, float] = {}
+    for span in spans:
+        if span.reward is not None:
+            reward = span.reward
+            channels[reward.channel] = channels.get(reward.channel, 0.0) + reward.value
+    return dict(sorted(channels.items()))
 
 
 def reward_text(reward: Reward) -> str:

@@ -11,6 +11,8 @@ from agl_core.interfaces.extending import (
     Observer,
     Register,
     RewardFunction,
+    StageObserver,
+    tell_stage,
 )
 from agl_core.interfaces.learning import (
     AdaptedAttempt,
@@ -66,6 +68,7 @@ __all__ = [
     "RenderingEngine",
     "RewardFunction",
     "SeeingEngine",
+    "StageObserver",
     "Store",
     "StoreLifecycle",
     "TrackedRun",
@@ -73,4 +76,5 @@ __all__ = [
     "Usage",
     "VocabularyEngine",
     "agent_calls",
+    "tell_stage",
 ]

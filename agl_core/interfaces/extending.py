@@ -59,6 +59,22 @@ class Observer(Protocol):
         ...
 
 
+@runtime_checkable
+class StageObserver(Protocol):
+    """An observer that also shows what a run does while nothing else is to be told of it."""
+
+    def stage(self, doing: str) -> None:
+        """What takes time from now on, such as ``loading weights``."""
+        ...
+
+
+def tell_stage(observers: Iterable[Observer], doing: str) -> None:
+    """Tell those observers that show it."""
+    for observer in observers:
+        if isinstance(observer, StageObserver):
+            observer.stage(doing)
+
+
 class Integration(Protocol):
     """A framework's hooks, installed for as long as agl is attached to the process."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
-from agl_core.interfaces import Observer
+from agl_core.interfaces import Observer, tell_stage
 from agl_core.types import Evaluation, Losses, StepReport
 
 
@@ -35,6 +35,9 @@ class Events:
         self.notify = notify
         self.take_losses = take_losses
         self._observers = tuple(observers)
+
+    def stage(self, doing: str) -> None:
+        tell_stage(self._observers, doing)
 
     def step(self, report: StepReport) -> None:
         for observer in self._observers:

@@ -149,6 +149,8 @@ class TrainingLoop:
         steps = self._config.train.steps
         if progress.step == 0 and self._val_tasks:
             await self._evaluate(progress)
+        if progress.step < steps:
+            self._rooms.events.stage(f"running the agents for step {progress.step + 1}")
         ahead = self._ahead(progress)
         try:
             while progress.step < steps:
@@ -291,6 +293,7 @@ class TrainingLoop:
             await self._checkpoint(progress, ahead)
 
     async def _evaluate(self, progress: Progress) -> None:
+        self._rooms.events.stage(f"evaluating on {len(self._val_tasks)} tasks")
         evaluation = await self._rooms.evaluator.evaluate(
             self._val_tasks, step=progress.step, resources_version=progress.resources.version
         )

@@ -29,11 +29,11 @@ def evaluation_line(evaluation: Evaluation) -> str:
     return "  ".join(parts)
 
 
-def summary_lines(report: Report) -> list[str]:
-    """What a run came to."""
+def summary_lines(report: Report, *, scores: bool = True) -> list[str]:
+    """What a run came to; without its scores where they have been shown."""
     size = f"{len(report.steps)} steps, {report.calls} calls"
     lines = [f"run {report.run_id}: {size}, {clock(report.wall_s)}"]
-    if report.evaluations:
+    if scores and report.evaluations:
         first, last = report.evaluations[0], report.evaluations[-1]
         lines.append(f"score {estimate(first.score)} -> {estimate(last.score)}")
     if report.reward is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,12 +21,15 @@ from agl_core.cli.store.selection import (
     reading,
     store_argument,
 )
-from agl_core.cli.tree import excerpt
+from agl_core.cli.tree import excerpt, rewards_of
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Store
 from agl_core.store.locate import locate_store
 from agl_core.store.paging import rollout_pages
-from agl_core.types import Rollout, RolloutQuery
+from agl_core.types import Rollout, RolloutQuery, Span
+
+_BATCH = 20
+"""Rollouts whose spans are read at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,8 @@ class Listing:
     """By status, of all that the other filters let through."""
     matching: int
     """Rollouts that all filters let through, on every page."""
+    rewards: dict[str, dict[str, float]]
+    """Rollout id to the rewards of its last attempt by channel, where they are still there."""
 
 
 @click.command()
@@ -75,7 +80,12 @@ def command(
 
     found = asyncio.run(read())
     if json_file is not None:
-        page = {"rollouts": found.rollouts, "counts": found.counts, "matching": found.matching}
+        page = {
+            "rollouts": found.rollouts,
+            "counts": found.counts,
+            "matching": found.matching,
+            "rewards": found.rewards,
+        }
         write_records(page, json_file)
         return
     _show(found, none="no rollouts" if filters == Filters() else "no rollouts match")
@@ -94,7 +104,28 @@ async def listing(store: Store, filters: Filters, *, limit: int, before: str | N
             matching += 1
             if before is None or rollout.id < before:
                 newest.append(rollout)
-    return Listing(rollouts=list(newest), counts=dict(counts), matching=matching)
+    return Listing(
+        rollouts=list(newest),
+        counts=dict(counts),
+        matching=matching,
+        rewards=await _rewards(store, list(newest)),
+    )
+
+
+async def _rewards(store: Store, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
+    """A few rollouts at a time: their spans come with all tokens."""
+    found: dict[str, dict[str, float]] = {}
+    ended = [rollout for rollout in rollouts if rollout.attempt is not None]
+    for start in range(0, len(ended), _BATCH):
+        batch = ended[start : start + _BATCH]
+        spans: dict[str, list[Span]] = {}
+        for span in await store.spans([rollout.id for rollout in batch]):
+            spans.setdefault(span.attempt_id, []).append(span)
+        for rollout in batch:
+            assert rollout.attempt is not None
+            if channels := rewards_of(spans.get(rollout.attempt.id, ())):
+                found[rollout.id] = channels
+    return found
 
 
 def _show(found: Listing, *, none: str) -> None:
@@ -102,10 +133,20 @@ def _show(found: Listing, *, none: str) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False)
-    for name in ("rollout", "task", "mode", "step", "status", "attempts", "took", "failure"):
+    for name in (
+        "rollout",
+        "task",
+        "mode",
+        "step",
+        "status",
+        "reward",
+        "attempts",
+        "took",
+        "failure",
+    ):
         table.add_column(name, no_wrap=name == "rollout")
     for rollout in found.rollouts:
-        table.add_row(*(Text(cell) for cell in _cells(rollout)))
+        table.add_row(*(Text(cell) for cell in _cells(rollout, found.rewards.get(rollout.id, {}))))
     target = console()
     if found.rollouts:
         target.print(table)
@@ -118,7 +159,7 @@ def _show(found: Listing, *, none: str) -> None:
         )
 
 
-def _cells(rollout: Rollout) -> Sequence[str]:
+def _cells(rollout: Rollout, rewards: Mapping[str, float]) -> Sequence[str]:
     attempt = rollout.attempt
     failure = attempt.failure if attempt else None
     return (
@@ -127,10 +168,18 @@ def _cells(rollout: Rollout) -> Sequence[str]:
         rollout.mode,
         str(rollout.step),
         rollout.status.value,
+        _reward(rewards),
         str(len(rollout.attempts)),
         f"{_took(rollout):.1f}s" if attempt else "",
         f"{failure.kind.value}: {excerpt(failure.message)}" if failure else "",
     )
+
+
+def _reward(rewards: Mapping[str, float]) -> str:
+    """A number where the main channel is the only one."""
+    if [*rewards] == ["main"]:
+        return f"{rewards['main']:+.3f}"
+    return ", ".join(f"{channel} {value:+.3f}" for channel, value in rewards.items())
 
 
 def _took(rollout: Rollout) -> float:

@@ -97,6 +97,35 @@ def test_the_live_display_ends_with_the_summary():
     assert "weights agl_runs/run/checkpoints/2-é" in text
 
 
+def test_what_takes_time_is_said_before_the_first_step():
+    """G9: a run that is starting says what it does."""
+    console, file = terminal(), io.StringIO()
+    live, plain = LiveProgress(console), PlainProgress(Console(file=file))
+    for display in (live, plain):
+        display.stage("loading weights")
+    assert "loading weights" in shown(live, console)
+    assert file.getvalue() == "loading weights ...\n"
+    live.started(RunConfig(name="mine"))
+    assert "loading weights" in shown(live, console)
+    live.step(STEPS[0])
+    assert "loading weights" not in shown(live, console)
+
+
+def test_a_score_is_shown_once():
+    """G9: the end of a run does not repeat what was printed before; a report by itself has it."""
+    console, file = terminal(), io.StringIO()
+    live, plain = LiveProgress(console), PlainProgress(Console(file=file, width=200))
+    with live.shown():
+        for display in (live, plain):
+            display.started(RunConfig())
+            display.evaluation(EVALUATION)
+            display.finished(REPORT)
+    assert file.getvalue().count("0.500 [0.250") == 1
+    console.file.flush()
+    assert "score 0.500" not in console.file.buffer.getvalue().decode()
+    assert "score 0.500" in str(REPORT)
+
+
 def test_the_display_is_chosen_by_the_terminal():
     with progress(terminal()) as display:
         assert isinstance(display, LiveProgress)

@@ -406,6 +406,53 @@ class _Crash:
             raise RuntimeError
 
 
+class _Stages(_Crash):
+    """Keeps what a run is said to do, and when."""
+
+    def __init__(self) -> None:
+        super().__init__(-1)
+        self.seen: list[str] = []
+
+    def started(self, config: Any) -> None:
+        self.seen.append("started")
+
+    def stage(self, doing: str) -> None:
+        self.seen.append(doing)
+
+    def step(self, report: Any) -> None:
+        self.seen.append("step")
+
+    def evaluation(self, evaluation: Any) -> None:
+        self.seen.append("evaluation")
+
+
+def test_a_run_says_what_it_does_before_its_first_step(bench: Bench) -> None:
+    """G9: loading weights, the gateway, evaluating, running the agents."""
+    stages = _Stages()
+    inputs = {"val_tasks": [{"input": 0}, {"input": 1}]}
+    asyncio.run(bench.app(inputs, [stages, _Crash(-1)], train__steps=2).train())
+    assert stages.seen == [
+        "loading weights",
+        "starting the gateway",
+        "started",
+        "evaluating on 2 tasks",
+        "evaluation",
+        "running the agents for step 1",
+        "step",
+        "step",
+        "evaluating on 2 tasks",
+        "evaluation",
+    ]
+    stages.seen.clear()
+    asyncio.run(bench.app(inputs, [stages]).evaluate())
+    assert stages.seen == [
+        "loading weights",
+        "starting the gateway",
+        "evaluating on 2 tasks",
+        "evaluation",
+    ]
+
+
 def test_rollouts_of_steps_that_a_crash_undid_are_counted_each_once(bench: Bench) -> None:
     settings = {"store__name": "sqlite", "train__steps": 4, "train__resume": True}
     for crash in (2, 2, 3):

@@ -17,6 +17,7 @@ from agl_core.store.jsonl import json_value, read_export
 from agl_core.store.server import StoreServer
 from agl_core.store.sqlite import SqliteStore
 from agl_core.testing._store_samples import begin, failure, model_call, rollout, span, succeed
+from agl_core.testing.attempts import ScriptedAttempt
 from agl_core.types import (
     AttemptStatus,
     FailureKind,
@@ -27,6 +28,7 @@ from agl_core.types import (
     SpanKind,
     Task,
 )
+from tests.core.cli.test_trace import store_run
 
 
 async def in_thread(agl, *arguments):
@@ -93,6 +95,32 @@ async def test_rollouts_are_listed_counted_and_filtered(agl, run):
     assert listed(await in_thread(agl, "store", "ls", directory, "--group", "g"), ids) == [0]
     nobody = await in_thread(agl, "store", "ls", directory, "--group", "x")
     assert nobody.stdout.strip() == "no rollouts match"
+
+
+async def test_rewards_are_listed_by_channel(agl, tmp_path):
+    """G9: what each rollout earned stands in its row, and in the data."""
+    directory = tmp_path / "run"
+    both, one, nothing = ScriptedAttempt(), ScriptedAttempt(), ScriptedAttempt()
+    both.reward(0.5)
+    both.reward(0.25, agent="writer")
+    both.reward(-1.0, channel="style")
+    one.reward(1)
+    for number, script in enumerate((both, one, nothing)):
+        await store_run(directory, script, first=number)
+
+    table = await in_thread(agl, "store", "ls", directory)
+    data = await in_thread(agl, "store", "ls", directory, "--json", "-")
+
+    head, *rows = table.stdout.splitlines()
+    assert "reward" in head
+    assert "main +0.750, style -1.000" in rows[0]
+    assert "+1.000" in rows[1]
+    assert "main" not in rows[1]
+    assert "+" not in rows[2]
+    assert json_value(data.stdout)["rewards"] == {
+        "ro_0": {"main": 0.75, "style": -1.0},
+        "ro_1": {"main": 1.0},
+    }
 
 
 async def test_pages_go_back_in_time(agl, run):

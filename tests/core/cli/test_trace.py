@@ -9,7 +9,16 @@ from agl_core.config import RunConfig
 from agl_core.config.loader import save_config
 from agl_core.store.sqlite import SqliteStore
 from agl_core.testing.attempts import CallOptions, ScriptedAttempt
-from agl_core.types import AttemptStatus, Failure, FailureKind, Rollout, Span, SpanKind, Task
+from agl_core.types import (
+    AttemptStatus,
+    Choice,
+    Failure,
+    FailureKind,
+    Rollout,
+    Span,
+    SpanKind,
+    Task,
+)
 
 
 def scripted():
@@ -80,6 +89,60 @@ async def store_run(
 @pytest.fixture
 def run_dir(tmp_path):
     return tmp_path / "agl_runs" / "run"
+
+
+async def test_messages_show_prompts_and_answers_whole(agl, run_dir):
+    """G9: what a call was asked and what it answered, on request."""
+    script = ScriptedAttempt()
+    asked = {"name": "lookup", "arguments": '{"item": "lamp"}'}
+    script.call(
+        "writer",
+        [1],
+        [2],
+        alias="wolf",
+        messages=[
+            {"role": "system", "content": "Be brief. " * 30},
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "[bold]Hi"}, {"type": "image_url"}],
+            },
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"function": asked}, {"id": 3}, 4],
+            },
+            {"role": "tool", "content": {"price": 3}},
+            {"content": "\x1b[31mred"},
+        ],
+        choices=[
+            Choice(text="first\nsecond", reasoning="Let me see.", token_ids=[2]),
+            Choice(index=1, tool_calls=[{"function": asked}], token_ids=[3]),
+        ],
+    )
+    await store_run(run_dir, script)
+
+    plain = await in_thread(agl, "trace", run_dir)
+    result = await in_thread(agl, "trace", run_dir, "--messages")
+
+    assert "Be brief." not in plain.stdout
+    assert "llm writer (wolf) 1+2 tokens" in plain.stdout
+    assert result.exit_code == 0, result.stderr
+    lines = [line.strip("│├└─ ") for line in result.stdout.splitlines()]
+    said = "\n".join(lines)
+    assert ("Be brief. " * 30).strip() in " ".join(said.split("\n"))
+    for line in (
+        "user: [bold]Hi [image_url]",
+        '-> lookup({"item": "lamp"})',
+        '-> {"id":3}',
+        'tool: {"price":3}',
+        "?: \\x1b[31mred",
+        "answer 0, thinking: Let me see.",
+        "answer 0: first",
+        "second",
+        "answer 1:",
+    ):
+        assert line in lines, (line, said)
+    assert lines.count('-> lookup({"item": "lamp"})') == 2
 
 
 async def test_a_rollout_is_a_tree_by_agent_with_rewards_and_tokens(agl, run_dir):

@@ -45,6 +45,7 @@ def test_a_configuration_is_trained(agl, app, tmp_path, form, name, text):
 
 
 def test_without_a_terminal_every_step_is_a_line(agl, app, tmp_path):
+    """G9: a score is printed once."""
     write(tmp_path, "run.toml", "[train]\nsteps = 2\n")
 
     lines = agl("train", "run.toml").stdout.splitlines()
@@ -55,7 +56,6 @@ def test_without_a_terminal_every_step_is_a_line(agl, app, tmp_path):
         f"step 1/2 | reward 0.250 | {SPEED} | failures agent=1 | {LOST} | eta 0:00:02",
         f"step 2/2 | reward 0.500 | {SPEED} | failures agent=2 | {LOST} | eta 0:00:00",
         "run run: 2 steps, 32 calls, 0:00:04",
-        f"score {SCORE} -> {SCORE}",
         "lost late=3",
         "weights agl_runs/run/checkpoints/2-é",
     ]
