@@ -18,3 +18,11 @@ def pytest_collection_modifyitems(items):
     """Begin with the files that take longest: one that begins last is waited for alone."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print how many cases a property test ran, which it gives as the property ``cases``."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == "cases":
+                terminalreporter.write_line(f"{report.nodeid}: {value} cases")

@@ -102,7 +102,13 @@ def answer_message(choice: Choice) -> Message:
         message["reasoning_content"] = choice.reasoning
     if choice.tool_calls:
         message["tool_calls"] = choice.tool_calls
-    elif not choice.text:
+    if choice.function_call is not None:
+        message["function_call"] = choice.function_call
+    if choice.refusal:
+        message["refusal"] = choice.refusal
+    if choice.audio and not choice.text:
+        message["content"] = choice.audio
+    if message["content"] is None and message.keys() <= {"role", "content", "reasoning_content"}:
         message["content"] = ""
     return message
 

@@ -18,7 +18,7 @@ from agl_core.gateway.dialects.chat_answer import Payload
 from agl_core.gateway.dialects.surrogates import Halves
 from agl_core.gateway.replay import Recorded
 from agl_core.gateway.routing import Route
-from agl_core.gateway.stream import DONE, Event, EventParser, render
+from agl_core.gateway.stream import DONE, ERROR_EVENT, Event, EventParser, render
 from agl_core.interfaces import BackendReply
 from agl_core.semconv import HEADER_CALL
 from agl_core.serving import asgi
@@ -34,7 +34,6 @@ _ERROR: Final = range(400, 600)
 _SPARE_S: Final = 1.0
 """Added to the backend's time limit: the gateway ends the call at its deadline itself."""
 _EVENT_STREAM: Final = "text/event-stream"
-_ERROR_EVENT: Final = b"error"
 
 
 class Exchange(msgspec.Struct, eq=False):
@@ -209,7 +208,7 @@ class Exchange(msgspec.Struct, eq=False):
         except msgspec.DecodeError as error:
             self._take_unreadable(event, error)
             return event.raw if self._verbatim else render(event.data, name=event.name)
-        if event.name == _ERROR_EVENT and not chunk.error:
+        if event.name == ERROR_EVENT and not chunk.error:
             chunk.error = msgspec.json.decode(chunk.data)
         self._add(chunk)
         if self.first_token_ns is None and self.answer.started:
@@ -223,7 +222,7 @@ class Exchange(msgspec.Struct, eq=False):
 
     def _take_unreadable(self, event: Event, error: Exception) -> None:
         text = event.data.decode("utf-8", "replace")
-        if event.name == _ERROR_EVENT:
+        if event.name == ERROR_EVENT:
             self.answer.error = self.answer.error or text[:2000]
         else:
             self.answer.fault(f"an event of the stream is no chunk ({error}): {text[:200]!r}")

@@ -88,6 +88,8 @@ def _latest(spans: Iterable[Span]) -> list[Span]:
 def _serves(span: Span) -> bool:
     call = span.call
     answered = call is not None and call.complete and not call.superseded and not call.error
+    if call is not None and any(choice.audio for choice in call.choices):
+        return False  # its sound is not kept
     return answered and semconv.AGL_REQUEST_DIGEST in span.attributes
 
 
@@ -233,6 +235,10 @@ def _message(choice: Choice) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": choice.text}
     if choice.tool_calls:
         message |= {"content": choice.text or None, "tool_calls": choice.tool_calls}
+    if choice.function_call is not None:
+        message |= {"content": choice.text or None, "function_call": choice.function_call}
+    if choice.refusal:
+        message |= {"content": choice.text or None, "refusal": choice.refusal}
     if choice.reasoning:
         # Servers name it either way.
         message |= {"reasoning_content": choice.reasoning, "reasoning": choice.reasoning}

@@ -9,7 +9,7 @@ import msgspec
 from agl_core.gateway.dialects.chat_answer import Payload
 from agl_core.gateway.dialects.responses import ResponsesRequest
 from agl_core.gateway.dialects.responses_output import Event, ResponseBuilder
-from agl_core.gateway.stream import DONE, EventParser, render
+from agl_core.gateway.stream import DONE, ERROR_EVENT, EventParser, render
 from agl_core.serving import asgi
 from agl_core.serving.problems import Problem
 
@@ -50,7 +50,9 @@ class ResponsesAnswer:
             await self._send(message)
 
     def _tell(self, event: Event) -> None:
-        self._events.append(render(msgspec.json.encode(event), name=event["type"].encode()))
+        self._events.append(
+            render(msgspec.json.encode(event, enc_hook=str), name=event["type"].encode())
+        )
 
     async def _start(self, head: asgi.Message) -> None:
         kind = dict(head["headers"]).get(b"content-type", b"")
@@ -67,7 +69,7 @@ class ResponsesAnswer:
         events = parser.feed(message.get("body", b""))
         events += [] if more else parser.finish()
         for event in events:
-            self._take(event.data)
+            self._take(event.data, name=event.name)
         if not more:
             self._end()
         body = b"".join(self._events)
@@ -75,7 +77,7 @@ class ResponsesAnswer:
         if body or not more:
             await self._send({**message, "body": body})
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes, *, name: bytes) -> None:
         if self._ended:
             return
         if data == DONE:
@@ -84,9 +86,13 @@ class ResponsesAnswer:
         try:
             chunk = Payload(data)
         except msgspec.DecodeError as error:
-            self._end({"message": f"The backend's stream holds no chunk ({error}): {data[:200]!r}"})
+            text = data.decode(errors="replace")
+            unread = f"The backend's stream holds no chunk ({error}): {text[:200]!r}"
+            self._end({"message": text if name == ERROR_EVENT else unread})
             return
-        if chunk.error:
+        if name == ERROR_EVENT and not chunk.error:
+            self._end(_told(msgspec.json.decode(chunk.data)))
+        elif chunk.error:
             self._end(_told(chunk.error))
         else:
             self._builder.feed(chunk)

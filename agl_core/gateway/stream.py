@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["DONE", "Event", "EventParser", "render"]
+__all__ = ["DONE", "ERROR_EVENT", "Event", "EventParser", "render"]
 
 DONE: Final = b"[DONE]"
+ERROR_EVENT: Final = b"error"
+"""Name of an event that says why a stream goes no further."""
 _BOM: Final = b"\xef\xbb\xbf"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any, Final, cast
 
@@ -88,7 +89,7 @@ _AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL
 _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _MOST_FAULTS: Final = 32
 _LONGEST: Final = 300
-"""Digits of an integer; longer ones are no count and no id."""
+"""Digits of an integer."""
 
 
 def read_loosely(data: bytes) -> tuple[Fields, Any, list[str]]:
@@ -103,15 +104,12 @@ def read_loosely(data: bytes) -> tuple[Fields, Any, list[str]]:
         msgspec.DecodeError: it is no JSON object.
     """
     faults: list[str] = []
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        faults.append(f"invalid UTF-8 at byte {error.start}")
-        text = data.decode(errors="replace")
     # Numbers that are none stay, so that they can be named.
-    text = repaired(text.encode(), numbers=False).decode()
+    text = repaired(data, numbers=False)
     try:
-        document: Any = json.loads(text, parse_constant=str, parse_float=_float, parse_int=_int)
+        document: Any = json.loads(
+            text, parse_constant=_NoNumber, parse_float=_float, parse_int=_int
+        )
     except (ValueError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from error
     if not isinstance(document, dict):
@@ -121,13 +119,23 @@ def read_loosely(data: bytes) -> tuple[Fields, Any, list[str]]:
     return _converted(fields, faults), fields, faults
 
 
+class _NoNumber:
+    """A number that no field can hold: NaN, an infinity, or one of far too many digits."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
 def _float(text: str) -> Any:
     value = float(text)
-    return value if value - value == 0 else text
+    return value if math.isfinite(value) else _NoNumber(text)
 
 
 def _int(text: str) -> Any:
-    return int(text) if len(text) <= _LONGEST else text
+    return int(text) if len(text) <= _LONGEST else _NoNumber(text)
 
 
 def _converted(document: dict[str, Any], faults: list[str]) -> Fields:

@@ -18,6 +18,7 @@ from agl_core.gateway.dialects.surrogates import repaired
 __all__ = ["Payload"]
 
 _NULL: Final = msgspec.Raw(b"null")
+_NO_CHOICES: Final = (b"[]", b"null")
 
 _Decoder = msgspec.json.Decoder
 _FIELDS: Final = _Decoder(dict[str, msgspec.Raw])
@@ -59,6 +60,8 @@ class Payload:
         """As it came, or as JSON for every parser where it was none."""
         self.faults: list[str] = []
         try:
+            if not data.isascii():
+                data.decode()  # raw fields are not checked
             self._read_all(data)
         except _UNREADABLE:
             self._read_otherwise(data)
@@ -79,20 +82,24 @@ class Payload:
         return None if raw is None else decoder.decode(raw)
 
     def _read_otherwise(self, data: bytes) -> None:
-        """Read what is not as it should be."""
+        """Read what is not as it should be; clients get U+FFFD for bytes that are no text."""
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:
+            self.faults.append(f"invalid UTF-8 at byte {error.start}")
+            data = data.decode(errors="replace").encode()
         fixed = repaired(data)
         try:
-            if fixed != data:
-                self.data = fixed
+            if fixed != self.data:
                 self._read_all(fixed)
+                self.data = fixed
                 return
         except _UNREADABLE:
             pass
-        read, document, self.faults = read_loosely(data)
-        try:
-            self._fields = _FIELDS.decode(fixed)
-        except _UNREADABLE:
-            self._fields = {}
+        read, document, faults = read_loosely(data)
+        self.faults += faults
+        self.data = fixed
+        self._fields = _FIELDS.decode(fixed)
         self.id, self.model, self.choices = read.id, read.model, read.choices
         self.prompt_token_ids, self.usage = read.prompt_token_ids, read.usage
         self.error = document.get("error")
@@ -119,7 +126,8 @@ class Payload:
         """`stripped` for one chunk of a stream; empty when nothing is left for the client."""
         if "choices" not in self._fields:
             return self.data
-        if not wants.usage and self._fields.pop("usage", None) is not None and not self.choices:
+        usage = _NULL if wants.usage else self._fields.pop("usage", _NULL)
+        if bytes(usage) != b"null" and bytes(self._fields["choices"]) in _NO_CHOICES:
             return b""
         return self.stripped(wants, model=model)
 
@@ -132,7 +140,7 @@ def _stripped_rows(raw: msgspec.Raw, wants: Wants) -> Any:
         pass
     try:
         return [_stripped_any(row, wants) for row in _RAW_LIST.decode(raw)]
-    except _UNREADABLE:
+    except _UNREADABLE:  # no list
         return raw
 
 

@@ -189,9 +189,8 @@ class ResponseBuilder:
             self._add_text(_REFUSAL, plain_text(delta.refusal))
         if delta.audio is not None and delta.audio.transcript:
             self._add_text(_TEXT, delta.audio.transcript)
-        parts = delta.tool_calls or []
-        for part, call in zip(parts, self._parts.add(parts, whole=whole), strict=True):
-            self._add_call(call, part.arguments)
+        for call in self._parts.add(delta.tool_calls or [], whole=whole):
+            self._add_call(call)
         if delta.function_call is not None:
             self._add_function(delta.function_call)
 
@@ -244,19 +243,19 @@ class ResponseBuilder:
     def _add_function(self, part: Function) -> None:
         if self._function is None:
             self._function = ToolCall(-1, None)
-        fragment = CallPart(function=part)
-        self._function.add(fragment)
-        self._add_call(self._function, fragment.arguments)
+        self._function.add(CallPart(function=part))
+        self._add_call(self._function)
 
-    def _add_call(self, call: ToolCall, arguments: str) -> None:
-        """A part of a function call; parts of several may come by turns."""
+    def _add_call(self, call: ToolCall, *, named: bool = True) -> None:
+        """What is new of a function call; those of several may come by turns."""
+        if named and not call.name:
+            return
         opened = self._calls.get(call.position)
-        if opened is not None:
-            opened.item["name"] = call.name
-            if arguments:
-                self._add_arguments(opened, arguments)
-        elif call.name:
-            self._calls[call.position] = self._open_call(call)
+        if opened is None:
+            opened = self._calls[call.position] = self._open_call(call)
+        opened.item["name"] = call.name
+        for arguments in call.arguments[len(opened.pieces) :]:
+            self._add_arguments(opened, arguments)
 
     def _open_call(self, call: ToolCall) -> _Open:
         self._close_text()
@@ -268,10 +267,7 @@ class ResponseBuilder:
             "name": call.name,
             "arguments": "",
         }
-        opened = self._open(item)
-        if call.arguments:
-            self._add_arguments(opened, "".join(call.arguments))
-        return opened
+        return self._open(item)
 
     def _add_arguments(self, opened: _Open, arguments: str) -> None:
         opened.pieces.append(arguments)
@@ -280,9 +276,8 @@ class ResponseBuilder:
 
     def _close_all(self) -> None:
         """Everything is said; what was cut is the last item."""
-        for call in self._parts.calls:
-            if call.position not in self._calls:  # no fragment named it
-                self._calls[call.position] = self._open_call(call)
+        for call in [*self._parts.calls, *([self._function] if self._function else [])]:
+            self._add_call(call, named=False)
         cut = "incomplete" if self._finish in _INCOMPLETE else "completed"
         silent = all(item["type"] == "reasoning" for item in self.response["output"])
         if silent and cut == "completed":

@@ -150,4 +150,6 @@ def _begins(part: CallPart, call: ToolCall) -> bool:
 
 def plain_text(value: Any) -> str:
     """Text as it is; parts, which some servers send instead, as JSON."""
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    if isinstance(value, str):
+        return value
+    return msgspec.json.encode(value, enc_hook=lambda _: None).decode()  # NaN is no JSON

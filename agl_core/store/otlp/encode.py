@@ -250,7 +250,7 @@ def _asked(message: Mapping[str, Any]) -> dict[str, Any]:
         parts += [_part(part) for part in cast("list[Any]", inside)]
     elif inside:
         parts.append({"type": "text", "content": inside})
-    parts += _tool_calls(message.get("tool_calls") or ())
+    parts += _tool_calls(_calls(message.get("tool_calls") or (), message.get("function_call")))
     return {"role": role, "parts": parts}
 
 
@@ -264,8 +264,14 @@ def _part(part: Any) -> dict[str, Any]:
 
 def _answer(choice: Choice, said: Sequence[Part]) -> dict[str, Any]:
     parts = [{"type": _PART_TYPES[part.kind], "content": part.text} for part in said]
-    parts += _tool_calls(choice.tool_calls)
+    parts += [{"type": "text", "content": text} for text in (choice.refusal, choice.audio) if text]
+    parts += _tool_calls(_calls(choice.tool_calls, choice.function_call))
     return {"role": "assistant", "parts": parts, "finish_reason": choice.finish_reason or ""}
+
+
+def _calls(calls: Sequence[Mapping[str, Any]], older: Any) -> Sequence[Mapping[str, Any]]:
+    """Tool calls, and one in the older form, which has no id."""
+    return [*calls, {"function": older}] if isinstance(older, dict) else calls
 
 
 def _tool_calls(calls: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agl_core.gateway.app import GatewayServer
+from agl_core.gateway.stream import EventParser
 from agl_core.store.memory import MemoryStore
 from agl_core.types import Attempt, Limits, ModelCall, Policy, Rollout, Task
 from agl_core.types.ids import new_id
@@ -53,8 +54,8 @@ class Got:
     @property
     def events(self) -> list[bytes]:
         """Data of the events of a stream."""
-        lines = self.body.replace(b"\r\n", b"\n").split(b"\n")
-        return [line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")]
+        parser = EventParser()
+        return [event.data for event in (*parser.feed(self.body), *parser.finish())]
 
 
 class Desk:

@@ -169,6 +169,58 @@ def test_developer_means_system_where_a_template_does_not_know_it(build_tokenize
     assert template.encode(said[:1]) == template.encode(said[1:])
 
 
+def test_a_call_in_the_older_form_is_rendered_as_a_tool_call(template):
+    """C13: ``function_call`` in the history does not vanish from the prompt."""
+    function = {"name": "lookup", "arguments": '{"item": "lämp"}'}
+    older = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None, "function_call": function},
+        {"role": "function", "name": "lookup", "content": "5"},
+    ]
+    newer = [
+        older[0],
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"type": "function", "function": function}],
+        },
+        {"role": "tool", "name": "lookup", "content": "5"},
+    ]
+    assert template.encode(older) == template.encode(newer)
+    assert template.encode(older) != template.encode(
+        [older[0], {"role": "assistant", "content": ""}]
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ({"function_call": "no"}, "function_call: an object with a name is needed, got 'no'"),
+        ({"function_call": {"arguments": "{}"}}, "function_call: an object with a name"),
+        ({"audio": {"id": "s"}}, "audio: this model cannot hear it"),
+    ],
+)
+def test_what_no_template_can_show_is_refused(template, message, words):
+    """C13: a clear error in place of a prompt that leaves it out."""
+    with pytest.raises(PromptError, match=words):
+        template.encode([{"role": "assistant", "content": None, **message}])
+
+
+def test_a_template_without_calls_refuses_one(build_tokenizer):
+    """C13: the call would vanish."""
+    source = "{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}"
+    template = ChatTemplate(build_tokenizer(source), source="here")
+    function = {"name": "lookup", "arguments": "{}"}
+    with pytest.raises(PromptError, match="renders no calls"):
+        template.encode([{"role": "assistant", "content": "", "function_call": function}])
+
+
+def test_a_refusal_is_said_as_text(template):
+    """C13: a refusal in the history is the assistant's text."""
+    said = [{"role": "assistant", "content": None, "refusal": "no"}]
+    assert template.encode(said) == template.encode([{"role": "assistant", "content": "no"}])
+
+
 def test_options_reach_the_template(build_tokenizer):
     template = ChatTemplate(build_tokenizer("{{ messages[0].content * times }}"), source="here")
     message = [{"role": "user", "content": "ab"}]

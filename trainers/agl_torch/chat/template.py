@@ -105,6 +105,9 @@ class ChatTemplate:
             raise PromptError(f"messages[{index}].role: a string is needed, got {role!r}")
         if role == "developer" and "developer" not in self._written:
             plain["role"] = "system"
+        elif role == "function":
+            plain["role"] = "tool"
+        self._say_otherwise(index, plain)
         plain["content"] = self._content(index, plain.get("content"))
         calls = plain.get("tool_calls")
         if calls:
@@ -112,6 +115,32 @@ class ChatTemplate:
         else:
             plain.pop("tool_calls", None)
         return plain
+
+    def _say_otherwise(self, index: int, message: dict[str, Any]) -> None:
+        """Put what no chat template reads of an answer into the fields that they do read.
+
+        Raises:
+            PromptError: it cannot be said otherwise, and the model would not see it.
+        """
+        function = message.pop("function_call", None)
+        if function is not None and not message.get("tool_calls"):
+            if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+                raise PromptError(
+                    f"messages[{index}].function_call: an object with a name is needed, got "
+                    f"{function!r:.200}"
+                )
+            if "tool_calls" not in self._written:
+                raise PromptError(
+                    f"messages[{index}].function_call: the model's chat template renders no calls: "
+                    f"choose a model that was trained with tools"
+                )
+            message["tool_calls"] = [{"type": "function", "function": dict(function)}]
+        if isinstance(message.get("refusal"), str) and not message.get("content"):
+            message["content"] = message["refusal"]
+        if message.get("audio") is not None and not message.get("content"):
+            raise PromptError(
+                f"messages[{index}].audio: this model cannot hear it: send its transcript as content"
+            )
 
     def _content(self, index: int, content: Any) -> Any:
         """What the template gets to show of a message: text, unless a model takes more than that."""
