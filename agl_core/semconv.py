@@ -37,6 +37,8 @@ AGL_UNSENT: Final = "agl.requests.unsent"
 AGL_ELSEWHERE: Final = "agl.requests.elsewhere"
 """How many requests of a framework's model call went to another address than the gateway's, or
 were refused because of it."""
+AGL_READ: Final = "agl.answer.read"
+"""Bytes of a model's answer that its reader took before it left; absent where it took all."""
 AGL_TRAINABLE: Final = "agl.trainable"
 """False on the client's span of a call whose scope is not to be trained."""
 AGL_OBJECT: Final = "agl.object"

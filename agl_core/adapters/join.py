@@ -245,9 +245,10 @@ class _Join:
             if overflow and joined.trained:
                 self._overflowed.setdefault(joined.agent, call.error)
             return False
-        if not call.complete:
+        left = self._left(call)
+        if left or not call.complete:
             if self._succeeded and joined.trained:
-                reason = call.error or "the answer was cut off before its end"
+                reason = left or call.error or "the answer was cut off before its end"
                 raise CaptureError(
                     f"{self._describe(call.id, joined.agent)} is incomplete ({reason}): let "
                     f"the agent read every answer to its end, or let the attempt fail"
@@ -265,6 +266,14 @@ class _Join:
                 )
             _evidence.check_tokens(call, where=where)
         return True
+
+    def _left(self, call: ModelCall) -> str:
+        """How the reader left before the answer's end, as its client saw it; empty if it did not."""
+        span = self._spans.structure.get(call.id)
+        taken = span.attributes.get(semconv.AGL_READ) if span is not None else None
+        if taken is None or taken >= call.answer_bytes:
+            return ""
+        return f"its reader left after {taken} of {call.answer_bytes} bytes"
 
     def _with_images(self, joined: JoinedCall) -> JoinedCall:
         where = self._describe(joined.call.id, joined.agent)

@@ -16,6 +16,7 @@ from agl_core.errors import StaleAttemptError
 from agl_core.gateway.dialects.chat import ChatRequest, derive_seed
 from agl_core.gateway.replay import Replay, resumable
 from agl_core.gateway.routing import Identity
+from agl_core.serving import asgi
 from agl_core.serving.problems import Problem
 from agl_core.types import Attempt, Rollout, Span
 
@@ -45,6 +46,10 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
     policy: str = ""
     """What serves it."""
     trainable: bool = False
+    output: asgi.CountedSend | None = None
+    """What the client is sent through."""
+    translated: bool = False
+    """The client speaks another dialect than chat completions."""
     forwarded: bool = False
     """The client has received the head of an answer."""
     inside: bool = False

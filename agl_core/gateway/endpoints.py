@@ -158,6 +158,7 @@ class Endpoints:
     ) -> None:
         identity = self._identify(caller)
         attempt = self._admit(identity)
+        send = output = asgi.CountedSend(send)
         try:
             body = await asgi.read_body(receive)
             # Reading takes time, in which the attempt may have been sealed.
@@ -174,6 +175,7 @@ class Endpoints:
             self._refused(identity, attempt, problem)
             raise
         call = attempt.begin(identity, request, passed_on(caller.headers))
+        call.output, call.translated = output, send is not output
         await self.proxy.serve(call, route, receive, send)
 
     def _identify(self, caller: Caller) -> Identity:

@@ -52,6 +52,8 @@ class Exchange(msgspec.Struct, eq=False):
     streamed: bool = False
     complete: bool = False
     """The client was sent the finish reason and the last tokens of every choice."""
+    answer_bytes: int = 0
+    """How much it had been sent then."""
     delivered: bool = False
     """The client was sent the last byte of whatever the backend answered."""
     first_token_ns: int | None = None
@@ -132,7 +134,8 @@ class Exchange(msgspec.Struct, eq=False):
             self.error = f"HTTP {self.status}: {_error_of(body)[:2000]}"
         self.call.forwarded = True
         await asgi.respond(send, self.status, body, headers=head)
-        self.complete = self.status in _OK and self.answer.ended
+        if self.status in _OK:
+            self._note_end()
         self.delivered = True
 
     async def _stream(self, reply: BackendReply, head: asgi.RawHeaders, send: asgi.Send) -> None:
@@ -148,20 +151,40 @@ class Exchange(msgspec.Struct, eq=False):
         if not self.complete and not self.error:
             self.error = self.answer.shortfall("stream")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+        self._note_end()
         self.delivered = True
 
     async def _forward(self, events: list[Event], parser: EventParser, send: asgi.Send) -> None:
         parts: list[bytes] = []
+        rest = 0
         try:
             for event in events:
-                parts.append(self._take(event))  # noqa: PERF401  those before an error are kept
+                ended = self.answer.ended
+                parts.append(self._take(event))
+                rest = rest + len(parts[-1]) if ended else 0
             if self._verbatim:
                 parts.append(parser.idle())
+                rest += len(parts[-1])
         finally:
             # Also of events before one that ends the answer.
             if data := b"".join(parts):
                 await send({"type": "http.response.body", "body": data, "more_body": True})
-        self.complete = self.complete or self.answer.ended
+        # A client of another dialect is told of the end by what stands for the end of the stream.
+        if not self.call.translated:
+            self._note_end(rest)
+        elif any(event.data == DONE for event in events):
+            self._note_end()
+
+    def _note_end(self, rest: int = 0) -> None:
+        """The client has been sent the finish reason, if there is one.
+
+        Args:
+            rest: Bytes that it was sent after it.
+        """
+        if not self.complete and self.answer.ended:
+            self.complete = True
+            output = self.call.output
+            self.answer_bytes = output.count - rest if output is not None else 0
 
     def _check_end(self) -> None:
         """Check that a stream that is over has said so.

@@ -67,6 +67,7 @@ def model_call(exchange: Exchange) -> ModelCall:
         trainable=exchange.capture,
         streamed=call.request.stream,
         complete=exchange.complete,
+        answer_bytes=exchange.answer_bytes,
         tries=call.tries,
         status_code=status,
         error=error,

@@ -94,3 +94,17 @@ async def respond(send: Send, status: int, body: bytes, *, headers: RawHeaders =
     length = (b"content-length", str(len(body)).encode())
     await start(send, status, [*headers, length])
     await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+class CountedSend:
+    """An ASGI ``send`` that counts the bytes of the body."""
+
+    __slots__ = ("_send", "count")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.count = 0
+
+    async def __call__(self, message: Message) -> None:
+        self.count += len(message.get("body", b""))
+        await self._send(message)

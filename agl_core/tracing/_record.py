@@ -5,10 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from agl_core import semconv
 from agl_core.tracing.values import bounded, text
 from agl_core.types import Reward, Span, SpanKind, SpanStatus
 
 MAX_ERROR_CHARS: Final = 16_384
+
+
+@dataclass(slots=True, eq=False)
+class Reading:
+    """How far the answer of a model call has been read."""
+
+    taken: int = 0
+    """Bytes."""
+    ended: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +39,7 @@ class Record:
     attributes: dict[str, Any] = field(default_factory=dict[str, Any])
     call_id: str | None = None
     reward: Reward | None = None
+    reading: Reading | None = None
 
     def span(self, rollout_id: str, attempt_id: str) -> Span:
         """As it is stored."""
@@ -46,7 +57,13 @@ class Record:
             end_ns=self.end_ns,
             status=self.status,
             error=self.error,
-            attributes=dict(self.attributes),
+            attributes=self._attributes(),
             call_id=self.call_id,
             reward=self.reward,
         )
+
+    def _attributes(self) -> dict[str, Any]:
+        attributes = dict(self.attributes)
+        if self.reading is not None and not self.reading.ended:
+            attributes[semconv.AGL_READ] = self.reading.taken
+        return attributes

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 from urllib.parse import unquote
 
 from agl_core import semconv
+from agl_core.tracing._record import Reading
 from agl_core.tracing.context import AttemptContext, close_scope
 from agl_core.tracing.recorder import Recorder
 from agl_core.types import Scope, SpanKind
@@ -47,6 +48,10 @@ class Sent:
         self.rerouted = False
         """The program sent it to another address than the gateway's."""
 
+    def reading(self) -> Reading:
+        """What the reader of the answer counts in."""
+        return self._recorder.reading(self._span_id)
+
     def end(self, error: BaseException | None, *, status_code: int = 0) -> None:
         """The answer, its stream or the request itself has ended; the first end counts."""
         if self._ended:
@@ -69,6 +74,10 @@ class Tried:
         self._recorder = recorder
         self._call = call
         self.rerouted = False
+
+    def reading(self) -> Reading:
+        """What the reader of the answer counts in."""
+        return self._recorder.reading(self._call.span_id)
 
     def end(self, error: BaseException | None, *, status_code: int = 0) -> None:
         """Nothing was answered; an answer says nothing here.

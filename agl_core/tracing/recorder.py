@@ -9,7 +9,7 @@ from time import time_ns
 from typing import Any, Final
 
 from agl_core import semconv
-from agl_core.tracing._record import MAX_ERROR_CHARS, Record
+from agl_core.tracing._record import MAX_ERROR_CHARS, Reading, Record
 from agl_core.tracing.context import current_scope
 from agl_core.tracing.exceptions import describe, exception_attributes
 from agl_core.tracing.values import bounded, text
@@ -125,6 +125,14 @@ class Recorder:
         record = self._records.get(span_id)
         if record is not None:
             record.attributes[name] = record.attributes.get(name, before) + 1
+
+    def reading(self, span_id: str) -> Reading:
+        """What the reader of a model call's answer counts in; the last one of a call is recorded."""
+        reading = Reading()
+        record = self._records.get(span_id)
+        if record is not None:
+            record.reading = reading
+        return reading
 
     def end(
         self,

@@ -50,6 +50,7 @@ from agl_core.tracing.guard import report
 from agl_core.tracing.other_clients import OtherClients
 from agl_core.tracing.patch import Patch, Wrap
 from agl_core.tracing.sockets import Sockets
+from agl_core.tracing.taps import taps
 from agl_core.types import Scope
 
 _SHORTEST_TIMEOUT_S: Final = 0.001
@@ -202,7 +203,7 @@ def patches_of(library: Any, wire: Wire) -> tuple[Patch, Patch]:
     Raises:
         ConfigError: a function does not have the signature this was written for.
     """
-    tap, async_tap = _taps(library)
+    tap, async_tap = taps(library)
     direct = Direct(library)
     return (
         Patch(library, library.Client, "send", _sends(wire, direct, tap)),
@@ -262,52 +263,10 @@ def _watch(response: Any, sent: Sent | Tried, tap: type[Any]) -> Any:
     """End what was sent now, or with the stream still to be read; the response is the same."""
     if response.is_closed or response.status_code >= FIRST_ERROR:
         sent.end(None, status_code=response.status_code)
-    elif sent.until_read:
-        response.stream = tap(response.stream, sent)
+    else:
+        events = response.headers.get("content-type", "").startswith("text/event-stream")
+        response.stream = tap(response.stream, sent, events)
     return response
-
-
-def _taps(library: Any) -> tuple[type[Any], type[Any]]:
-    """Stream types of a library that tell when they end; it checks for its own base classes."""
-
-    class Tap(library.SyncByteStream):
-        def __init__(self, stream: Any, sent: Sent) -> None:
-            self._stream = stream
-            self._sent = sent
-
-        def __iter__(self) -> Any:
-            try:
-                yield from self._stream
-            except BaseException as error:
-                self._sent.end(error)
-                raise
-
-        def close(self) -> None:
-            try:
-                self._stream.close()
-            finally:
-                self._sent.end(None)
-
-    class AsyncTap(library.AsyncByteStream):
-        def __init__(self, stream: Any, sent: Sent) -> None:
-            self._stream = stream
-            self._sent = sent
-
-        async def __aiter__(self) -> Any:
-            try:
-                async for chunk in self._stream:
-                    yield chunk
-            except BaseException as error:
-                self._sent.end(error)
-                raise
-
-        async def aclose(self) -> None:
-            try:
-                await self._stream.aclose()
-            finally:
-                self._sent.end(None)
-
-    return Tap, AsyncTap
 
 
 def _limit_timeout(client: Any, request: Any, left_s: float) -> None:

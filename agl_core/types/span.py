@@ -159,6 +159,8 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     streamed: bool = False
     complete: bool = False
     """The answer reached its end (finish reason and last ids forwarded)."""
+    answer_bytes: int = 0
+    """Bytes that the client was sent up to the answer's end; 0 where it has none."""
     tries: int = 1
     """Sends of this logical request; the record is the last one."""
     superseded: bool = False
