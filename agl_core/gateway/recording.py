@@ -215,6 +215,8 @@ class Recording:
         try:
             if not call.ended.is_set():
                 self._keep(call.attempt, _built(call, exchange))
+                if call.request.tools and not exchange.route.policy.shows_tools:
+                    self._losses.add("calls_with_unshown_tools")
         finally:
             call.attempt.end(call)
 

@@ -36,6 +36,7 @@ from agl_core.interfaces.serving import (
     Renderer,
     RenderingEngine,
     SeeingEngine,
+    ToolsEngine,
     VocabularyEngine,
 )
 from agl_core.interfaces.store import Store, StoreLifecycle
@@ -71,6 +72,7 @@ __all__ = [
     "StageObserver",
     "Store",
     "StoreLifecycle",
+    "ToolsEngine",
     "TrackedRun",
     "Tracker",
     "Usage",

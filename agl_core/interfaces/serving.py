@@ -217,6 +217,15 @@ class VocabularyEngine(Protocol):
         ...
 
 
+@runtime_checkable
+class ToolsEngine(Protocol):
+    """What an `Engine` may offer besides: whether its models are shown the tools of a request."""
+
+    def shows_tools(self, policy: str) -> bool:
+        """Whether the model's chat template renders another prompt with tools than without."""
+        ...
+
+
 Renderer = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], Sequence[int]]
 """From messages and tools to the token ids of the whole conversation, by a model's chat template.
 Raises ValueError where the template refuses them."""

@@ -73,6 +73,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """What stands in its prompts for each part of an image; None where it trains on text alone."""
     vocab_size: int | None = None
     """Token ids are below it; None where the engine does not know."""
+    shows_tools: bool = True
+    """False where the model's chat template is known to leave out the tools of a request."""
     train_constrained: bool = False
     """Train on answers that were sampled under a constraint; see `Sampling.constraints`."""
 

@@ -125,6 +125,10 @@ class TorchEngine:
         whole = {"add_generation_prompt": False}
         return lambda messages, tools: template.encode(messages, tools=tools, options=whole)
 
+    def shows_tools(self, policy: str) -> bool:
+        """Whether the policy's chat template renders the tools of a request."""
+        return self._policy(policy).endpoint.template.shows_tools()
+
     def vocab_size(self, policy: str) -> int:
         """Rows of the policy's embedding: every token id is below it."""
         return int(self._policy(policy).weights.model.get_input_embeddings().num_embeddings)

@@ -7,6 +7,7 @@ from typing import Final
 
 from agl_core import semconv
 from agl_core.app.doctor.requests import is_request, requests
+from agl_core.app.doctor.tools import UNSHOWN
 from agl_core.app.doctor.trial import Trial
 from agl_core.interfaces import AttemptRecord
 from agl_core.training.groups import failure_of
@@ -177,6 +178,7 @@ def _losses(losses: Losses) -> list[Finding]:
         cause: count
         for cause, count in losses.counts.items()
         if cause not in sampling and not cause.startswith(_RETRIED) and not is_request(cause)
+        if cause != UNSHOWN
     }
     found: list[Finding] = []
     if sampling:

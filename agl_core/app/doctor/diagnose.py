@@ -12,6 +12,7 @@ from agl_core.app.doctor.checks import ask_checks
 from agl_core.app.doctor.lengths import lengths
 from agl_core.app.doctor.prefixes import prefixes
 from agl_core.app.doctor.rewards import rewards
+from agl_core.app.doctor.tools import tools
 from agl_core.app.doctor.trial import Trial, TrialPlan, run_trial
 from agl_core.app.rooms import Blueprint, Rooms, open_rooms
 from agl_core.errors import ConfigError
@@ -61,6 +62,7 @@ async def _findings(rooms: Rooms, trial: Trial) -> list[Finding]:
         await decode(trial, backends),
         fresh(trial),
         *agents(trial),
+        *tools(trial),
         *attempts(trial),
         *rewards(trial, rooms.algorithm),
         *await lengths(trial, backends),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,13 @@ from agl_core.config.loader import resolve
 from agl_core.types import Diagnosis, Finding
 
 
-async def ask(messages: list[dict[str, Any]]) -> dict[str, Any]:
+async def ask(messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     llm = agl.current().llm
     async with httpx.AsyncClient(verify=False, timeout=600) as client:
         answer = await client.post(
             f"{llm.base_url}/chat/completions",
             headers={"authorization": f"Bearer {llm.api_key}"},
-            json={"model": "any", "messages": messages, "max_tokens": 6},
+            json={"model": "any", "messages": messages, "max_tokens": 6, **more},
         )
     answer.raise_for_status()
     return answer.json()["choices"][0]["message"]
@@ -42,7 +43,7 @@ def by_sample(task: agl.Task, output: Any, attempt: agl.AttemptRecord) -> float:
     return float(attempt.rollout.metadata["sample"])
 
 
-def diagnose(model: str, directory: Path) -> Diagnosis:
+def diagnose(model: str, directory: Path, agent: Any = forgetful) -> Diagnosis:
     config = resolve(
         {
             "directory": str(directory),
@@ -54,7 +55,7 @@ def diagnose(model: str, directory: Path) -> Diagnosis:
         }
     )
     tasks = [{"input": 1}]
-    inputs = Inputs(agent=forgetful, tasks=tasks, reward=by_sample)
+    inputs = Inputs(agent=agent, tasks=tasks, reward=by_sample)
     return asyncio.run(App(config, inputs).diagnose(tasks=1))
 
 
@@ -79,3 +80,56 @@ def test_a_break_is_shown_as_text(model_path: str, tmp_path: Path) -> None:
     assert broken.figures["cause"] == "edited"
     assert broken.figures["calls"] == 2
     assert "reads 'never said" in broken.measured
+
+
+TOOL = {"type": "function", "function": {"name": "lookup", "parameters": {"type": "object"}}}
+BLIND = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+
+
+async def with_tools(task: agl.Task) -> str:
+    with agl.agent_scope("writer"):
+        answer = await ask([{"role": "user", "content": "hello"}], tools=[TOOL])
+    with agl.agent_scope("judge"):
+        await ask([{"role": "user", "content": "hello"}])
+    return str(answer["content"])
+
+
+def blind(model: str, directory: Path) -> str:
+    """The model with a chat template that knows no tools."""
+    copied = shutil.copytree(model, directory / "blind")
+    (copied / "chat_template.jinja").write_text(BLIND)
+    return str(copied)
+
+
+def test_tools_that_a_template_leaves_out_are_an_error(model_path: str, tmp_path: Path) -> None:
+    """G4: the doctor names agents, policy and model; where tools are shown it says nothing."""
+    diagnosis = diagnose(blind(model_path, tmp_path), tmp_path, agent=with_tools)
+    (finding,) = [found for found in diagnosis.findings if found.check == "tools.shown"]
+    assert finding.severity == "error"
+    assert finding.figures["calls"] == {"writer": 2}
+    assert "'trained'" in finding.measured
+    assert "chat_template.jinja" in finding.fix
+    shown = diagnose(model_path, tmp_path / "shown", agent=with_tools)
+    assert not [found for found in shown.findings if found.check == "tools.shown"]
+
+
+def test_tools_that_a_template_leaves_out_are_counted(model_path: str, tmp_path: Path) -> None:
+    """G4: the report of a run has the calls whose tools the model never saw."""
+    for model, lost in ((blind(model_path, tmp_path), 2), (model_path, None)):
+        report = agl.train(
+            with_tools,
+            [{"input": 1}],
+            agents=["writer"],
+            reward=by_sample,
+            model=model,
+            progress=False,
+            config={
+                "name": f"run-{lost}",
+                "directory": str(tmp_path),
+                "store": {"name": "memory"},
+                "engine": {"name": "torch", "device": "cpu"},
+                "algorithm": {"group_size": 2},
+                "train": {"steps": 1, "tasks_per_step": 1},
+            },
+        )
+        assert report.lost.get("calls_with_unshown_tools") == lost

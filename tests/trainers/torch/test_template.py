@@ -16,6 +16,7 @@ from agl_core.errors import ConfigError
 
 START, END = 257, 258
 DEMO_TEMPLATE = Path(__file__).parents[3] / "examples" / "agl_demo" / "chat_template.jinja"
+BLIND = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
 TOOL = {
     "type": "function",
     "function": {
@@ -264,3 +265,12 @@ def test_a_finished_conversation_goes_on_from_its_prompt(model_path):
 
     assert whole[: len(prompt) + len(answer)] == [*prompt, *answer]
     assert whole[len(prompt) + len(answer)] == tokenizer.eos_token_id
+
+
+def test_a_template_says_whether_it_shows_tools(build_tokenizer):
+    """G4: one that renders the same prompt with tools and without leaves them out."""
+    demo = DEMO_TEMPLATE.read_text(encoding="utf-8")
+    refusing = "{% if tools %}{{ raise_exception('no tools') }}{% endif %}" + demo
+    for text, shows in ((demo, True), (BLIND, False), (refusing, True)):
+        template = ChatTemplate(build_tokenizer(text), source="here")
+        assert template.shows_tools() is shows

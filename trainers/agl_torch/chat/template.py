@@ -17,6 +17,15 @@ _CACHED_PROMPTS = 256
 _PRIVATE_USE = range(0xE000, 0xF900)
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
+_TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "lookup",
+        "description": "Look it up",
+        "parameters": {"type": "object", "properties": {"item": {"type": "string"}}},
+    },
+}
+
 Message = Mapping[str, Any]
 
 
@@ -80,6 +89,14 @@ class ChatTemplate:
         if len(self._cache) > _CACHED_PROMPTS:
             self._cache.popitem(last=False)
         return ids
+
+    def shows_tools(self) -> bool:
+        """Whether a prompt is another one with tools than without; True where it cannot be told."""
+        asked = [{"role": "user", "content": "?"}]
+        try:
+            return self.encode(asked, tools=[_TOOL]) != self.encode(asked)
+        except PromptError:
+            return True
 
     def _encode(
         self,

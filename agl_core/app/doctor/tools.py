@@ -1,0 +1,36 @@
+"""Tools that a request offered and its model was never shown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from agl_core.app.doctor.trial import Trial
+from agl_core.types import Finding
+
+UNSHOWN: Final = "calls_with_unshown_tools"
+"""The cause under which the gateway counts them."""
+
+
+def tools(trial: Trial) -> list[Finding]:
+    """One finding per policy whose chat template leaves out what its calls offer."""
+    blind = {policy.name: policy for policy in trial.policies if not policy.shows_tools}
+    findings: list[Finding] = []
+    for name, policy in blind.items():
+        offering = [each for each in trial.calls if each.call.policy == name and each.call.tools]
+        if not offering:
+            continue
+        agents = Counter(each.known_as or "nobody" for each in offering)
+        told = ", ".join(f"{agent}: {count}" for agent, count in sorted(agents.items()))
+        findings.append(
+            Finding(
+                check="tools.shown",
+                severity="error",
+                measured=f"{len(offering)} calls offered tools ({told}), but the chat template of "
+                f"policy {name!r} ({policy.model}) leaves tools out: the model never saw them.",
+                fix="Choose a model whose chat template renders tools, put a chat_template.jinja "
+                "that does into the model's directory, or describe the tools in the prompt.",
+                figures={"policy": name, "model": policy.model, "calls": dict(agents)},
+            )
+        )
+    return findings
