@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agl_core.app import attach, evaluate, train
-    from agl_core.app.export import export_rollouts
+    from agl_core.app.export import export_rollouts, export_weights
+    from agl_core.app.report import Report
     from agl_core.budget import PromptBudget
     from agl_core.config import RunConfig
     from agl_core.errors import (
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
         ModelCall,
         Policy,
         PromptTemplate,
-        Report,
         Resources,
         Reward,
         Rollout,
@@ -91,6 +91,7 @@ __all__ = [
     "emit_tool_call",
     "evaluate",
     "export_rollouts",
+    "export_weights",
     "hookimpl",
     "operation",
     "resource",
@@ -100,7 +101,8 @@ __all__ = [
 
 _ROOMS = {
     "agl_core.app": ("attach", "evaluate", "train"),
-    "agl_core.app.export": ("export_rollouts",),
+    "agl_core.app.export": ("export_rollouts", "export_weights"),
+    "agl_core.app.report": ("Report",),
     "agl_core.budget": ("PromptBudget",),
     "agl_core.config": ("RunConfig",),
     "agl_core.interfaces": ("AttemptRecord",),

@@ -6,7 +6,17 @@ Reading order: `parts` (each part from its configuration), `rooms` (opened and c
 
 from agl_core.app.facade import attach, evaluate, run_blocking, train
 from agl_core.app.parts import Inputs
+from agl_core.app.report import Report
 from agl_core.app.run import App
 from agl_core.app.serve import openai_server
 
-__all__ = ["App", "Inputs", "attach", "evaluate", "openai_server", "run_blocking", "train"]
+__all__ = [
+    "App",
+    "Inputs",
+    "Report",
+    "attach",
+    "evaluate",
+    "openai_server",
+    "run_blocking",
+    "train",
+]

@@ -12,6 +12,7 @@ from agl_core.app.blocking import run_blocking
 from agl_core.app.parts import Agent, Inputs, make_integrations
 from agl_core.app.progress import progress as show_progress
 from agl_core.app.progress import script_console
+from agl_core.app.report import Report
 from agl_core.app.run import App, run_config_of
 from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
@@ -22,7 +23,7 @@ from agl_core.interfaces import Observer, RewardFunction
 from agl_core.serving.keys import withheld_key
 from agl_core.tracing import Attachment
 from agl_core.tracing import attach as attach_integrations
-from agl_core.types import Evaluation, Report
+from agl_core.types import Evaluation
 
 Rewards = RewardFunction | Callable[..., Any] | Mapping[str, Callable[..., Any]]
 

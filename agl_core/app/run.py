@@ -15,10 +15,12 @@ from agl_core.app.parts import (
     Inputs,
     check_apart,
     config_digest,
+    engine_name,
     make_agent,
     make_scorer,
     make_tasks,
 )
+from agl_core.app.report import Report
 from agl_core.app.rooms import Blueprint, Rooms, beside, open_rooms
 from agl_core.app.trackers import Tracking, make_tracking
 from agl_core.builtin import load_plugins
@@ -36,7 +38,7 @@ from agl_core.training.groups import GroupBuilder
 from agl_core.training.loop import LoopRooms, TrainingLoop
 from agl_core.training.resources import make_resources
 from agl_core.training.sampler import TaskSampler
-from agl_core.types import Diagnosis, Evaluation, Losses, Report, Task
+from agl_core.types import Diagnosis, Evaluation, Losses, Task
 
 REPORT = "report.json"
 EVALUATIONS = "eval"
@@ -84,7 +86,9 @@ class App:
         else:
             check_apart(config)
         self._checkpoints = Checkpoints(
-            self._plan.directory / "checkpoints", keep=config.train.keep_checkpoints
+            self._plan.directory / "checkpoints",
+            keep=config.train.keep_checkpoints,
+            engine=engine_name(config, self._plugins),
         )
         self._plugins.observe("agl_config_resolved", config=config)
 
@@ -107,7 +111,7 @@ class App:
             await tracking.finish(report)
             lost = Losses(counts=dict(report.lost))
             lost.merge(await rooms.events.take_losses())
-            report = msgspec.structs.replace(report, lost=lost.counts)
+            report = Report.of(msgspec.structs.replace(report, lost=lost.counts))
         write_private(self._plan.directory / REPORT, document(report))
         self._plugins.observe("agl_run_finished", report=report)
         for observer in self._observers:

@@ -177,7 +177,7 @@ class Engine(Protocol):
         """Write weights and tokenizer as a servable directory.
 
         What only a resumption needs goes to files named ``training_state*``, which an export
-        leaves out.
+        leaves out. An `ExportingEngine` may leave out of a resumable one what did not change.
         """
         ...
 
@@ -241,6 +241,24 @@ class RenderingEngine(Protocol):
 
         Raises:
             ConfigError: the model's tokenizer cannot be loaded, or has no chat template.
+        """
+        ...
+
+
+@runtime_checkable
+class ExportingEngine(Protocol):
+    """What an `Engine`'s class may offer besides: to make a servable directory of what it saved."""
+
+    @staticmethod
+    async def export(source: str, target: str) -> None:
+        """Write a policy's directory of a checkpoint as one that any program can serve.
+
+        Args:
+            source: What `Engine.save` wrote.
+            target: Made when missing; gets no ``training_state*``.
+
+        Raises:
+            ConfigError: something that the directory refers to is not there.
         """
         ...
 

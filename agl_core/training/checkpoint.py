@@ -46,6 +46,8 @@ class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
     """Every later one of the run is none of these steps': it was made for steps that are lost."""
     ahead: int = 0
     """Earlier ones that were made for steps to come, and so are lost as well."""
+    engine: str = ""
+    """Name of the engine that wrote the weights; it exports them."""
     files: dict[str, str] = {}
     """sha256 of each file of the checkpoint, by its path; this one's is beside it."""
 
@@ -53,15 +55,17 @@ class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
 class Checkpoints:
     """The checkpoints of one run, newest last."""
 
-    def __init__(self, directory: Path, *, keep: int) -> None:
+    def __init__(self, directory: Path, *, keep: int, engine: str = "") -> None:
         """Say where they lie.
 
         Args:
             directory: Parent of the step directories; created when missing.
             keep: Number of newest checkpoints that survive; the best one always does.
+            engine: Name of the one that writes them.
         """
         self._directory = directory
         self._keep = keep
+        self._engine = engine
 
     def all(self) -> list[Path]:
         """Complete checkpoints by ascending step."""
@@ -88,7 +92,7 @@ class Checkpoints:
             await engine.save(policy, str(partial / POLICIES / policy))
         restrict(partial)
         files = await asyncio.to_thread(digests, partial)
-        data = document(msgspec.structs.replace(state, files=files))
+        data = document(msgspec.structs.replace(state, engine=self._engine, files=files))
         write_private(partial / STATE, data)
         write_private(*state_checksum(partial, data))
         shutil.rmtree(target, ignore_errors=True)
@@ -166,3 +170,10 @@ async def verify(path: Path) -> CheckpointState:
     state = read_state(path)
     await asyncio.to_thread(check_files, path, state.files)
     return state
+
+
+def checkpoint_of(weights: Path) -> Path | None:
+    """The checkpoint that a policy's directory lies in; None where it lies in none."""
+    checkpoint = weights.resolve().parent.parent
+    inside = weights.resolve().parent.name == POLICIES and (checkpoint / STATE).is_file()
+    return checkpoint if inside else None

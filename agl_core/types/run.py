@@ -142,21 +142,3 @@ class Report(msgspec.Struct, kw_only=True):
         from agl_core.types.summary import report_html  # noqa: PLC0415
 
         return report_html(self)
-
-    def export(self, directory: str) -> str:
-        """Copy the best checkpoint's weights and tokenizer to `directory`, ready to serve.
-
-        Raises:
-            TrainingError: the run produced no checkpoint.
-        """
-        import shutil  # noqa: PLC0415
-        from pathlib import Path  # noqa: PLC0415
-
-        from agl_core.errors import TrainingError  # noqa: PLC0415
-
-        if self.best is None:
-            raise TrainingError(f"Run {self.run_id!r} has no checkpoint to export: it took no step")
-        target = Path(directory)
-        resumable = shutil.ignore_patterns("training_state*")
-        shutil.copytree(Path(self.best) / "policies", target, dirs_exist_ok=True, ignore=resumable)
-        return str(target)

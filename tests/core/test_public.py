@@ -42,6 +42,7 @@ NAMES = [
     "emit_tool_call",
     "evaluate",
     "export_rollouts",
+    "export_weights",
     "hookimpl",
     "operation",
     "resource",

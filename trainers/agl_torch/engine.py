@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
@@ -14,6 +15,7 @@ import torch
 from agl_core.errors import ConfigError
 from agl_core.interfaces import AlgorithmSetup, Renderer
 from agl_core.types import Batch, Policy, Update
+from agl_torch.adapters import export
 from agl_torch.backend import TorchBackend
 from agl_torch.chat.template import ChatTemplate
 from agl_torch.memory import check_memory
@@ -105,9 +107,17 @@ class TorchEngine:
         return await self._worker.run(lambda: self._update(trainer, batch), lane=batch.policy)
 
     async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:
-        """Write weights and tokenizer as a servable directory."""
+        """Write weights and tokenizer as a servable directory.
+
+        A resumable one holds an adapter alone where there is one: `export` merges it.
+        """
         loaded = self._policy(policy)
         await self._worker.run(lambda: self._save(loaded, Path(directory), resumable=resumable))
+
+    @staticmethod
+    async def export(source: str, target: str) -> None:
+        """Write a saved policy as a directory that any program can serve."""
+        await asyncio.to_thread(export, Path(source), Path(target))
 
     async def load(self, policy: str, directory: str, *, version: int) -> None:
         """Restore weights, and the optimizer's state if it was saved.
@@ -197,7 +207,7 @@ class TorchEngine:
 
     def _save(self, loaded: LoadedPolicy, directory: Path, *, resumable: bool) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        loaded.weights.save(directory)
+        loaded.weights.save(directory, whole=not resumable)
         loaded.tokenizer.save_pretrained(str(directory))
         trainer = self._trainers.get(loaded.policy.name)
         if resumable and trainer is not None:

@@ -10,28 +10,32 @@ import torch
 from peft import LoraConfig
 from peft.tuners.lora import LoraLayer, LoraModel
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import Parameter
 from transformers import PreTrainedModel
 
 from agl_core.errors import ConfigError
+from agl_torch.adapters import ADAPTER_FILE, PREFIX, check_base, read_adapter, write_base
 from agl_torch.forward import CausalModel
+from agl_torch.models import ADAPTER
 from agl_torch.options import LoraOptions
-from agl_torch.weights import plain_tensors, write_model
-
-ADAPTER = "adapter"
-"""Directory beside a merged model that holds the adapter by itself, in peft's format."""
-_ADAPTER_FILE = "adapter_model.safetensors"
-_PREFIX = "base_model.model."
-"""Of every name in an adapter's file."""
+from agl_torch.weights import fingerprint, plain_tensors, write_model
 
 
 class SharedBase:
     """A frozen model with any number of adapters, one of which, or none, is switched on."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, source: str) -> None:
+        """Hold a model.
+
+        Args:
+            model: As it was loaded.
+            source: From where; an adapter's directory names it.
+        """
         self.model = model
+        self.source = str(Path(source).absolute()) if Path(source).is_dir() else source
+        self._sha256 = ""
         self._tuner: LoraModel | None = None
         self._adapters: dict[str, str] = {}
         """By policy. The names peft gets are made up: it looks for them among the parts of weights'
@@ -50,6 +54,7 @@ class SharedBase:
             lora_alpha=options.alpha,
             target_modules=options.targets,
             task_type="CAUSAL_LM",
+            base_model_name_or_path=self.source,
         )
         with torch.random.fork_rng():
             torch.manual_seed(seed)
@@ -115,6 +120,13 @@ class SharedBase:
         """The adapted layers."""
         yield from (layer for layer in self.model.modules() if isinstance(layer, LoraLayer))
 
+    @property
+    def sha256(self) -> str:
+        """Of the frozen weights; computed once, as they do not change."""
+        if not self._sha256:
+            self._sha256 = fingerprint(plain_tensors(self.model))
+        return self._sha256
+
     def without_adapter(self) -> CausalModel:
         """The frozen model itself."""
         return CausalModel(self.model, activate=lambda: self.activate(None))
@@ -141,7 +153,8 @@ class FrozenWeights:
     def publish(self) -> None:
         """Nothing changes."""
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path, *, whole: bool = True) -> None:
+        del whole  # nothing changes
         write_model(self.model, dict(self.tensors()), directory)
 
     def load(self, directory: Path) -> None:
@@ -172,23 +185,28 @@ class LoraWeights:
     def publish(self) -> None:
         """The served adapter is the trained one."""
 
-    def save(self, directory: Path) -> None:
-        """Write the merged model, and the adapter by itself beside it."""
-        write_model(self.model, self._merged(), directory)
+    def save(self, directory: Path, *, whole: bool = True) -> None:
+        """Write the adapter, and the merged model around it if it is to be whole."""
+        if whole:
+            write_model(self.model, self._merged(), directory)
         beside = directory / ADAPTER
         beside.mkdir(parents=True, exist_ok=True)
-        state = {f"{_PREFIX}{name}": tensor.contiguous() for name, tensor in self._state().items()}
-        save_file(state, beside / _ADAPTER_FILE)
+        state = {f"{PREFIX}{name}": tensor.contiguous() for name, tensor in self._state().items()}
+        save_file(state, beside / ADAPTER_FILE)
         self.model.peft_config[self._adapter].save_pretrained(str(beside))
+        base = self._base
+        write_base(beside, model=base.source, dtype=self.model.dtype, sha256=base.sha256)
 
     def load(self, directory: Path) -> None:
-        path = directory / ADAPTER / _ADAPTER_FILE
+        path = directory / ADAPTER / ADAPTER_FILE
         if not path.is_file():
             raise ConfigError(
                 f"{str(directory)!r} holds no adapter ({path.name} is missing): it was saved by a "
                 f"run that trained all weights; set engine.lora to none to load it"
             )
-        state = {name.removeprefix(_PREFIX): tensor for name, tensor in load_file(path).items()}
+        check_base(directory, dtype=self.model.dtype, sha256=self._base.sha256)
+        read = read_adapter(directory)
+        state = {name.removeprefix(PREFIX): tensor for name, tensor in read.items()}
         if odd := sorted(set(state) ^ set(self._state())):
             raise ConfigError(
                 f"Adapter {str(path)!r} does not fit the model: {odd[0]!r} and {len(odd) - 1} more "
@@ -198,7 +216,10 @@ class LoraWeights:
 
     def _state(self) -> dict[str, Tensor]:
         """The adapter's weights under peft's names."""
-        return get_peft_model_state_dict(self.model, adapter_name=self._adapter)
+        # "auto" asks the hub for the model's configuration, for embeddings, which take no adapter.
+        return get_peft_model_state_dict(
+            self.model, adapter_name=self._adapter, save_embedding_layers=False
+        )
 
     @torch.no_grad()
     def _merged(self) -> dict[str, Tensor]:

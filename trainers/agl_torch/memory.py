@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from agl_core.errors import ConfigError
 from agl_core.types import Policy
+from agl_torch.adapters import model_of
 from agl_torch.forward import CHUNK_LOGITS
 from agl_torch.options import LoraOptions, TorchOptions
 
@@ -163,7 +164,7 @@ def check_memory(
 
 def _outline(source: str) -> Any:
     """The model without its weights."""
-    config = AutoConfig.from_pretrained(source)
+    config = AutoConfig.from_pretrained(model_of(source))
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config)
 

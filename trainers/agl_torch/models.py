@@ -6,13 +6,23 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from agl_core.errors import ConfigError
+
+ADAPTER: Final = "adapter"
+"""Directory of an adapter, in peft's format, below that of the policy's tokenizer."""
+
+
+def is_adapter(directory: Path) -> bool:
+    """Whether a policy's directory holds an adapter without the model it belongs to."""
+    alone = not (directory / "config.json").exists()
+    return alone and (directory / ADAPTER / "adapter_config.json").is_file()
 
 
 def load_model(source: str, *, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
@@ -27,7 +37,7 @@ def load_model(source: str, *, dtype: torch.dtype, device: torch.device) -> PreT
             model: Any = AutoModelForCausalLM.from_pretrained(
                 source, dtype=dtype, attn_implementation="sdpa"
             )
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, SafetensorError) as error:
             raise ConfigError(
                 f"Model {source!r} cannot be loaded ({_first_line(error)}): give the directory of a "
                 f"Hugging Face causal language model, or its name on the hub"
@@ -91,7 +101,7 @@ def _check_local(source: str) -> None:
     looks_local = source.startswith((".", "~", os.sep)) or source.count("/") > 1
     path = Path(source)
     if path.is_dir():
-        if not (path / "config.json").is_file():
+        if not (path / "config.json").is_file() and not is_adapter(path):
             raise ConfigError(f"Model directory {source!r} has no config.json: is it a model's?")
     elif looks_local or path.exists():
         raise ConfigError(f"Model path {source!r} is no directory: check 'model'")

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 
 from agl_core.types import Policy
+from agl_torch.adapters import load_weights
 from agl_torch.backend import Endpoint
 from agl_torch.chat.template import ChatTemplate
 from agl_torch.chat.text import Vocabulary
 from agl_torch.forward import CausalModel
 from agl_torch.lora import FrozenWeights, LoraWeights, SharedBase
-from agl_torch.models import context_length, end_tokens, load_model, load_tokenizer
+from agl_torch.models import context_length, end_tokens, load_tokenizer
 from agl_torch.options import TorchOptions
 from agl_torch.weights import FullWeights, Weights
 
@@ -106,8 +107,8 @@ class PolicyLoader:
 
     def _base(self, source: str) -> SharedBase:
         if source not in self._bases:
-            self._bases[source] = SharedBase(self._model(source, self._dtype))
+            self._bases[source] = SharedBase(self._model(source, self._dtype), source)
         return self._bases[source]
 
     def _model(self, source: str, dtype: torch.dtype) -> Any:
-        return load_model(source, dtype=dtype, device=self._device)
+        return load_weights(source, dtype=dtype, device=self._device)

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from agl_core.app import openai_server
+from agl_core.training.checkpoint import checkpoint_of, verify
 from agl_core.types import Policy
 
 
@@ -50,7 +51,11 @@ async def serve(
 
     Raises:
         ConfigError: the directory holds no model, or the address is taken.
+        TrainingError: the directory is a checkpoint's, and a file of that is damaged.
     """
+    checkpoint = checkpoint_of(directory)
+    if checkpoint is not None:
+        await verify(checkpoint)
     from agl_torch.engine import TorchEngine  # noqa: PLC0415
     from agl_torch.options import TorchOptions  # noqa: PLC0415
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from transformers import PreTrainedModel
 
+from agl_torch.adapters import load_weights
 from agl_torch.forward import CausalModel
-from agl_torch.models import load_model, without_progress_bars
+from agl_torch.models import without_progress_bars
 
 
 class Weights(Protocol):
@@ -40,8 +41,12 @@ class Weights(Protocol):
         """Let the trained weights serve."""
         ...
 
-    def save(self, directory: Path) -> None:
-        """Write a directory that transformers and vLLM can load."""
+    def save(self, directory: Path, *, whole: bool = True) -> None:
+        """Write a directory that transformers and vLLM can load.
+
+        Args:
+            whole: False for what changes in training alone, where the rest lies elsewhere.
+        """
         ...
 
     def load(self, directory: Path) -> None:
@@ -81,13 +86,14 @@ class FullWeights:
         for served, trained in pairs:
             served.copy_(trained)
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path, *, whole: bool = True) -> None:
+        del whole  # all of it changes
         with without_progress_bars():
             self._trained.save_pretrained(directory)
 
     def load(self, directory: Path) -> None:
         # On the CPU: a second copy might not fit beside the one in use.
-        read = load_model(str(directory), dtype=self._trained.dtype, device=torch.device("cpu"))
+        read = load_weights(str(directory), dtype=self._trained.dtype, device=torch.device("cpu"))
         self._trained.load_state_dict(read.state_dict())
         self.publish()
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from agl_core.app.blocking import run_blocking
 from agl_core.app.export.run import ExportFormat, ExportOptions, ExportSummary, export_from
-from agl_core.app.facade import run_blocking
 from agl_core.builtin import load_plugins
 from agl_core.store.locate import locate_store, open_for_reading
 from agl_core.store.whole_file import whole_file

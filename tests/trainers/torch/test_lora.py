@@ -7,13 +7,14 @@ import json
 
 import pytest
 import torch
+from agl_torch.engine import TorchEngine
 from agl_torch.losses.cross_entropy import CrossEntropy
 from agl_torch.models import without_progress_bars
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from agl_core.errors import ConfigError
+from agl_core.errors import ConfigError, TrainingError
 from agl_core.interfaces import AlgorithmSetup
 from agl_core.types import Policy
 
@@ -46,8 +47,8 @@ async def test_the_export_is_the_live_model_and_not_the_base(
     async with run_engine(policies[:1], SETUP, lora=LORA) as engine:
         await teach(engine, make_batch, sampled)
         reply = await client(engine, "p").ask(max_tokens=8)
-        await engine.save("p", str(tmp_path / "one"))
-        await engine.save("p", str(tmp_path / "two"))
+        await engine.save("p", str(tmp_path / "one"), resumable=False)
+        await engine.save("p", str(tmp_path / "two"), resumable=False)
     answer = reply.answers[0]
     merged = recompute(str(tmp_path / "one"), reply.prompt, answer.tokens)
     assert answer.logprobs == pytest.approx(merged, abs=2e-5)
@@ -62,7 +63,7 @@ async def test_the_adapter_by_itself_is_in_pefts_format(
 ):
     async with run_engine(policies[:1], SETUP, lora=LORA) as engine:
         await teach(engine, make_batch, sampled)
-        await engine.save("p", str(tmp_path))
+        await engine.save("p", str(tmp_path), resumable=False)
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert (config["lora_alpha"], config["r"]) == (16, 4)
     ids = torch.tensor([[257, 64, 258, 70, 70]])
@@ -165,7 +166,7 @@ async def test_an_adapter_is_float32_on_a_bfloat16_model(
         await teach(engine, make_batch, sampled, steps=2)
         assert {parameter.dtype for _, parameter in weights.parameters()} == {torch.float32}
         assert await engine.fingerprint("f") == frozen
-        await engine.save("p", str(tmp_path))
+        await engine.save("p", str(tmp_path), resumable=False)
     model = load_file(tmp_path / "model.safetensors")
     assert {tensor.dtype for tensor in model.values()} == {torch.bfloat16}
     adapter = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
@@ -186,7 +187,9 @@ async def test_a_policy_may_be_named_like_a_layer(
             mark = await engine.fingerprint(policy)
             reply = await client(engine, policy).ask(max_tokens=6)
             await engine.save(policy, str(tmp_path / policy))
-            merged = recompute(str(tmp_path / policy), reply.prompt, reply.answers[0].tokens)
+            whole = tmp_path / f"{policy}-whole"
+            await engine.export(str(tmp_path / policy), str(whole))
+            merged = recompute(str(whole), reply.prompt, reply.answers[0].tokens)
             assert reply.answers[0].logprobs == pytest.approx(merged, abs=2e-5)
             await teach(engine, make_batch, sampled, policy=policy, target=80)
             assert await engine.fingerprint(policy) != mark
@@ -212,3 +215,108 @@ async def test_an_embedding_takes_no_adapter(run_engine, build_model, tmp_path):
     with pytest.raises(ConfigError, match="name an embedding"):
         async with run_engine([policy], SETUP, lora={"targets": ["q_proj", "embed_tokens"]}):
             pass
+
+
+def files_of(directory):
+    return {
+        path.relative_to(directory).as_posix(): path.stat().st_size
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+async def test_a_checkpoint_holds_the_adapter_alone(
+    run_engine, policies, sampled, make_batch, tmp_path
+):
+    """G10: no weight of the frozen model is in it, and the optimizer's state is there once."""
+    async with run_engine(policies[:1], SETUP, lora=LORA) as engine:
+        await teach(engine, make_batch, sampled)
+        await engine.save("p", str(tmp_path / "checkpoint"))
+        await engine.save("p", str(tmp_path / "whole"), resumable=False)
+    files, whole = files_of(tmp_path / "checkpoint"), files_of(tmp_path / "whole")
+    states = [name for name in files if "training_state" in name]
+    weights = [name for name in files if name.endswith(".safetensors")]
+    assert states == ["training_state.pt"]
+    assert weights == ["adapter/adapter_model.safetensors"]
+    assert "model.safetensors" in whole
+    names = load_file(tmp_path / "checkpoint" / "adapter" / "adapter_model.safetensors")
+    assert all(".lora_" in name for name in names)
+
+
+async def test_the_export_of_a_checkpoint_equals_the_live_model(
+    run_engine, policies, sampled, make_batch, tmp_path
+):
+    """G10: merged on export, bit for bit as the engine that trained it would write it."""
+    async with run_engine(policies[:1], SETUP, lora=LORA) as engine:
+        await teach(engine, make_batch, sampled)
+        await engine.save("p", str(tmp_path / "checkpoint"))
+        await engine.save("p", str(tmp_path / "live"), resumable=False)
+    await TorchEngine.export(str(tmp_path / "checkpoint"), str(tmp_path / "out"))
+    live, out = (load_file(tmp_path / name / "model.safetensors") for name in ("live", "out"))
+    assert live.keys() == out.keys()
+    assert all(torch.equal(live[name], out[name]) for name in live)
+    assert not [name for name in files_of(tmp_path / "out") if "training_state" in name]
+    async with run_engine(policies[:1], SETUP, lora=LORA) as engine:
+        await engine.load("p", str(tmp_path / "out"), version=1)
+
+
+async def test_an_adapter_is_a_model_of_its_own_for_a_run_that_begins_with_it(
+    run_engine, client, policies, sampled, make_batch, tmp_path
+):
+    """G10: `model = "<checkpoint>/policies/<name>"` serves and trains the merged weights."""
+    async with run_engine(policies[:1], SETUP, lora=LORA) as engine:
+        await teach(engine, make_batch, sampled)
+        await engine.save("p", str(tmp_path / "checkpoint"))
+        said = (await client(engine, "p").ask(temperature=0, max_tokens=8)).answers[0].tokens
+    there = str(tmp_path / "checkpoint")
+    frozen = Policy(name="f", model=there)
+    trained = Policy(name="p", model=there, trainable=True)
+    async with run_engine([frozen, trained], SETUP, lora=LORA) as engine:
+        for name in "fp":
+            answer = (await client(engine, name).ask(temperature=0, max_tokens=8)).answers[0]
+            assert answer.tokens == said
+        await teach(engine, make_batch, sampled, target=80, steps=40)
+        await engine.save("p", str(tmp_path / "second"))
+        mark = await engine.fingerprint("p")
+        said = (await client(engine, "p").ask(temperature=0, max_tokens=8)).answers[0].tokens
+    await TorchEngine.export(str(tmp_path / "second"), str(tmp_path / "out"))
+    async with run_engine([Policy(name="p", model=str(tmp_path / "out"))]) as engine:
+        answer = (await client(engine, "p").ask(temperature=0, max_tokens=8)).answers[0]
+        assert answer.tokens == said
+    async with run_engine([trained], SETUP, lora=LORA) as engine:
+        await engine.load("p", str(tmp_path / "second"), version=1)
+        assert await engine.fingerprint("p") == mark
+
+
+async def test_an_adapter_of_other_weights_is_refused(run_engine, policies, build_model, tmp_path):
+    """G10: it is nothing without the weights that it was trained on."""
+    async with run_engine(policies[:1], SETUP, lora=LORA) as engine:
+        await engine.save("p", str(tmp_path / "checkpoint"))
+    other = Policy(name="p", model=build_model(tmp_path / "other", seed=9), trainable=True)
+    async with run_engine([other], SETUP, lora=LORA) as engine:
+        with pytest.raises(TrainingError, match="restore those weights"):
+            await engine.load("p", str(tmp_path / "checkpoint"), version=1)
+    base = tmp_path / "checkpoint" / "adapter" / "base.json"
+    base.write_text(base.read_text().replace(policies[0].model, str(tmp_path / "gone")))
+    with pytest.raises(ConfigError, match="gone"):
+        await TorchEngine.export(str(tmp_path / "checkpoint"), str(tmp_path / "out"))
+    base.unlink()
+    with pytest.raises(ConfigError, match=r"base\.json"):
+        await TorchEngine.export(str(tmp_path / "checkpoint"), str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("file", ["adapter/adapter_model.safetensors", "model.safetensors"])
+async def test_weights_that_are_cut_off_are_a_typed_error(run_engine, policies, tmp_path, file):
+    """E2: also where no checksum tells."""
+    async with run_engine(policies[:1], SETUP, lora=LORA) as engine:
+        await engine.save("p", str(tmp_path), resumable=False)
+        path = tmp_path / file
+        data = await asyncio.to_thread(path.read_bytes)
+        await asyncio.to_thread(path.write_bytes, data[: len(data) // 2])
+        if file.startswith("adapter"):
+            with pytest.raises(ConfigError, match="cannot be read"):
+                await engine.load("p", str(tmp_path), version=1)
+    if not file.startswith("adapter"):
+        with pytest.raises(ConfigError, match="cannot be loaded"):
+            async with run_engine([Policy(name="p", model=str(tmp_path))]):
+                pass

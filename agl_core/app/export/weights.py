@@ -1,0 +1,54 @@
+"""The weights of a checkpoint as directories that any program can serve."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+from pathlib import Path
+
+from agl_core.app.blocking import run_blocking
+from agl_core.builtin import load_plugins
+from agl_core.errors import ConfigError, TrainingError
+from agl_core.interfaces import ExportingEngine
+from agl_core.training.checkpoint import POLICIES, verify
+from agl_core.types import Report
+
+
+def export_weights(target: Report | str | Path, directory: str | Path) -> str:
+    """Write the weights and tokenizer of each policy of a checkpoint, ready to serve.
+
+    Where a checkpoint holds a low-rank adapter alone, the engine that wrote it merges it.
+
+    Args:
+        target: A report, for its best checkpoint, or a checkpoint's directory.
+        directory: Gets a directory per policy; made when missing.
+
+    Raises:
+        TrainingError: the run produced no checkpoint, or a file of it is damaged.
+        ConfigError: the model that an adapter belongs to is not there.
+        MissingExtraError: the engine that merges needs a library that is not installed.
+    """
+    if isinstance(target, Report):
+        if target.best is None:
+            raise TrainingError(
+                f"Run {target.run_id!r} has no checkpoint to export: it took no step"
+            )
+        target = target.best
+    run_blocking(_export(Path(target), Path(directory)))
+    return str(directory)
+
+
+async def _export(checkpoint: Path, directory: Path) -> None:
+    state = await verify(checkpoint)
+    engines = load_plugins().registry("engines")
+    # An engine of a plugin file is not loaded to look at what it wrote: it is copied.
+    known = engines.resolve(state.engine) if state.engine in engines else None
+    policies = sorted(path for path in (checkpoint / POLICIES).iterdir() if path.is_dir())
+    if not policies:
+        raise ConfigError(f"Checkpoint {checkpoint} holds no weights")
+    for policy in policies:
+        if inspect.isclass(known) and issubclass(known, ExportingEngine):
+            await known.export(str(policy), str(directory / policy.name))
+        else:
+            resumable = shutil.ignore_patterns("training_state*")
+            shutil.copytree(policy, directory / policy.name, dirs_exist_ok=True, ignore=resumable)

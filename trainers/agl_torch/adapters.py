@@ -1,0 +1,131 @@
+"""Directories that hold an adapter without the model it belongs to, and models with it merged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from agl_core.errors import ConfigError, TrainingError
+from agl_torch.models import ADAPTER, is_adapter, load_model, without_progress_bars
+
+ADAPTER_FILE: Final = "adapter_model.safetensors"
+PREFIX: Final = "base_model.model."
+"""Of every name in an adapter's file."""
+_BASE_FILE: Final = "base.json"
+_CONFIG_FILE: Final = "adapter_config.json"
+_RESUMABLE: Final = "training_state*"
+_DOWN: Final = ".lora_A.weight"
+
+
+def write_base(directory: Path, *, model: str, dtype: torch.dtype, sha256: str) -> None:
+    """Write which weights an adapter belongs to.
+
+    Args:
+        directory: The adapter's.
+        model: Its directory or name on the hub.
+        dtype: Of its weights as they were served.
+        sha256: Of those, as `agl_torch.weights.fingerprint` computes it.
+    """
+    base = {"model": model, "dtype": str(dtype).removeprefix("torch."), "sha256": sha256}
+    (directory / _BASE_FILE).write_text(json.dumps(base, indent=2) + "\n", encoding="utf-8")
+
+
+def check_base(directory: Path, *, dtype: torch.dtype, sha256: str) -> None:
+    """Check that an adapter belongs to these weights; those of another dtype are not compared.
+
+    Raises:
+        TrainingError: it was trained on others.
+    """
+    file = directory / ADAPTER / _BASE_FILE
+    if not file.is_file():  # of an earlier version
+        return
+    base = json.loads(file.read_bytes())
+    if base["dtype"] == str(dtype).removeprefix("torch.") and base["sha256"] != sha256:
+        raise TrainingError(
+            f"The adapter in {str(directory)!r} was trained on the weights of {base['model']!r} "
+            f"with the sha256 {base['sha256']}, but these have {sha256}: restore those weights"
+        )
+
+
+def read_adapter(directory: Path) -> dict[str, Tensor]:
+    """An adapter's tensors, under peft's names.
+
+    Raises:
+        ConfigError: they cannot be read.
+    """
+    path = directory / ADAPTER / ADAPTER_FILE
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"Adapter {str(path)!r} cannot be read: {error}") from error
+
+
+def model_of(source: str) -> str:
+    """The model that a directory's weights have the shape of: an adapter's own, or the directory."""
+    directory = Path(source)
+    return model_of(_base_of(directory)["model"]) if is_adapter(directory) else source
+
+
+def load_weights(source: str, *, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    """A model from its directory or the hub, or from an adapter's with the adapter merged.
+
+    Raises:
+        ConfigError: there is no such model.
+    """
+    directory = Path(source)
+    if not is_adapter(directory):
+        return load_model(source, dtype=dtype, device=device)
+    base = _base_of(directory)
+    return merge(load_weights(base["model"], dtype=dtype, device=device), directory)
+
+
+@torch.no_grad()
+def merge(model: PreTrainedModel, directory: Path) -> PreTrainedModel:
+    """Add an adapter's products to the weights where they belong, in float32."""
+    config = json.loads((directory / ADAPTER / _CONFIG_FILE).read_bytes())
+    scale = config["lora_alpha"] / config["r"]
+    tensors = read_adapter(directory)
+    for name in tensors:
+        if not name.endswith(_DOWN):
+            continue
+        layer = name.removesuffix(_DOWN)
+        weight = model.get_parameter(f"{layer.removeprefix(PREFIX)}.weight")
+        down, up = (tensors[f"{layer}.lora_{side}.weight"].to(weight.device) for side in "AB")
+        weight.copy_((weight.float() + (up @ down) * scale).to(weight.dtype))
+    return model
+
+
+def export(source: Path, target: Path) -> None:
+    """Write a saved policy as a directory that transformers and vLLM load: an adapter is merged.
+
+    The adapter stays beside the merged weights, so that a run with an adapter can load them too.
+
+    Raises:
+        ConfigError: the model that the adapter belongs to is not there.
+    """
+    shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(_RESUMABLE))
+    if not is_adapter(source):
+        return
+    dtype: Any = getattr(torch, _base_of(source)["dtype"])
+    model = load_weights(str(source), dtype=dtype, device=torch.device("cpu"))
+    with without_progress_bars():
+        model.save_pretrained(target)
+
+
+def _base_of(directory: Path) -> dict[str, str]:
+    file = directory / ADAPTER / _BASE_FILE
+    try:
+        return json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{str(directory)!r} holds an adapter, but {_BASE_FILE} does not say of what model "
+            f"({error}): take a checkpoint's directory whole"
+        ) from error
