@@ -13,19 +13,68 @@ import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from agl_core.errors import ConfigError
+from agl_core.serving import asgi
 from agl_core.serving.transport import JoinedWrites
 
 _IDLE_S: Final = 600
 """Seconds an idle client connection is kept: agents think and run tools between calls."""
 _HANDLES: Final = 64
+_PROBES_S: Final = (0.0, 0.02, 0.2, 2.0)
+"""When a half-closed connection is written to; clients take at least five interim answers."""
+_INTERIM: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_COMMENT: Final = b"3\r\n:\n\n\r\n"
+"""As a chunk."""
+_EVENTS: Final = "events"
 
 
 class _Connection(AutoHTTPProtocol):
-    """uvicorn's own, with fewer writes."""
+    """uvicorn's own, with fewer writes, and with answers for clients that closed their side."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are none by name.
         super().connection_made(JoinedWrites(cast("asyncio.Transport", transport)))
+
+    def eof_received(self) -> bool:
+        """Keep a connection whose client has sent all that it will send, until it is answered.
+
+        TCP does not tell such a client from one that has gone, until something is written to it:
+        whoever has gone answers with a reset, on which the next write fails.
+        """
+        protocol = cast("Any", self)
+        cycle = protocol.cycle
+        if cycle is None or cycle.response_complete or cycle.more_body:
+            return False
+        cycle.keep_alive = False
+        if cycle.scope["http_version"] == "1.0":  # knows nothing that may be written before
+            return False
+        for delay_s in _PROBES_S:
+            protocol.loop.call_later(delay_s, _probe, protocol.transport, cycle)
+        return True
+
+
+def _probe(transport: asyncio.Transport, cycle: Any) -> None:
+    """Write what a client skips: an interim answer, or a comment in a stream of events."""
+    if cycle.response_complete or transport.is_closing():
+        return
+    if not cycle.response_started:
+        transport.write(_INTERIM)
+    elif cycle.scope["state"].get(_EVENTS) and getattr(cycle, "chunked_encoding", False):
+        transport.write(_COMMENT)
+
+
+def _marking_streams(app: asgi.App) -> asgi.App:
+    """Note in a request's state that its answer is a stream of events."""
+
+    async def marking(scope: Any, receive: asgi.Receive, send: asgi.Send) -> None:
+        async def marked(message: asgi.Message) -> None:
+            if message["type"] == "http.response.start":
+                kind = dict(message["headers"]).get(b"content-type", b"")
+                scope["state"][_EVENTS] = kind.startswith(b"text/event-stream")
+            await send(message)
+
+        await app(scope, receive, marked)
+
+    return marking
 
 
 class GuestServer(uvicorn.Server):
@@ -33,7 +82,7 @@ class GuestServer(uvicorn.Server):
 
     def __init__(self, app: Any) -> None:
         config = uvicorn.Config(
-            app,
+            _marking_streams(app),
             log_config=None,
             access_log=False,
             http=_Connection,

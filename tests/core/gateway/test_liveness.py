@@ -508,3 +508,27 @@ async def test_a_call_nobody_serves_is_recorded(world: Any) -> None:
     (call,) = await world.calls(attempt)
     assert (call.id, call.agent, call.status_code) == ("call_1", "judge", 404)
     assert "model_not_found" in call.error
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_closed_its_side_is_answered(world: Any, stream: bool) -> None:
+    """D4: a client that says that it will send no more gets its answer, and is recorded."""
+    hold, attempt = Hold(world), await world.attempt()
+    host, port = world.gateway.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = json.dumps({"messages": [{"role": "user", "content": "hi"}], "stream": stream}).encode()
+    given = {**world.headers(attempt), "Content-Length": str(len(body))}
+    lines = [f"{name}: {value}" for name, value in given.items()]
+    head = "\r\n".join(["POST /v1/chat/completions HTTP/1.1", "Host: x", *lines])
+    writer.write(head.encode() + b"\r\n\r\n" + body)
+    writer.write_eof()
+    await hold.reached.wait()
+    assert b"100 Continue" in await reader.readuntil(b"\r\n\r\n")
+    hold.go.set()
+    answer = await reader.read()
+    assert b"200 OK" in answer
+    assert b'"finish_reason"' in answer
+    writer.close()
+    await writer.wait_closed()
+    (call,) = await world.calls(attempt)
+    assert (call.complete, call.error) == (True, "")
