@@ -166,7 +166,7 @@ class RolloutConfig(_Config):
     failures: dict[FailureKind, FailureAction] = Field(default_factory=lambda: dict(_FAILURES))
     """What becomes of a failed attempt; kinds left out keep their default. Retries that are used
     up are dropped."""
-    penalty: float = 0.0
+    penalty: float = Field(default=0.0, ge=-1e30, le=1e30)
     """Return of a penalised attempt, and score of a failed one in evaluations."""
 
     @field_validator("failures")

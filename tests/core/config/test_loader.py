@@ -183,6 +183,12 @@ def test_numbers_must_be_finite(value):
     assert "finite" in told
 
 
+@pytest.mark.parametrize("value", ["1e31", "-1e308"])
+def test_a_penalty_is_a_return_that_training_can_hold(value):
+    """A5: like rewards, whose sums are checked."""
+    assert "rollout.penalty" in message({}, [f"rollout.penalty={value}"])
+
+
 @pytest.mark.parametrize(
     ("store", "reason"),
     [

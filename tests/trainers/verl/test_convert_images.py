@@ -14,8 +14,8 @@ import pytest
 import torch
 from agl_verl.convert import Shown, rows_of, tensors_of
 from agl_verl.convert.rows import Row
-from agl_verl.vision import BLANK, vision_of
-from transformers import AutoModelForImageTextToText
+from agl_verl.vision import BLANK, vision_of, vocab_size_of
+from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.models.qwen2_vl import modeling_qwen2_vl as qwen
 
 from agl_core.adapters import forest
@@ -215,6 +215,12 @@ def test_what_is_transparent_is_white(vision):
     clear = "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
     pixels = [vision.inputs([url])["pixel_values"] for url in (clear, data_url("white"))]
     assert torch.equal(*pixels)
+
+
+def test_the_vocabulary_is_the_one_of_the_language_model(directory):
+    """A3: models that see keep its size in the configuration of their text."""
+    assert vocab_size_of(directory) == AutoConfig.from_pretrained(directory).text_config.vocab_size
+    assert vocab_size_of(str(DEMO)) == AutoConfig.from_pretrained(str(DEMO)).vocab_size
 
 
 def test_a_model_of_text_has_no_vision():
