@@ -10,6 +10,7 @@ from typing import Any
 from agl_core.errors import ConfigError, RewardError
 from agl_core.interfaces import AttemptRecord, RewardFunction
 from agl_core.rewards.values import as_rewards
+from agl_core.tracing.agent_loop import on_agent_loop
 from agl_core.tracing.threads import Outcome, in_thread, is_async
 from agl_core.types import Reward
 
@@ -30,7 +31,7 @@ class Scorer:
 
     Plain functions run each in a thread of its own with a copy of the current context, so that they
     never block other rollouts, however long they hang, and still know which attempt is theirs;
-    coroutine functions run on the loop.
+    coroutine functions run on the loop of the agents.
     """
 
     def __init__(self, rewards: Sequence[NamedReward]) -> None:
@@ -68,16 +69,13 @@ class Scorer:
 
 async def _call(reward: NamedReward, record: AttemptRecord, output: Any) -> Any:
     given = (record.rollout.task, output, record)
-    try:
-        if is_async(reward.function):
-            return await reward.function(*given)
-        outcome = await in_thread(reward.function, *given, name=f"agl-{record.attempt.id}")
-        value = _returned(reward, outcome)
-        return await value if inspect.isawaitable(value) else value
-    except RewardError:
-        raise
-    except (Exception, SystemExit) as error:  # rollout zone: the user's function may do anything
-        raise _raised(reward, error) from error
+    if is_async(reward.function):
+        return _returned(reward, await on_agent_loop(reward.function, *given))
+    outcome = await in_thread(reward.function, *given, name=f"agl-{record.attempt.id}")
+    value = _returned(reward, outcome)
+    if inspect.isawaitable(value):
+        return _returned(reward, await on_agent_loop(lambda: value))
+    return value
 
 
 def _returned(reward: NamedReward, outcome: Outcome) -> Any:

@@ -24,7 +24,9 @@ from agl_core.runner.options import RunnerOptions
 from agl_core.runner.overflow import reconsidered
 from agl_core.runner.process import gateway_environment
 from agl_core.runner.sealing import opened, sealed
+from agl_core.runner.stalls import LoopWatch, Pace
 from agl_core.tracing import AttemptContext, Recorder, attach, bounded, origins_of
+from agl_core.tracing.agent_loop import Stall, cleared_after
 from agl_core.tracing.context import Strays, counting_strays
 from agl_core.types import (
     LLM,
@@ -47,7 +49,7 @@ MAX_OUTPUT_CHARS: Final = 1_048_576
 class Runner:
     """Keeps up to `concurrency` attempts in flight until told to stop.
 
-    Async agents run as tasks on the loop, plain ones each in a daemon thread. Whatever an agent or
+    Async agents share a loop in a thread of its own, plain ones have a daemon thread each. Whatever an agent or
     a reward does ends its own attempt only. `losses` counts what did not become a record:
     ``late_attempt`` (ended after the store had given it up), ``revoked_attempt`` (cancelled
     because the store had), ``abandoned_thread`` and ``abandoned_task`` (could not be stopped),
@@ -84,6 +86,13 @@ class Runner:
         )
         self._resources: Resources | None = None
         self._aftermath = Aftermath(store, self._ledger)
+        self._watch = LoopWatch()
+        self._pace = Pace()
+
+    @property
+    def stalls(self) -> list[Stall]:
+        """What blocked the event loop of async agents and rewards."""
+        return self._watch.stalls
 
     @property
     def losses(self) -> Losses:
@@ -120,7 +129,8 @@ class Runner:
             strays = Strays(origins_of(self._gateway.url), self._count_stray)
             environment = gateway_environment(self._gateway.url, self._gateway.client_key)
             with environment, counting_strays(strays):
-                await self._serve(stop)
+                async with cleared_after():
+                    await self._serve(stop)
         finally:
             attachment.detach()
 
@@ -131,28 +141,36 @@ class Runner:
     async def _serve(self, stop: asyncio.Event) -> None:
         stopping = asyncio.create_task(stop.wait())
         beating = asyncio.create_task(self._heartbeats.run())
+        watching = asyncio.create_task(self._watch.run())
         try:
             await self._claim_until(stopping, beating)
             while self._flights:
                 await self._advance({beating})
         finally:
-            beating.cancel()
-            stopping.cancel()
+            for task in (beating, watching, stopping):
+                task.cancel()
             await self._release()
 
     async def _claim_until(self, stopping: asyncio.Task[Any], beating: asyncio.Task[None]) -> None:
         claiming: asyncio.Task[list[Claim]] | None = None
+        pacing: asyncio.Task[Any] | None = None
         try:
             while not stopping.done() and not self.worn:
-                free = self._options.concurrency - len(self._flights)
-                if claiming is None and free > 0:
-                    claiming = asyncio.create_task(self._store.claim(self._worker, limit=free))
-                others: set[asyncio.Task[Any]] = {stopping, beating}
+                room = self._pace.room(self._options.concurrency - len(self._flights))
+                if claiming is None and room > 0:
+                    claiming = asyncio.create_task(self._store.claim(self._worker, limit=room))
+                if pacing is None:
+                    pacing = asyncio.create_task(self._pace.changed.wait())
+                others: set[asyncio.Task[Any]] = {stopping, beating, pacing}
                 await self._advance(others if claiming is None else {*others, claiming})
                 if claiming is not None and claiming.done():
                     self._launch(claiming.result())
                     claiming = None
+                if pacing.done():
+                    pacing = None
         finally:
+            if pacing is not None:
+                pacing.cancel()
             if claiming is not None:
                 claiming.cancel()
                 await asyncio.wait({claiming})
@@ -166,6 +184,7 @@ class Runner:
         for attempt_id, flight in list(self._flights.items()):
             if flight.task.done():
                 del self._flights[attempt_id]
+                self._pace.ended(attempt_id)
         for task in done:
             task.result()
 
@@ -175,6 +194,7 @@ class Runner:
             recorder = Recorder(claim.rollout.id, claim.attempt.id, on_late=late)
             flight = Flight(claim, recorder, self._fly)
             self._flights[claim.attempt.id] = flight
+            self._pace.begin(claim.attempt.id)
         self._heartbeats.changed()
 
     async def _fly(self, flight: Flight) -> None:
@@ -211,7 +231,12 @@ class Runner:
             origins=origins_of(self._gateway.url),
             deadline=attempt.monotonic_deadline(rollout.limits),
         )
-        limits = Limits(context, grace_s=self._options.grace_s, abandoned=self._aftermath.abandon)
+        limits = Limits(
+            context,
+            grace_s=self._options.grace_s,
+            abandoned=self._aftermath.abandon,
+            begun=partial(self._pace.begun, attempt.id),
+        )
         recorded = partial(self._recorded, attempt)
         ending = await AttemptRun(limits, self._agent, self._rewards, recorded).run()
         if ending.failure is not None:

@@ -1,15 +1,26 @@
-"""The event loop of a process that does nothing but serve."""
+"""Event loops of our own."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
+
+from agl_core.clocks import monotonic
+
+
+def steady_loop() -> asyncio.AbstractEventLoop:
+    """A loop of the kind that the program has chosen, whose time user code cannot move."""
+    loop = asyncio.new_event_loop()
+    with contextlib.suppress(AttributeError):  # uvloop's, whose clock is out of reach anyway
+        loop.time = monotonic
+    return loop
 
 
 def serving_loop() -> asyncio.AbstractEventLoop:
-    """A loop of uvloop's where that is installed, else Python's own."""
+    """For a process that does nothing but serve: of uvloop where that is installed."""
     try:
         uvloop = importlib.import_module("uvloop")
     except ImportError:
-        return asyncio.new_event_loop()
+        return steady_loop()
     return uvloop.new_event_loop()

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +29,42 @@ class Outcome:
 class ThreadCall:
     """One call in a thread."""
 
-    thread: threading.Thread
+    remnant: threading.Thread
     ended: asyncio.Future[Outcome]
     """Not done while the function runs, also after its caller was cancelled."""
 
 
-_watched: ContextVar[list[ThreadCall] | None] = ContextVar("agl_watched_threads", default=None)
+class UserCall(Protocol):
+    """A call of user code that goes on elsewhere: in a thread, or on the agents' loop."""
+
+    @property
+    def ended(self) -> asyncio.Future[Outcome]:
+        """Not done while the code runs, also after its caller was cancelled."""
+        ...
+
+    @property
+    def remnant(self) -> threading.Thread | asyncio.Task[Any] | None:
+        """What is left to itself when it cannot be stopped; None if it never began."""
+        ...
+
+
+_watched: ContextVar[list[UserCall] | None] = ContextVar("agl_watched_calls", default=None)
+
+
+def watched() -> list[UserCall] | None:
+    """Where calls made here are collected."""
+    return _watched.get()
+
+
+def unwatched() -> None:
+    """Collect no calls in this context from now on."""
+    _watched.set(None)
 
 
 @contextlib.contextmanager
-def watch_threads() -> Generator[list[ThreadCall], None, None]:
-    """Collect the calls of `in_thread` made here and in tasks created here, as they are made."""
-    calls: list[ThreadCall] = []
+def watch_calls() -> Generator[list[UserCall], None, None]:
+    """Collect the calls of user code made here and in tasks created here, as they are made."""
+    calls: list[UserCall] = []
     token = _watched.set(calls)
     try:
         yield calls
@@ -72,9 +96,9 @@ async def in_thread(function: Callable[..., Any], *arguments: Any, name: str) ->
             loop.call_soon_threadsafe(ended.set_result, outcome)
 
     thread = threading.Thread(target=work, name=name, daemon=True)
-    watched = _watched.get()
-    if watched is not None:
-        watched.append(ThreadCall(thread, ended))
+    calls = watched()
+    if calls is not None:
+        calls.append(ThreadCall(thread, ended))
     thread.start()
     await asyncio.wait({ended})  # which a cancellation leaves as it is
     return ended.result()

@@ -10,6 +10,7 @@ from agl_core.app.doctor.requests import is_request, requests
 from agl_core.app.doctor.tools import UNSHOWN
 from agl_core.app.doctor.trial import Trial
 from agl_core.interfaces import AttemptRecord
+from agl_core.runner.limits import UNBLOCK
 from agl_core.training.groups import failure_of
 from agl_core.types import AttemptStatus, Failure, Finding, Losses
 
@@ -28,6 +29,7 @@ def attempts(trial: Trial) -> list[Finding]:
         _fail(trial),
         *_retried(trial),
         _time(trial),
+        *_blocked(trial),
         _exact(trial),
         *_sockets(trial),
         *requests(trial),
@@ -114,6 +116,25 @@ def _time(trial: Trial) -> Finding:
         else "",
         figures=figures,
     )
+
+
+def _blocked(trial: Trial) -> list[Finding]:
+    """Each function that held up all async agents and rewards."""
+    return [
+        Finding(
+            check="agents.block",
+            severity="warning",
+            measured=f"While attempts ran, {stall}. Other attempts wait meanwhile.",
+            fix=f"{UNBLOCK.format(function=stall.function)}.",
+            figures={
+                "function": stall.function,
+                "place": stall.place,
+                "seconds": stall.seconds,
+                "stack": stall.stack,
+            },
+        )
+        for stall in trial.stalls
+    ]
 
 
 def _seconds(record: AttemptRecord) -> float | None:

@@ -14,6 +14,7 @@ from agl_core.config import RunConfig
 from agl_core.config.policies import trained_agents
 from agl_core.errors import CaptureError, RewardError
 from agl_core.interfaces import AdaptedAttempt, Adapter, AttemptRecord
+from agl_core.tracing.agent_loop import Stall
 from agl_core.training.resources import make_resources
 from agl_core.training.rollouts import RolloutPlan
 from agl_core.types import AttemptStatus, Losses, Policy, Task
@@ -45,6 +46,8 @@ class Trial:
     reward_errors: Sequence[RewardError] = ()
     losses: Losses = field(default_factory=Losses)
     """What the rooms and the adapter lost."""
+    stalls: Sequence[Stall] = ()
+    """What blocked the event loop of async agents and rewards."""
 
     @property
     def patterns(self) -> list[str]:
@@ -90,9 +93,10 @@ async def run_trial(rooms: Rooms, config: RunConfig, plan: TrialPlan) -> Trial:
         )
     )
     records = await beside(rooms.runner, work)
-    return adapt(
+    trial = adapt(
         records, config, rooms.policies, rooms.adapter, lost=await rooms.events.take_losses()
     )
+    return replace(trial, stalls=rooms.runner.stalls if rooms.runner is not None else ())
 
 
 def adapt(

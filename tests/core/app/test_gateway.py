@@ -39,10 +39,16 @@ class Site:
         self.port = int(self.gateway.url.rpartition(":")[2])
 
     async def restart(self) -> None:
+        """From an agent, whose loop is another."""
+        restarting = asyncio.run_coroutine_threadsafe(self._restart(), self.loop)
+        await asyncio.wrap_future(restarting)
+
+    async def _restart(self) -> None:
         await self.control.stop()
         await self.live()
 
     async def train(self, bench: Bench, agent: Callable[..., Awaitable[str]], **settings: Any):
+        self.loop = asyncio.get_running_loop()
         await self.store.open()
         await self.live()
         try:

@@ -1,6 +1,5 @@
 """Runs whose rollouts are begun before the weights that train on them are reached."""
 
-import asyncio
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from agl_core.interfaces import OverlappingEngine
 from agl_core.types import Batch, Update
 from tests.core.app.conftest import Bench, speak
 from tests.core.bandit_engine import BanditEngine
+from tests.core.passing import Signal
 
 
 class Overlapping(BanditEngine):
@@ -22,8 +22,8 @@ class Overlapping(BanditEngine):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.training = asyncio.Event()
-        self.answered_meanwhile = asyncio.Event()
+        self.training = Signal()
+        self.answered_meanwhile = Signal()
         self._trained: dict[str, list[float]] = {}
 
     async def train(self, batch: Batch) -> Update:
@@ -80,7 +80,7 @@ def test_every_rollout_is_used_in_its_step_whatever_the_bound(tmp_path: Path) ->
 
 def test_a_slow_rollout_of_one_step_does_not_hold_up_the_next(bench: Bench) -> None:
     """Every attempt of step 0 waits for one of step 1, which no synchronous run would begin."""
-    begun = asyncio.Event()
+    begun = Signal()
 
     async def waits(task: agl.Task) -> str:
         if agl.current().rollout.step == 1:

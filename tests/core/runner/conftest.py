@@ -62,14 +62,15 @@ async def store(clock):
 
 @pytest.fixture
 def enqueue(store):
-    async def enqueue(count=1, **limits):
-        options = {"timeout_s": 600.0, **limits}
+    async def enqueue(count=1, *, timeout_s=600.0, **limits):
+        """The deadline may be a function of the rollout's number."""
+        given = timeout_s if callable(timeout_s) else lambda number: timeout_s
         rollouts = [
             Rollout(
                 id=f"rollout_{number:03}",
                 task=Task(id=str(number), input=number),
                 run_id="run",
-                limits=Limits(**options),
+                limits=Limits(timeout_s=given(number), **limits),
             )
             for number in range(count)
         ]

@@ -14,6 +14,7 @@ from agl_core.errors import StaleAttemptError
 from agl_core.plugins.requirements import own_version
 from agl_core.runner import Runner, RunnerOptions
 from agl_core.types import AttemptStatus, FailureKind, RolloutQuery, RolloutStatus
+from tests.core.passing import Signal
 
 
 def carried(spans):
@@ -30,7 +31,7 @@ async def test_the_worker_of_an_attempt_says_where_it_runs_and_in_which_version(
 @pytest.mark.parametrize("outside", [False, True])
 async def test_a_stopped_runner_leaves_its_attempts_to_others(store, enqueue, gateway, outside):
     """Where others can be: a runner in the trainer's own process is the only one."""
-    started = asyncio.Event()
+    started = Signal()
 
     async def agent(task):
         started.set()

@@ -32,6 +32,7 @@ from agl_core.types import (
     SpanKind,
     Task,
 )
+from tests.core.passing import Signal
 
 
 async def echo_async(task):
@@ -383,7 +384,7 @@ async def test_a_hung_thread_of_a_reward_is_abandoned_too(enqueue, run_all):
 
 
 async def test_a_task_that_will_not_be_cancelled_is_abandoned(enqueue, run_all):
-    release = asyncio.Event()
+    release = Signal()
 
     async def agent(task):
         while not release.is_set():
@@ -397,13 +398,13 @@ async def test_a_task_that_will_not_be_cancelled_is_abandoned(enqueue, run_all):
     assert attempt.status is AttemptStatus.TIMED_OUT
     assert runner.abandoned == 1
     release.set()
-    while runner.abandoned:  # noqa: ASYNC110  the task ends in the next turns of the loop
-        await asyncio.sleep(0)
+    while runner.abandoned:  # noqa: ASYNC110  the task ends in the next turns of its loop
+        await asyncio.sleep(0.001)
     assert runner.losses.counts == {"abandoned_task": 1, "late_reward": 1}
 
 
 async def test_concurrency_is_reached_and_never_exceeded(enqueue, run_all):
-    running, most, full = 0, 0, asyncio.Event()
+    running, most, full = 0, 0, Signal()
 
     async def agent(task):
         nonlocal running, most
@@ -421,7 +422,7 @@ async def test_concurrency_is_reached_and_never_exceeded(enqueue, run_all):
 async def test_an_attempt_that_the_store_ended_is_stopped_and_not_stored(
     store, enqueue, serving, gateway
 ):
-    started, stopped = asyncio.Event(), asyncio.Event()
+    started, stopped = Signal(), Signal()
 
     async def agent(task):
         started.set()
@@ -490,7 +491,7 @@ async def test_a_late_reward_counts_within_its_grace_or_is_counted_as_lost(
 
 
 async def test_a_finish_that_comes_too_late_is_counted(store, enqueue, serving):
-    started, release = asyncio.Event(), asyncio.Event()
+    started, release = Signal(), Signal()
 
     async def agent(task):
         started.set()
@@ -516,17 +517,17 @@ async def test_an_attempt_that_the_gateway_knows_as_sealed_is_counted(
 
 
 async def test_cancelling_the_runner_releases_its_attempts(store, enqueue, gateway):
-    started = asyncio.Semaphore(0)
+    started = [Signal() for _ in range(3)]
 
     async def agent(task):
-        started.release()
+        started[task.input].set()
         await asyncio.Event().wait()
 
     ids = await enqueue(3)
     runner = Runner(store, gateway, agent, None)
     task = asyncio.create_task(runner.run(asyncio.Event()))
-    for _ in ids:
-        await started.acquire()
+    for each in started:
+        await each.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -556,7 +557,7 @@ async def test_attempts_claimed_while_the_runner_is_cancelled_are_released_too(
         running.cancel()
         return claims
 
-    ids = await enqueue(2)
+    ids = await enqueue(1)
     monkeypatch.setattr(store, "claim", claim_and_cancel)
     running = asyncio.create_task(Runner(store, gateway, called.append, None).run(asyncio.Event()))
     with pytest.raises(asyncio.CancelledError):
@@ -590,7 +591,7 @@ async def test_what_is_being_stored_is_stored_before_a_cancelled_runner_ends(
 
 
 async def test_stopping_lets_attempts_in_flight_end(store, enqueue, gateway):
-    started, release = asyncio.Event(), asyncio.Event()
+    started, release = Signal(), Signal()
 
     async def agent(task):
         started.set()
@@ -649,7 +650,7 @@ async def test_a_store_that_fails_stops_the_runner(store, enqueue, gateway, monk
 async def test_a_heartbeat_that_fails_is_counted_and_repeated(
     store, enqueue, run_all, monkeypatch, caplog
 ):
-    beat_again = asyncio.Event()
+    beat_again = Signal()
     failed = []
 
     async def heartbeat(ids):

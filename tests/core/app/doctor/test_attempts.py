@@ -1,6 +1,7 @@
 """Failures, time, capture, sampling and losses."""
 
 import asyncio
+import threading
 
 import msgspec
 import pytest
@@ -10,8 +11,10 @@ from agl_core import semconv
 from agl_core.app.doctor.attempts import attempts
 from agl_core.app.doctor.trial import Trial
 from agl_core.config import RunConfig
+from agl_core.runner.stalls import LoopWatch
 from agl_core.testing.attempts import ScriptedAttempt
 from agl_core.tracing import active
+from agl_core.tracing.agent_loop import Stall
 from agl_core.types import AttemptStatus, Failure, FailureKind, Losses, SpanKind
 from tests.core.app.doctor.conftest import ask, only, writer
 
@@ -48,6 +51,30 @@ def test_an_attempt_that_runs_out_of_time_is_an_error(clinic) -> None:
     found = clinic.find(hangs, "attempts.time", tasks=1, rollout__timeout_s=0.2)
     assert (found.severity, found.figures["timed_out"]) == ("error", 2)
     assert "rollout.timeout_s" in found.fix
+
+
+def test_a_function_that_blocks_the_agents_loop_is_named(clinic, monkeypatch) -> None:
+    """D1: the doctor names the function and the fix."""
+    monkeypatch.setattr("agl_core.tracing.agent_loop.BLOCKED_S", 0.01)
+    monkeypatch.setattr("agl_core.runner.stalls._LOOK_S", 0.005)
+    seen = threading.Event()
+    keep = LoopWatch._keep
+
+    def keep_and_tell(watch: LoopWatch, stall: Stall) -> None:
+        keep(watch, stall)
+        seen.set()
+
+    monkeypatch.setattr(LoopWatch, "_keep", keep_and_tell)
+
+    async def sync_inside(task: agl.Task) -> str:
+        seen.wait()  # as a sync client waits for its answer
+        return "done"
+
+    found = clinic.find(sync_inside, "agents.block", tasks=1)
+    assert found.severity == "warning"
+    assert "'sync_inside'" in found.measured
+    assert "Make 'sync_inside' a plain def" in found.fix
+    assert "seen.wait()" in found.figures["stack"]
 
 
 def trial(record, **fields) -> Trial:

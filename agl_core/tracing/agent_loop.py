@@ -1,0 +1,399 @@
+"""User code that is a coroutine: on one event loop of this process, in a thread of its own.
+
+Code that blocks there, such as a synchronous client inside an ``async def``, holds up coroutines of
+agents and rewards alone: gateway, heartbeats and deadlines run on another loop. The loop outlives
+runs, so that a client made by a module keeps connections that belong to a living loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import os
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Final
+
+from agl_core.clocks import monotonic
+from agl_core.errors import AgentError
+from agl_core.serving.loop import steady_loop
+from agl_core.tracing.context import active
+from agl_core.tracing.threads import Outcome, end_fork, unwatched, watched
+
+_log = logging.getLogger(__name__)
+
+BLOCKED_S: Final = 2.0
+"""A loop that does not answer for this long is blocked."""
+_LEFTOVERS_S: Final = 1.0
+"""How long tasks that a run leaves over may take to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """What blocks the loop."""
+
+    seconds: float
+    """For how long so far."""
+    function: str
+    """Name of the coroutine function that blocks."""
+    place: str
+    """``file:line`` in it."""
+    stack: str
+    """From there to where it waits."""
+    attempt_id: str | None
+    """Whose code it is; None where that is not known."""
+
+    def __str__(self) -> str:
+        """One sentence, without the stack."""
+        return (
+            f"the event loop that async agents and rewards share is blocked for "
+            f"{self.seconds:.1f} s by {self.function!r} ({self.place})"
+        )
+
+
+class LoopCall:
+    """One call of a coroutine function."""
+
+    def __init__(
+        self,
+        function: Callable[..., Awaitable[Any]],
+        arguments: tuple[Any, ...],
+        yielded: Callable[[], None] | None,
+    ) -> None:
+        """Made on the loop that waits for it.
+
+        Args:
+            function: Called and awaited on the agents' loop, in a copy of the current context.
+            arguments: Its own.
+            yielded: Told, on the waiting loop, that the first step of the coroutine has returned.
+        """
+        self._home = asyncio.get_running_loop()
+        self._yielded = yielded
+        self._process = os.getpid()
+        self.function = function
+        self.arguments = arguments
+        self.context = copy_context()
+        self.ended: asyncio.Future[Outcome] = self._home.create_future()
+        """Not done while the coroutine runs, also after its caller was cancelled."""
+        context = active()
+        self.attempt_id = context.attempt.id if context is not None else None
+        self.loop: AgentLoop | None = None
+        self.task: asyncio.Task[Outcome] | None = None
+        """None until it begins."""
+        self.given_up = False
+        """Its attempt has ended, though it could not be stopped."""
+
+    def stall(self) -> Stall | None:
+        """What holds it up, if anything does."""
+        return self.loop.stall() if self.loop is not None else None
+
+    @property
+    def remnant(self) -> asyncio.Task[Any] | None:
+        """What is left to itself when it cannot be stopped."""
+        return self.task
+
+    async def run(self) -> Outcome:
+        """The coroutine of its task."""
+        unwatched()  # what collects calls waits on another loop
+        try:
+            outcome = Outcome(await self.function(*self.arguments))
+        except asyncio.CancelledError as error:
+            outcome = Outcome(error=_as_failure(error))
+        except BaseException as error:  # noqa: BLE001  rollout zone: recorded as data
+            outcome = Outcome(error=error)
+        end_fork(self._process, outcome)
+        return outcome
+
+    def step_returned(self) -> None:
+        if self._yielded is not None:
+            self._tell(self._yielded)
+
+    def settle(self, outcome: Outcome) -> None:
+        """Hand the outcome to whoever waits; from any thread."""
+        self._tell(self._settle, outcome)
+
+    def _settle(self, outcome: Outcome) -> None:
+        if not self.ended.done():
+            self.ended.set_result(outcome)
+
+    def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._home.call_soon_threadsafe(call, *arguments)
+
+
+class AgentLoop:
+    """The loop and its thread."""
+
+    def __init__(self) -> None:
+        self._loop = steady_loop()
+        self._loop.set_task_factory(self._new_task)
+        self._executor = ThreadPoolExecutor(thread_name_prefix="agl-agents")
+        self._loop.set_default_executor(self._executor)
+        self._lock = threading.Lock()
+        self._calls: dict[LoopCall, None] = {}
+        self._owners: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self._asked_at: float | None = None
+        self._retired = False
+        self.process = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="agl-agents", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        while not self._ending():
+            try:
+                self._loop.run_forever()
+            except BaseException:  # noqa: BLE001  a task that nobody waits for raised SystemExit or the like
+                _log.warning("A task of an agent raised what ends a loop", exc_info=True)
+        self._loop.close()
+
+    def _ending(self) -> bool:
+        with self._lock:
+            return self._retired and not self._calls
+
+    def _new_task(self, loop: Any, coroutine: Any, **options: Any) -> Any:
+        task = asyncio.Task(coroutine, loop=loop, **options)
+        context = active()
+        if context is not None:
+            self._owners[task] = context.attempt.id
+        return task
+
+    def submit(self, call: LoopCall) -> None:
+        """Begin a call; calls begin in the order of their submission."""
+        with self._lock:
+            self._calls[call] = None
+            call.loop = self
+        self._loop.call_soon_threadsafe(self._begin, call, context=call.context)
+
+    def _begin(self, call: LoopCall) -> None:
+        with self._lock:
+            if call not in self._calls:  # cancelled, or taken to another loop
+                return
+            call.task = self._loop.create_task(call.run())
+        call.task.add_done_callback(lambda task: self._end(call, task))
+        self._loop.call_soon(call.step_returned)
+
+    def _end(self, call: LoopCall, task: asyncio.Task[Outcome]) -> None:
+        outcome = Outcome(error=_as_failure(None)) if task.cancelled() else task.result()
+        with self._lock:
+            self._calls.pop(call, None)
+        call.step_returned()
+        call.settle(outcome)
+        self._stop_if_done()
+
+    def _stop_if_done(self) -> None:
+        if self._ending():
+            self._loop.stop()
+
+    def cancel(self, call: LoopCall) -> None:
+        """Cancel a call; one that has not begun never does."""
+        with self._lock:
+            if call.task is None:
+                self._calls.pop(call, None)
+        if call.task is None:
+            call.settle(Outcome(error=_as_failure(None)))
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended
+                self._loop.call_soon_threadsafe(call.task.cancel)
+
+    def ask(self) -> None:
+        """See from now on how long the loop takes to answer."""
+        if self._asked_at is None:
+            self._asked_at = monotonic()
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._answer)
+
+    def _answer(self) -> None:
+        self._asked_at = None
+
+    def stall(self) -> Stall | None:
+        """What blocks the loop, if it has not answered for `BLOCKED_S`."""
+        asked_at = self._asked_at
+        seconds = 0.0 if asked_at is None else monotonic() - asked_at
+        if seconds < BLOCKED_S:
+            return None
+        running = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        frame = running.get(self._thread.ident or 0)
+        frames = _frames_of_coroutine(frame)
+        if not frames:
+            return None
+        outer, line = frames[0]
+        task = None
+        with contextlib.suppress(RuntimeError):
+            task = asyncio.current_task(self._loop)
+        return Stall(
+            seconds=seconds,
+            function=outer.f_code.co_name,
+            place=f"{outer.f_code.co_filename}:{line}",
+            stack="".join(traceback.StackSummary.extract(iter(frames)).format()),
+            attempt_id=self._owners.get(task) if task is not None else None,
+        )
+
+    def live(self, attempt_id: str | None) -> bool:
+        """Whether a call of this attempt runs, or waits, that has not been given up."""
+        with self._lock:
+            return any(call.attempt_id == attempt_id and not call.given_up for call in self._calls)
+
+    def retire(self) -> list[LoopCall]:
+        """Take no more calls and end with the last of those that began; gives the others."""
+        with self._lock:
+            self._retired = True
+            waiting = [call for call in self._calls if call.task is None]
+            for call in waiting:
+                del self._calls[call]
+        self._loop.call_soon_threadsafe(self._stop_if_done)
+        return waiting
+
+    async def clear(self) -> None:
+        """Cancel the tasks that a run has left over; runs on another loop.
+
+        Raises:
+            asyncio.TimeoutError: the loop is blocked.
+        """
+        clearing = asyncio.run_coroutine_threadsafe(self._clear(), self._loop)
+        await asyncio.wait_for(asyncio.wrap_future(clearing), 2 * _LEFTOVERS_S)
+
+    async def _clear(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        late: set[asyncio.Task[Any]] = set()
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=_LEFTOVERS_S)
+        if late:
+            _log.warning("%d tasks of agents could not be stopped and still run", len(late))
+        for task in tasks - late:
+            if not task.cancelled() and task.exception() is not None:
+                context = {"message": "A task of an agent failed while it was stopped"}
+                context |= {"task": task, "exception": task.exception()}
+                self._loop.call_exception_handler(context)
+        # Threads that still run may hang: those of the next run get places of their own.
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._executor = ThreadPoolExecutor(thread_name_prefix="agl-agents")
+        self._loop.set_default_executor(self._executor)
+
+
+class _Shared:
+    """The loop of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: AgentLoop | None = None
+        self._users = 0
+
+    def peek(self) -> AgentLoop | None:
+        loop = self._loop
+        return loop if loop is not None and loop.process == os.getpid() else None
+
+    def get(self) -> AgentLoop:
+        with self._lock:
+            loop = self.peek()
+            if loop is None:
+                loop = self._loop = AgentLoop()
+            return loop
+
+    def replace(self, loop: AgentLoop) -> None:
+        """Have later calls, and those that have not begun, run on another loop."""
+        with self._lock:
+            if self._loop is not loop:
+                return
+            self._loop = None
+        for call in loop.retire():
+            self.get().submit(call)
+
+    @contextlib.contextmanager
+    def used(self) -> Generator[None, None, None]:
+        with self._lock:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+
+    @property
+    def idle(self) -> bool:
+        return not self._users
+
+
+_SHARED: Final = _Shared()
+
+
+def agent_loop() -> AgentLoop | None:
+    """The loop of this process; None where no coroutine was called yet."""
+    return _SHARED.peek()
+
+
+def replace_loop(loop: AgentLoop) -> None:
+    """Give up a loop that is blocked for good; what has begun on it goes on if it ever can."""
+    _SHARED.replace(loop)
+
+
+@contextlib.asynccontextmanager
+async def cleared_after() -> AsyncGenerator[None, None]:
+    """Stop what user code leaves over on the loop when the last of those inside leaves."""
+    try:
+        with _SHARED.used():
+            yield
+    finally:
+        loop = _SHARED.peek()
+        if loop is not None and _SHARED.idle:
+            try:
+                await loop.clear()
+            except asyncio.TimeoutError:
+                replace_loop(loop)
+
+
+async def on_agent_loop(
+    function: Callable[..., Awaitable[Any]],
+    *arguments: Any,
+    yielded: Callable[[], None] | None = None,
+) -> Outcome:
+    """Call and await user code on the agents' loop, with a copy of the current context.
+
+    A caller who is cancelled cancels it.
+
+    Args:
+        function: A coroutine function, or any other that gives an awaitable.
+        arguments: Its own.
+        yielded: Called here once the first step of the coroutine has returned.
+    """
+    call = LoopCall(function, arguments, yielded)
+    calls = watched()
+    if calls is not None:
+        calls.append(call)
+    _SHARED.get().submit(call)
+    try:
+        await asyncio.wait({call.ended})  # which a cancellation leaves as it is
+    except asyncio.CancelledError:
+        if call.loop is not None:
+            call.loop.cancel(call)
+        raise
+    return call.ended.result()
+
+
+def _as_failure(error: asyncio.CancelledError | None) -> AgentError:
+    """A cancellation of the agent's own making; ours are not looked at."""
+    failure = AgentError("The agent's coroutine was cancelled from inside: let it return or raise")
+    failure.__cause__ = error
+    return failure
+
+
+def _frames_of_coroutine(frame: FrameType | None) -> list[tuple[FrameType, int]]:
+    """From the innermost coroutine to where it waits, outermost first; all if there is none."""
+    frames: list[tuple[FrameType, int]] = []
+    while frame is not None:
+        frames.append((frame, frame.f_lineno))
+        if frame.f_code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+            break
+        frame = frame.f_back
+    return frames[::-1]
