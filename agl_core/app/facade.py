@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agl_core.app.blocking import run_blocking
+from agl_core.app.one_run import only_run
 from agl_core.app.parts import Agent, Inputs, make_integrations
 from agl_core.app.progress import progress as show_progress
 from agl_core.app.progress import script_console
@@ -73,8 +74,12 @@ def train(  # noqa: PLR0913 - the one call a user writes
         overrides or {},
     )
     inputs = Inputs(agent=agent, tasks=tasks, val_tasks=val_tasks, reward=reward)
-    with _watching(observers, shown=progress) as watching, withheld_key():
-        return run_blocking(App(resolved, inputs, observers=watching).train())
+    with (
+        only_run(resolved.name) as whole,
+        _watching(observers, shown=progress) as watching,
+        withheld_key(),
+    ):
+        return run_blocking(whole(App(resolved, inputs, observers=watching).train()))
 
 
 def evaluate(  # noqa: PLR0913 - the one call a user writes
@@ -107,9 +112,13 @@ def evaluate(  # noqa: PLR0913 - the one call a user writes
         config = run_config_of(Path(checkpoint))
     resolved = _config(config, _model(model), overrides or {})
     inputs = Inputs(agent=agent, val_tasks=tasks, reward=reward)
-    with _watching(observers, shown=progress) as watching, withheld_key():
+    with (
+        only_run(resolved.name) as whole,
+        _watching(observers, shown=progress) as watching,
+        withheld_key(),
+    ):
         app = App(resolved, inputs, observers=watching)
-        return run_blocking(app.evaluate(checkpoint=checkpoint))
+        return run_blocking(whole(app.evaluate(checkpoint=checkpoint)))
 
 
 def attach() -> Attachment:

@@ -40,12 +40,18 @@ def command(
     CONFIG is a configuration (.toml, .yaml, .json); a run's own is config.json in its directory.
     """
     from agl_core.app import App, run_blocking  # noqa: PLC0415
+    from agl_core.app.one_run import only_run  # noqa: PLC0415
     from agl_core.serving.keys import withheld_key  # noqa: PLC0415
 
     config = state.config(config_file, overrides)
     plugins = state.plugins(config.plugins)
-    with withheld_key(), importable(Path()), progress(stderr=json_file == STDOUT) as display:
+    with (
+        only_run(config.name) as whole,
+        withheld_key(),
+        importable(Path()),
+        progress(stderr=json_file == STDOUT) as display,
+    ):
         app = App(config, observers=(display,), plugins=plugins)
-        evaluation = run_blocking(app.evaluate(checkpoint=checkpoint))
+        evaluation = run_blocking(whole(app.evaluate(checkpoint=checkpoint)))
     if json_file is not None:
         write_json(evaluation, json_file)

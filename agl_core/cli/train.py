@@ -74,11 +74,17 @@ def _train_config(state: CliState, path: Path, request: _Request, *, print_only:
         click.echo(dump(config), nl=False)
         return
     from agl_core.app import App, run_blocking  # noqa: PLC0415
+    from agl_core.app.one_run import only_run  # noqa: PLC0415
     from agl_core.serving.keys import withheld_key  # noqa: PLC0415
 
     plugins = state.plugins(config.plugins)
-    with withheld_key(), importable(Path()), _observers(request.json_file) as observers:
-        run_blocking(App(config, observers=observers, plugins=plugins).train())
+    with (
+        only_run(config.name) as whole,
+        withheld_key(),
+        importable(Path()),
+        _observers(request.json_file) as observers,
+    ):
+        run_blocking(whole(App(config, observers=observers, plugins=plugins).train()))
 
 
 def _train_script(state: CliState, path: Path, arguments: Sequence[str], request: _Request) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 from urllib.parse import urlsplit
@@ -18,6 +18,8 @@ _OLD_BASE_URL: Final = "OPENAI_API_BASE"
 def gateway_environment(url: str, api_key: str) -> Generator[None, None, None]:
     """Point ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` at the gateway, and put them back.
 
+    A variable that the user's program has set meanwhile, or removed, stays as it left it.
+
     Where a proxy is set, the gateway's host is added to ``NO_PROXY``: a proxy elsewhere cannot
     reach a gateway on this machine.
 
@@ -31,7 +33,13 @@ def gateway_environment(url: str, api_key: str) -> Generator[None, None, None]:
     try:
         yield
     finally:
-        _restore(before)
+        for name, value in before.items():
+            if os.environ.get(name) != changes[name]:
+                continue
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _changes(url: str, api_key: str) -> dict[str, str]:
@@ -45,11 +53,3 @@ def _changes(url: str, api_key: str) -> dict[str, str]:
         given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
         changes.update(dict.fromkeys(_NO_PROXY, f"{given},{host}" if given else host))
     return changes
-
-
-def _restore(before: Mapping[str, str | None]) -> None:
-    for name, value in before.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value

@@ -6,6 +6,7 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 import torch
@@ -14,6 +15,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from agl_core.errors import ConfigError
+
+_LOADING: Final = Lock()
+"""While transformers loads a model, it replaces functions of torch for the whole process."""
 
 ADAPTER: Final = "adapter"
 """Directory of an adapter, in peft's format, below that of the policy's tokenizer."""
@@ -32,7 +36,7 @@ def load_model(source: str, *, dtype: torch.dtype, device: torch.device) -> PreT
         ConfigError: there is no such model.
     """
     _check_local(source)
-    with without_progress_bars():
+    with _LOADING, without_progress_bars():
         try:
             model: Any = AutoModelForCausalLM.from_pretrained(
                 source, dtype=dtype, attn_implementation="sdpa"

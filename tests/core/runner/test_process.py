@@ -63,3 +63,12 @@ def test_a_proxy_is_passed_by_and_the_users_own_exceptions_stay(environment, giv
     with gateway_environment("http://127.0.0.1:81", "key"):
         assert os.environ["NO_PROXY"] == os.environ["no_proxy"] == expected
     assert current() == before
+
+
+def test_what_the_users_program_sets_meanwhile_stays(environment):
+    """C1: nothing of a run's is left, and nothing of the user's is lost."""
+    environment.setenv("OPENAI_API_KEY", "user's")
+    with gateway_environment("http://127.0.0.1:81", "key"):
+        os.environ["OPENAI_API_KEY"] = "user's new one"
+        del os.environ["OPENAI_BASE_URL"]
+    assert current() == {"OPENAI_API_KEY": "user's new one"}
