@@ -91,10 +91,13 @@ class Limits:
         if not task.done():
             self.abandoned(task)
         for call in calls:
-            if not call.ended.done() and call.remnant is not None:
-                self.abandoned(call.remnant)
-                if isinstance(call, LoopCall):
-                    call.given_up = True
+            if call.ended.done():
+                continue
+            if isinstance(call, LoopCall):
+                call.given_up = True
+            remnant = call.remnant
+            if remnant is not None:
+                self.abandoned(remnant)
 
     def _late(self, stall: Stall | None) -> DeadlineError:
         attempt, timeout_s = self.context.attempt, self.context.rollout.limits.timeout_s

@@ -13,6 +13,7 @@ import inspect
 import logging
 import os
 import sys
+import sysconfig
 import threading
 import traceback
 import weakref
@@ -20,6 +21,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
@@ -33,6 +35,11 @@ _log = logging.getLogger(__name__)
 
 BLOCKED_S: Final = 2.0
 """A loop that does not answer for this long is blocked."""
+_LIBRARIES: Final = (
+    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
+    str(Path(__file__).parents[1]),
+)
+"""Where code lies that no user can change."""
 _LEFTOVERS_S: Final = 1.0
 """How long tasks that a run leaves over may take to end."""
 
@@ -89,8 +96,10 @@ class LoopCall:
         self.loop: AgentLoop | None = None
         self.task: asyncio.Task[Outcome] | None = None
         """None until it begins."""
+        self.cancelled = False
+        """Its task has been told to end."""
         self.given_up = False
-        """Its attempt has ended, though it could not be stopped."""
+        """Its attempt has ended before it."""
 
     def stall(self) -> Stall | None:
         """What holds it up, if anything does."""
@@ -98,8 +107,9 @@ class LoopCall:
 
     @property
     def remnant(self) -> asyncio.Task[Any] | None:
-        """What is left to itself when it cannot be stopped."""
-        return self.task
+        """Its task, if that cannot be stopped; one that others hold up ends once it gets its turn."""
+        blocks = self.loop is not None and self.loop.running() == self.attempt_id
+        return self.task if self.cancelled or blocks else None
 
     async def run(self) -> Outcome:
         """The coroutine of its task."""
@@ -203,7 +213,18 @@ class AgentLoop:
             call.settle(Outcome(error=_as_failure(None)))
         else:
             with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended
-                self._loop.call_soon_threadsafe(call.task.cancel)
+                self._loop.call_soon_threadsafe(self._cancel, call, call.task)
+
+    def _cancel(self, call: LoopCall, task: asyncio.Task[Outcome]) -> None:
+        call.cancelled = True
+        task.cancel()
+
+    def running(self) -> str | None:
+        """The attempt whose code the loop runs just now; from any thread."""
+        task = None
+        with contextlib.suppress(RuntimeError):
+            task = asyncio.current_task(self._loop)
+        return self._owners.get(task) if task is not None else None
 
     def ask(self) -> None:
         """See from now on how long the loop takes to answer."""
@@ -227,15 +248,12 @@ class AgentLoop:
         if not frames:
             return None
         outer, line = frames[0]
-        task = None
-        with contextlib.suppress(RuntimeError):
-            task = asyncio.current_task(self._loop)
         return Stall(
             seconds=seconds,
             function=outer.f_code.co_name,
             place=f"{outer.f_code.co_filename}:{line}",
             stack="".join(traceback.StackSummary.extract(iter(frames)).format()),
-            attempt_id=self._owners.get(task) if task is not None else None,
+            attempt_id=self.running(),
         )
 
     def live(self, attempt_id: str | None) -> bool:
@@ -389,11 +407,19 @@ def _as_failure(error: asyncio.CancelledError | None) -> AgentError:
 
 
 def _frames_of_coroutine(frame: FrameType | None) -> list[tuple[FrameType, int]]:
-    """From the innermost coroutine to where it waits, outermost first; all if there is none."""
+    """From the innermost coroutine of the user's to where it waits, outermost first.
+
+    One of a library's where there is none of the user's, and all frames where there is neither.
+    """
     frames: list[tuple[FrameType, int]] = []
+    innermost = 0
     while frame is not None:
-        frames.append((frame, frame.f_lineno))
-        if frame.f_code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-            break
+        code = frame.f_code
+        if "importlib" not in code.co_filename:
+            frames.append((frame, frame.f_lineno))
+            if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+                if not code.co_filename.startswith(_LIBRARIES):
+                    return frames[::-1]
+                innermost = innermost or len(frames)
         frame = frame.f_back
-    return frames[::-1]
+    return frames[: innermost or None][::-1]

@@ -321,6 +321,8 @@ async def test_a_run_ends_although_threads_and_tasks_of_agents_do_not(program):
     program.script(
         """
         import os, time
+        import anyio._backends._asyncio, httpcore  # an import would hold up the agents' loop
+        import tests.core.app.conftest
         import agl_core as agl
         import program
         from agl_core.runner import worker
