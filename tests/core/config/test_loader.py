@@ -177,9 +177,9 @@ def test_secrets_are_not_repeated_in_messages():
 
 @pytest.mark.parametrize("value", ["inf", "nan", ".inf"])
 def test_numbers_must_be_finite(value):
-    told = message({}, [f"rollout.penalty={value}"])
+    told = message({}, [f"eval.threshold={value}"])
 
-    assert "rollout.penalty" in told
+    assert "eval.threshold" in told
     assert "finite" in told
 
 
