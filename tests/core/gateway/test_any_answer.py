@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,8 @@ from agl_core.types import ModelCall
 from tests.core.gateway.scripted import STREAM, Desk, Got, desk
 
 RECORDS = Codec(ModelCall)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
 EXAMPLES = 1_300
 """Of a changed answer; each is eight cases."""
 
