@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from agl_core.app.blocking import run_blocking
 from agl_core.app.one_run import only_run
@@ -20,11 +20,15 @@ from agl_core.config import RunConfig
 from agl_core.config.invocation import current_invocation
 from agl_core.config.loader import read_anchored, resolve, with_plugins
 from agl_core.config.overrides import parse_key, put
+from agl_core.errors import AglError
 from agl_core.interfaces import Observer, RewardFunction
 from agl_core.serving.keys import withheld_key
 from agl_core.tracing import Attachment
 from agl_core.tracing import attach as attach_integrations
+from agl_core.tracing.exceptions import users_traceback
 from agl_core.types import Evaluation
+
+T = TypeVar("T")
 
 Rewards = RewardFunction | Callable[..., Any] | Mapping[str, Callable[..., Any]]
 
@@ -79,7 +83,7 @@ def train(  # noqa: PLR0913 - the one call a user writes
         _watching(observers, shown=progress) as watching,
         withheld_key(),
     ):
-        return run_blocking(whole(App(resolved, inputs, observers=watching).train()))
+        return _ended(lambda: whole(App(resolved, inputs, observers=watching).train()))
 
 
 def evaluate(  # noqa: PLR0913 - the one call a user writes
@@ -117,13 +121,27 @@ def evaluate(  # noqa: PLR0913 - the one call a user writes
         _watching(observers, shown=progress) as watching,
         withheld_key(),
     ):
-        app = App(resolved, inputs, observers=watching)
-        return run_blocking(whole(app.evaluate(checkpoint=checkpoint)))
+        return _ended(
+            lambda: whole(App(resolved, inputs, observers=watching).evaluate(checkpoint=checkpoint))
+        )
 
 
 def attach() -> Attachment:
     """Attach to this process with every installed integration; see `agl_core.tracing.attach`."""
     return attach_integrations(integrations=make_integrations(load_plugins()))
+
+
+def _ended(begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run to the end; what the user's code raises begins with the user's frames."""
+    try:
+        return run_blocking(begin())
+    except AglError:
+        raise
+    except Exception as error:
+        frames = users_traceback(error.__traceback__)
+        if frames is None:
+            raise
+        raise error.with_traceback(frames)  # noqa: B904 - it is the same exception
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from agl_core.errors import ConfigError, MissingExtraError, pip_line
 from agl_core.interfaces import (
     Algorithm,
     AlgorithmSetup,
+    ChecksModel,
     Engine,
     Integration,
     KeepsFiles,
@@ -179,14 +180,25 @@ def make_algorithm(config: RunConfig, plugins: PluginManager) -> tuple[Algorithm
     return algorithm, setup
 
 
-def make_engine(config: RunConfig, plugins: PluginManager, setup: AlgorithmSetup | None) -> Engine:
-    """The chosen engine with its options.
+def make_engine(
+    config: RunConfig,
+    plugins: PluginManager,
+    setup: AlgorithmSetup | None,
+    *,
+    policies: Sequence[Policy] = (),
+) -> Engine:
+    """The chosen engine with its options; the models of the policies are looked at before.
 
     Raises:
-        ConfigError: an option is wrong, or the engine lacks the algorithm's loss.
+        ConfigError: an option or a model is wrong, or the engine lacks the algorithm's loss.
     """
     name, registry = engine_name(config, plugins), plugins.registry("engines")
     options = check_options(config.engine, registry.options_model(name), where="engine")
+    if isinstance(options, ChecksModel):
+        named = plugins.registry("models")
+        for policy in policies:
+            if policy.model not in named:
+                options.check_model(policy.model)
     engine: Engine = registry.create(name, options, setup)
     return engine
 

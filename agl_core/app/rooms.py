@@ -105,7 +105,7 @@ async def open_rooms(
     config = plan.config
     policies = resolve_policies(config, training=training)
     algorithm, setup = make_algorithm(config, plan.plugins) if training else (None, None)
-    engine = make_engine(config, plan.plugins, setup)
+    engine = make_engine(config, plan.plugins, setup, policies=policies)
     if engine.trains:  # other engines have names of their own
         policies = await asyncio.to_thread(with_weights, policies, plan.plugins)
     else:

@@ -6,6 +6,9 @@ import _thread
 import sys
 import threading
 import time
+import traceback
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Final
 
 from agl_core.interrupts import INTERRUPTED, Interrupts, leave
@@ -25,7 +28,8 @@ def main() -> None:
         try:
             from agl_core.cli.group import cli  # noqa: PLC0415
 
-            cli.main(prog_name="agl")
+            with _users_frames_first():
+                cli.main(prog_name="agl")
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
         except SystemExit as end:
@@ -33,6 +37,21 @@ def main() -> None:
                 patience_s = _INTERRUPTED_THREADS_S if interrupts.count else THREADS_S
                 _thread.start_new_thread(_leave_in_time, (end.code, patience_s))
             raise
+
+
+@contextmanager
+def _users_frames_first() -> Generator[None, None, None]:
+    """Print what the user's code raised from its own first frame on; all of it with ``--debug``."""
+    try:
+        yield
+    except Exception as error:
+        from agl_core.tracing.exceptions import users_traceback  # noqa: PLC0415
+
+        frames = users_traceback(error.__traceback__)
+        if frames is None or "--debug" in sys.argv:
+            raise
+        traceback.print_exception(type(error), error, frames)
+        sys.exit(1)
 
 
 def _holds_up(thread: threading.Thread) -> bool:

@@ -191,6 +191,22 @@ class Engine(Protocol):
 
 
 @runtime_checkable
+class ChecksModel(Protocol):
+    """What the options of an engine may offer besides: to look at a model before it is loaded.
+
+    They are read before the engine's libraries are imported, which can take a minute.
+    """
+
+    def check_model(self, model: str) -> None:
+        """Check a policy's model as far as this goes without those libraries.
+
+        Raises:
+            ConfigError: it cannot be loaded.
+        """
+        ...
+
+
+@runtime_checkable
 class OverlappingEngine(Protocol):
     """What an `Engine` may offer besides: to train while it serves. Its `update` does both at once."""
 

@@ -16,7 +16,7 @@ from agl_core.errors import (
     RewardError,
 )
 from agl_core.tracing.context import origin_key
-from agl_core.tracing.exceptions import describe
+from agl_core.tracing.exceptions import describe, users_traceback
 from agl_core.types import Failure, FailureKind
 from agl_core.types.overflow import OVERFLOW, says_overflow
 
@@ -150,5 +150,7 @@ def _attribute(owner: Any, name: str, kind: type[Any]) -> Any:
 
 
 def _traceback(error: BaseException) -> str:
+    """The user's frames, without those of the runner before them."""
     lines: Callable[..., list[str]] = traceback.format_exception
-    return "".join(lines(type(error), error, error.__traceback__))
+    frames = users_traceback(error.__traceback__) or error.__traceback__
+    return "".join(lines(type(error), error, frames))

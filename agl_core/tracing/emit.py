@@ -15,7 +15,7 @@ from agl_core import semconv
 from agl_core.errors import RewardError
 from agl_core.tracing.context import AttemptContext, active, close_scope, enter, open_scope
 from agl_core.tracing.exceptions import describe, exception_attributes
-from agl_core.tracing.guard import guarded
+from agl_core.tracing.guard import emitter
 from agl_core.tracing.recorder import Recorder
 from agl_core.tracing.values import represent, text
 from agl_core.types import (
@@ -136,22 +136,30 @@ def alias(name: str, alias: str) -> None:
         )
 
 
-@guarded()
+@emitter
 def emit_message(content: Any, *, role: str = "") -> None:
-    """Record a message of the agent's own making, such as a note or a step's summary."""
+    """Record a message of the agent's own making, such as a note or a step's summary.
+
+    Raises:
+        ConfigError: there is no such argument.
+    """
     if (context := active()) is not None:
         attributes = {semconv.AGL_MESSAGE: {"role": role, "content": content}}
         context.recorder.point(semconv.AGL_MESSAGE, attributes=attributes)
 
 
-@guarded()
+@emitter
 def emit_object(value: Any, *, name: str = "object") -> None:
-    """Record any value under a name; what has no JSON form is kept as its ``repr``."""
+    """Record any value under a name; what has no JSON form is kept as its ``repr``.
+
+    Raises:
+        ConfigError: there is no such argument.
+    """
     if (context := active()) is not None:
         context.recorder.point(name, attributes={semconv.AGL_OBJECT: value})
 
 
-@guarded()
+@emitter
 def emit_tool_call(
     name: str,
     arguments: Any = None,
@@ -168,6 +176,9 @@ def emit_tool_call(
         result: What it gave back.
         tool_call_id: The id under which the model asked for it.
         error: Why it failed; empty when it did not.
+
+    Raises:
+        ConfigError: there is no such argument.
     """
     if (context := active()) is None:
         return
@@ -183,7 +194,7 @@ def emit_tool_call(
     recorder.end(span, status="error" if error else "ok", error=error)
 
 
-@guarded()
+@emitter
 def emit_exception(error: BaseException) -> None:
     """Record an exception that the agent handled itself."""
     if (context := active()) is not None:

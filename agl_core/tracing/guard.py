@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+from agl_core.errors import ConfigError
 from agl_core.tracing.context import active
 
 _log = logging.getLogger(__name__)
@@ -37,6 +39,41 @@ def guarded(framework: str = "") -> Callable[[Callable[_P, _T]], Callable[_P, _T
         return call
 
     return decorate
+
+
+def emitter(callback: Callable[_P, _T]) -> Callable[_P, _T | None]:
+    """Decorate what user code calls to say something of itself.
+
+    As `guarded`, but what the caller got wrong raises: an argument that the function does not
+    have, or a `ConfigError` of the function's own.
+    """
+
+    @functools.wraps(callback)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T | None:
+        try:
+            return callback(*args, **kwargs)
+        except ConfigError:
+            raise
+        except Exception as error:  # noqa: BLE001  telemetry never raises into user code
+            if isinstance(error, TypeError):
+                _check_call(callback, args, kwargs)
+            report(f"{callback.__qualname__} failed: {error!r}")
+            return None
+
+    return call
+
+
+def _check_call(
+    callback: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    signature = inspect.signature(callback)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters)
+        raise ConfigError(
+            f"{callback.__qualname__} was called wrongly: {error}; it takes {takes}"
+        ) from None
 
 
 def report(message: str, *, framework: str = "") -> None:

@@ -14,7 +14,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agl_core.errors import ConfigError, TrainingError
-from agl_torch.models import ADAPTER, is_adapter, load_model, without_progress_bars
+from agl_torch.models import load_model, without_progress_bars
+from agl_torch.sources import ADAPTER, is_adapter
 
 ADAPTER_FILE: Final = "adapter_model.safetensors"
 PREFIX: Final = "base_model.model."

@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 from agl_core.errors import ConfigError
 from agl_torch.adapters import ADAPTER_FILE, PREFIX, check_base, read_adapter, write_base
 from agl_torch.forward import CausalModel
-from agl_torch.models import ADAPTER
 from agl_torch.options import LoraOptions
+from agl_torch.sources import ADAPTER
 from agl_torch.weights import fingerprint, plain_tensors, write_model
 
 

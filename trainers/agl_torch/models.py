@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
@@ -15,18 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from agl_core.errors import ConfigError
+from agl_torch.sources import check_source
 
 _LOADING: Final = Lock()
 """While transformers loads a model, it replaces functions of torch for the whole process."""
-
-ADAPTER: Final = "adapter"
-"""Directory of an adapter, in peft's format, below that of the policy's tokenizer."""
-
-
-def is_adapter(directory: Path) -> bool:
-    """Whether a policy's directory holds an adapter without the model it belongs to."""
-    alone = not (directory / "config.json").exists()
-    return alone and (directory / ADAPTER / "adapter_config.json").is_file()
 
 
 def load_model(source: str, *, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
@@ -35,7 +25,7 @@ def load_model(source: str, *, dtype: torch.dtype, device: torch.device) -> PreT
     Raises:
         ConfigError: there is no such model.
     """
-    _check_local(source)
+    check_source(source)
     with _LOADING, without_progress_bars():
         try:
             model: Any = AutoModelForCausalLM.from_pretrained(
@@ -55,7 +45,7 @@ def load_tokenizer(source: str) -> Any:
     Raises:
         ConfigError: there is none.
     """
-    _check_local(source)
+    check_source(source)
     try:
         return AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError) as error:
@@ -96,19 +86,6 @@ def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
         if value is not None:
             ends.update([value] if isinstance(value, int) else value)
     return frozenset(ends)
-
-
-def _check_local(source: str) -> None:
-    """Refuse a path that leads nowhere before the hub is asked for it."""
-    if not source:
-        raise ConfigError("A policy has no model: set 'model', or 'model' of the policy")
-    looks_local = source.startswith((".", "~", os.sep)) or source.count("/") > 1
-    path = Path(source)
-    if path.is_dir():
-        if not (path / "config.json").is_file() and not is_adapter(path):
-            raise ConfigError(f"Model directory {source!r} has no config.json: is it a model's?")
-    elif looks_local or path.exists():
-        raise ConfigError(f"Model path {source!r} is no directory: check 'model'")
 
 
 def _first_line(error: Exception) -> str:

@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
+from agl_torch.sources import check_source
+
 
 class LoraOptions(BaseModel):
     """A low-rank adapter per trainable policy over weights that stay frozen."""
@@ -59,3 +61,11 @@ class TorchOptions(BaseModel):
     """Whether training keeps the input of each layer alone and computes the rest again for the
     gradient, at about a third more time. ``auto``: for passes that would otherwise take more than
     half of the memory that is free."""
+
+    def check_model(self, model: str) -> None:
+        """Refuse a path that leads nowhere before PyTorch is imported.
+
+        Raises:
+            ConfigError: see `check_source`.
+        """
+        check_source(model)

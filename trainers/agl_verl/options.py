@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from agl_torch.sources import check_source
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 
@@ -28,3 +29,11 @@ class VerlOptions(BaseModel):
     verl: dict[str, Any] = Field(default_factory=dict[str, Any])
     """verl's own options, as in its ``ppo_trainer.yaml``: ``actor_rollout_ref``, ``ray_kwargs`` and
     of ``trainer`` the numbers of nodes and GPUs. May be written as the table ``[verl]``."""
+
+    def check_model(self, model: str) -> None:
+        """Refuse a path that leads nowhere before verl is imported.
+
+        Raises:
+            ConfigError: see `check_source`.
+        """
+        check_source(model)

@@ -191,3 +191,47 @@ def test_a_run_that_the_command_line_shows_is_not_shown_twice(config, capsys) ->
 
     assert seen == [1]
     assert capsys.readouterr().err == ""
+
+
+def test_what_the_users_code_raises_begins_with_its_own_frames(config) -> None:
+    """G8: below the call of agl.train comes the user's line, none of ours."""
+
+    def rows():
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        agl.train(two_agents, rows, agents=["writer"], model="bandit", config=config)
+
+    names = [entry.name for entry in caught.traceback]
+    assert names[-1] == "rows"
+    assert names[1:-1] == ["train", "_ended"]
+
+
+def test_what_our_code_raises_keeps_its_frames(config) -> None:
+    with pytest.raises(agl.ConfigError) as caught:
+        agl.train(two_agents, [], agents=["writer"], model="bandit", config=config)
+
+    assert caught.traceback[-1].name == "load_tasks"
+
+
+def test_an_engine_may_look_at_the_model_first(config, tmp_path) -> None:
+    """G8: before its factory is called, whose module may import large libraries."""
+    (tmp_path / "slow.py").write_text(_SLOW_ENGINE, encoding="utf-8")
+    config |= {"plugins": [str(tmp_path / "slow.py")], "engine": {"name": "slow"}}
+
+    with pytest.raises(agl.ConfigError, match="no model 'bandit'"):
+        train(config)
+
+
+_SLOW_ENGINE = """
+from pydantic import BaseModel
+from agl_core import ConfigError, hookimpl
+
+class Options(BaseModel):
+    def check_model(self, model):
+        raise ConfigError(f"no model {model!r}")
+
+@hookimpl
+def agl_register_engines(register):
+    register("slow", "a_module_that_is_not_there:Engine", config=Options)
+"""

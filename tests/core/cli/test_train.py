@@ -117,6 +117,53 @@ def test_the_resolved_configuration_can_be_printed(agl, app, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("algorithm.name = 'grop'", "Unknown algorithm 'grop'; did you mean 'grpo'?"),
+        ("algorithm.clip_hihg = 1", "did you mean 'algorithm.clip_high'?"),
+        ("engine.name = 'htpt'", "Unknown engine 'htpt'; did you mean 'http'?"),
+        ("engine.name = 'http'", "engine.base_url"),
+        ("store.name = 'sqlit'", "Unknown store 'sqlit'"),
+        ("capture.adapter = 'x'", "Unknown adapter 'x'"),
+        ("[[rewards]]\nname = 'numerc'", "Unknown reward 'numerc'; did you mean 'numeric'?"),
+        ("[[rewards]]\nname = 'numeric'\nrel_tl = 1", "did you mean 'rewards.0.rel_tol'?"),
+        ("[[rewards]]\nname = 'a.py:f'\nx = 1", "rewards.0.x"),
+        ("[[trackers]]\nname = 'nobody'", "Unknown tracker 'nobody'"),
+    ],
+)
+def test_a_configuration_with_unknown_plugins_is_not_printed(agl, tmp_path, text, reason):
+    """G16: --print-config checks the names and options of plugins."""
+    write(tmp_path, "run.toml", text)
+
+    result = agl("train", "run.toml", "--print-config")
+
+    assert result.exit_code == 2
+    assert reason in result.stderr
+    assert result.stdout == ""
+
+
+def test_what_the_users_code_raises_begins_with_its_own_frames(tmp_path):
+    """G8: no frame of agl-core, click or importlib comes before the line that failed."""
+    write(tmp_path, "mine.py", "def build():\n    return 1 / 0\n\nagent = build()\n")
+    write(tmp_path, "run.toml", "agent = 'mine.py:agent'\nmodel = 'm'\nengine.name = 'http'")
+    command = [sys.executable, "-m", "agl_core.cli", "train"]
+
+    told, whole = (
+        subprocess.run(
+            [*command, "run.toml", *more], capture_output=True, check=False, cwd=tmp_path, text=True
+        )
+        for more in ([], ["--debug"])
+    )
+
+    frames = [line for line in told.stderr.splitlines() if line.startswith("  File ")]
+    assert told.returncode == whole.returncode == 1
+    assert len(frames) == 2
+    assert all("mine.py" in frame for frame in frames)
+    assert told.stderr.strip().endswith("ZeroDivisionError: division by zero")
+    assert "references.py" in whole.stderr
+
+
+@pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         ([], "Name one file"),

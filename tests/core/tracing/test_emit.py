@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from agl_core import semconv
-from agl_core.errors import RewardError
+from agl_core.errors import ConfigError, RewardError
 from agl_core.tracing import (
     Recorder,
     agent_scope,
@@ -328,3 +328,21 @@ def test_trace_inside_a_rollout_joins_the_attempt(recorder):
     assert (root.name, root.status, root.error) == ("part", "error", "ValueError: boom")
     assert semconv.AGL_INPUT not in root.attributes
     assert "boom" in root.attributes[semconv.EXCEPTION_STACKTRACE]
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda: emit_tool_call("search", model="m"), "'model'; it takes name, arguments, result"),
+        (emit_tool_call, "missing a required argument: 'name'"),
+        (lambda: emit_object(1, nam="x"), "'nam'; it takes value, name"),
+        (lambda: emit_message("x", "user"), "emit_message was called wrongly"),
+        (emit_exception, "'error'"),
+    ],
+)
+def test_a_wrong_call_is_an_error(call, reason):
+    """G16: a typed error, inside and outside of a rollout."""
+    with pytest.raises(ConfigError) as caught:
+        call()
+
+    assert reason in str(caught.value)
