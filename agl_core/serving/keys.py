@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
@@ -62,6 +63,7 @@ def withheld_key(key: str | None = None) -> Generator[None, None, None]:
         key: The secret, for a process that was started without it; that of the environment when
             None.
     """
+    _blank()
     given = os.environ.pop(ENV_KEY, None)
     if not _WITHHELD.holders or given is not None:
         _WITHHELD.before, _WITHHELD.key = given, key or given or ""
@@ -74,6 +76,23 @@ def withheld_key(key: str | None = None) -> Generator[None, None, None]:
             before, _WITHHELD.before, _WITHHELD.key = _WITHHELD.before, None, ""
             if before is not None:
                 os.environ.setdefault(ENV_KEY, before)
+
+
+def _blank() -> None:
+    """Overwrite the secret where Linux shows it to this user's processes: /proc/<pid>/environ.
+
+    Taking a variable out of the environment leaves the block that the process was started with.
+    """
+    value = os.environ.get(ENV_KEY)
+    if not value or sys.platform != "linux":
+        return
+    import ctypes  # noqa: PLC0415 - for this alone
+
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_void_p
+    address: int | None = getenv(ENV_KEY.encode())
+    if address is not None:
+        ctypes.memset(address, ord("*"), len(os.fsencode(value)))
 
 
 def fresh_key() -> str:

@@ -56,6 +56,25 @@ def test_the_secret_stays_out_of_the_environment(monkeypatch):
         shared_key()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+def test_the_secret_is_blanked_where_other_processes_read_it():
+    """F2: an agent reads the environment that its process was started with, and its parent's."""
+    program = """
+import os, pathlib, subprocess, sys
+from agl_core.serving.keys import shared_key, withheld_key
+with withheld_key():
+    assert shared_key() == "operators"
+    code = "import os, sys; sys.stdout.buffer.write(open(f'/proc/{os.getppid()}/environ', 'rb').read())"
+    parents = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+    own = pathlib.Path("/proc/self/environ").read_bytes()
+    assert b"AGL_API_KEY=" in own
+    assert b"operators" not in own + parents
+assert os.environ["AGL_API_KEY"] == "operators"
+"""
+    environment = {**os.environ, ENV_KEY: "operators"}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+
+
 def test_blocks_that_overlap_restore_it_when_the_last_is_left(monkeypatch):
     monkeypatch.setenv(ENV_KEY, "s")
     one, two = withheld_key(), withheld_key()
