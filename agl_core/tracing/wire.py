@@ -53,6 +53,9 @@ from agl_core.tracing.sockets import Sockets
 from agl_core.tracing.taps import taps
 from agl_core.types import Scope
 
+_CLOSED_LOOP: Final = "Event loop is closed"
+"""What a client raises that holds connections of an event loop before this one: it is older than
+the run. The request keeps its id, so if it had left it is another try of the same call."""
 _SHORTEST_TIMEOUT_S: Final = 0.001
 _UNRESERVED: Final = re.compile(r"[A-Za-z0-9_.~-]*").fullmatch
 """Characters that percent-encoding leaves alone (RFC 3986, section 2.3)."""
@@ -248,7 +251,13 @@ def _sends_async(wire: Wire, direct: Direct, tap: type[Any]) -> Wrap:
                 client = direct.async_client(secure=request.url.scheme == "https")
                 options = {"stream": options.get("stream", False)}
             try:
-                response = await original(client, request, **options)
+                try:
+                    response = await original(client, request, **options)
+                except RuntimeError as error:
+                    if sent.rerouted or str(error) != _CLOSED_LOOP:
+                        raise
+                    own = direct.async_client(secure=request.url.scheme == "https")
+                    response = await original(own, request, stream=options.get("stream", False))
             except BaseException as error:
                 sent.end(error)
                 raise

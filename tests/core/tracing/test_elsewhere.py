@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import warnings
 
 import httpx
 import httpx2
@@ -213,3 +215,23 @@ def test_what_is_sent_after_the_end_is_counted_late(other, make):
     assert lost(context) == {}
     (span,) = late
     assert span.attributes == {semconv.AGL_LOST: {f"sent_elsewhere_to_{host(other)}": 1}}
+
+
+@LIBRARIES
+def test_a_client_of_the_gateway_that_outlives_its_loop_reaches_it_again(library, server, make):
+    """D2: its connections belong to an event loop that is closed."""
+    clients = [library.AsyncClient(timeout=60)]
+
+    async def ask(context):
+        with enter(context), agent_scope("writer"):
+            answer = await clients[0].post(f"{server.base_url}/chat/completions", json=BODY)
+            assert answer.status_code == 200
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # nobody can close those connections
+        for context in (make(), make()):
+            asyncio.run(ask(context))
+            assert [span.status for span in llm_spans(context)] == ["ok"]
+        clients.clear()
+        gc.collect()
+    assert len(set(server.identities("call"))) == 2
