@@ -12,10 +12,12 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
+from agl_core.config.places import SERVED, folder_name, local_path
 from agl_core.config.shorthand import in_full
 from agl_core.errors import ConfigError
 from agl_core.thinking import DEFAULT_TAGS
@@ -227,6 +229,13 @@ class StoreConfig(_Config):
     retention: Literal["keep", "drop_spans"] = "keep"
     """What becomes of a rollout's spans once it is consumed."""
 
+    @field_validator("path")
+    @classmethod
+    def _is_here(cls, given: str | None, info: ValidationInfo) -> str | None:
+        if given is None or info.data.get("name") not in ("sqlite", "memory"):
+            return given
+        return local_path(given, instead=SERVED)
+
     @model_validator(mode="after")
     def _in_one_place(self) -> StoreConfig:
         if self.name == "http":
@@ -305,6 +314,16 @@ class RunConfig(_Config):
     """Where the numbers of steps and evaluations go beside the run's own report."""
     plugins: list[str] = Field(default_factory=list[str])
     """Local plugin files to load beside the installed ones."""
+
+    @field_validator("name")
+    @classmethod
+    def _names_a_folder(cls, given: str) -> str:
+        return folder_name(given)
+
+    @field_validator("directory")
+    @classmethod
+    def _is_here(cls, given: str) -> str:
+        return local_path(given, instead="copy what a run leaves there once it has ended")
 
     @field_validator("trackers")
     @classmethod

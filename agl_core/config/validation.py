@@ -20,6 +20,8 @@ M = TypeVar("M", bound=BaseModel)
 
 SECRET = re.compile(r"key|token|secret|password", re.IGNORECASE)
 _MAX_LISTED = 30
+_PASSWORD = re.compile(r"(://)[^\s'\"]*@")
+"""In an address, the user and password."""
 
 
 def validate(
@@ -113,7 +115,7 @@ def _value_at(data: Any, path: Path) -> Any:
 def _shown(path: Path, value: Any) -> str:
     if path and SECRET.search(str(path[-1])):
         return "'***'"
-    text = repr(value)
+    text = _PASSWORD.sub(r"\1***@", repr(value))
     return text if len(text) <= 200 else f"{text[:200]}..."  # noqa: PLR2004
 
 

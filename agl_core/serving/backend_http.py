@@ -24,6 +24,7 @@ from agl_core.interfaces import Counted
 from agl_core.serving.bodies import sendable
 from agl_core.serving.counting import CountAnswer
 from agl_core.serving.problem_text import error_text
+from agl_core.serving.proxies import proxy_for, shown
 
 if sys.version_info >= (3, 11):
     from asyncio import timeout as time_limit
@@ -101,6 +102,7 @@ class HttpBackend:
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._opened: ClientSession | None = None
+        self._proxy: str | None = None
 
     async def chat(self, body: bytes, *, headers: Mapping[str, str], timeout_s: float) -> HttpReply:
         """Send one request body as it stands.
@@ -118,16 +120,20 @@ class HttpBackend:
             async with time_limit(timeout_s):
                 response = await self._post(url, body, {**headers, **self._headers})
         except asyncio.TimeoutError as error:
-            raise EngineError(f"{url} did not answer within {timeout_s:.1f} s") from error
+            through = self._through()
+            raise EngineError(f"{url}{through} did not answer within {timeout_s:.1f} s") from error
         except (ClientError, OSError) as error:
+            advice = "Check that the server runs and that base_url is right"
+            if self._proxy is not None:
+                advice += ", or name its host in NO_PROXY if it is reached without a proxy"
             raise EngineError(
-                f"Cannot reach {url}: {error or type(error).__name__}. Check that the server runs "
-                f"and that base_url is right"
+                f"Cannot reach {url}{self._through()}: {error or type(error).__name__}. {advice}"
             ) from error
         return HttpReply(response, self.base_url, ends_at=ends_at)
 
     async def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> ClientResponse:
-        post, given = self._session().post, {"headers": headers, "allow_redirects": False}
+        post = self._session().post
+        given: dict[str, Any] = {"headers": headers, "allow_redirects": False, "proxy": self._proxy}
         try:
             return await post(url, data=sendable(body), **given)
         except (ServerDisconnectedError, ClientOSError):
@@ -198,9 +204,10 @@ class HttpBackend:
         timeout = ClientTimeout(total=_CONNECT_S)
         request: dict[str, Any] = {"data": data, "headers": self._headers, "timeout": timeout}
         try:
-            async with self._session().request(method, url, **request) as answer:
+            session = self._session()
+            async with session.request(method, url, proxy=self._proxy, **request) as answer:
                 return await answer.json(content_type=None)
-        except (ClientError, asyncio.TimeoutError, OSError, ValueError):
+        except (ClientError, EngineError, asyncio.TimeoutError, OSError, ValueError):
             return None
 
     async def close(self) -> None:
@@ -209,8 +216,12 @@ class HttpBackend:
         if session is not None:
             await session.close()
 
+    def _through(self) -> str:
+        return f" through the proxy {shown(self._proxy)}" if self._proxy is not None else ""
+
     def _session(self) -> ClientSession:
         if self._opened is None:
+            self._proxy = proxy_for(self.base_url)
             connector = TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=_IDLE_S)
             timeout = ClientTimeout(total=None, sock_connect=_CONNECT_S)
             self._opened = ClientSession(

@@ -300,7 +300,7 @@ def test_the_resolved_configuration_can_be_read_back(tmp_path):
 @given(
     st.builds(
         dict,
-        name=st.text(min_size=1),
+        prompts=st.dictionaries(st.text(), st.text()),
         seed=st.integers(),
         channel_weights=st.dictionaries(
             st.text(), st.floats(allow_nan=False, allow_infinity=False)
