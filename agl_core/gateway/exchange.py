@@ -29,7 +29,7 @@ from agl_core.types import Sampling
 
 _log = logging.getLogger(__name__)
 
-_OK: Final = range(200, 300)
+_OK: Final = frozenset(range(200, 300)) - {204, 205}  # those have no body
 _ERROR: Final = range(400, 600)
 _SPARE_S: Final = 1.0
 """Added to the backend's time limit: the gateway ends the call at its deadline itself."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
 from agl_core.serving import asgi
 
-_LINE_BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
+_CONTROLS: Final = bytes((*range(9), *range(10, 32), 127))
+_BLANKS: Final = bytes.maketrans(_CONTROLS, b" " * len(_CONTROLS))
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def passed_on(headers: asgi.RawHeaders) -> dict[str, str]:
@@ -24,11 +27,19 @@ def _travelling(raw: bytes) -> str:
 
 
 def answered(headers: Mapping[str, str], ours: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """A backend's headers, as a client is sent them, and `ours`; all named in lower case."""
-    passed = {name: value for name, value in headers.items() if asgi.travels(name)}
+    """A backend's headers, as a client is sent them, and `ours`; all named in lower case.
+
+    Names that HTTP does not allow are left out, characters that it does not allow are blanks.
+    """
+    passed = {name: value for name, value in headers.items() if _passes(name)}
     return [(_encoded(name), _encoded(value)) for name, value in (passed | dict(ours)).items()]
+
+
+@lru_cache(maxsize=1024)
+def _passes(name: str) -> bool:
+    return asgi.travels(name) and _NAME.fullmatch(name) is not None
 
 
 def _encoded(text: str) -> bytes:
     """The bytes that HTTP clients read the text from; a line break would begin another header."""
-    return text.encode("utf-8", "surrogateescape").translate(_LINE_BREAKS)
+    return text.encode("utf-8", "surrogateescape").translate(_BLANKS)

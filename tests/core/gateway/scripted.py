@@ -74,15 +74,19 @@ class Desk:
         await self.gateway.open(claim.rollout, claim.attempt)
         return claim.attempt
 
+    def headers(self, attempt: Attempt, agent: str = "writer") -> dict[str, str]:
+        named = {"rollout": attempt.rollout_id, "attempt": attempt.id, "agent": agent}
+        key = self.gateway.attempt_key(attempt.rollout_id, attempt.id)
+        headers = {f"x-agl-{name}": value for name, value in named.items()}
+        return {**headers, "Authorization": f"Bearer {key}"}
+
     async def ask(
         self, attempt: Attempt, dialect: str = "chat", *, agent: str = "writer", **body: Any
     ) -> Got:
-        given = {"input": "hi"} if dialect == "responses" else {"messages": [USER]}
-        content = json.dumps({"model": "gpt-x", **given, **body}).encode()
-        named = {"rollout": attempt.rollout_id, "attempt": attempt.id, "agent": agent}
-        headers = [(f"x-agl-{name}".encode(), value.encode()) for name, value in named.items()]
-        key = self.gateway.attempt_key(attempt.rollout_id, attempt.id)
-        headers.append((b"authorization", f"Bearer {key}".encode()))
+        asks = {"input": "hi"} if dialect == "responses" else {"messages": [USER]}
+        content = json.dumps({"model": "gpt-x", **asks, **body}).encode()
+        given = self.headers(attempt, agent)
+        headers = [(name.lower().encode(), value.encode()) for name, value in given.items()]
         scope = {
             "type": "http",
             "method": "POST",

@@ -11,10 +11,13 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from random import Random
 from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,15 +25,18 @@ from hypothesis import strategies as st
 
 from agl_core.gateway.dialects import surrogates
 from agl_core.gateway.stream import EventParser
+from agl_core.serving.backend_http import HttpBackend
 from agl_core.store._codec import Codec, encode
-from agl_core.types import ModelCall
-from tests.core.gateway.scripted import STREAM, Desk, Got, desk
+from agl_core.types import ModelCall, Policy
+from tests.core.gateway.scripted import PATHS, STREAM, USER, Desk, Got, desk
 
 RECORDS = Codec(ModelCall)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 EXAMPLES = 1_300
 """Of a changed answer; each is eight cases."""
+HTTP_EXAMPLES = 100
+"""Each is four cases."""
 
 ENTRY = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
 IDS = {"token_ids": [5, 6, 7], "logprobs": {"content": [ENTRY, ENTRY, ENTRY]}}
@@ -123,10 +129,11 @@ class Change:
             owner["extra"] = owner[last]
 
 
+KINDS = ["replace", "replace", "replace", "remove", "repeat"]
 changes = st.builds(
     Change,
     st.integers(0, 200),
-    st.sampled_from(["replace", "replace", "replace", "remove", "repeat"]),
+    st.sampled_from(KINDS),
     st.sampled_from(JUNK),
 )
 
@@ -373,3 +380,66 @@ def test_any_answer_is_passed_on_and_recorded_once(record_property: Any) -> None
         loop.close()
     record_property("cases", counted)
     assert counted >= 10_000
+
+
+class RawServer:
+    """Answers each request with the next bytes, and closes, whatever the length that it stated."""
+
+    def __init__(self) -> None:
+        self.sent, self.kind, self.stated = b"", "", 0
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: (\d+)", head)
+        assert length is not None
+        await reader.readexactly(int(length[1]))
+        kind = self.kind or "application/json"
+        headers = f"content-type: {kind}\r\ncontent-length: {self.stated}\r\n"
+        writer.write(f"HTTP/1.1 200 OK\r\n{headers}connection: close\r\n\r\n".encode() + self.sent)
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+
+def drawn(random: Random) -> Case:
+    change = Change(random.randrange(200), random.choice(KINDS), random.choice(JUNK))
+    damage = Damage(random.random(), random.choice([None, None, 255, 0, 34, 123]))
+    return Case(random.randrange(len(MESSAGES)), [change], random.choice([None, damage]), [])
+
+
+async def test_any_answer_over_http(record_property: Any) -> None:
+    """A1, A2: the same through sockets, also where the backend closes before the end it stated."""
+    random, raw, counted = Random(7), RawServer(), 0
+    async with AsyncExitStack() as stack:
+        listening = await stack.enter_async_context(await asyncio.start_server(raw, "127.0.0.1", 0))
+        port = listening.sockets[0].getsockname()[1]
+        backend = HttpBackend(f"http://127.0.0.1:{port}/v1", model="weights-1")
+        stack.push_async_callback(backend.close)
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        at = await stack.enter_async_context(desk())
+        await at.gateway.route(Policy(name="trained", agents=("*",), trainable=True), backend)
+        await at.gateway.start()
+        stack.push_async_callback(at.gateway.stop)
+        for _ in range(HTTP_EXAMPLES):
+            case, attempt = drawn(random), await at.attempt()
+            forms = [(dialect, stream) for dialect in PATHS for stream in (False, True)]
+            for dialect, stream in forms:
+                raw.sent = case.streamed() if stream else case.plain()
+                raw.kind, raw.stated = (
+                    STREAM if stream else "",
+                    len(raw.sent) + random.choice([0, 9]),
+                )
+                url, body = (
+                    f"{at.gateway.url}{PATHS[dialect]}",
+                    {"model": "gpt-x", "stream": stream},
+                )
+                body |= {"input": "hi"} if dialect == "responses" else {"messages": [USER]}
+                async with session.post(url, json=body, headers=at.headers(attempt)) as answer:
+                    assert answer.status in (200, 502)
+                    with suppress(aiohttp.ClientPayloadError):
+                        await answer.read()
+            counted += len(forms)
+            calls = await at.calls(attempt)
+            assert len(calls) == len({call.id for call in calls}) == len(forms)
+            assert all(call.complete or call.error for call in calls)
+    record_property("cases", counted)

@@ -192,6 +192,29 @@ async def test_a_store_that_hangs_does_not_hold_the_seal(at: Desk, monkeypatch: 
     assert len(await at.calls(attempt)) == 1
 
 
+@pytest.mark.parametrize("status", [101, 204, 205, 600, 999])
+async def test_a_status_without_an_answer_is_the_backends_fault(at: Desk, status: int) -> None:
+    """A2: no status that a backend invents is passed to a server that cannot send it."""
+    attempt = await at.attempt()
+    await at.answer(plain({"content": "hi"}), status=status)
+    got = await at.ask(attempt)
+    assert got.status == 502
+    (call,) = await at.calls(attempt)
+    assert f"HTTP {status}" in call.error
+
+
+async def test_headers_that_http_does_not_allow_cost_no_answer(at: Desk) -> None:
+    """A2: control characters in a backend's headers are blanks for the client."""
+    attempt = await at.attempt()
+    await at.answer(plain({"content": "hi"}))
+    at.script.headers = {"X-Odd": "a\x00b\x1fc\x7f", "bad name": "x", "x\x01": "y", "X-Good": "é"}
+    got = await at.ask(attempt)
+    assert (got.status, got.headers[b"x-odd"]) == (200, b"a b c ")
+    assert got.headers.keys() == {
+        b"x-odd", b"x-good", b"content-type", b"content-length", b"x-agl-call"
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("status", [301, 307, 308, 304])
 async def test_a_redirect_is_no_answer(at: Desk, status: int) -> None:
     """D4: a redirect is neither followed nor relayed to a client that would follow it."""
