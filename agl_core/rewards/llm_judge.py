@@ -19,6 +19,7 @@ from pydantic import Field
 
 from agl_core.config.validation import validate
 from agl_core.errors import ConfigError, EngineError, RewardError
+from agl_core.files import make_private_directory
 from agl_core.interfaces import AttemptRecord
 from agl_core.rewards.answer import ABSENT, AnswerOptions, answer
 from agl_core.serving.backend_http import HttpBackend
@@ -259,7 +260,7 @@ class LlmJudge:
         target = self._file(digest)
         part = target.with_name(f"{new_id('part')}.tmp")
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_private_directory(self._folder)
             handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(handle, "wb") as stream:
                 stream.write(msgspec.json.encode(verdict))
