@@ -275,6 +275,12 @@ def error_tree() -> str:
     return f"```\n{dedent(drawn)}\n```"
 
 
+def verl_memory() -> str:
+    """What some models take of a GPU with the engine ``verl``."""
+    made: str = import_module("agl_verl.memory").table()
+    return made
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "config": config,
@@ -283,6 +289,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "hooks": hooks,
     "options": options,
     "plugins": plugins,
+    "verl_memory": verl_memory,
 }
 
 

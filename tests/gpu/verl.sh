@@ -2,9 +2,10 @@
 # Trains examples/03_verl_cpu with verl on the machine's GPU, or on its CPU where there is none, and
 # checks what came of it.
 #   tests/gpu/verl.sh [FILE]     the run's figures go to FILE, verl.json by default
-# AGL_DEVICE=cpu or cuda chooses; AGL_MODEL names other weights than the example's; AGL_STEPS (30) is
-# the number of steps, of which fewer than 30 only show that it runs; PYTHON names the interpreter, of
-# an environment with agl-core[openai,verl], and with verl[vllm] for a GPU.
+# AGL_DEVICE=cpu or cuda chooses; AGL_MODEL names other weights than the example's, which are trained
+# at the rate AGL_LR (1e-6); AGL_STEPS (30) is the number of steps, of which fewer than 30 only show
+# that it runs; AGL_DRY=1 prints the settings alone; PYTHON names the interpreter, of an environment
+# with agl-core[openai,verl], and with verl[vllm] for a GPU.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python="${PYTHON:-python3}"
@@ -17,7 +18,12 @@ directory="$(mktemp -d)"
 trap 'rm -rf "$directory"' EXIT
 settings=(--set "engine.device=$AGL_DEVICE" --set "directory=$directory" --set "train.steps=$steps")
 if [ -n "${AGL_MODEL:-}" ]; then
-  settings+=(--set "model=$AGL_MODEL")
+  # The example's own rate is for a model of a few thousand weights and would spoil a real one.
+  settings+=(--set "model=$AGL_MODEL" --set "algorithm.lr=${AGL_LR:-1e-6}")
+fi
+if [ -n "${AGL_DRY:-}" ]; then
+  printf '%s\n' "${settings[@]}"
+  exit
 fi
 export PYTHONPATH="$PWD:$PWD/trainers:$PWD/integrations:$PWD/examples${PYTHONPATH:+:$PYTHONPATH}"
 "$python" -m agl_core.cli train examples/03_verl_cpu/run.toml "${settings[@]}" --json "$figures"

@@ -57,8 +57,8 @@ class TorchEngine:
         self._options = options
         self._setup = setup
         self._loss = None if setup is None else setup.loss_factory()
-        self._device = _device(options.device)
-        self._dtype = _dtype(options.dtype, self._device)
+        self._device = device_of(options.device)
+        self._dtype = dtype_of(options.dtype, self._device)
         self._worker: Worker[Lane] = Worker()
         self._interval: float | None = None
         """The interpreter's switch interval before `start`."""
@@ -238,7 +238,12 @@ class TorchEngine:
         return self._trainers[name]
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
+    """The device of the option `device`.
+
+    Raises:
+        ConfigError: there is no GPU although one is asked for.
+    """
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
         raise ConfigError("engine.device is 'cuda', but torch sees no CUDA device: use 'auto'")
@@ -261,7 +266,8 @@ def _name_idle_devices(device: torch.device) -> None:
     )
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype:
+def dtype_of(name: str, device: torch.device) -> torch.dtype:
+    """The arithmetic of the option `dtype`."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]

@@ -37,6 +37,16 @@ def agl_register_losses(register: Register) -> None:
 
 
 @hookimpl
+def agl_register_checks(register: Register) -> None:
+    register(
+        "torch",
+        "agl_torch.doctor:check",
+        extra=_EXTRA,
+        summary="memory that weights, optimizer and a pass take of the device",
+    )
+
+
+@hookimpl
 def agl_register_commands(register: Register) -> None:
     register(
         "serve",

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, Final, cast
 
+from agl_core.errors import ConfigError
 from agl_core.interfaces import AlgorithmSetup
 from agl_verl import _compat
 from agl_verl.config_checks import ROOT, check_given, check_merged
 from agl_verl.cpu import ROLLOUT, TRANSFER
+from agl_verl.memory import MOST_OF_A_GPU, Use, default_share
 
+_STRATEGY: Final = "${actor_rollout_ref.actor.strategy}"
 _CPU_FSDP: Final[Mapping[str, Any]] = MappingProxyType(
     {
-        "strategy": "fsdp2",
+        "strategy": _STRATEGY,
         "dtype": "float32",
         "use_torch_compile": False,
         "mixed_precision": {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
@@ -41,7 +47,18 @@ _CPU: Final[Mapping[str, Any]] = MappingProxyType(
         "rollout": {"name": ROLLOUT, "free_cache_engine": False, "dtype": "float32"},
     }
 )
-_GPU: Final[Mapping[str, Any]] = MappingProxyType({"rollout": {"name": "vllm"}})
+_GPU: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "actor": {"strategy": "fsdp2", "fsdp_config": {"strategy": _STRATEGY}},
+        "ref": {"fsdp_config": {"strategy": _STRATEGY}},
+        "rollout": {"name": "vllm"},
+    }
+)
+_WITHOUT_FLASH: Final[Mapping[str, Any]] = MappingProxyType(
+    {"use_remove_padding": False, "override_config": {"attn_implementation": "sdpa"}}
+)
+"""Of the model on a GPU where flash-attn, which verl asks for, cannot be imported. Rows are padded
+then, as on a CPU, since only flash-attn reads several in one."""
 _TRANSFERS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
         "cpu": {"backend": TRANSFER, "custom_backend_module": "agl_verl.cpu.weights"},
@@ -51,6 +68,20 @@ _TRANSFERS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
 """By device, how weights come to replicas on devices of their own."""
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What is known of the models before anything starts."""
+
+    context: int | None = None
+    """Tokens that the trained policy's model takes; None where it does not say."""
+    row_tokens: int | None = None
+    """Of the engine's option `max_row_tokens`."""
+    frozen: int = 0
+    """Models that are served beside the trained policy."""
+    here: bool = True
+    """The run is to start in this environment, which must have the server and what it needs."""
+
+
 def make_config(
     given: Mapping[str, Any],
     *,
@@ -58,6 +89,7 @@ def make_config(
     model: str,
     setup: AlgorithmSetup | None,
     actor: Mapping[str, Any],
+    served: Served = Served(),
 ) -> Any:
     """The configuration that verl's workers are made with.
 
@@ -67,10 +99,11 @@ def make_config(
         model: Path or hub name of the trained policy's weights.
         setup: How to train; None serves only.
         actor: What the loss sets of ``actor_rollout_ref.actor``.
+        served: What is known of the models.
 
     Raises:
-        ConfigError: a key is unknown or belongs elsewhere, or a value is of the wrong kind or
-            refused by verl.
+        ConfigError: a key is unknown or belongs elsewhere, a value is of the wrong kind or
+            refused by verl, or the replicas of one GPU take more than it has.
     """
     from omegaconf import OmegaConf  # noqa: PLC0415
 
@@ -86,13 +119,87 @@ def make_config(
         },
         "trainer": {"device": device, "n_gpus_per_node": 1},
     }
-    layers = [{ROOT: _plain(_CPU if device == "cpu" else _GPU)}, ours, _setup(setup), dict(given)]
+    layers = [{ROOT: _machine(device)}, ours, _setup(setup), dict(given)]
     merged = OmegaConf.merge(config, *layers)
+    if device != "cpu":
+        layers.insert(1, {ROOT: {"rollout": _rollout(given, merged, served)}})
+        merged = OmegaConf.merge(config, *layers)
     if has_own_devices(merged):
         transfer = {ROOT: {"rollout": {"checkpoint_engine": _plain(_TRANSFERS[device])}}}
         merged = OmegaConf.merge(config, layers[0], transfer, *layers[1:])
-    check_merged(merged, device=device)
+    check_merged(merged, device=device, here=served.here)
     return merged
+
+
+def _machine(device: str) -> dict[str, Any]:
+    if device == "cpu":
+        return _plain(_CPU)
+    flash = find_spec("flash_attn") is not None
+    return _plain(_GPU if flash else {**_GPU, "model": _WITHOUT_FLASH})
+
+
+def _rollout(given: Mapping[str, Any], merged: Any, served: Served) -> dict[str, Any]:
+    """How long a sequence replicas take, and how much of a GPU.
+
+    verl hands ``response_length`` to vLLM as the limit of any answer, so it is the whole sequence's.
+    A sequence may be one token longer than a row: a call that this cuts is too long for a row, which
+    `agl_verl.convert.rows` reports, and so is not trained as if the model had ended it.
+
+    Raises:
+        ConfigError: more is asked of a GPU or of the model's context than there is.
+    """
+    rollout = merged[ROOT].rollout
+    longest = rollout.max_model_len
+    if longest is None:
+        longest = row_limit(merged, served.row_tokens) + 1
+        longest = min(longest, served.context or longest)
+    elif served.context is not None and longest > served.context:
+        raise ConfigError(
+            f"Configuration: verl.{ROOT}.rollout.max_model_len = {longest}, but the model's context "
+            f"holds {served.context} tokens: set at most that"
+        )
+    found: dict[str, Any] = {"max_model_len": longest, "response_length": longest}
+    replicas = frozen_on_one(merged, served.frozen) + (not has_own_devices(merged))
+    share, key = rollout.gpu_memory_utilization, f"verl.{ROOT}.rollout.gpu_memory_utilization"
+    if "gpu_memory_utilization" not in given.get(ROOT, {}).get("rollout", {}):
+        found["gpu_memory_utilization"] = default_share(replicas)
+    elif replicas > 1 and replicas * share > MOST_OF_A_GPU:
+        raise ConfigError(
+            f"Configuration: {key} = {share:g} is the share of each replica, and one GPU holds "
+            f"{replicas} of them ({'' if has_own_devices(merged) else 'the trained policy and '}"
+            f"{served.frozen} frozen models): {replicas} x {share:g} = {replicas * share:g}, more "
+            f"than {MOST_OF_A_GPU}. Set at most {default_share(replicas):g}, or leave it out"
+        )
+    return found
+
+
+def row_limit(config: Any, row_tokens: int | None) -> int:
+    """Tokens of the longest row that is trained."""
+    micro = int(config[ROOT].actor.ppo_max_token_len_per_gpu)
+    return min(micro, row_tokens or micro)
+
+
+def frozen_on_one(config: Any, frozen: int) -> int:
+    """Frozen replicas on the fullest device: each model has one, in the next free place."""
+    trainer = config.trainer
+    devices = int(trainer.n_gpus_per_node) * int(trainer.nnodes)
+    return math.ceil(frozen / max(1, devices // max(1, replica_size(config[ROOT].rollout))))
+
+
+def use_of(config: Any, served: Served) -> Use:
+    """How a configuration uses its GPUs, for the sums of `agl_verl.memory`."""
+    root, trainer = config[ROOT], config.trainer
+    rank = int(root.model.get("lora", {}).get("rank", 0) or root.model.lora_rank or 0)
+    return Use(
+        gpus=int(trainer.n_gpus_per_node) * int(trainer.nnodes),
+        micro_batch=int(root.actor.ppo_max_token_len_per_gpu),
+        rank=rank,
+        share=float(root.rollout.gpu_memory_utilization),
+        replica=replica_size(root.rollout),
+        frozen=frozen_on_one(config, served.frozen),
+        apart=has_own_devices(config),
+        offloaded=bool(root.actor.fsdp_config.offload_policy),
+    )
 
 
 _CONTENTS: Final = ["model", "optimizer", "extra", "hf_model"]
@@ -120,6 +227,18 @@ def _plain(value: Any) -> Any:
 def has_own_devices(config: Any) -> bool:
     """Whether replicas of the trained policy lie on other devices than the training workers."""
     return bool(config[ROOT].rollout.nnodes)
+
+
+def context_of(model: str, *, trust_remote_code: bool = False) -> int | None:
+    """Tokens that a model takes; None where its configuration cannot be read or does not say."""
+    from transformers import AutoConfig  # noqa: PLC0415
+
+    try:
+        config: Any = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError):
+        return None
+    text = getattr(config, "text_config", None) or config
+    return getattr(text, "max_position_embeddings", None)
 
 
 def replica_size(rollout: Any) -> int:

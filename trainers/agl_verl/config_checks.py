@@ -60,6 +60,10 @@ _FIXED: Final[Mapping[str, str]] = MappingProxyType(
         f"{ROOT}.rollout.agent": _SAMPLE,
         f"{ROOT}.rollout.multi_turn": _SAMPLE,
         f"{ROOT}.rollout.val_kwargs": _SAMPLE,
+        f"{ROOT}.rollout.response_length": (
+            "verl gives it to vLLM as a limit of every answer, so it is as long as "
+            "rollout.max_model_len; rollout.max_tokens of the run limits answers"
+        ),
         "trainer.device": "engine.device says it",
     }
 )
@@ -92,7 +96,14 @@ _OPEN: Final = ("ray_kwargs.ray_init.",)
 
 _IN_PLACE: Final = "naive"
 _STRATEGIES: Final = ("fsdp", "fsdp2")
-_SERVERS: Final[Mapping[str, str]] = MappingProxyType({"vllm": "vllm", "sglang": "sglang"})
+_PACKAGES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "nccl": ". verl[vllm] does not install cupy: pip install 'verl[cupy-cu130]', which is "
+        "cupy-cuda13x for CUDA 13, or cupy-cuda12x for CUDA 12"
+    }
+)
+"""What a transfer needs that verl[vllm] does not bring."""
+_SERVERS: Final[Mapping[str, str]] = MappingProxyType({"vllm": "vllm"})
 """Rollouts and the package that each needs."""
 
 
@@ -109,8 +120,13 @@ def check_given(given: Mapping[str, Any], config: Any) -> None:
         raise ConfigError(f"Configuration: {'; '.join(dict.fromkeys(problems))}")
 
 
-def check_merged(config: Any, *, device: str) -> None:
+def check_merged(config: Any, *, device: str, here: bool = True) -> None:
     """Resolve references in the whole configuration and let verl's classes look at it.
+
+    Args:
+        config: verl's, merged.
+        device: ``cpu`` or ``cuda``.
+        here: Whether packages must be installed: the run is to start in this environment.
 
     Raises:
         ConfigError: verl refuses a value, or the numbers of devices do not fit each other.
@@ -123,6 +139,7 @@ def check_merged(config: Any, *, device: str) -> None:
         OmegaConf.resolve(config)
     except OmegaConfBaseException as error:
         raise ConfigError(f"Configuration: a reference under [verl] is wrong: {error}") from error
+    _check_choices(config, device, here=here)
     for section in ("actor", "rollout"):
         try:
             _compat.omega_conf_to_dataclass(config[ROOT][section])
@@ -137,17 +154,22 @@ def check_merged(config: Any, *, device: str) -> None:
             raise ConfigError(
                 f"Configuration: verl refuses verl.{ROOT}.{section}: {why or error}"
             ) from error
-    _check_choices(config, device)
     _check_sizes(config)
-    _check_transfer(config[ROOT].rollout)
+    _check_transfer(config[ROOT].rollout, here=here)
 
 
-def _check_choices(config: Any, device: str) -> None:
+def _check_choices(config: Any, device: str, *, here: bool) -> None:
     strategy, rollout = config[ROOT].actor.strategy, config[ROOT].rollout.name
     if strategy not in _STRATEGIES:
         raise ConfigError(
             f"Configuration: verl.{ROOT}.actor.strategy = {strategy!r}: rows are trained with "
             f"{' or '.join(_STRATEGIES)}"
+        )
+    if rollout == "sglang":
+        raise ConfigError(
+            f"Configuration: verl.{ROOT}.rollout.name = 'sglang' cannot train: verl starts SGLang "
+            f"without a tokenizer (skip_tokenizer_init), so that it refuses messages, and its "
+            f"chat endpoint gives no token ids. Use rollout.name = 'vllm'"
         )
     servers = _compat.rollout_names()
     if rollout not in servers:
@@ -156,7 +178,7 @@ def _check_choices(config: Any, device: str) -> None:
             f"serves with one of {', '.join(servers)}"
         )
     package = _SERVERS.get(rollout)
-    if package is not None and find_spec(package) is None:
+    if here and package is not None and find_spec(package) is None:
         raise ConfigError(
             f"verl.{ROOT}.rollout.name is {rollout!r}, but {package} is not installed: install "
             f"the version that verl asks for, pip install 'verl[{package}]'"
@@ -178,7 +200,7 @@ def _check_sizes(config: Any) -> None:
         )
 
 
-def _check_transfer(rollout: Any) -> None:
+def _check_transfer(rollout: Any, *, here: bool) -> None:
     """New weights are handed over in place, or sent to devices of the replicas' own."""
     backend, key = rollout.checkpoint_engine.backend, f"verl.{ROOT}.rollout.checkpoint_engine"
     if (backend == _IN_PLACE) == bool(rollout.nnodes):
@@ -187,10 +209,13 @@ def _check_transfer(rollout: Any) -> None:
             f"{rollout.nnodes!r}: {_IN_PLACE!r} is for replicas on the trainer's devices "
             f"(nnodes = 0), any other for devices of their own"
         )
+    if not here:
+        return
     try:
         _compat.checkpoint_engine(backend, rollout.checkpoint_engine.custom_backend_module)
     except (ValueError, ImportError) as error:
-        raise ConfigError(f"Configuration: {key}.backend = {backend!r}: {error}") from error
+        fix = _PACKAGES.get(backend, "") if "cupy" in str(error) else ""
+        raise ConfigError(f"Configuration: {key}.backend = {backend!r}: {error}{fix}") from error
 
 
 def _product(section: Any, path: str, names: Sequence[str]) -> int:

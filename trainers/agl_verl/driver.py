@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from agl_core.errors import AglError, EngineError, TrainingError
+from agl_verl.logs import cause_in, folder
 
 T = TypeVar("T")
 
@@ -95,17 +97,24 @@ def wait_for(work: Coroutine[Any, Any, T]) -> T:
 def _told(work: Callable[[], T]) -> T:
     from ray.exceptions import RayError  # noqa: PLC0415
 
+    since = time.time()
     try:
         return work()
     except RayError as error:
         cause = cause_of(error)
         if isinstance(cause, AglError):
             raise cause from error
-        raise TrainingError(_text(cause)) from error
+        raise TrainingError(f"{_text(cause)}{_logged(error, since)}") from error
     except OSError as error:
         raise TrainingError(f"verl failed: {error}") from error
     except _REFUSALS as error:
         raise TrainingError(f"verl failed: {type(error).__name__}: {error}") from error
+
+
+def _logged(error: BaseException, since: float) -> str:
+    """What the failed process wrote: verl and vLLM often say no more than "see above"."""
+    logs = folder()
+    return "" if logs is None else f"\n{cause_in(logs, str(error), since=since)}"
 
 
 def cause_of(error: Any) -> BaseException:

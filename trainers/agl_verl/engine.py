@@ -6,17 +6,18 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from agl_core.errors import ConfigError, EngineError
 from agl_core.interfaces import AlgorithmSetup
 from agl_core.types import Batch, Policy, Update
 from agl_verl import _compat
 from agl_verl.cluster import Cluster, choose_device, use_platform
-from agl_verl.config import make_config
+from agl_verl.config import Served, context_of, make_config, use_of
 from agl_verl.driver import Driver
-from agl_verl.fleet import Fleet
+from agl_verl.fleet import Fleet, LaterFleet
 from agl_verl.loss import PolicyLoss
+from agl_verl.memory import Shape, check_fits
 from agl_verl.options import VerlOptions
 from agl_verl.rollout import Replicas
 from agl_verl.trainer import PolicyTrainer, Trained
@@ -59,12 +60,14 @@ class VerlEngine:
         self._versions: dict[str, int] = {}
         self._replicas: dict[str, Replicas] = {}
         """By the model that they serve; a trainable policy's under its own name."""
-        self._fleets: dict[str, Fleet] = {}
+        self._fleets: dict[str, Fleet | LaterFleet] = {}
         self._trainer: PolicyTrainer | None = None
         self._visions: dict[str, Vision | None] = {}
         self._vocab_sizes: dict[str, int] = {}
         """By model."""
         self._reviving = asyncio.Lock()
+        self._config: Any = None
+        self._pool: Any = None
 
     async def start(self, policies: Sequence[Policy]) -> None:
         """Join or start Ray, load every policy's weights and serve them.
@@ -83,7 +86,10 @@ class VerlEngine:
             await self.stop()
             raise
         for policy in policies:
-            self._fleets[policy.name] = self._fleet(_key(policy))
+            key = _key(policy)
+            self._fleets[policy.name] = (
+                self._fleet(key) if key in self._replicas else self._later(key)
+            )
 
     async def stop(self) -> None:
         """End what was started, or is being started; idempotent."""
@@ -98,7 +104,7 @@ class VerlEngine:
         await asyncio.to_thread(self._cluster.close)
         self._driver.close()
 
-    def backend(self, policy: str) -> Fleet:
+    def backend(self, policy: str) -> Fleet | LaterFleet:
         """The endpoint of one policy.
 
         Raises:
@@ -193,13 +199,14 @@ class VerlEngine:
             ConfigError: the directory holds no such state.
         """
         key = _key(self._policy(policy))
+        trainer = None if self._trainer is None else self._trained(policy)
         replicas = self._replicas[key]
 
         def work() -> None:
-            if self._trainer is None:
+            if trainer is None:
                 replicas.restart(directory)
                 return
-            self._trained(policy).load(Path(directory))
+            trainer.load(Path(directory))
             replicas.sync(version)
 
         await self._driver.run(work)
@@ -216,20 +223,25 @@ class VerlEngine:
 
     def _start(self, policies: Sequence[Policy], trained: Policy | None) -> None:
         setup, loss = self._setup, self._loss
+        served = served_by(policies, self._options)
         config = make_config(
             self._options.verl,
             device=self._device,
             model=(trained or policies[0]).model,
             setup=setup if trained else None,
             actor=loss.actor if loss is not None else {},
+            served=served,
         )
         trust = bool(config.actor_rollout_ref.model.trust_remote_code)
         for model in {policy.model for policy in policies}:
             _check_model(model, trust_remote_code=trust)
             self._visions[model] = vision_of(model, trust_remote_code=trust)
             self._vocab_sizes[model] = vocab_size_of(model, trust_remote_code=trust)
+        if trained is not None and self._device == "cuda":
+            _check_memory(config, served, trained.model, trust_remote_code=trust)
         self._cluster.connect(config)
-        pool = Replicas.pool(config)
+        self._config, self._pool = config, Replicas.pool(config)
+        pool = self._pool
         if trained is not None and setup is not None and loss is not None:
             workers = Replicas.workers(config, pool, reference=setup.kl_weight > 0)
             replicas = Replicas.of_workers(config, workers)
@@ -240,10 +252,23 @@ class VerlEngine:
             replicas.sleep()
             replicas.sync(trained.version)
         for policy in policies:
-            if _key(policy) not in self._replicas:
-                first = sum(len(each.addresses) for each in self._replicas.values())
-                frozen = Replicas.frozen(config, pool, model=policy.model, first=first)
-                self._replicas[_key(policy)] = frozen
+            if trained is None or not _only_for_others(policy):
+                self._start_frozen(_key(policy))
+
+    def _start_frozen(self, key: str) -> None:
+        if key not in self._replicas:
+            first = sum(len(each.addresses) for each in self._replicas.values())
+            frozen = Replicas.frozen(self._config, self._pool, model=key, first=first)
+            self._replicas[key] = frozen
+
+    def _later(self, key: str) -> LaterFleet:
+        """A frozen policy's replica, started once an agent asks it."""
+
+        async def start() -> Fleet:
+            await self._driver.run(lambda: self._start_frozen(key))
+            return self._fleet(key)
+
+        return LaterFleet(start)
 
     def _fleet(self, key: str) -> Fleet:
         replicas = self._replicas[key]
@@ -276,6 +301,43 @@ class VerlEngine:
 def _key(policy: Policy) -> str:
     """Weights that may change are one policy's; frozen policies share their model's replica."""
     return policy.name if policy.trainable else policy.model
+
+
+def _only_for_others(policy: Policy) -> bool:
+    """Whether a policy serves whatever agent nobody has named, so that perhaps nobody asks it."""
+    return not policy.trainable and set(policy.agents) == {"*"}
+
+
+def served_by(policies: Sequence[Policy], options: VerlOptions, *, here: bool = True) -> Served:
+    """What a configuration has to know of the policies' models.
+
+    Args:
+        here: Whether the run is to start in this environment.
+    """
+    trained = next((policy for policy in policies if policy.trainable), policies[0])
+    frozen = {policy.model for policy in policies if not policy.trainable}
+    return Served(
+        context=context_of(trained.model),
+        row_tokens=options.max_row_tokens,
+        frozen=len(frozen),
+        here=here,
+    )
+
+
+def _check_memory(config: Any, served: Served, model: str, *, trust_remote_code: bool) -> None:
+    """Refuse what cannot fit into a GPU of this machine; those of others are not known.
+
+    Raises:
+        ConfigError: with the sums.
+    """
+    import torch  # noqa: PLC0415
+    from transformers import AutoConfig  # noqa: PLC0415
+
+    if torch.cuda.is_available():
+        shape = Shape.of(AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code))
+        memory = int(torch.cuda.get_device_properties(0).total_memory)
+        longest = int(config.actor_rollout_ref.rollout.max_model_len)
+        check_fits(shape, use_of(config, served), memory, longest=longest)
 
 
 def _check_one(trained: Sequence[Policy]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from zlib import crc32
@@ -117,3 +118,57 @@ class _Counted:
             self._under_way[self._index] -= 1
             self._index = None
         await self._reply.close()
+
+
+class LaterFleet:
+    """Replicas that are started by the first call; calls that come meanwhile wait.
+
+    A start that failed is not tried again: each try takes minutes.
+    """
+
+    def __init__(self, start: Callable[[], Awaitable[Fleet]]) -> None:
+        self._start = start
+        self._starting: asyncio.Future[Fleet] | None = None
+
+    async def chat(
+        self, body: bytes, *, headers: Mapping[str, str], timeout_s: float
+    ) -> BackendReply:
+        """See `Fleet.chat`.
+
+        Raises:
+            EngineError: the replicas could not be started.
+        """
+        fleet = await self._started()
+        return await fleet.chat(body, headers=headers, timeout_s=timeout_s)
+
+    async def count_tokens(self, body: bytes) -> Counted | None:
+        """See `agl_core.interfaces.CountingBackend`."""
+        return await (await self._started()).count_tokens(body)
+
+    async def text_of(self, token_ids: Sequence[int]) -> str | None:
+        """See `agl_core.interfaces.LegibleBackend`; None before the first call."""
+        return None if self._fleet is None else await self._fleet.text_of(token_ids)
+
+    async def context_length(self) -> int | None:
+        """See `agl_core.interfaces.LegibleBackend`; None before the first call."""
+        return None if self._fleet is None else await self._fleet.context_length()
+
+    async def close(self) -> None:
+        if self._fleet is not None:
+            await self._fleet.close()
+
+    @property
+    def _fleet(self) -> Fleet | None:
+        done = self._starting
+        ready = done is not None and done.done() and not done.cancelled() and not done.exception()
+        return done.result() if done is not None and ready else None
+
+    async def _started(self) -> Fleet:
+        if self._starting is None:
+            self._starting = asyncio.ensure_future(self._start())
+        try:
+            return await asyncio.shield(self._starting)
+        except AglError as error:
+            raise EngineError(
+                f"The frozen policy's replica could not be started: {error}"
+            ) from error

@@ -15,7 +15,7 @@ def agl_register_engines(register: Register) -> None:
         "agl_verl.engine:VerlEngine",
         extra=_EXTRA,
         config="agl_verl.options:VerlOptions",
-        summary="trains on a Ray cluster with verl, serves with its vLLM or SGLang replicas",
+        summary="trains on a Ray cluster with verl, serves with its vLLM replicas",
     )
 
 
@@ -49,4 +49,24 @@ def agl_register_trackers(register: Register) -> None:
         extra=_EXTRA,
         config="agl_verl.tracker:VerlTrackerOptions",
         summary="verl's own tracking backends, by verl's own names",
+    )
+
+
+@hookimpl
+def agl_register_checks(register: Register) -> None:
+    register(
+        "verl",
+        "agl_verl.plan:check",
+        extra=_EXTRA,
+        summary="memory that weights, micro-batches and replicas take of a GPU",
+    )
+
+
+@hookimpl
+def agl_register_commands(register: Register) -> None:
+    register(
+        "verl-plan",
+        "agl_verl.plan:command",
+        extra=_EXTRA,
+        summary="print what a run would give verl, and the memory it would take",
     )

@@ -9,9 +9,10 @@ from typing import Any, Final, Literal, TypeAlias
 
 from agl_core.errors import EngineError
 from agl_verl import _compat
-from agl_verl.config import has_adapter, has_own_devices, replica_size
+from agl_verl.config import context_of, has_adapter, has_own_devices, replica_size
 from agl_verl.cpu import ROLLOUT
 from agl_verl.driver import wait_for
+from agl_verl.gpu_memory import await_free_of
 
 _PING_S: Final = 10.0
 State: TypeAlias = Literal["alive", "silent", "dead"]
@@ -77,6 +78,14 @@ class Replicas:
     @classmethod
     def frozen(cls, config: Any, pool: Any, *, model: str, first: int) -> Replicas:
         """One replica of weights that never change, beside the trainer on its devices."""
+        config = config.copy()
+        rollout = config.actor_rollout_ref.rollout
+        context = context_of(
+            model, trust_remote_code=config.actor_rollout_ref.model.trust_remote_code
+        )
+        if rollout.max_model_len is not None and context is not None:
+            rollout.max_model_len = min(rollout.max_model_len, context)
+            rollout.response_length = rollout.max_model_len
         member = _replica(config, rank=first, model=model)
         places = _compat.split_resource_pool(pool, split_size=member.world_size)
         wait_for(member.init_colocated(places[first % len(places)]))
@@ -144,6 +153,17 @@ class Replicas:
         wait_for(member.launch_servers())
         self.replaced[index] += 1
 
+    def _await_free(self, member: Any) -> None:
+        """Wait until the devices hold no more of an engine that was ended.
+
+        Raises:
+            EngineError: somebody holds their memory; names the process.
+        """
+        import ray  # noqa: PLC0415
+
+        share = float(self._rollout.gpu_memory_utilization)
+        ray.get([each.__ray_call__.remote(await_free_of, share) for each in member.workers])
+
     def close(self) -> None:
         """End servers of our own in order; those of verl's end with their processes."""
         import ray  # noqa: PLC0415
@@ -165,6 +185,7 @@ class Replicas:
             if self._rollout.name != ROLLOUT:
                 _end(member.servers)
                 member.servers = []  # verl adds to them
+                self._await_free(member)
             wait_for(member.launch_servers())
 
 

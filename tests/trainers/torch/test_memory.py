@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from agl_torch import engine, forward, memory, trainer
+from agl_torch import doctor, engine, forward, memory, trainer
 from agl_torch.forward import CausalModel
 from agl_torch.losses.cross_entropy import CrossEntropy
 from agl_torch.memory import ModelShape, PassShape
@@ -18,6 +18,7 @@ from agl_torch.training.packing import Costs, Packer
 from agl_torch.training.scoring import Scorer
 from transformers import AutoModelForCausalLM, CohereConfig, Gemma3TextConfig, Qwen2Config
 
+from agl_core.config.loader import resolve
 from agl_core.errors import ConfigError, EngineError, TrainingError
 from agl_core.interfaces import AlgorithmSetup
 from agl_core.types import Policy
@@ -209,6 +210,18 @@ async def test_a_run_that_cannot_fit_is_refused_with_the_sum(run_engine, policy,
     monkeypatch.setattr(memory, "total_memory", lambda _: 2_000_000_000)
     async with run_engine([policy], learn()):
         pass
+
+
+@pytest.mark.parametrize(("total", "severity"), [(10**7, "error"), (10**10, "ok")])
+def test_the_doctor_gives_the_same_sum(model_path, monkeypatch, total, severity):
+    """H11: before the run that would be refused."""
+    monkeypatch.setattr(doctor, "total_memory", lambda _: total)
+    given = {"agents": ["writer"], "model": model_path, "engine": {"device": "cpu"}}
+    config = resolve({**given, "algorithm": {"name": "grpo"}})
+    (finding,) = doctor.check([], config)
+    assert (finding.check, finding.severity) == ("torch.memory", severity)
+    assert set(finding.figures["parts"]) > {"gradients", "moments", "layers", "mask"}
+    assert (finding.fix != "") == (severity == "error")
 
 
 async def test_a_pass_that_cannot_fit_is_refused_with_the_sum(

@@ -62,6 +62,7 @@ class Verl:
     def __init__(self, address):
         self.group = TrainedWorkers(1)
         self.address = address
+        self.frozen_started = []
 
     def workers(self, config, pool, *, reference):
         return self.group
@@ -73,6 +74,7 @@ class Verl:
         return Replicas(str(config.actor_rollout_ref.model.path), self.address)
 
     def frozen(self, config, pool, *, model, first):
+        self.frozen_started.append(model)
         return Replicas(model, self.address)
 
 
@@ -102,6 +104,10 @@ def same_for_all(task: agl.Task, output: object, attempt: agl.AttemptRecord) -> 
 
 async def silent(task: agl.Task) -> str:
     return "I asked nobody"
+
+
+async def the_writer_alone(task: agl.Task) -> str:
+    return await speak("writer", "write")
 
 
 async def the_other_alone(task: agl.Task) -> str:
@@ -149,3 +155,10 @@ def test_a_run_in_which_the_trained_agent_is_silent_says_who_spoke(verl, tmp_pat
     with pytest.raises(ConfigError, match=r"writer.*planner"):
         train(tmp_path, the_other_alone)
     assert verl.group.updates == []
+
+
+@pytest.mark.parametrize(("agent", "started"), [(the_writer_alone, 0), (two_agents, 1)])
+def test_a_frozen_replica_starts_only_if_an_agent_needs_it(verl, tmp_path, agent, started):
+    """H2: `agents` alone adds a policy for all others, which may never be asked."""
+    train(tmp_path, agent)
+    assert len(verl.frozen_started) == started

@@ -88,12 +88,17 @@ def _differs(original, value):
 def test_on_a_gpu_every_default_is_verls_but_what_the_engine_needs(defaults, gpu):
     assert changed(made(device=gpu), defaults) == {
         f"{ROOT}.actor.checkpoint.save_contents",
+        f"{ROOT}.actor.fsdp_config.strategy",
+        f"{ROOT}.actor.strategy",
         f"{ROOT}.actor.use_dynamic_bsz",
         f"{ROOT}.model.path",
+        f"{ROOT}.ref.fsdp_config.strategy",
         f"{ROOT}.rollout.engine_kwargs.agl_cpu",
         f"{ROOT}.model.lora.merge",
         f"{ROOT}.rollout.load_format",
+        f"{ROOT}.rollout.max_model_len",
         f"{ROOT}.rollout.name",
+        f"{ROOT}.rollout.response_length",
         f"{ROOT}.rollout.tensor_model_parallel_size",
         "trainer.n_gpus_per_node",
     }
@@ -114,7 +119,6 @@ def test_a_cpu_has_no_bfloat16_no_compiler_and_a_server_of_its_own(defaults, gpu
         "param_dtype",
         "ppo_max_token_len_per_gpu",
         "reduce_dtype",
-        "strategy",
         "use_remove_padding",
         "use_torch_compile",
     }

@@ -7,7 +7,7 @@ import json
 from contextlib import AsyncExitStack
 
 import pytest
-from agl_verl.fleet import Fleet
+from agl_verl.fleet import Fleet, LaterFleet
 
 from agl_core.errors import EngineError, TrainingError
 from agl_core.testing.fake_openai import FakeOpenAI, FakeOptions
@@ -240,3 +240,50 @@ async def test_prompts_are_counted_and_tokens_told_by_a_replica(fleet, servers):
     assert counted.tokens == len(sent.prompt_token_ids)
     assert await fleet.text_of(sent.choices[0].token_ids) == sent.choices[0].text
     assert await fleet.context_length() is None  # they serve another name than the fleet's model
+
+
+async def test_a_frozen_replica_starts_with_the_first_call(monkeypatch):
+    """H2: a policy for whatever agent nobody has named takes no GPU until one asks it."""
+    started = []
+
+    class Ready:
+        async def chat(self, body, *, headers, timeout_s):
+            return body
+
+        async def context_length(self):
+            return 77
+
+        async def close(self):
+            started.append("closed")
+
+    async def start():
+        started.append("started")
+        return Ready()
+
+    fleet = LaterFleet(start)
+    assert await fleet.context_length() is None
+    assert await fleet.text_of([1]) is None
+    await fleet.close()
+    assert started == []
+    asked = [fleet.chat(b"x", headers={}, timeout_s=1) for _ in range(3)]
+    assert await asyncio.gather(*asked) == [b"x"] * 3
+    assert started == ["started"]
+    assert await fleet.context_length() == 77
+    await fleet.close()
+    assert started == ["started", "closed"]
+
+
+async def test_a_frozen_replica_that_does_not_start_is_tried_once():
+    """H2: each call fails with the cause."""
+    tries = []
+
+    async def start():
+        tries.append(None)
+        raise TrainingError("no memory")
+
+    fleet = LaterFleet(start)
+    for _ in range(2):
+        with pytest.raises(EngineError, match="could not be started: no memory"):
+            await fleet.chat(b"x", headers={}, timeout_s=1)
+    assert len(tries) == 1
+    await fleet.close()

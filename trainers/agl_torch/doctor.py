@@ -1,0 +1,47 @@
+"""What ``agl doctor`` says of the engine: whether the run fits into the device's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from agl_core.app.parts import engine_name
+from agl_core.builtin import load_plugins
+from agl_core.config.loader import check_options
+from agl_core.config.policies import resolve_policies
+from agl_core.types import Finding
+from agl_torch.memory import REMEDY, policy_needs, told, total_memory, usable
+
+if TYPE_CHECKING:
+    from agl_core.config import RunConfig
+    from agl_core.interfaces import AttemptRecord
+
+_ENGINE: Final = "torch"
+
+
+def check(records: Sequence[AttemptRecord], config: RunConfig) -> Iterable[Finding]:
+    """The sum that the engine refuses a run by; nothing for other engines."""
+    del records
+    plugins = load_plugins()
+    if engine_name(config, plugins) != _ENGINE:
+        return
+    from agl_torch.engine import device_of, dtype_of  # noqa: PLC0415
+
+    registry = plugins.registry("engines")
+    options: Any = check_options(config.engine, registry.options_model(_ENGINE), where="engine")
+    device = device_of(options.device)
+    parts = policy_needs(
+        resolve_policies(config, training=True),
+        options,
+        trains=True,
+        dtype=dtype_of(options.dtype, device),
+        reference=config.algorithm.kl_weight > 0,
+    )
+    needed, total = sum(parts.values()), total_memory(device)
+    yield Finding.of(
+        "torch.memory",
+        "ok" if needed <= usable(total) else "error",
+        f"The run needs {told(parts)} of {total / 1e9:.2f} GB, keys and values of answers beside.",
+        fix=f"{REMEDY[0].upper()}{REMEDY[1:]}.",
+        figures={"parts": parts, "total": total},
+    )

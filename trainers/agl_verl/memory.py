@@ -1,0 +1,262 @@
+"""What a run takes of one GPU's memory, by formula; imports neither torch nor verl.
+
+Letters: ``P`` parameters, ``A`` those of an adapter, ``t`` those that are trained (``P`` or ``A``),
+``N`` GPUs that share them, ``T`` tokens of a micro-batch, ``L`` layers, ``H`` hidden size, ``I`` inner
+size, ``V`` vocabulary, ``u`` share of a GPU that a replica takes, ``f`` frozen replicas on it, ``M``
+its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from agl_core.errors import ConfigError
+
+GB: Final = 10**9
+_PROCESS: Final = 2 * GB
+"""What CUDA, NCCL and CUDA graphs take for each process that uses the GPU."""
+_KV_BYTES: Final = 2
+_REPLICA_OVERHEAD: Final = 2 * GB
+"""Of a replica's share: activations and graphs of vLLM, which keys and values cannot have."""
+MOST_OF_A_GPU: Final = 0.9
+"""Share that the replicas of one GPU may take together; vLLM's own default for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A causal language model."""
+
+    layers: int
+    hidden: int
+    inner: int
+    vocabulary: int
+    heads: int
+    kv_heads: int
+    width: int
+    """Of one head."""
+    tied: bool = False
+    """The output head is the embedding."""
+    experts: int = 1
+
+    @classmethod
+    def of(cls, config: Any) -> Shape:
+        """Read a transformers configuration, or that of the text part of a model that sees."""
+        text = getattr(config, "text_config", None) or config
+        heads, hidden = int(text.num_attention_heads), int(text.hidden_size)
+        experts = getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None)
+        inner = getattr(text, "moe_intermediate_size", None) if experts else None
+        inner = inner or getattr(text, "intermediate_size", None) or 4 * hidden
+        return cls(
+            layers=int(text.num_hidden_layers),
+            hidden=hidden,
+            inner=int(inner),
+            vocabulary=int(text.vocab_size),
+            heads=heads,
+            kv_heads=int(getattr(text, "num_key_value_heads", None) or heads),
+            width=int(getattr(text, "head_dim", None) or hidden // heads),
+            tied=bool(getattr(config, "tie_word_embeddings", False)),
+            experts=int(experts or 1),
+        )
+
+    @property
+    def layer(self) -> int:
+        """Parameters of one layer."""
+        attention = 2 * self.hidden * self.width * (self.heads + self.kv_heads)
+        return attention + 3 * self.hidden * self.inner * self.experts
+
+    @property
+    def embeddings(self) -> int:
+        return self.vocabulary * self.hidden * (1 if self.tied else 2)
+
+    @property
+    def parameters(self) -> int:
+        return self.layers * self.layer + self.embeddings
+
+    def adapter(self, rank: int) -> int:
+        """Parameters of an adapter on all linear layers."""
+        heads, keys = self.heads * self.width, self.kv_heads * self.width
+        sides = 2 * (self.hidden + heads) + 2 * (self.hidden + keys)
+        return self.layers * rank * (sides + 3 * (self.hidden + self.inner))
+
+    @property
+    def token(self) -> int:
+        """Bytes of the keys and values of one token."""
+        return 2 * _KV_BYTES * self.layers * self.kv_heads * self.width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """How a run uses its GPUs."""
+
+    gpus: int = 1
+    micro_batch: int
+    """Tokens: ``actor.ppo_max_token_len_per_gpu``."""
+    rank: int = 0
+    """Of an adapter; 0 trains all weights."""
+    share: float
+    """Of a GPU that one replica takes: ``rollout.gpu_memory_utilization``."""
+    replica: int = 1
+    """GPUs of one replica."""
+    frozen: int = 0
+    """Frozen replicas on the fullest GPU."""
+    apart: bool = False
+    """The trained policy's replicas lie on other GPUs."""
+    offloaded: bool = False
+    """Weights and optimizer wait in host memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One row of the sum."""
+
+    what: str
+    formula: str
+    size: int
+    serving: bool
+    training: bool
+
+
+def parts_of(shape: Shape, use: Use, memory: int) -> list[Part]:
+    """The rows of the sum for one GPU of `memory` bytes."""
+    count = shape.parameters
+    trained = shape.adapter(use.rank) if use.rank else count
+    held = 0 if use.offloaded else 1
+    tokens, head = use.micro_batch, 2 * shape.embeddings
+    share = int(use.share * memory)
+    layer = 2 * tokens * (10 * shape.hidden + 3 * shape.inner)
+    weights = count + (trained if use.rank else 0)
+    return [
+        Part("weights in float32", "4 (P + A) / N" if use.rank else "4 P / N",
+             held * 4 * weights // use.gpus, True, True),
+        Part("Adam's moments", "8 t / N", held * 8 * trained // use.gpus, True, True),
+        Part("gradients", "4 t / N", 4 * trained // use.gpus, False, True),
+        Part("gathered in bfloat16: two layers and the embeddings", "2 (2 P/L + embeddings)",
+             4 * shape.layer + head, False, True),
+        Part("layers' inputs", "2 T L H", 2 * tokens * shape.layers * shape.hidden, False, True),
+        Part("one layer again", "2 T (10 H + 3 I)", layer, False, True),
+        Part("logits and their gradient", "8 T V", 8 * tokens * shape.vocabulary, False, True),
+        Part("largest weight, gathered for a sync", "4 V H",
+             4 * shape.vocabulary * shape.hidden, True, False),
+        Part("the trained policy's replica", "u M", 0 if use.apart else share, True, False),
+        Part("frozen replicas", "f u M", use.frozen * share, True, True),
+        Part("CUDA and NCCL, 2 GB a process", "2e9 (2 + f)",
+             _PROCESS * (1 + (not use.apart) + use.frozen), True, True),
+    ]  # fmt: skip
+
+
+def totals(parts: Sequence[Part]) -> tuple[int, int]:
+    """Bytes while replicas serve, and while the policy trains."""
+    return (
+        sum(part.size for part in parts if part.serving),
+        sum(part.size for part in parts if part.training),
+    )
+
+
+def cached_tokens(shape: Shape, use: Use, memory: int) -> int:
+    """Tokens whose keys and values fit into one replica; negative where its weights do not."""
+    room = use.replica * (int(use.share * memory) - _REPLICA_OVERHEAD) - 2 * shape.parameters
+    return room // shape.token
+
+
+def told(parts: Sequence[Part], *, serving: bool) -> str:
+    """One of the two sums, part by part."""
+    taken = [part for part in parts if part.size and (part.serving if serving else part.training)]
+    listed = " + ".join(f"{part.what} {part.size / GB:.1f}" for part in taken)
+    return f"{sum(part.size for part in taken) / GB:.1f} GB ({listed})"
+
+
+def problems(shape: Shape, use: Use, memory: int, *, longest: int) -> list[str]:
+    """What does not fit into a GPU of `memory` bytes; empty where all does.
+
+    Args:
+        longest: Tokens of the longest prompt and answer that are to be served.
+    """
+    found: list[str] = []
+    parts = parts_of(shape, use, memory)
+    for name, total, serving in zip(
+        ("serving", "training"), totals(parts), (True, False), strict=True
+    ):
+        if total > memory:
+            found.append(
+                f"{name} needs {told(parts, serving=serving)} of a GPU that has {memory / GB:.1f} GB"
+            )
+    cached = cached_tokens(shape, use, memory)
+    if cached < longest:
+        found.append(
+            f"a replica at gpu_memory_utilization = {use.share:g} has room for the keys and values "
+            f"of {max(0, cached)} tokens, fewer than rollout.max_model_len = {longest}"
+        )
+    return found
+
+
+def check_fits(shape: Shape, use: Use, memory: int, *, longest: int) -> None:
+    """Refuse what cannot fit, with the sums.
+
+    Raises:
+        ConfigError: a sum exceeds the memory of a GPU.
+    """
+    if found := problems(shape, use, memory, longest=longest):
+        raise ConfigError(
+            f"Configuration: the run does not fit: {'; '.join(found)}. Lower verl.actor_rollout_ref."
+            f"actor.ppo_max_token_len_per_gpu or rollout.gpu_memory_utilization, set "
+            f"verl.actor_rollout_ref.model.lora_rank, or add GPUs"
+        )
+
+
+def default_share(replicas: int) -> float:
+    """``gpu_memory_utilization`` where a GPU holds that many replicas: 0.5, 0.3, 0.2, 0.15 ..."""
+    return 0.5 if replicas <= 1 else int(60 / replicas) / 100
+
+
+_QWEN_05: Final = Shape(24, 896, 4864, 151936, 14, 2, 64, tied=True)
+_QWEN_15: Final = Shape(28, 1536, 8960, 151936, 12, 2, 128, tied=True)
+_QWEN_3: Final = Shape(36, 2048, 11008, 151936, 16, 2, 128, tied=True)
+_QWEN_7: Final = Shape(28, 3584, 18944, 152064, 28, 4, 128)
+_EXAMPLES: Final = (
+    ("Qwen2.5-0.5B", _QWEN_05, 24, Use(micro_batch=4096, share=0.3)),
+    ("Qwen2.5-1.5B", _QWEN_15, 80, Use(micro_batch=16384, share=0.3, frozen=1)),
+    ("Qwen2.5-1.5B", _QWEN_15, 80, Use(micro_batch=16384, share=0.4, frozen=1)),
+    ("Qwen2.5-3B", _QWEN_3, 80, Use(micro_batch=8192, share=0.3)),
+    ("Qwen2.5-7B", _QWEN_7, 80, Use(micro_batch=8192, share=0.4)),
+    ("Qwen2.5-7B, LoRA 32", _QWEN_7, 80, Use(micro_batch=8192, share=0.4, rank=32)),
+    ("Qwen2.5-7B", _QWEN_7, 80, Use(gpus=8, micro_batch=16384, share=0.3, frozen=1)),
+)
+"""Models, GB of a GPU, and how they use it."""
+
+
+def table() -> str:
+    """The sums of some models, and the formula of each row, as Markdown."""
+    sums = [parts_of(shape, use, size * GB) for _, shape, size, use in _EXAMPLES]
+    columns = [
+        f"{name}; {use.gpus} x {size} GB, `T` {use.micro_batch}, `u` {use.share:g}, `f` {use.frozen}"
+        for name, _, size, use in _EXAMPLES
+    ]
+    lines = [
+        f"| GB of one GPU | formula | when | {' | '.join(columns)} |",
+        "|---" * (len(columns) + 3) + "|",
+    ]
+    for index, part in enumerate(sums[-1]):
+        when = ("always" if part.training else "serving") if part.serving else "training"
+        formula = part.formula if "4 P / N" not in part.formula else "4 P / N, 4 (P + A) / N"
+        cells = " | ".join(f"{parts[index].size / GB:.1f}" for parts in sums)
+        lines.append(f"| {part.what} | `{formula}` | {when} | {cells} |")
+    for place, name in ((0, "serving"), (1, "training")):
+        cells = " | ".join(f"{totals(parts)[place] / GB:.1f}" for parts in sums)
+        lines.append(f"| **{name}** | | sum | {cells} |")
+    fits = " | ".join(
+        "no" if max(totals(parts)) > size * GB else "yes"
+        for parts, (_, _, size, _) in zip(sums, _EXAMPLES, strict=True)
+    )
+    cached = " | ".join(
+        f"{max(0, cached_tokens(shape, use, size * GB)):,}" for _, shape, size, use in _EXAMPLES
+    )
+    keys = "`(u M - 2e9 - 2 P) / (4 L heads width)`"
+    return "\n".join(
+        [
+            *lines,
+            f"| **fits** | both sums below `M` | | {fits} |",
+            f"| tokens of keys and values per replica | {keys} | serving | {cached} |",
+        ]
+    )
