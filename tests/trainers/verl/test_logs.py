@@ -43,6 +43,7 @@ async def failure(actor):
     return str(failed.value)
 
 
+@pytest.mark.filterwarnings("ignore")  # Ray's, of its own processes
 def test_an_error_carries_the_end_of_the_workers_log(cluster):
     """H4: the cause and the folder, where log_to_driver is off."""
     told = asyncio.run(failure(ray.remote(Failing).remote()))
