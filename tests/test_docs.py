@@ -159,7 +159,7 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_commands_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    used = set(re.findall(r"(?:^|`|/bin/)agl ([a-z]+)", text, re.MULTILINE))
+    used = set(re.findall(r"(?:^|`|/bin/)agl ([a-z]+(?:-[a-z]+)*)", text, re.MULTILINE))
     commands = load_generator().own_plugins().registry("commands").names()
     assert used <= set(commands)
 
