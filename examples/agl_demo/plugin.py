@@ -25,7 +25,13 @@ def agl_register_commands(register: Register) -> None:
 
 @hookimpl
 def agl_register_models(register: Register) -> None:
-    """Offer the weights of a real small model."""
+    """Offer the weights that ship, and those of a real small model."""
+    register(
+        "demo",
+        "agl_demo.training:shipped",
+        extra="demo",
+        summary="the tiny model of agl demo, which ships with it and knows one shop",
+    )
     register(
         "smollm2",
         "agl_demo.smollm2:fetch",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl_demo import world
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agl_core import AttemptRecord, Task
 
 TRAIN_SEED, HELD_OUT_SEED = 1, 2
@@ -18,6 +21,12 @@ TRAIN_TASKS, HELD_OUT_TASKS, FEW_HELD_OUT_TASKS = 1000, 200, 100
 def model_path() -> str:
     """Directory of the model that ships with the demo."""
     return str(files("agl_demo") / "model")
+
+
+def shipped(say: Callable[[str], None]) -> Path:
+    """Locate the model that ships, as `agl_register_models` asks for it."""
+    del say
+    return Path(model_path())
 
 
 async def run_agent(task: Task) -> str:

@@ -214,7 +214,9 @@ def test_other_names_are_refused_with_those_there_are(capsys):
     """G12: one line, status 2."""
     assert agl.main(["fetch", "smollm3"], standalone_mode=False) == 2
     error = capsys.readouterr().err
-    assert error == "Error: Unknown model 'smollm3'; did you mean 'smollm2'?; known: smollm2\n"
+    assert (
+        error == "Error: Unknown model 'smollm3'; did you mean 'smollm2'?; known: demo, smollm2\n"
+    )
 
 
 def test_a_run_file_names_the_model(tiny, tmp_path, monkeypatch):
