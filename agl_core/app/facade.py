@@ -90,6 +90,7 @@ def evaluate(  # noqa: PLR0913 - the one call a user writes
     agent: Agent | None = None,
     tasks: Any = None,
     *,
+    agents: Sequence[str] = (),
     reward: Rewards | None = None,
     model: str | None = None,
     config: RunConfig | Mapping[str, Any] | str | Path | None = None,
@@ -103,18 +104,19 @@ def evaluate(  # noqa: PLR0913 - the one call a user writes
     Args:
         agent: Your program.
         tasks: What to score it on.
+        agents: As for `train`: whom the trained weights serve.
         reward: As for `train`.
         model: As for `train`.
         config: As for `train`.
-        checkpoint: Checkpoint directory of a run, such as ``report.best``. Without `config`, the
-            run's own configuration applies.
+        checkpoint: Checkpoint directory of a run, such as ``report.best``, or what
+            ``report.export`` returned. Without `config`, the run's own configuration applies.
         overrides: As for `train`.
         observers: Told of the evaluation.
         progress: As for `train`.
     """
     if config is None and checkpoint is not None:
         config = run_config_of(Path(checkpoint))
-    resolved = _config(config, _model(model), overrides or {})
+    resolved = _config(config, {"agents": list(agents) or None, **_model(model)}, overrides or {})
     inputs = Inputs(agent=agent, val_tasks=tasks, reward=reward)
     with (
         only_run(resolved.name) as whole,

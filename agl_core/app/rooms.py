@@ -24,7 +24,7 @@ from agl_core.app.trackers import Tracking
 from agl_core.config import RunConfig
 from agl_core.config.loader import save_config
 from agl_core.config.policies import resolve_policies, trained_agents
-from agl_core.errors import TrainingError
+from agl_core.errors import ConfigError, TrainingError
 from agl_core.files import make_private_directory
 from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.gateway.remote import RemoteGateway, RemoteOptions
@@ -66,6 +66,8 @@ class Blueprint:
     observers: Sequence[Observer] = ()
     tracking: Tracking | None = None
     """None where nothing is trained."""
+    exported: Path | None = None
+    """Directory of exported weights that take the place of the policies' models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,7 @@ async def open_rooms(
         MissingTokensError: a trained policy's backend gives no token ids.
     """
     config = plan.config
-    policies = resolve_policies(config, training=training)
+    policies = _policies(plan, training=training)
     algorithm, setup = make_algorithm(config, plan.plugins) if training else (None, None)
     engine = make_engine(config, plan.plugins, setup, policies=policies)
     if engine.trains:  # other engines have names of their own
@@ -155,6 +157,31 @@ async def open_rooms(
             algorithm=algorithm,
             lead=lead,
         )
+
+
+def _policies(plan: Blueprint, *, training: bool) -> list[Policy]:
+    """The policies of the configuration, with the exported weights of their names.
+
+    Raises:
+        ConfigError: the configuration is wrong, or no policy has exported weights.
+    """
+    policies = resolve_policies(plan.config, training=training)
+    exported = plan.exported
+    if exported is None:
+        return policies
+    found = {each.name for each in policies if (exported / each.name).is_dir()}
+    if not found:
+        raise ConfigError(
+            f"{exported} is neither a checkpoint nor an export with weights of the policies "
+            f"{[policy.name for policy in policies]}: name a directory such as report.best, or what "
+            f"report.export returned"
+        )
+    return [
+        msgspec.structs.replace(each, model=str(exported / each.name))
+        if each.name in found
+        else each
+        for each in policies
+    ]
 
 
 def _adapter(plan: Blueprint, policies: Sequence[Policy], *, training: bool) -> Adapter:

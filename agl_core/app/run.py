@@ -124,12 +124,17 @@ class App:
         Records lie in ``<run>/eval``, apart from those of a training that may be going on.
 
         Args:
-            checkpoint: Weights to load; the configured models' own when None.
+            checkpoint: Weights to load, of a checkpoint or an export; the configured models' own
+                when None.
         """
         tasks = self._val_tasks() or make_tasks(self._inputs.tasks, self._config.tasks, "train")
-        async with open_rooms(self._apart(EVALUATIONS), training=False) as rooms:
+        weights = Path(checkpoint) if checkpoint is not None else None
+        plan = self._apart(EVALUATIONS)
+        if weights is not None and weights.is_dir() and not (weights / POLICIES).is_dir():
+            plan, weights = replace(plan, exported=weights.resolve()), None
+        async with open_rooms(plan, training=False) as rooms:
             await rooms.source.abandon(self._config.name)
-            step = await _load(rooms, Path(checkpoint)) if checkpoint is not None else 0
+            step = await _load(rooms, weights) if weights is not None else 0
             evaluator = Evaluator(rooms.source, rooms.adapter, self._config)
             made = make_resources(self._config, rooms.gateway, rooms.policies, step=step)
             resources = await rooms.source.publish(made)
@@ -245,12 +250,13 @@ class App:
 
 
 def run_config_of(checkpoint: Path) -> Path:
-    """The resolved configuration of the run that wrote a checkpoint.
+    """The resolved configuration of the run that wrote a checkpoint, or that it was exported from.
 
     Raises:
         ConfigError: the checkpoint lies in no run's directory.
     """
-    file = checkpoint.resolve().parents[1] / RESOLVED
+    inside = checkpoint / RESOLVED
+    file = inside if inside.is_file() else checkpoint.resolve().parents[1] / RESOLVED
     if not file.is_file():
         raise ConfigError(
             f"Checkpoint {checkpoint} lies in no run's directory (there is no {file}): name the "

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from agl_core.app.blocking import run_blocking
 from agl_core.builtin import load_plugins
+from agl_core.config.loader import RESOLVED
 from agl_core.errors import ConfigError, TrainingError
+from agl_core.files import write_private
 from agl_core.interfaces import ExportingEngine
 from agl_core.training.checkpoint import POLICIES, verify
 from agl_core.types import Report
@@ -17,7 +19,8 @@ from agl_core.types import Report
 def export_weights(target: Report | str | Path, directory: str | Path) -> str:
     """Write the weights and tokenizer of each policy of a checkpoint, ready to serve.
 
-    Where a checkpoint holds a low-rank adapter alone, the engine that wrote it merges it.
+    Where a checkpoint holds a low-rank adapter alone, the engine that wrote it merges it. The run's
+    configuration goes beside them, so that ``agl.evaluate`` takes the directory as a checkpoint.
 
     Args:
         target: A report, for its best checkpoint, or a checkpoint's directory.
@@ -35,6 +38,9 @@ def export_weights(target: Report | str | Path, directory: str | Path) -> str:
             )
         target = target.best
     run_blocking(_export(Path(target), Path(directory)))
+    config = Path(target).resolve().parents[1] / RESOLVED
+    if config.is_file():
+        write_private(Path(directory) / RESOLVED, config.read_bytes())
     return str(directory)
 
 

@@ -9,6 +9,7 @@ import pytest
 import agl_core as agl
 from agl_core.config.invocation import Invocation, invoked
 from tests.core.app.conftest import says_yes, two_agents
+from tests.core.bandit_engine import BanditEngine
 
 PLUGIN = str(Path(__file__).with_name("bandit_plugin.py"))
 TASKS = [{"input": n} for n in range(4)]
@@ -221,6 +222,35 @@ def test_an_engine_may_look_at_the_model_first(config, tmp_path) -> None:
 
     with pytest.raises(agl.ConfigError, match="no model 'bandit'"):
         train(config)
+
+
+def test_agents_can_be_named_for_an_evaluation(config, tmp_path) -> None:
+    """G13: as for training."""
+    agl.evaluate(
+        two_agents, TASKS, agents=["writer"], reward=says_yes, model="bandit", config=config
+    )
+
+    stored = json.loads((tmp_path / "run" / "eval" / "config.json").read_text())
+    assert stored["agents"] == ["writer"]
+
+
+def test_what_was_exported_can_be_evaluated(config, tmp_path, monkeypatch) -> None:
+    """G13: the path that export returns is a checkpoint, with the run's configuration in it."""
+    served: list[str] = []
+
+    class Engine(BanditEngine):
+        async def start(self, policies) -> None:
+            served.extend(f"{policy.name}={policy.model}" for policy in policies)
+            await super().start(policies)
+
+    out = train(config, overrides={"train.steps": 1}).export(str(tmp_path / "out"))
+    monkeypatch.setattr("tests.core.bandit_engine.BanditEngine", Engine)
+
+    agl.evaluate(two_agents, TASKS, reward=says_yes, checkpoint=out)
+
+    assert f"trained={tmp_path / 'out' / 'trained'}" in served
+    with pytest.raises(agl.ConfigError, match="neither a checkpoint nor an export"):
+        agl.evaluate(two_agents, TASKS, config=config, model="bandit", checkpoint=tmp_path)
 
 
 _SLOW_ENGINE = """
