@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 from agl_core.interrupts import current_interrupts
+from agl_core.serving.loop import steady_loop
 
 T = TypeVar("T")
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
@@ -23,9 +24,7 @@ _LOOK_S: Final = 0.2
 """Between looks for a signal where waiting for a lock would not notice one."""
 
 
-def run_blocking(
-    coroutine: Coroutine[Any, Any, T], *, new_loop: NewLoop = asyncio.new_event_loop
-) -> T:
+def run_blocking(coroutine: Coroutine[Any, Any, T], *, new_loop: NewLoop = steady_loop) -> T:
     """Run to the end from plain code, also where an event loop runs already (a notebook).
 
     SIGINT, and SIGTERM where nobody else handles it, cancel the coroutine; see `Interrupts`.

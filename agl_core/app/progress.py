@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from agl_core.clocks import monotonic
 from agl_core.interfaces import Observer
 from agl_core.types import Evaluation, Report, StepReport
 from agl_core.types.breaks import sum_breaks
@@ -135,7 +135,7 @@ class LiveProgress:
     def __init__(self, target: Console) -> None:
         self._console = target
         self._view = RunView()
-        self._began = time.monotonic()
+        self._began = monotonic()
 
     @contextmanager
     def shown(self) -> Generator[None, None, None]:
@@ -147,7 +147,7 @@ class LiveProgress:
 
     def started(self, config: Any) -> None:
         self._view.name = config.name
-        self._began = time.monotonic()
+        self._began = monotonic()
 
     def stage(self, doing: str) -> None:
         self._view.stage = doing
@@ -178,7 +178,7 @@ class LiveProgress:
 
     def _rows(self) -> list[tuple[str, RenderableType]]:
         view, last = self._view, self._view.last
-        elapsed = clock(time.monotonic() - self._began)
+        elapsed = clock(monotonic() - self._began)
         rows: list[tuple[str, RenderableType]] = []
         if last is None and view.evaluations:
             rows.append(("time", elapsed))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from agl_core.clocks import monotonic, wall_ns
 from agl_core.errors import StaleAttemptError
 from agl_core.gateway.dialects.chat import ChatRequest, derive_seed
 from agl_core.gateway.replay import Replay, resumable
@@ -133,7 +133,7 @@ class OpenAttempt:
             headers=headers,
             tries=self.next_try(identity.call_id),
             sequence=self.next_sequence(),
-            started_ns=time.time_ns(),
+            started_ns=wall_ns(),
         )
         self.calls.add(call)
         return call
@@ -234,7 +234,7 @@ class OpenAttempt:
         return resumable(self.rollout)
 
     def seconds_left(self) -> float:
-        return self.deadline - time.monotonic()
+        return self.deadline - monotonic()
 
     @property
     def overrides(self) -> dict[str, Any]:

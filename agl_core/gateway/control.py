@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Final
 
 import msgspec
 
+from agl_core.clocks import monotonic
 from agl_core.errors import ConfigError, EngineError
 from agl_core.gateway.app import GatewayServer
 from agl_core.gateway.routing import Route
@@ -275,7 +275,7 @@ class GatewayControl:
             return
         deadline = opening.attempt.monotonic_deadline(opening.rollout.limits)
         try:
-            await asyncio.wait_for(self._serving.wait(), max(deadline - time.monotonic(), 0.0))
+            await asyncio.wait_for(self._serving.wait(), max(deadline - monotonic(), 0.0))
         except asyncio.TimeoutError as error:
             raise EngineError(
                 f"The gateway at {self._gateway.url} has no policy for attempt "

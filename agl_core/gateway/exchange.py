@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
+from agl_core.clocks import wall_ns
 from agl_core.errors import EngineError
 from agl_core.gateway.attempts import Call
 from agl_core.gateway.capture import Answer
@@ -235,7 +235,7 @@ class Exchange(msgspec.Struct, eq=False):
             chunk.error = msgspec.json.decode(chunk.data)
         self._add(chunk)
         if self.first_token_ns is None and self.answer.started:
-            self.first_token_ns = time.time_ns()
+            self.first_token_ns = wall_ns()
         if self._verbatim:
             same = chunk.data == event.data
             return event.raw if same else render(chunk.data, name=event.name)

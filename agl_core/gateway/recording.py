@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from agl_core import semconv
+from agl_core.clocks import wall_ns
 from agl_core.gateway.attempts import Abort, Attempts, Call, OpenAttempt
 from agl_core.gateway.dialects.chat import distortions
 from agl_core.gateway.exchange import Exchange
@@ -73,7 +73,7 @@ def model_call(exchange: Exchange) -> ModelCall:
         error=error,
         started_ns=call.started_ns,
         first_token_ns=exchange.first_token_ns,
-        ended_ns=max(time.time_ns(), call.started_ns),  # the clock may have been set back
+        ended_ns=max(wall_ns(), call.started_ns),  # the clock may have been set back
         thinking_tags=call.attempt.rollout.thinking_tags,
     )
 
@@ -126,7 +126,7 @@ def _span_without_answer(call: Call, error: str) -> Span:
         tries=call.tries,
         error=error,
         started_ns=call.started_ns,
-        ended_ns=max(time.time_ns(), call.started_ns),
+        ended_ns=max(wall_ns(), call.started_ns),
     )
     return _span(record, sequence=call.sequence, attributes={})
 
@@ -230,7 +230,7 @@ class Recording:
 
     def refuse(self, attempt: OpenAttempt, identity: Identity, problem: Problem) -> None:
         """Record a request that never got as far as a backend."""
-        now = time.time_ns()
+        now = wall_ns()
         record = ModelCall(
             id=identity.call_id,
             rollout_id=identity.rollout_id,
@@ -282,7 +282,7 @@ class Recording:
 
     async def _write_settled(self) -> None:
         full = self._pending >= self._options.max_unwritten
-        before = time.time_ns() - int(self._options.settle_s * 1e9)
+        before = wall_ns() - int(self._options.settle_s * 1e9)
         async with self._writing:
             await self._write(self._attempts, ended_before_ns=None if full else before)
 

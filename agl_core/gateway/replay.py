@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from agl_core import semconv
+from agl_core.clocks import wall
 from agl_core.gateway.routing import Route
 from agl_core.gateway.stream import DONE, render
 from agl_core.interfaces import Store
@@ -167,7 +167,7 @@ class RecordBackend:
         """Nothing is open."""
 
     def _envelope(self, kind: str) -> dict[str, Any]:
-        created = int(time.time())
+        created = int(wall())
         response_id = self._recorded.call.response_id
         return {"id": response_id, "object": kind, "created": created, "model": self.model}
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, Final
 
 import msgspec
 
+from agl_core.clocks import wall_ns
 from agl_core.errors import StoreError
 from agl_core.gateway.attempts import Attempts
 from agl_core.gateway.routing import Caller, Identity
@@ -109,7 +109,7 @@ def _span(identity: Identity, given: _Given) -> Span:
         raise _refuse("choice", given.choice, "name the call too")
     if given.choice is not None and given.choice < 0:
         raise _refuse("choice", given.choice, "give the index of a choice, from 0")
-    now = time.time_ns()
+    now = wall_ns()
     return Span(
         id=given.id or new_id("span"),
         rollout_id=identity.rollout_id,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 
 from agl_core import semconv
+from agl_core.clocks import wall_ns
 from agl_core.types import Attempt, Losses, Span, SpanKind
 from agl_core.types.ids import new_id
 
@@ -43,7 +43,7 @@ def span_of(losses: Losses, attempt: Attempt, *, after: int) -> Span:
         attempt: The carrier; most of what is carried need not be its own.
         after: Highest sequence number among its spans.
     """
-    now_ns = time.time_ns()
+    now_ns = wall_ns()
     return Span(
         id=new_id("span"),
         rollout_id=attempt.rollout_id,

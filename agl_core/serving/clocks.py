@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
+
+from agl_core.clocks import wall
 
 
 class Skew:
@@ -19,7 +20,7 @@ class Skew:
         """By the latest answer; negative where the server's clock is behind."""
 
     def now(self) -> float:
-        return time.time()
+        return wall()
 
     def hear(self, told: str | None, *, asked: float) -> None:
         """Take in an answer whose head has just arrived.

@@ -6,7 +6,6 @@ import asyncio
 import functools
 import logging
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from agl_core import errors
+from agl_core.clocks import monotonic
 from agl_core.errors import AglError, ConfigError
 from agl_core.serving.bodies import sendable
 from agl_core.serving.clocks import Skew
@@ -148,15 +148,15 @@ class Peer:
         """
         body = payload if isinstance(payload, bytes) else msgspec.json.encode(payload)
         decoder = _decoder(answer)
-        begun, since = time.monotonic(), math.inf
+        begun, since = monotonic(), math.inf
         retry, pause = 0, _FIRST_PAUSE_S
         while True:
             try:
-                tried = {HEADER_RETRY: str(retry), HEADER_WAITED: str(time.monotonic() - begun)}
+                tried = {HEADER_RETRY: str(retry), HEADER_WAITED: str(monotonic() - begun)}
                 raw = await self._send(method, body, tried)
                 break
             except _Away as away:
-                now = time.monotonic()
+                now = monotonic()
                 if self._absence.noticed(now, reached=away.reached):
                     _log.warning("The %s at %s is away (%s)", self._what, self.url, away)
                 if since > now or away.reached:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from agl_core.clocks import wall
 from agl_core.errors import AglError
 from agl_core.serving import asgi
 
@@ -115,7 +115,7 @@ class RpcApp:
         await self._answer(self._methods[path], request, receive, send)
 
     def _head(self) -> list[tuple[bytes, bytes]]:
-        return [*self._headers, (HEADER_TIME.encode(), repr(time.time()).encode())]
+        return [*self._headers, (HEADER_TIME.encode(), repr(wall()).encode())]
 
     def _door(self, path: bytes, headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:
         """Status and message for who may not come in."""

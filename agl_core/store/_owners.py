@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from agl_core.clocks import monotonic
 from agl_core.errors import StoreError
 
 _PAUSE_S = 0.01
@@ -40,7 +41,7 @@ class FileOwnership:
         import fcntl  # noqa: PLC0415  no such module on Windows
 
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        end = time.monotonic() + self._timeout_s
+        end = monotonic() + self._timeout_s
         while True:
             for kind in (fcntl.LOCK_EX, fcntl.LOCK_SH):
                 try:
@@ -51,7 +52,7 @@ class FileOwnership:
                     self.leave()
                     return False
                 return kind == fcntl.LOCK_EX
-            if time.monotonic() > end:
+            if monotonic() > end:
                 self.leave()
                 raise StoreError(
                     f"Store busy: another process has been opening {self._path} for more than "

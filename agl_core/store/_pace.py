@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Final
+
+from agl_core.clocks import monotonic
 
 _FEW_ROWS: Final = 64
 _SLOW_S: Final = 0.05
@@ -29,9 +30,9 @@ class Pace:
 
     def allows(self, rows: float) -> bool:
         """Whether work on about so many rows may be done here."""
-        return rows <= _FEW_ROWS and time.monotonic() >= self._again_at
+        return rows <= _FEW_ROWS and monotonic() >= self._again_at
 
     def took(self, seconds: float) -> None:
         """Learn how long something done here took."""
         if seconds > _SLOW_S:
-            self._again_at = max(self._again_at, time.monotonic() + _REST * seconds)
+            self._again_at = max(self._again_at, monotonic() + _REST * seconds)

@@ -6,11 +6,11 @@ import asyncio
 import queue
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from agl_core.clocks import monotonic
 from agl_core.errors import AglError
 from agl_core.store._checkpoints import Checkpoints
 from agl_core.store._commit import GroupCommit, Job, Operation
@@ -119,12 +119,12 @@ class Writer:
         if not (free and self._writing.acquire(blocking=False)):
             yield None
             return
-        begin = time.monotonic()
+        begin = monotonic()
         try:
             yield self._connection
         finally:
             self._writing.release()
-            self._pace.took(time.monotonic() - begin)
+            self._pace.took(monotonic() - begin)
 
     def _main(self, opened: asyncio.Future[None]) -> None:
         try:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from agl_core.clocks import monotonic, wall
 from agl_core.errors import StoreError
 
 LATE_S = 1.0
@@ -38,13 +38,13 @@ class SystemClock:
     """The clock of the machine."""
 
     def now(self) -> float:
-        return time.time()
+        return wall()
 
     def elapsed(self) -> float:
-        return time.monotonic()
+        return monotonic()
 
     async def wait(self, event: asyncio.Event, *, until: float) -> None:
-        timeout_s = None if math.isinf(until) else max(0.0, until - time.time())
+        timeout_s = None if math.isinf(until) else max(0.0, until - wall())
         try:
             await asyncio.wait_for(event.wait(), timeout_s)
         except asyncio.TimeoutError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from agl_core.clocks import monotonic
 from agl_core.errors import ConfigError
 from agl_core.tracing.aliases import Aliases
 from agl_core.tracing.values import text
@@ -47,7 +47,7 @@ class AttemptContext:
 
     def seconds_left(self) -> float:
         """Seconds until the deadline, negative after it."""
-        return self.deadline - time.monotonic()
+        return self.deadline - monotonic()
 
 
 @dataclass(frozen=True, slots=True)

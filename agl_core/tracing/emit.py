@@ -6,12 +6,12 @@ production.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
 from agl_core import semconv
+from agl_core.clocks import monotonic
 from agl_core.errors import RewardError
 from agl_core.tracing.context import AttemptContext, active, close_scope, enter, open_scope
 from agl_core.tracing.exceptions import describe, exception_attributes
@@ -229,7 +229,7 @@ def trace(name: str, input: Any = None) -> Generator[Recorder, None, None]:  # n
         resources=Resources(),
         recorder=recorder,
         origins=frozenset(),
-        deadline=time.monotonic() + rollout.limits.timeout_s,
+        deadline=monotonic() + rollout.limits.timeout_s,
     )
     with enter(local), _root(recorder, name, input):
         yield recorder

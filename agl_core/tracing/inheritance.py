@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable
 from threading import Event
 from typing import Any
@@ -13,6 +12,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from agl_core import semconv
+from agl_core.clocks import wall
 from agl_core.errors import ConfigError
 from agl_core.tracing.aliases import Aliases
 from agl_core.tracing.context import AttemptContext, current, current_scope
@@ -70,7 +70,7 @@ def child_environment(*, agent: str | None = None) -> dict[str, str]:
         aliases=context.aliases.names(),
         api_key=context.llm.api_key,
         model=context.llm.model,
-        deadline_at=time.time() + context.seconds_left(),
+        deadline_at=wall() + context.seconds_left(),
         settings={
             name: value
             for name, value in context.rollout.metadata.items()

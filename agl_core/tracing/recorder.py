@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from threading import Lock
-from time import time_ns
 from typing import Any, Final
 
 from agl_core import semconv
+from agl_core.clocks import wall_ns
 from agl_core.tracing._record import MAX_ERROR_CHARS, Reading, Record
 from agl_core.tracing.context import current_scope
 from agl_core.tracing.exceptions import describe, exception_attributes
@@ -283,7 +283,7 @@ class Recorder:
         span_id = span_id or new_id("span")
         if kind is SpanKind.AGENT and agent:
             agent_run_id = agent_run_id or span_id
-        return Record(span_id, kind, name, parent_id or None, agent, agent_run_id, time_ns())
+        return Record(span_id, kind, name, parent_id or None, agent, agent_run_id, wall_ns())
 
     def _keep(self, record: Record, always: bool = False) -> None:
         with self._lock:
@@ -307,7 +307,7 @@ class Recorder:
         error: str = "",
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
-        record.end_ns = max(time_ns(), record.start_ns)
+        record.end_ns = max(wall_ns(), record.start_ns)
         record.status = status
         record.error = bounded(error, MAX_ERROR_CHARS)[0] if error else ""
         if attributes:

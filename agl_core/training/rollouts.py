@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import msgspec
 
 from agl_core import semconv
+from agl_core.clocks import wall
 from agl_core.config import RunConfig
 from agl_core.config.policies import capture_settings
 from agl_core.interfaces import AttemptRecord, Store
@@ -137,7 +137,7 @@ class RolloutSource:
         grace_s = self._config.capture.reward_grace_s
         attempts = [rollout.attempt for rollout in final]
         ended = max((each.ended_at or 0.0 for each in attempts if each is not None), default=0.0)
-        left_s = ended + grace_s - time.time()
+        left_s = ended + grace_s - wall()
         if grace_s and left_s > 0:
             await asyncio.sleep(min(left_s, grace_s))  # the clock may have been set back
 
@@ -154,7 +154,7 @@ class RolloutSource:
             seed=derive_seed(config.seed, use, task.id, sample),
             resources_version=plan.resources_version,
             limits=self._limits(),
-            created_at=time.time(),
+            created_at=wall(),
             metadata=self._metadata(plan.mode, sample),
         )
 

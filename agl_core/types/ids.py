@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from random import SystemRandom
 from threading import Lock
-from time import time_ns
+
+from agl_core.clocks import wall_ns
 
 _TICKS_PER_MS_BITS = 12
 _FRACTION = (1 << _TICKS_PER_MS_BITS) - 1
@@ -49,7 +50,7 @@ def new_id(prefix: str) -> str:
     """
     source = _SOURCE
     with source.lock:
-        tick = (time_ns() << _TICKS_PER_MS_BITS) // _NS_PER_MS
+        tick = (wall_ns() << _TICKS_PER_MS_BITS) // _NS_PER_MS
         if tick <= source.last:
             tick = source.last + 1
         source.last = tick

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from enum import Enum
 from typing import Any, Final, Literal
 
 import msgspec
 from msgspec.structs import replace
 
+from agl_core.clocks import monotonic, wall
 from agl_core.thinking import DEFAULT_TAGS
 from agl_core.types.resources import RESERVED_PREFIX, agent_matches
 from agl_core.types.task import Task
@@ -111,8 +111,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     def monotonic_deadline(self, limits: Limits) -> float:
         """`deadline_at` on the clock of `time.monotonic`; without one, `limits` count from now."""
-        left_s = self.deadline_at - time.time() if self.deadline_at else limits.timeout_s
-        return time.monotonic() + left_s
+        left_s = self.deadline_at - wall() if self.deadline_at else limits.timeout_s
+        return monotonic() + left_s
 
     def shifted(self, by_s: float) -> Attempt:
         """The same attempt in the time of a clock that is `by_s` ahead; times unset stay so."""

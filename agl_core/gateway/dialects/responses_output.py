@@ -5,11 +5,11 @@ A whole answer is a stream of one chunk whose events nobody hears, so both say t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from agl_core.clocks import wall
 from agl_core.gateway.dialects.answer_fields import Function, Message, Usage
 from agl_core.gateway.dialects.chat import FINISH_REASONS
 from agl_core.gateway.dialects.chat_answer import Payload
@@ -107,7 +107,7 @@ class ResponseBuilder:
         self.response: dict[str, Any] = {
             "id": "",
             "object": "response",
-            "created_at": int(time.time()),
+            "created_at": int(wall()),
             "completed_at": None,
             "status": "in_progress",
             "error": None,
@@ -156,7 +156,7 @@ class ResponseBuilder:
         if reason:
             self.response["incomplete_details"] = {"reason": reason}
         else:
-            self.response["completed_at"] = int(time.time())
+            self.response["completed_at"] = int(wall())
         self._tell(f"response.{status}", response=self.response)
 
     def fail(self, error: Mapping[str, Any]) -> None:

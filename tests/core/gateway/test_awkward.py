@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agl_core.clocks import wall_ns
 from agl_core.gateway import recording
 from agl_core.gateway.dialects.surrogates import mended
 
@@ -74,14 +75,7 @@ async def test_a_call_during_which_the_clock_went_back_takes_no_negative_time(
     world: Any, monkeypatch: Any
 ) -> None:
     attempt = await world.attempt()
-    now = recording.time.time_ns
-
-    class GoneBack:
-        @staticmethod
-        def time_ns() -> int:
-            return now() - 3_600_000_000_000
-
-    monkeypatch.setattr(recording, "time", GoneBack)
+    monkeypatch.setattr(recording, "wall_ns", lambda: wall_ns() - 3_600_000_000_000)
     await world.ask(attempt)
     (call,) = await world.calls(attempt)
     assert call.ended_ns == call.started_ns

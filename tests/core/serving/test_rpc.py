@@ -227,8 +227,7 @@ async def test_a_server_that_ends_has_its_calls_sent_again(serve, peer, monkeypa
 async def test_patience_begins_anew_whenever_the_server_was_there(serve, peer, monkeypatch):
     monkeypatch.setattr(rpc, "PULSE_S", 0.01)
     now = iter(range(0, 10**9, 1000))
-    clock = SimpleNamespace(monotonic=lambda: float(next(now)))
-    monkeypatch.setattr("agl_core.serving.peer.time", clock)
+    monkeypatch.setattr("agl_core.serving.peer.monotonic", lambda: float(next(now)))
 
     async def held(request):
         if request.retry >= 3:
@@ -256,13 +255,12 @@ async def test_a_server_that_stays_away_is_an_error(peer):
 def clock(monkeypatch):
     """The callers' clock; it stands, but for an hour a pause."""
     clock = SimpleNamespace(now=0.0)
-    clock.monotonic = lambda: clock.now
 
     async def pause(_):
         clock.now += 3600.0
         await asyncio.sleep(0)
 
-    monkeypatch.setattr("agl_core.serving.peer.time", clock)
+    monkeypatch.setattr("agl_core.serving.peer.monotonic", lambda: clock.now)
     own = SimpleNamespace(sleep=pause, TimeoutError=asyncio.TimeoutError)
     monkeypatch.setattr("agl_core.serving.peer.asyncio", own)
     return clock

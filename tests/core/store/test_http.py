@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from types import SimpleNamespace
 
 import pytest
 
@@ -273,8 +272,7 @@ async def test_timeouts_count_from_the_first_try(place, store, line, monkeypatch
 
     monkeypatch.setattr(local, "wait", wait)
     now = iter(range(0, 10**9, 1000))
-    clock = SimpleNamespace(monotonic=lambda: float(next(now)))
-    monkeypatch.setattr(peer, "time", clock)
+    monkeypatch.setattr(peer, "monotonic", lambda: float(next(now)))
     patient = await place.client(line.url, patience=Patience(seconds=1e9))
     waiting = asyncio.create_task(patient.wait([claim.rollout.id], timeout_s=500))
     await reached.wait()
@@ -334,7 +332,7 @@ class Skewed(SystemClock):
 @pytest.mark.parametrize("ahead_s", [-1000.0, 0.0, 1000.0])
 async def test_a_claims_times_are_those_of_the_clock_here(tmp_path, monkeypatch, ahead_s):
     clock = Skewed(ahead_s)
-    monkeypatch.setattr(rpc, "time", SimpleNamespace(time=clock.now))
+    monkeypatch.setattr(rpc, "wall", clock.now)
     server = StoreServer(SqliteStore(tmp_path / "store.db", clock=clock), key=KEY)
     await server.start()
     store = HttpStore(server.url, KEY)
