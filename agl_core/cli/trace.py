@@ -12,7 +12,7 @@ import click
 from agl_core.cli.group import CliState
 from agl_core.cli.options import debug_option, json_option, plugin_option
 from agl_core.cli.output import console, write_records
-from agl_core.cli.store.selection import reading, store_argument
+from agl_core.cli.store.selection import located, reading, store_argument
 from agl_core.cli.tree import (
     add_spans,
     agent_totals,
@@ -23,7 +23,6 @@ from agl_core.cli.tree import (
 )
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Store
-from agl_core.store.locate import locate_store
 from agl_core.store.paging import rollout_pages
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span
 from agl_core.types.resources import agent_matches
@@ -99,7 +98,7 @@ def command(  # noqa: PLR0913 - one per option
     may be going on: looking changes nothing.
     """
     wanted = Wanted(rollout=rollout, agents=agents, failed=failed, limit=limit)
-    address = locate_store(target)
+    address = located(target)
 
     async def read() -> tuple[list[tuple[Rollout, list[Span]]], int]:
         async with reading(state, address) as store:

@@ -30,6 +30,8 @@ class StoreAddress:
     """Of the run."""
     run: RunConfig | None = None
     """The run's configuration; None where the target is but a store."""
+    named: bool = True
+    """Whether the user names it; False where only the record in a run's directory does."""
 
     @property
     def file(self) -> Path | None:
@@ -37,6 +39,25 @@ class StoreAddress:
         if self.config.name != "sqlite":
             return None
         return Path(self.config.path or self.directory / STORE_FILE)
+
+    def check_named(self, command: str = "") -> None:
+        """Check that no key goes to a server that only a run's own record names.
+
+        Args:
+            command: What the user types to look at that server.
+
+        Raises:
+            ConfigError: it would.
+        """
+        if self.config.url is None or self.named:
+            return
+        typed = f": {command}" if command and self.config.name == "http" else ""
+        raise ConfigError(
+            f"Run {str(self.directory)!r} keeps its records at {self.config.url}, as the files in "
+            f"its directory say. Nothing was sent there: AGL_API_KEY goes only to an address that "
+            f"you name. If that server is yours, give its address or your own configuration file in "
+            f"place of the directory{typed}"
+        )
 
     def check_offered(self, plugins: PluginManager, kind: Kind, name: str) -> None:
         """Check that something of the run can be made without executing what the run names.
@@ -71,7 +92,10 @@ def locate_store(target: str | Path) -> StoreAddress:
     elif path.suffix.lower() in _CONFIGURATIONS:
         run = load_config(path)
         place = path.parent if path.name == RESOLVED else Path(run.directory) / run.name
-        address = StoreAddress(config=run.store, directory=place, run=run)
+        named = not (
+            path.parent / RESOLVED
+        ).is_file()  # what lies in a run's directory is the run's
+        address = StoreAddress(config=run.store, directory=place, run=run, named=named)
     elif path.is_file():
         config = StoreConfig(name="sqlite", path=str(path))
         address = StoreAddress(config=config, directory=path.parent)
@@ -87,7 +111,7 @@ def locate_store(target: str | Path) -> StoreAddress:
 def _of_directory(path: Path) -> StoreAddress:
     if (path / RESOLVED).is_file():
         run = load_config(path / RESOLVED)
-        return StoreAddress(config=run.store, directory=path, run=run)
+        return StoreAddress(config=run.store, directory=path, run=run, named=False)
     if (path / STORE_FILE).is_file():
         config = StoreConfig(name="sqlite", path=str(path / STORE_FILE))
         return StoreAddress(config=config, directory=path)
@@ -113,8 +137,9 @@ def make_store_at(address: StoreAddress, plugins: PluginManager) -> StoreLifecyc
     """The store at an address, not yet open.
 
     Raises:
-        ConfigError: no loaded plugin registers it.
+        ConfigError: no loaded plugin registers it, or only a run's own record names its server.
     """
+    address.check_named()
     name = address.config.name
     address.check_offered(plugins, "stores", name)
     return plugins.registry("stores").create(name, address.config, address.directory)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from agl_core.app.blocking import run_blocking
 from agl_core.app.export.run import ExportFormat, ExportOptions, ExportSummary, export_from
 from agl_core.builtin import load_plugins
-from agl_core.store.locate import locate_store, open_for_reading
+from agl_core.store.locate import StoreAddress, locate_store, open_for_reading
 from agl_core.store.whole_file import whole_file
 from agl_core.types import Mode, Report
 
@@ -44,7 +45,8 @@ def export_rollouts(  # noqa: PLR0913 - one per choice of a user
         How much was exported, and what was not, by cause.
 
     Raises:
-        ConfigError: there is no store, an agent was not seen, or the file cannot be written.
+        ConfigError: there is no store, only a run's own record names its server, an agent was not
+            seen, or the file cannot be written.
         MissingExtraError: ``parquet`` without the extra of that name.
     """
     options = ExportOptions(
@@ -55,7 +57,7 @@ def export_rollouts(  # noqa: PLR0913 - one per choice of a user
         min_reward=min_reward,
         failed=failed,
     )
-    address = locate_store(target.directory if isinstance(target, Report) else target)
+    address = _located(target)
     loaded = load_plugins(plugins)
     if address.run is not None:
         address.check_offered(loaded, "adapters", address.run.capture.adapter)
@@ -68,3 +70,10 @@ def export_rollouts(  # noqa: PLR0913 - one per choice of a user
     summary = run_blocking(work())
     summary.output = str(output)
     return summary
+
+
+def _located(target: Report | str | Path) -> StoreAddress:
+    """The store of a target; where the records of a report's run lie, its user has decided."""
+    if isinstance(target, Report):
+        return replace(locate_store(target.directory), named=True)
+    return locate_store(target)

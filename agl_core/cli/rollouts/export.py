@@ -10,9 +10,8 @@ import click
 from agl_core.cli.group import CliState
 from agl_core.cli.options import debug_option, plugin_option
 from agl_core.cli.output import STDOUT, writing
-from agl_core.cli.store.selection import reading, store_argument
+from agl_core.cli.store.selection import located, reading, store_argument
 from agl_core.errors import ConfigError
-from agl_core.store.locate import locate_store
 
 if TYPE_CHECKING:
     from agl_core.app.export import ExportOptions, ExportSummary
@@ -94,7 +93,7 @@ async def _export(
 ) -> ExportSummary:
     from agl_core.app.export import export_from  # noqa: PLC0415
 
-    address = locate_store(target)
+    address = located(target)
     plugins = state.plugins()
     if address.run is not None:
         address.check_offered(plugins, "adapters", address.run.capture.adapter)

@@ -14,12 +14,13 @@ from agl_core.cli.store.selection import (
     Filters,
     filter_options,
     filters_of,
+    located,
     reading,
     store_argument,
 )
 from agl_core.errors import ConfigError
 from agl_core.store.jsonl import export_lines
-from agl_core.store.locate import StoreAddress, locate_store
+from agl_core.store.locate import StoreAddress
 
 if TYPE_CHECKING:
     from agl_core.store.otlp.send import Sent
@@ -57,7 +58,7 @@ def command(
     go to a collector as OpenTelemetry traces, without tokens.
     """
     headers, content = _headers(options.pop("headers")), bool(options.pop("content"))
-    filters, address = filters_of(options), locate_store(target)
+    filters, address = filters_of(options), located(target)
     if otlp is not None:
         if output is not None:
             raise ConfigError("--otlp sends and --output writes: give one of them")

@@ -10,9 +10,9 @@ import click
 from agl_core.cli.group import CliState
 from agl_core.cli.options import debug_option, json_option, plugin_option
 from agl_core.cli.output import STDOUT, write_records
-from agl_core.cli.store.selection import reading, seconds, store_argument, store_of
+from agl_core.cli.store.selection import located, reading, seconds, store_argument, store_of
 from agl_core.errors import ConfigError
-from agl_core.store.locate import StoreAddress, locate_store
+from agl_core.store.locate import StoreAddress
 from agl_core.store.paging import rollout_pages
 from agl_core.store.prune import Prunable, Pruned
 from agl_core.types import Rollout, RolloutQuery, RolloutStatus
@@ -54,7 +54,7 @@ def command(  # noqa: PLR0913 - one per option
     With both --consumed and --older-than, both have to hold. Rollouts, attempts, failures and
     outputs stay; whatever is queued or runs is left alone, so a run may go on meanwhile.
     """
-    address = locate_store(target)
+    address = located(target)
     ended_by = time.time() - seconds(older_than) if older_than is not None else None
 
     def chosen(rollout: Rollout) -> bool:

@@ -18,13 +18,13 @@ from agl_core.cli.store.selection import (
     Filters,
     filter_options,
     filters_of,
+    located,
     reading,
     store_argument,
 )
 from agl_core.cli.tree import excerpt, rewards_of
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Store
-from agl_core.store.locate import locate_store
 from agl_core.store.paging import rollout_pages
 from agl_core.types import Rollout, RolloutQuery, Span
 
@@ -70,7 +70,7 @@ def command(
     **options: Any,
 ) -> None:
     """List rollouts, newest last, and count them by status."""
-    filters, address = filters_of(options), locate_store(target)
+    filters, address = filters_of(options), located(target)
 
     async def read() -> Listing:
         async with reading(state, address) as store:

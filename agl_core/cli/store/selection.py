@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import click
 from agl_core.cli.group import CliState
 from agl_core.errors import ConfigError
 from agl_core.interfaces import StoreLifecycle
-from agl_core.store.locate import StoreAddress, make_store_at, open_for_reading
+from agl_core.store.locate import StoreAddress, locate_store, make_store_at, open_for_reading
 from agl_core.types import Mode, RolloutQuery, RolloutStatus
 
 store_argument: Any = click.argument("target", metavar="STORE")
@@ -70,6 +71,29 @@ def filters_of(options: dict[str, Any]) -> Filters:
         run_id=options.pop("run_id"),
         group_id=options.pop("group_id"),
     )
+
+
+def located(target: str) -> StoreAddress:
+    """The store that the argument of a command means.
+
+    Raises:
+        ConfigError: there is none, or only a run's own record names its server.
+    """
+    address = locate_store(target)
+    address.check_named(_typed_with(address.config.url or "", target))
+    return address
+
+
+def _typed_with(url: str, target: str) -> str:
+    """The command that runs, with an address in place of its target."""
+    context = click.get_current_context()
+    arguments = [each for each in context.command.params if isinstance(each, click.Argument)]
+    given = [context.params.get(each.name or "") for each in arguments]
+    words = [url if word == target else str(word) for word in given]
+    while context.parent is not None:
+        words.insert(0, context.info_name or "")
+        context = context.parent
+    return shlex.join(["agl", *words])
 
 
 @asynccontextmanager

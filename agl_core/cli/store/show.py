@@ -12,10 +12,9 @@ import click
 from agl_core.cli.group import CliState
 from agl_core.cli.options import debug_option, json_option, plugin_option
 from agl_core.cli.output import console, write_records
-from agl_core.cli.store.selection import reading, store_argument
+from agl_core.cli.store.selection import located, reading, store_argument
 from agl_core.cli.tree import agent_totals, merge_calls, reward_text, token_counts
 from agl_core.errors import ConfigError
-from agl_core.store.locate import locate_store
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span
 
 _LONGEST = 2000
@@ -34,7 +33,7 @@ def command(state: CliState, *, target: str, rollout_id: str, json_file: str | N
 
     agl trace shows the spans themselves; --json has everything, tokens included.
     """
-    address = locate_store(target)
+    address = located(target)
 
     async def read() -> tuple[Rollout, list[Span]]:
         async with reading(state, address) as store:

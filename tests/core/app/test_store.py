@@ -58,9 +58,14 @@ async def test_a_gateway_writes_where_the_run_keeps_its_records(
 def test_the_records_of_a_run_may_be_on_a_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """F2: the user's own configuration names it; that of a run's directory does not count."""
     monkeypatch.setenv(ENV_KEY, "shared")
     run = a_run(tmp_path, name="http", url="http://127.0.0.1:9")
-    assert isinstance(store_of(str(run)), HttpStore)
+    own = tmp_path / "run.json"
+    own.write_bytes((run / "config.json").read_bytes())
+    assert isinstance(store_of(str(own)), HttpStore)
+    with pytest.raises(ConfigError, match="your own configuration file"):
+        store_of(str(run))
 
 
 def test_records_that_are_kept_nowhere_are_not_begun_anew(tmp_path: Path) -> None:

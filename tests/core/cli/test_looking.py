@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,10 @@ import agl_core
 from agl_core.app.gateway import store_of
 from agl_core.builtin import load_plugins
 from agl_core.errors import ConfigError
+from agl_core.serving.keys import ENV_KEY
 from agl_core.store.locate import locate_store, make_store_at
 from agl_core.store.sqlite import SqliteStore
-from agl_core.types import AttemptStatus, Rollout, Task
+from agl_core.types import AttemptStatus, Report, Rollout, Task
 
 CANARY = """
 from pathlib import Path
@@ -149,3 +153,92 @@ def test_an_unknown_store_without_plugin_files_is_told_as_before(found: Found) -
     address = locate_store(found.directory)
     with pytest.raises(ConfigError, match="mine"):
         make_store_at(address, load_plugins())
+
+
+KEY = "the-operators-key"
+
+
+class Collector(HTTPServer):
+    """A server that takes whatever key it is sent, and refuses."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.keys: list[str | None] = []
+        keys = self.keys
+
+        class Refusing(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                keys.append(self.headers["authorization"])
+                self.rfile.read(int(self.headers["content-length"]))
+                self.send_error(403)
+
+            def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - its name
+                """On no console."""
+
+        super().__init__(("127.0.0.1", 0), Refusing)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.connections += 1
+        super().process_request(request, client_address)
+
+
+@pytest.fixture
+def collector(found: Found, monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    """Where the run's records are, as its configuration says."""
+    monkeypatch.setenv(ENV_KEY, KEY)
+    with Collector() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        found.configure(store={"name": "http", "url": server.url})
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+SENDS = [*LOOKS, ("gateway", "--store", "DIR")]
+
+
+@pytest.mark.parametrize("line", SENDS, ids=" ".join)
+@pytest.mark.parametrize("target", ["", "config.json", "run.json"])
+def test_no_command_that_looks_sends_the_key_where_only_the_run_says(
+    agl: Any, found: Found, collector: Collector, line: tuple[str, ...], target: str
+) -> None:
+    """F1, F2: nor does a gateway that is given the run's directory."""
+    (found.directory / "run.json").write_bytes((found.directory / "config.json").read_bytes())
+    where = str(found.directory / target)
+    refused = agl(*(where if word == "DIR" else word for word in line))
+    assert refused.exit_code == 2
+    said = " ".join(refused.stderr.split())
+    assert collector.url in said
+    assert collector.connections == 0
+    command = [word for word in line if word not in ("DIR", "ro_1") and not word.startswith("-")]
+    typed = ["agl", *command, collector.url, *(["ro_1"] if "show" in line else [])]
+    assert line[0] == "gateway" or f"in place of the directory: {' '.join(typed)}" in said
+
+
+def test_python_sends_the_key_to_no_such_server_either(
+    found: Found, collector: Collector, tmp_path: Path
+) -> None:
+    """F1, F2: except with the report of a run, which the caller has run."""
+    for target in (found.directory, found.directory / "config.json"):
+        with pytest.raises(ConfigError, match="your own configuration file"):
+            agl_core.export_rollouts(target, tmp_path / "rows.jsonl")
+    assert collector.connections == 0
+    report = Report(run_id="mine", directory=str(found.directory))
+    with pytest.raises(ConfigError, match="HTTP 403"):
+        agl_core.export_rollouts(report, tmp_path / "rows.jsonl")
+    assert collector.keys == [f"Bearer {KEY}"]
+
+
+@pytest.mark.parametrize("line", LOOKS, ids=" ".join)
+def test_the_key_goes_where_the_user_says(
+    agl: Any, found: Found, collector: Collector, line: tuple[str, ...], tmp_path: Path
+) -> None:
+    """F2: an address, or a configuration of the user's own."""
+    own = tmp_path / "run.json"
+    own.write_bytes((found.directory / "config.json").read_bytes())
+    for where in (collector.url, own):
+        refused = agl(*(where if word == "DIR" else word for word in line))
+        assert "HTTP 403" in refused.stderr
+    assert set(collector.keys) == {f"Bearer {KEY}"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import sys
 
 import msgspec
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 import agl_core as agl
 from agl_core.app.export import ExportOptions, TrajectoryRow, export_from
 from agl_core.builtin import load_plugins
-from agl_core.errors import ConfigError, MissingExtraError
+from agl_core.errors import ConfigError, MissingExtraError, pip_line
 from agl_core.plugins import Registry
 from agl_core.testing.attempts import ScriptedAttempt
 from agl_core.types import Report
@@ -301,7 +302,7 @@ async def test_a_failed_export_leaves_the_old_file(run, tmp_path):
 async def test_parquet_without_its_library_names_the_pip_line(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 
-    with pytest.raises(MissingExtraError, match=r"pyarrow>=.*agl-core\[parquet\]"):
+    with pytest.raises(MissingExtraError, match=rf"pyarrow>=.*{re.escape(pip_line('parquet'))}"):
         agl.export_rollouts(run.directory, tmp_path / "x.parquet", format="parquet")
 
 
