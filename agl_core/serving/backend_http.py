@@ -24,7 +24,7 @@ from agl_core.interfaces import Counted
 from agl_core.serving.bodies import sendable
 from agl_core.serving.counting import CountAnswer
 from agl_core.serving.problem_text import error_text
-from agl_core.serving.proxies import proxy_for, shown
+from agl_core.serving.proxies import advice, proxy_for, through
 
 if sys.version_info >= (3, 11):
     from asyncio import timeout as time_limit
@@ -120,14 +120,13 @@ class HttpBackend:
             async with time_limit(timeout_s):
                 response = await self._post(url, body, {**headers, **self._headers})
         except asyncio.TimeoutError as error:
-            through = self._through()
-            raise EngineError(f"{url}{through} did not answer within {timeout_s:.1f} s") from error
-        except (ClientError, OSError) as error:
-            advice = "Check that the server runs and that base_url is right"
-            if self._proxy is not None:
-                advice += ", or name its host in NO_PROXY if it is reached without a proxy"
             raise EngineError(
-                f"Cannot reach {url}{self._through()}: {error or type(error).__name__}. {advice}"
+                f"{url}{through(self._proxy)} did not answer within {timeout_s:.1f} s"
+            ) from error
+        except (ClientError, OSError) as error:
+            check = advice(self._proxy, "Check that the server runs and that base_url is right")
+            raise EngineError(
+                f"Cannot reach {url}{through(self._proxy)}: {error or type(error).__name__}. {check}"
             ) from error
         return HttpReply(response, self.base_url, ends_at=ends_at)
 
@@ -215,9 +214,6 @@ class HttpBackend:
         session, self._opened = self._opened, None
         if session is not None:
             await session.close()
-
-    def _through(self) -> str:
-        return f" through the proxy {shown(self._proxy)}" if self._proxy is not None else ""
 
     def _session(self) -> ClientSession:
         if self._opened is None:

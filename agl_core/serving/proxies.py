@@ -10,18 +10,18 @@ from urllib.request import (
     proxy_bypass_environment,  # pyright: ignore[reportAttributeAccessIssue,reportUnknownVariableType]
 )
 
-from agl_core.errors import EngineError
+from agl_core.errors import AglError, EngineError
 
 _SUPPORTED: Final = ("http", "https")
 
 
-def proxy_for(url: str) -> str | None:
+def proxy_for(url: str, *, error: type[AglError] = EngineError) -> str | None:
     """What ``HTTP_PROXY``, ``HTTPS_PROXY`` or ``ALL_PROXY`` say, in either case.
 
     None where there is none, where ``NO_PROXY`` excludes the host, and for this machine itself.
 
     Raises:
-        EngineError: it is of a kind that is not spoken, such as SOCKS.
+        AglError: of the type `error`: the proxy is of an unsupported kind, such as SOCKS.
     """
     parts = urlsplit(url)
     host = parts.hostname or ""
@@ -31,15 +31,26 @@ def proxy_for(url: str) -> str | None:
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"
     if urlsplit(proxy).scheme not in _SUPPORTED:
-        raise EngineError(
-            f"Cannot reach {url} through the proxy {shown(proxy)}, which the environment names: "
+        raise error(
+            f"Cannot reach {url} through the proxy {_shown(proxy)}, which the environment names: "
             f"give an http:// proxy in {parts.scheme.upper()}_PROXY, or name {host!r} in NO_PROXY"
         )
     return proxy
 
 
-def shown(proxy: str) -> str:
-    """A proxy without the user and password in it."""
+def through(proxy: str | None) -> str:
+    """For an error, after the address: the proxy without its user and password, or nothing."""
+    return f" through the proxy {_shown(proxy)}" if proxy is not None else ""
+
+
+def advice(proxy: str | None, else_check: str) -> str:
+    """For an error, what to check: `else_check`, and the environment where a proxy is used."""
+    if proxy is None:
+        return else_check
+    return f"{else_check}, or name its host in NO_PROXY if it is reached without a proxy"
+
+
+def _shown(proxy: str) -> str:
     scheme, _, rest = proxy.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"
 

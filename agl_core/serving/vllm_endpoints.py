@@ -10,6 +10,7 @@ import msgspec
 
 from agl_core.errors import ConfigError, EngineError
 from agl_core.serving.peer import is_address
+from agl_core.serving.proxies import advice, proxy_for, through
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -67,6 +68,7 @@ class VllmEndpoints:
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeout_s = timeout_s
         self._opened: ClientSession | None = None
+        self._proxy: str | None = None
 
     async def close(self) -> None:
         """Close all connections; idempotent."""
@@ -88,15 +90,21 @@ class VllmEndpoints:
         timeout = ClientTimeout(total=self._timeout_s, sock_connect=_CONNECT_S)
         request: dict[str, Any] = {"json": body, "params": query, "timeout": timeout}
         try:
-            sending = self._session().request(method, url, allow_redirects=False, **request)
+            session = self._session()
+            request["proxy"] = self._proxy
+            sending = session.request(method, url, allow_redirects=False, **request)
             async with sending as response:
                 return Reply(response.status, _decoded(await response.read()))
         except asyncio.TimeoutError as error:
-            raise EngineError(f"{url} did not answer within {self._timeout_s:.1f} s") from error
-        except (ClientError, OSError) as error:
             raise EngineError(
-                f"Cannot reach {url}: {error or type(error).__name__}. Check that the vLLM server "
-                f"runs and that the address is right"
+                f"{self._shown(path)} did not answer within {self._timeout_s:.1f} s"
+            ) from error
+        except (ClientError, OSError) as error:
+            check = advice(
+                self._proxy, "Check that the vLLM server runs and that the address is right"
+            )
+            raise EngineError(
+                f"Cannot reach {self._shown(path)}: {error or type(error).__name__}. {check}"
             ) from error
 
     async def post(
@@ -120,7 +128,7 @@ class VllmEndpoints:
         """The answer of a reply; raises as `post` does."""
         if reply.status < _ERROR:
             return reply.answer
-        url, told = self.url + path, reply.said[:2000]
+        url, told = self._shown(path), reply.said[:2000]
         if reply.no_such_path:
             raise ConfigError(f"The vLLM server has no {url} (HTTP {reply.status}): {needs}")
         if reply.status in _NO_KEY:
@@ -130,10 +138,14 @@ class VllmEndpoints:
             )
         raise EngineError(f"{url} failed with HTTP {reply.status}: {told}")
 
+    def _shown(self, path: str) -> str:
+        return f"{self.url}{path}{through(self._proxy)}"
+
     def _session(self) -> ClientSession:
         if self._opened is None:
             from aiohttp import ClientSession, TCPConnector  # noqa: PLC0415
 
+            self._proxy = proxy_for(self.url)
             connector = TCPConnector(force_close=True)
             self._opened = ClientSession(headers=self._headers, connector=connector)
         return self._opened

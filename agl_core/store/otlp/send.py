@@ -13,11 +13,13 @@ import msgspec
 from agl_core.errors import ConfigError, StoreError
 from agl_core.interfaces import Store
 from agl_core.serving.peer import is_address
+from agl_core.serving.proxies import advice, proxy_for, through
 from agl_core.store.otlp.encode import encode_attempt, request
 from agl_core.store.paging import attempt_records, rollout_pages
 from agl_core.types import RolloutQuery
 
 _PATH: Final = "/v1/traces"
+_HEADERS: Final = {"Content-Type": "application/json"}
 _PAGE: Final = 50
 _SPANS_PER_REQUEST: Final = 500
 _TIMEOUT_S: Final = 30.0
@@ -110,6 +112,7 @@ class _Batch:
     def __init__(self, session: aiohttp.ClientSession, url: str, sent: Sent, pause: Pause) -> None:
         self._session = session
         self._url = url
+        self._proxy = proxy_for(url, error=StoreError)
         self._sent = sent
         self._pause = pause
         self._blocks: list[dict[str, Any]] = []
@@ -141,7 +144,7 @@ class _Batch:
             asked_s, status = "", 0
             try:
                 async with self._session.post(
-                    self._url, data=body, headers={"Content-Type": "application/json"}
+                    self._url, data=body, headers=_HEADERS, proxy=self._proxy
                 ) as reply:
                     answer = await reply.read()
                     if reply.ok:
@@ -154,10 +157,10 @@ class _Batch:
                 break
             asked = float(asked_s) if asked_s.isdigit() else 0.0
             await self._pause(min(max(wait_s, asked), _LONGEST_PAUSE_S))
+        check = advice(self._proxy, "check its address and headers, and send again")
         raise StoreError(
-            f"The collector at {self._url} did not take the spans ({problem}); "
-            f"{self._sent.attempts} attempts were sent before: check its address and headers, and "
-            f"send again"
+            f"The collector at {self._url}{through(self._proxy)} did not take the spans "
+            f"({problem}); {self._sent.attempts} attempts were sent before: {check}"
         )
 
     def _take(self, answer: bytes) -> None:

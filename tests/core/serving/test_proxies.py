@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 from aiohttp import web
 
-from agl_core.errors import EngineError
+from agl_core.errors import EngineError, StoreError
 from agl_core.serving.backend_http import HttpBackend
 from agl_core.serving.proxies import proxy_for
+from agl_core.serving.vllm_control import VllmControl
+from agl_core.store.memory import MemoryStore
+from agl_core.store.otlp.send import send_attempts
+from agl_core.testing._store_samples import begin, succeed
 from agl_core.testing.fake_openai import FakeOpenAI
 
 NAMES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "REQUEST_METHOD")
@@ -24,12 +28,12 @@ def environment(monkeypatch):
 
 @pytest.fixture
 async def proxy():
-    """A proxy that answers for every address itself."""
+    """A proxy that answers for every address itself, and refuses tunnels."""
     seen = []
 
     async def answer(request: web.Request) -> web.Response:
         seen.append(str(request.raw_path))
-        return web.json_response({"choices": []})
+        return web.json_response({"choices": []}, status=404 if "missing" in seen[-1] else 200)
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
@@ -52,6 +56,27 @@ async def chat(base_url: str) -> int:
         await backend.close()
 
 
+async def resume(url: str) -> None:
+    async with VllmControl(url, timeout_s=60.0) as control:
+        await control.resume()
+
+
+async def send(url: str) -> int:
+    """How many attempts a collector took; nothing is tried again after a pause."""
+
+    async def pause(seconds: float) -> None:
+        pass
+
+    store = MemoryStore()
+    await store.open()
+    try:
+        claim = await begin(store)
+        await succeed(store, claim, [])
+        return (await send_attempts(store, url, pause=pause)).attempts
+    finally:
+        await store.close()
+
+
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
 async def test_a_server_is_reached_through_the_proxy(environment, proxy, name):
     """D3: a model server that has no address of its own here."""
@@ -69,6 +94,52 @@ async def test_this_machine_is_never_reached_through_a_proxy(environment, proxy)
         await chat(server.base_url)
         assert len(server.log) == 1
     assert seen == []
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+async def test_control_and_collector_are_reached_through_the_proxy(environment, proxy, name):
+    """D3: the other servers that a run or a trainer asks."""
+    address, seen = proxy
+    environment.setenv(name, address)
+    await resume("http://models.example/v1")
+    assert await send("http://collector.example:4318") == 1
+    assert seen == ["http://models.example/resume", "http://collector.example:4318/v1/traces"]
+
+
+async def test_control_and_collector_on_this_machine_are_reached_without_a_proxy(
+    environment, proxy
+):
+    """D3: loopback, whatever NO_PROXY says; what answers here is the server itself."""
+    here, seen = proxy
+    environment.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    await resume(here)
+    assert await send(here) == 1
+    assert seen == ["/resume", "/v1/traces"]
+
+
+@pytest.mark.parametrize(("ask", "error"), [(resume, EngineError), (send, StoreError)])
+async def test_errors_of_control_and_collector_name_the_proxy(environment, ask, error):
+    """D3: without its password, and with the fix."""
+    environment.setenv("HTTPS_PROXY", "http://user:secret@127.0.0.1:9")
+    with pytest.raises(error) as refused:
+        await ask("https://models.example")
+    assert "through the proxy http://127.0.0.1:9" in str(refused.value)
+    assert "NO_PROXY" in str(refused.value)
+    assert "secret" not in str(refused.value)
+    environment.setenv("HTTPS_PROXY", "socks5://127.0.0.1:9")
+    with pytest.raises(error, match=r"socks5://127.0.0.1:9.*HTTPS_PROXY.*NO_PROXY"):
+        await ask("https://models.example")
+
+
+@pytest.mark.parametrize(("ask", "error"), [(resume, EngineError), (send, StoreError)])
+async def test_what_the_proxy_itself_answers_is_reported_with_its_name(
+    environment, proxy, ask, error
+):
+    """D3: an answer of a proxy is easily taken for one of the server."""
+    address, _ = proxy
+    environment.setenv("HTTP_PROXY", address)
+    with pytest.raises(error, match=f"through the proxy {address} .*HTTP 404"):
+        await ask("http://missing.example/x")
 
 
 async def test_errors_name_the_proxy_without_its_password(environment):
