@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -28,6 +29,28 @@ async def run_agent(task: agl.Task) -> str:
 
 async def hang(task: agl.Task) -> None:
     await asyncio.Event().wait()
+
+
+async def blocks(task: agl.Task) -> str:
+    """A synchronous program in a coroutine function, with a server that is slow to answer.
+
+    After an await, further attempts begin in the process while one blocks it.
+    """
+    if agl.current().rollout.metadata["sample"] % 2:
+        await asyncio.sleep(0)
+    return _sync_program(task)
+
+
+def _sync_program(task: agl.Task) -> str:
+    import fcntl
+
+    with open(os.environ["SLOW_SERVER"]) as file, httpx.Client(verify=False, timeout=60) as client:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        llm = agl.current().llm
+        with agl.agent_scope("writer"):
+            answer = client.post(**_request(llm, f"write {task.input}"))
+    answer.raise_for_status()
+    return answer.json()["choices"][0]["message"]["content"]
 
 
 async def looks_around(task: agl.Task) -> str:
@@ -53,13 +76,17 @@ async def long_answer(task: agl.Task) -> str:
 async def _speak(client: httpx.AsyncClient, agent: str, text: str) -> str:
     llm = agl.current().llm
     with agl.agent_scope(agent):
-        answer = await client.post(
-            f"{llm.base_url}/chat/completions",
-            headers={"authorization": f"Bearer {llm.api_key}"},
-            json={"model": "any", "messages": [{"role": "user", "content": text}]},
-        )
+        answer = await client.post(**_request(llm, text))
     answer.raise_for_status()
     return answer.json()["choices"][0]["message"]["content"]
+
+
+def _request(llm: agl.LLM, text: str) -> dict[str, Any]:
+    return {
+        "url": f"{llm.base_url}/chat/completions",
+        "headers": {"authorization": f"Bearer {llm.api_key}"},
+        "json": {"model": "any", "messages": [{"role": "user", "content": text}]},
+    }
 
 
 def reward(task: agl.Task, output: str, attempt: agl.AttemptRecord) -> float:

@@ -180,6 +180,35 @@ def test_runners_are_gone_soon_after_a_signal(pieces: Pieces, agent: str, number
     assert report_of(config)["lost"]["attempts_retried_lost"] == 8
 
 
+def test_agents_that_block_their_loop_keep_their_leases(
+    pieces: Pieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D1: a sync program in an ``async def``, in workers, for longer than a lease of 3 s."""
+    fcntl = pytest.importorskip("fcntl")
+    monkeypatch.setenv("SLOW_SERVER", str(pieces.directory / "answer"))
+    config = pieces.settings(train={"steps": 1}, rollout={"lease_s": 3.0})
+    with (pieces.directory / "answer").open("w") as answer:
+        fcntl.flock(answer, fcntl.LOCK_EX)
+        pieces.serve()
+        trainer = pieces.start("train", str(config))
+        agent = ("--set", f"agent={HAND_SIZED}:blocks")
+        runner = pieces.start("runner", str(config), "--processes", "2", *agent)
+        until_running(pieces, 4)
+        first = leases(pieces)
+        while (now := leases(pieces)).keys() >= first.keys() and any(
+            now[attempt] <= due_at + 3.0 for attempt, due_at in first.items()
+        ):
+            time.sleep(0.05)
+        assert now.keys() >= first.keys(), runner.said
+    assert trainer.popen.wait() == 0, trainer.said
+    assert runner.interrupt() == 130, runner.said
+    assert "8 attempts ended, workers replaced: none, lost nothing" in runner.said
+    assert "by 'blocks'" in runner.said
+    report = report_of(config)
+    assert not [cause for cause in report["lost"] if cause.startswith("attempts")]
+    assert report["calls"] == 8
+
+
 def test_a_worker_with_too_many_threads_that_hang_is_replaced(pieces: Pieces) -> None:
     """Six attempts hang for ever; the others are done, and everything ends."""
     (pieces.directory / "hang.py").write_text(
@@ -272,6 +301,12 @@ def until_gone(pids: set[int]) -> None:
 
 def hand_sized_agent() -> str:
     return f"{Path(__file__).with_name('hand_sized.py')}:run_agent"
+
+
+def leases(pieces: Pieces) -> dict[str, float]:
+    """Until when the running attempts are kept without a heartbeat, by id."""
+    with contextlib.closing(sqlite3.connect(pieces.database)) as connection:
+        return dict(connection.execute("SELECT id, due_at FROM attempts WHERE running = 1"))
 
 
 def until_running(pieces: Pieces, attempts: int) -> None:
