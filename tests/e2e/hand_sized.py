@@ -44,7 +44,8 @@ async def blocks(task: agl.Task) -> str:
 def _sync_program(task: agl.Task) -> str:
     import fcntl
 
-    with open(os.environ["SLOW_SERVER"]) as file, httpx.Client(verify=False, timeout=60) as client:
+    slow = Path(os.environ["SLOW_SERVER"])
+    with slow.open() as file, httpx.Client(verify=False, timeout=60) as client:
         fcntl.flock(file, fcntl.LOCK_SH)
         llm = agl.current().llm
         with agl.agent_scope("writer"):
