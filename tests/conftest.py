@@ -1,12 +1,17 @@
 """What every test shares: draws of property tests, certificates, and who goes first."""
 
 import os
+import signal
 from pathlib import Path
 
 from hypothesis import settings
 
 settings.register_profile("agl", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("agl")
+
+# A shell's background job ignores SIGINT, and so would the programs that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Every client of httpx would read the authorities of the whole machine, tens of milliseconds long.
 # Loopback needs none: this one signed nothing.
