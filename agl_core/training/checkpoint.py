@@ -17,6 +17,7 @@ from agl_core.training.checksums import (
     STATE,
     check_files,
     check_state,
+    damaged,
     digests,
     state_checksum,
 )
@@ -69,13 +70,13 @@ class Checkpoints:
 
     def all(self) -> list[Path]:
         """Complete checkpoints by ascending step."""
+        return [path for path in self._written() if (path / STATE).is_file()]
+
+    def _written(self) -> list[Path]:
+        """Those whose state has been lost, too: they were complete when they were given their name."""
         if not self._directory.is_dir():
             return []
-        return sorted(
-            path
-            for path in self._directory.iterdir()
-            if path.name.startswith(_PREFIX) and (path / STATE).is_file()
-        )
+        return sorted(path for path in self._directory.iterdir() if _named(path))
 
     async def save(
         self, state: CheckpointState, *, engine: Engine, policies: Sequence[str], best: Path | None
@@ -108,11 +109,11 @@ class Checkpoints:
         Raises:
             ConfigError: there are checkpoints of a run that is not to be resumed, or they were
                 written under other settings.
-            TrainingError: the newest checkpoint's state cannot be read.
+            TrainingError: the newest checkpoint's state is missing or damaged.
         """
         if resume:
             return self.latest(config_digest=config_digest)
-        if self.all():
+        if self._written():
             raise ConfigError(
                 f"There are checkpoints in {self._directory} already: set train.resume = true to "
                 f"go on from the newest, or choose another name"
@@ -124,9 +125,9 @@ class Checkpoints:
 
         Raises:
             ConfigError: it was written under other settings.
-            TrainingError: its state cannot be read.
+            TrainingError: its state is missing or damaged.
         """
-        paths = self.all()
+        paths = self._written()
         if not paths:
             return None
         path = paths[-1]
@@ -148,17 +149,21 @@ def read_state(path: Path) -> CheckpointState:
     """Read a checkpoint's state; its other files are left to `verify`.
 
     Raises:
-        TrainingError: the file is missing, damaged or not a checkpoint state.
+        TrainingError: the directory is no checkpoint; or its state is missing or damaged, with the
+            checkpoint before it.
     """
+    if not path.is_dir() or not (_named(path) or (path / STATE).is_file()):
+        raise TrainingError(
+            f"{path} is no checkpoint: name one such as <run>/checkpoints/step-000010"
+        )
     try:
         data = (path / STATE).read_bytes()
         check_state(path, data)
         return read_document(data, CheckpointState)
+    except FileNotFoundError as error:
+        raise damaged(path, f"{STATE} is missing") from error
     except (OSError, msgspec.MsgspecError) as error:
-        raise TrainingError(
-            f"{path} is no readable checkpoint ({error}): name one such as "
-            f"<run>/checkpoints/step-000010; delete a broken one to resume from an older one"
-        ) from error
+        raise damaged(path, f"{STATE} cannot be read ({error})") from error
 
 
 async def verify(path: Path) -> CheckpointState:
@@ -175,5 +180,10 @@ async def verify(path: Path) -> CheckpointState:
 def checkpoint_of(weights: Path) -> Path | None:
     """The checkpoint that a policy's directory lies in; None where it lies in none."""
     checkpoint = weights.resolve().parent.parent
-    inside = weights.resolve().parent.name == POLICIES and (checkpoint / STATE).is_file()
-    return checkpoint if inside else None
+    inside = weights.resolve().parent.name == POLICIES
+    return checkpoint if inside and (_named(checkpoint) or (checkpoint / STATE).is_file()) else None
+
+
+def _named(path: Path) -> bool:
+    """Whether a directory has a checkpoint's name."""
+    return path.name.startswith(_PREFIX)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import stat
 import sys
 from pathlib import Path
@@ -56,12 +57,12 @@ def test_a_flipped_bit_is_not_resumed(bench: Bench) -> None:
         bench.train(train__steps=3, train__resume=True)
     assert file.name in str(caught.value)
     assert str(checkpoints[-2]) in str(caught.value)
-    file.unlink()
-    for left in checkpoints[-1].rglob("*"):
-        if left.is_file():
-            left.unlink()
-    (report,) = [bench.train(train__steps=3, train__resume=True)]
-    assert len(report.steps) == 3
+    (checkpoints[-1] / "state.json").unlink()
+    with pytest.raises(TrainingError, match=r"state\.json is missing") as caught:
+        bench.train(train__steps=3, train__resume=True)
+    assert str(checkpoints[-2]) in str(caught.value)
+    shutil.rmtree(checkpoints[-1])
+    assert len(bench.train(train__steps=3, train__resume=True).steps) == 3
 
 
 def test_a_flipped_bit_is_not_evaluated(bench: Bench) -> None:

@@ -1,6 +1,7 @@
 """Checkpoints are whole or not there."""
 
 import hashlib
+import re
 import stat
 import sys
 from pathlib import Path
@@ -9,7 +10,13 @@ import msgspec
 import pytest
 
 from agl_core.errors import ConfigError, TrainingError
-from agl_core.training.checkpoint import Checkpoints, CheckpointState, read_state, verify
+from agl_core.training.checkpoint import (
+    Checkpoints,
+    CheckpointState,
+    checkpoint_of,
+    read_state,
+    verify,
+)
 from agl_core.training.document import document
 from agl_core.types import Policy
 from tests.core.bandit_engine import BanditEngine
@@ -117,9 +124,50 @@ async def test_a_damaged_file_is_named_with_the_checkpoint_before(
         await verify(path)
     assert str(path) in str(caught.value)
     assert file.name in str(caught.value)
-    if (file.name, harm) != ("state.json", "missing"):
-        assert str(older) in str(caught.value)
+    assert str(older) in str(caught.value)
+    if file.name == "state.json":
+        with pytest.raises(TrainingError, match=re.escape(str(older))):
+            checkpoints.starting_point(resume=True, config_digest="d")
+        assert checkpoint_of(path / LOGITS.parent) == path
     await verify(older)
+
+
+@pytest.mark.parametrize("harm", ["no JSON", "no state", "no file"])
+async def test_a_state_without_checksum_names_the_checkpoint_before_too(
+    tmp_path: Path, engine: BanditEngine, harm: str
+) -> None:
+    """E2: earlier versions wrote none."""
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    older = await _save(checkpoints, engine, 1)
+    path = await _save(checkpoints, engine, 2)
+    (path / "state.json.sha256").unlink()
+    (path / "state.json").unlink()
+    if harm == "no file":
+        (path / "state.json").mkdir()
+    else:
+        (path / "state.json").write_text("{" if harm == "no JSON" else "{}")
+    with pytest.raises(TrainingError, match=r"state\.json cannot be read") as caught:
+        await verify(path)
+    assert str(older) in str(caught.value)
+
+
+async def test_a_run_does_not_begin_over_a_checkpoint_without_its_state(
+    tmp_path: Path, engine: BanditEngine
+) -> None:
+    """E2: nor does it go on from an older one without a word."""
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    path = await _save(checkpoints, engine, 1)
+    (path / "state.json").unlink()
+    with pytest.raises(ConfigError, match="already"):
+        checkpoints.starting_point(resume=False, config_digest="d")
+    with pytest.raises(TrainingError, match="there is none before it"):
+        checkpoints.starting_point(resume=True, config_digest="d")
+
+
+async def test_another_directory_is_no_checkpoint(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "step-000001"):
+        with pytest.raises(TrainingError, match=r"is no checkpoint: name one such as"):
+            await verify(path)
 
 
 async def test_where_there_is_none_before_the_error_says_so(
