@@ -14,8 +14,9 @@ import sys
 import threading
 import urllib.request
 from collections import Counter
+from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
@@ -23,7 +24,7 @@ import httpx2
 import openai
 import pytest
 import requests
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import HealthCheck, example, given, seed, settings
 from hypothesis import strategies as st
 
 import agl_core as agl
@@ -36,7 +37,7 @@ from agl_core.runner import Runner, RunnerOptions
 from agl_core.serving.backend_http import HttpBackend
 from agl_core.store.memory import MemoryStore
 from agl_core.testing.fake_openai import FakeOpenAI
-from agl_core.types import Limits, Policy, Rollout, Task
+from agl_core.types import Limits, Losses, Policy, Rollout, Task
 from agl_core.types.ids import new_id
 from agl_core.types.rollout import CAPTURE
 
@@ -54,6 +55,8 @@ CAUSES = (
     "calls_unsent",
 )
 """Of one attempt, in its join: a request each."""
+KINDS = ("sent_elsewhere", "refused_elsewhere", "calls_without_identity")
+"""The others, with agent and address behind them: a request each."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,20 @@ programs = st.lists(
     max_size=PROGRAMS,
 )
 """For each attempt its steps in order; those in a list run at the same time."""
+
+
+ONE = Step("sdk", "planner", True, False, "/chat/completions", "ask", True, 0)
+CANCELLED = replace(ONE, client="async sdk", behaviour="cancel")
+LOSING: dict[str, list[Any]] = {
+    "superseded_tries": [replace(ONE, behaviour="fail")],
+    "calls_refused": [replace(ONE, behaviour="fail")],
+    "calls_incomplete": [replace(ONE, behaviour="leave")],
+    "calls_unsent": [replace(CANCELLED, turns=turns) for turns in range(30)],
+    "sent_elsewhere": [replace(ONE, elsewhere=True)],
+    "refused_elsewhere": [replace(ONE, client="requests", agent="writer", elsewhere=True)],
+    "calls_without_identity": [replace(ONE, client="requests")],
+}
+"""By cause, a program with requests that are counted as such."""
 
 
 class Begun:
@@ -289,8 +306,7 @@ def kind_of(lost: dict[str, int]) -> dict[str, int]:
     """Losses by cause, without agent and address."""
     kinds: Counter[str] = Counter()
     for cause, count in lost.items():
-        known = ("sent_elsewhere", "refused_elsewhere", "calls_without_identity")
-        kinds[next(kind for kind in known if cause.startswith(kind))] += count
+        kinds[next(kind for kind in KINDS if cause.startswith(kind))] += count
     return kinds
 
 
@@ -339,38 +355,72 @@ def request_of(step: Step, stream: type[Any]) -> dict[str, Any]:
     return {"body": body, "cast_to": object, "stream": True, "stream_cls": stream[object]}
 
 
-def test_requests_begun_are_on_record_or_counted(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """C2, C3, C4, C9: conservation, for each attempt and for what no attempt is known of."""
-    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.0)
-    attempts = begun = 0
+@contextlib.contextmanager
+def playing() -> Generator[tuple[World, Callable[[list[list[Any]]], int]]]:
+    """A world, and what runs the programs of one example in it."""
     loop = asyncio.new_event_loop()
     world = World()
-    loop.run_until_complete(world.start())
-
-    @seed(11)
-    @settings(
-        max_examples=EXAMPLES,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(programs)
-    def check(given: list[list[Any]]) -> None:
-        nonlocal attempts, begun
-        begun += loop.run_until_complete(world.play(given))
-        attempts += len(given)
-
     try:
-        check()
+        loop.run_until_complete(world.start())
+        yield world, lambda given: loop.run_until_complete(world.play(given))
     finally:
         loop.run_until_complete(world.stack.aclose())
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.0)
+
+
+def test_requests_begun_are_on_record_or_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """C2, C3, C4, C9: conservation, for each attempt and for what no attempt is known of."""
+    attempts = begun = 0
+    with playing() as (world, play):
+
+        @seed(11)
+        @settings(
+            max_examples=EXAMPLES,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        @example(list(LOSING.values()))
+        @given(programs)
+        def check(given: list[list[Any]]) -> None:
+            nonlocal attempts, begun
+            begun += play(given)
+            attempts += len(given)
+
+        check()
     with capsys.disabled():
         told = ", ".join(f"{kind} {count}" for kind, count in sorted(world.outcomes.items()))
         sys.stdout.write(f"conservation: {attempts} attempts, {begun} requests: {told}\n")
     assert begun == world.outcomes.total() > attempts > EXAMPLES
-    causes = {*CAUSES, "recorded", "sent_elsewhere", "refused_elsewhere", "calls_without_identity"}
-    assert {kind for kind, count in world.outcomes.items() if count} == causes
+    assert {kind for kind, count in world.outcomes.items() if count} == {
+        *CAUSES,
+        *KINDS,
+        "recorded",
+    }
+
+
+@pytest.mark.parametrize("cause", LOSING)
+def test_a_cause_that_is_not_counted_breaks_the_balance(
+    monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    """C2, C3, C4, C9: the negative control: the comparison can fail, for each cause alone."""
+    program = [LOSING[cause]]
+    add = Losses.add
+
+    def forgetful(losses: Losses, name: str, n: int = 1) -> None:
+        if not name.startswith(cause):
+            add(losses, name, n)
+
+    with playing() as (world, play):
+        play(program)
+        assert world.outcomes[cause]
+        monkeypatch.setattr(Losses, "add", forgetful)
+        with pytest.raises(AssertionError, match=r"assert \d+ == \d+"):
+            play(program)
+        monkeypatch.undo()
