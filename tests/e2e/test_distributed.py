@@ -11,10 +11,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from agl_core.serving.keys import AttemptKeys
+from agl_core.testing.fake_openai import FakeOpenAI
 from tests.e2e.processes import HAND_SIZED, KEY, Process, alive, free_port, settings
 
 pytestmark = [
@@ -33,6 +35,31 @@ def deaf(task):
 
 async def waiting(task):
     await asyncio.Event().wait()
+"""
+
+MADE_AT_IMPORT = """
+import contextlib
+import openai
+import agl_core as agl
+
+PORT = {port}
+here = openai.OpenAI(base_url=f"http://127.0.0.1:{{PORT}}/v1", api_key="of-the-user", max_retries=0)
+there = openai.OpenAI(base_url=f"http://localhost:{{PORT}}/v1", api_key="of-the-user", max_retries=0)
+
+def run_agent(task):
+    ask("planner", here)
+    with contextlib.suppress(openai.APIError, agl.CaptureError):
+        ask("critic", there)
+    return ask("writer", here)
+
+def ask(agent, llm):
+    with agl.agent_scope(agent):
+        said = [{{"role": "user", "content": f"{{agent}} {{task_of()}}"}}]
+        answer = llm.chat.completions.create(model="gpt-x", messages=said)
+    return answer.choices[0].message.content
+
+def task_of():
+    return agl.current().rollout.task.id
 """
 
 
@@ -276,6 +303,36 @@ def test_no_agent_finds_the_operators_key(
     files = [file.read_bytes() for file in pieces.directory.rglob("store.db*")]
     keys = [KEY, AttemptKeys(KEY).client.rpartition("-")[0]]
     assert not [key for key in keys for data in files if key.encode() in data]
+
+
+def test_clients_made_at_import_in_a_runner_are_rerouted_sent_or_refused(pieces: Pieces) -> None:
+    """G3, C2: by agent, as the trainer's configuration says, and counted in its report."""
+    with FakeOpenAI(lambda body: "from the provider") as provider:
+        address = urlsplit(provider.base_url)
+        assert address.hostname == "127.0.0.1"
+        agent = pieces.directory / "made_at_import.py"
+        agent.write_text(MADE_AT_IMPORT.format(port=address.port), encoding="utf-8")
+        config = pieces.settings(
+            agent=f"{agent}:run_agent",
+            train={"steps": 1},
+            capture={"elsewhere": "refuse", "allow_hosts": ["127.0.0.1"]},
+        )
+        pieces.serve()
+        # What is captured is the trainer's to say: this runner would send everything.
+        own = set_options(["capture.elsewhere=count", "capture.allow_hosts=[]"])
+        runner = pieces.start("runner", str(config), *own)
+        trainer = pieces.start("train", str(config))
+        assert trainer.popen.wait() == 0, trainer.said + runner.said
+        asked = [entry.body["messages"][0]["content"].split()[0] for entry in provider.log]
+    assert asked == ["planner"] * 8
+    report = report_of(config)
+    assert report["calls"] == 8
+    elsewhere = {cause: n for cause, n in report["lost"].items() if "elsewhere" in cause}
+    assert elsewhere == {
+        f"sent_elsewhere_by_planner_to_127.0.0.1:{address.port}": 8,
+        f"refused_elsewhere_by_critic_to_localhost:{address.port}": 8,
+    }
+    assert runner.interrupt() == 130, runner.said
 
 
 def test_a_wrong_key_ends_a_runner_with_status_2(pieces: Pieces) -> None:
