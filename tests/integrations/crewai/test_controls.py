@@ -75,9 +75,9 @@ async def test_a_dropped_tail_of_a_stream_is_caught(bench):
 
     bench.fake.tamper = tamper
     played = await bench.one(lambda job: writing(job, stream=True))
-    assert [call.complete for call in played.calls] == [False]
-    with pytest.raises(CaptureError, match="incomplete"):
-        played.adapt(WRITER)
+    assert not any(call.complete for call in played.calls)  # CrewAI asks again
+    assert played.error is not None
+    assert played.adapt(WRITER).calls == 0
 
 
 async def test_a_retried_call_that_is_counted_twice_is_caught(bench):

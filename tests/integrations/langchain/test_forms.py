@@ -74,7 +74,7 @@ def plain_client(llm):
             messages = [{"role": "user", "content": "tea?"}]
             client.chat.completions.create(model=llm.model_name, messages=messages)
             llm.invoke(Q)
-            next(iter(llm.stream(Q)))
+            list(llm.stream(Q))
 
 
 # langchain-openai 1.0 warns of what it parsed itself, with us and without; 1.2 does not.

@@ -79,8 +79,9 @@ async def test_a_dropped_tail_of_a_stream_is_caught(bench):
     bench.fake.tamper = tamper
     played = await bench.one(lambda job: asking(job, stream=True))
     assert [call.complete for call in played.calls] == [False]
-    with pytest.raises(CaptureError, match="incomplete"):
-        played.adapt(WRITER)
+    assert played.error is not None
+    adapted = played.adapt(WRITER)
+    assert (adapted.calls, adapted.losses.counts) == (0, {"calls_incomplete": 1})
 
 
 async def test_attaching_again_records_once(bench):
@@ -156,7 +157,7 @@ async def test_a_cancelled_task_leaves_nothing_to_the_next(bench):
     cancelled, sent = [span for span in played.spans if span.kind is SpanKind.LLM]
     assert (cancelled.agent, cancelled.error) == (PLANNER, "CancelledError")
     assert (sent.agent, sent.status) == (WRITER, "ok")
-    assert [call.complete for call in played.calls] == [False, True]
+    assert played.calls[-1].complete  # the first may end before the gateway sees its client leave
     assert played.adapt(WRITER).calls == 1
 
 
