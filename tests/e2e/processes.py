@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -45,11 +46,16 @@ def settings(directory: Path, **sections: Any) -> Path:
     return file
 
 
-def free_port() -> int:
-    """One that was free a moment ago; servers that are restarted need to know theirs."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def free_ports(count: int) -> list[int]:
+    """Different ones, free a moment ago; servers that are restarted need to know theirs.
+
+    A port that is given back at once may be handed out again.
+    """
+    with contextlib.ExitStack() as probes:
+        opened = [probes.enter_context(socket.socket()) for _ in range(count)]
+        for probe in opened:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in opened]
 
 
 KEY = "a key that all of them share"

@@ -17,7 +17,7 @@ import pytest
 
 from agl_core.serving.keys import AttemptKeys
 from agl_core.testing.fake_openai import FakeOpenAI
-from tests.e2e.processes import HAND_SIZED, KEY, Process, alive, free_port, settings
+from tests.e2e.processes import HAND_SIZED, KEY, Process, alive, free_ports, settings
 
 pytestmark = [
     pytest.mark.slow,
@@ -68,7 +68,7 @@ class Pieces:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.store_port, self.gateway_port = free_port(), free_port()
+        self.store_port, self.gateway_port = free_ports(2)
         self.store = f"http://127.0.0.1:{self.store_port}"
         self.gateway = f"http://127.0.0.1:{self.gateway_port}"
         self.database = directory / "store.db"
@@ -92,6 +92,11 @@ class Pieces:
         store.until_it_says("http://")
         gateway.until_it_says("http://")
         return store, gateway
+
+    def assert_alive(self) -> None:
+        """What is waited for may never come once a process has ended."""
+        for process in self._all:
+            assert process.popen.poll() is None, process.said
 
     def end(self) -> None:
         for process in self._all:
@@ -225,6 +230,7 @@ def test_agents_that_block_their_loop_keep_their_leases(
         while (now := leases(pieces)).keys() >= first.keys() and any(
             now[attempt] <= due_at + 3.0 for attempt, due_at in first.items()
         ):
+            pieces.assert_alive()
             time.sleep(0.05)
         assert now.keys() >= first.keys(), runner.said
     assert trainer.popen.wait() == 0, trainer.said
@@ -370,4 +376,5 @@ def until_running(pieces: Pieces, attempts: int) -> None:
     with contextlib.closing(sqlite3.connect(pieces.database)) as connection:
         count = "SELECT count(*) FROM rollouts WHERE status = 'running'"
         while connection.execute(count).fetchone()[0] < attempts:
+            pieces.assert_alive()
             time.sleep(0.05)

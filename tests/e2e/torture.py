@@ -29,7 +29,7 @@ from agl_core.types import (
     Task,
 )
 from agl_core.types.ids import new_id
-from tests.e2e.processes import KEY, environment, free_port, settings
+from tests.e2e.processes import KEY, environment, free_ports, settings
 from tests.e2e.zygote import Zygote
 
 WITNESS = "witness"
@@ -53,7 +53,7 @@ class Storm:
         self.kills: Counter[str] = Counter()
         self._zygote = Zygote(environment())
         self.pids: dict[str, int] = {}
-        store, gateway = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+        store, gateway = (f"http://127.0.0.1:{port}" for port in free_ports(2))
         self.store_url = store
         self.database = directory / "store.db"
         self.config = settings(
