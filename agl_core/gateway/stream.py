@@ -63,7 +63,10 @@ class EventParser:
         if line:
             self._line(line)
         event = self._line(b"")
-        return [] if event is None else [event]
+        if event is None:
+            return []
+        # What comes after it, such as an error of the gateway's, must not become a part of it.
+        return [event._replace(raw=event.raw + b"\n\n") if self._keep_raw else event]
 
     def idle(self) -> bytes:
         """Take what came between events, such as comments that keep a connection alive."""

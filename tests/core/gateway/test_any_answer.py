@@ -202,16 +202,20 @@ def mended(value: Any) -> Any:
 
 
 def seen(data: bytes, *, model: str, hidden: bool) -> Any:
-    """What a client sees of one document; the bytes themselves where they are none."""
+    """What a client sees of one document; the bytes themselves where they are none.
+
+    Args:
+        data: What the backend sent.
+        model: The name that the client asked for.
+        hidden: Without what the client did not ask for; False where all is passed on.
+    """
     try:
         document = mended(loaded(data))
     except (ValueError, RecursionError):
         return data
     if not isinstance(document, dict):
         return data
-    if not hidden and model == "weights-1":
-        return document
-    if "choices" not in document:
+    if not hidden or "choices" not in document:
         return document
     document["model"] = model
     document.pop("prompt_token_ids", None)
@@ -230,13 +234,23 @@ def same(got: bytes, expected: Any) -> bool:
     return strict(got) == expected
 
 
-def check_plain(got: Got, sent: bytes, *, model: str) -> None:
+def clean(data: bytes) -> bool:
+    """Whether every parser takes it as it is."""
+    try:
+        document = strict(data)
+    except (ValueError, RecursionError, AssertionError):
+        return False
+    return isinstance(document, dict) and mended(document) == document
+
+
+def check_plain(got: Got, sent: bytes, *, verbatim: bool) -> None:
     if got.status == 502:
         assert b"finish reason 'abort'" in got.body
         return
     assert got.status == 200
     assert got.ended
-    assert same(got.body, seen(sent, model=model, hidden=True)), (got.body, sent)
+    assert same(got.body, seen(sent, model="gpt-x", hidden=not verbatim)), (got.body, sent)
+    assert got.body == sent or not (verbatim and clean(sent))
 
 
 def only_usage(document: Any) -> bool:
@@ -246,7 +260,7 @@ def only_usage(document: Any) -> bool:
     return document.pop("usage", None) is not None and document["choices"] in ([], None)
 
 
-def check_stream(got: Got, sent: bytes, *, model: str) -> None:
+def check_stream(got: Got, sent: bytes, *, verbatim: bool) -> None:
     """The events are those that were sent, in order, as far as they go."""
     assert got.status == 200
     events = got.events
@@ -260,8 +274,8 @@ def check_stream(got: Got, sent: bytes, *, model: str) -> None:
         if data == b"[DONE]":
             expected: Any = data
         else:
-            expected = seen(data, model=model, hidden=True)
-            if only_usage(expected):
+            expected = seen(data, model="gpt-x", hidden=not verbatim)
+            if not verbatim and only_usage(expected):
                 continue
         if not events:
             assert not got.ended
@@ -308,6 +322,8 @@ class Case:
     changes: list[Change]
     damage: Damage | None
     cuts: list[float]
+    verbatim: bool
+    """The client asks by the backend's name of the model, and for all that there is."""
 
     def plain(self) -> bytes:
         document = copy.deepcopy(whole(MESSAGES[self.message], FINISHES[self.message]))
@@ -331,7 +347,17 @@ cases = st.builds(
     st.lists(changes, min_size=1, max_size=2),
     damages,
     st.lists(st.floats(0, 1), max_size=4),
+    st.booleans(),
 )
+
+
+AS_IT_IS: dict[str, Any] = {
+    "model": "weights-1",
+    "return_token_ids": True,
+    "logprobs": True,
+    "stream_options": {"include_usage": True},
+}
+"""With it the answer goes to the client byte by byte."""
 
 
 async def run(at: Desk, case: Case) -> int:
@@ -343,7 +369,8 @@ async def run(at: Desk, case: Case) -> int:
         for dialect in ("chat", "responses"):
             for agent in ("writer", "judge"):
                 await at.answer(*pieces(sent, case.cuts), kind=STREAM if stream else "")
-                heard = await at.ask(attempt, dialect, agent=agent, stream=stream)
+                asks = AS_IT_IS if case.verbatim and dialect == "chat" else {}
+                heard = await at.ask(attempt, dialect, agent=agent, stream=stream, **asks)
                 got.append((heard, dialect, stream, agent, sent))
     calls = await at.calls(attempt)
     assert [call.agent for call in calls] == [agent for _, _, _, agent, _ in got]
@@ -354,9 +381,9 @@ async def run(at: Desk, case: Case) -> int:
         if dialect == "responses":
             check_responses(heard, call, stream=stream)
         elif stream:
-            check_stream(heard, sent, model="gpt-x")
+            check_stream(heard, sent, verbatim=case.verbatim)
         else:
-            check_plain(heard, sent, model="gpt-x")
+            check_plain(heard, sent, verbatim=case.verbatim)
     return len(calls)
 
 
@@ -404,7 +431,7 @@ class RawServer:
 def drawn(random: Random) -> Case:
     change = Change(random.randrange(200), random.choice(KINDS), random.choice(JUNK))
     damage = Damage(random.random(), random.choice([None, None, 255, 0, 34, 123]))
-    return Case(random.randrange(len(MESSAGES)), [change], random.choice([None, damage]), [])
+    return Case(random.randrange(len(MESSAGES)), [change], random.choice([None, damage]), [], False)
 
 
 async def test_any_answer_over_http(record_property: Any) -> None:
