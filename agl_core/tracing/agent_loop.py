@@ -12,6 +12,7 @@ import contextlib
 import inspect
 import logging
 import os
+import selectors
 import sys
 import sysconfig
 import threading
@@ -245,7 +246,7 @@ class AgentLoop:
         running = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         frame = running.get(self._thread.ident or 0)
         frames = _frames_of_coroutine(frame)
-        if not frames:
+        if not frames or _waits_for_events(frames):
             return None
         outer, line = frames[0]
         return Stall(
@@ -404,6 +405,12 @@ def _as_failure(error: asyncio.CancelledError | None) -> AgentError:
     failure = AgentError("The agent's coroutine was cancelled from inside: let it return or raise")
     failure.__cause__ = error
     return failure
+
+
+def _waits_for_events(frames: list[tuple[FrameType, int]]) -> bool:
+    """Whether the loop is idle: it has yet to wake up, on a machine that gave it no time."""
+    outer, inner = frames[0][0].f_code, frames[-1][0].f_code
+    return inner.co_filename == selectors.__file__ and not outer.co_flags & inspect.CO_COROUTINE
 
 
 def _frames_of_coroutine(frame: FrameType | None) -> list[tuple[FrameType, int]]:

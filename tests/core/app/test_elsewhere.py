@@ -8,7 +8,6 @@ import threading
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 import agl_core as agl
@@ -16,6 +15,8 @@ from agl_core.errors import ConfigError, TrainingError
 from agl_core.testing.fake_openai import FakeOpenAI
 from agl_core.types.summary import evaluation_line
 from tests.core.app.conftest import Bench, says_yes, speak
+
+openai = pytest.importorskip("openai")
 
 ASK: Any = {"model": "gpt-x", "messages": [{"role": "user", "content": "Well?"}]}
 

@@ -62,7 +62,7 @@ def test_it_is_told_everything_in_order_in_one_thread_of_its_own(bench: Bench, t
     assert methods(told) == ["start", "evaluation", "step", "step", "evaluation", "finish"]
     assert only(told, "step") == report.steps
     assert only(told, "evaluation") == report.evaluations
-    assert only(told, "finish") == [report]
+    assert [agl.Report.of(each) for each in only(told, "finish")] == [report]
     assert sorted(THREADS) == ["agl-tracker-recording"]
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import openai
 import pytest
 
 from tests.core.gateway.conftest import ASK, OPERATOR
 from tests.core.store.otlp.test_codec import body, otel
+
+openai = pytest.importorskip("openai")
 
 
 def client_key(world: Any) -> dict[str, str]:

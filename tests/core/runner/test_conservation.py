@@ -21,9 +21,7 @@ from typing import Any
 
 import aiohttp
 import httpx2
-import openai
 import pytest
-import requests
 from hypothesis import HealthCheck, example, given, seed, settings
 from hypothesis import strategies as st
 
@@ -40,6 +38,9 @@ from agl_core.testing.fake_openai import FakeOpenAI
 from agl_core.types import Limits, Losses, Policy, Rollout, Task
 from agl_core.types.ids import new_id
 from agl_core.types.rollout import CAPTURE
+
+openai = pytest.importorskip("openai")
+requests = pytest.importorskip("requests")
 
 EXAMPLES = 60
 PROGRAMS = 4

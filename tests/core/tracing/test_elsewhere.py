@@ -9,7 +9,6 @@ import warnings
 
 import httpx
 import httpx2
-import openai
 import pytest
 from msgspec.structs import replace
 
@@ -18,6 +17,8 @@ from agl_core.errors import CaptureError
 from agl_core.tracing import agent_scope, close_scope, enter, open_scope
 from agl_core.types import SpanKind
 from agl_core.types.rollout import CAPTURE
+
+openai = pytest.importorskip("openai")
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 LIBRARIES = pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])

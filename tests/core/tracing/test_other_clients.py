@@ -12,13 +12,14 @@ import urllib.request
 import aiohttp
 import httpx
 import pytest
-import requests
 import urllib3
 
 from agl_core.errors import CaptureError
 from agl_core.tracing import agent_scope, attach, enter
 from agl_core.tracing.context import Strays, counting_strays
 from tests.core.tracing.test_elsewhere import BODY, host, lost, make, other
+
+requests = pytest.importorskip("requests")
 
 __all__ = ["make", "other"]
 
