@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 import numpy as np
-from hypothesis import settings
+from hypothesis import reject, settings
 from hypothesis import strategies as st
 
 from agl_core.adapters import TrajectoryAdapter, forest
@@ -189,8 +189,16 @@ def records(draw):
 
 @st.composite
 def cases(draw):
-    """A batch with random credits; one that has no weight at all is not drawn."""
+    """A batch with random credits; one that has no weight at all is not drawn.
+
+    Nor are attempts of which nothing is trained: siblings, none of them continued, that only a
+    reward for one of them would train.
+    """
     drawn = draw(records())
+    try:
+        groups_of(drawn)
+    except TrainingError:
+        reject()
     for seed in range(draw(st.integers(0, 99)), 1000):
         try:
             return case_of(drawn, EveryToken(seed))
