@@ -29,7 +29,12 @@ class Fleet:
     """Sends a conversation to the replica that has its beginning cached, unless others idle."""
 
     def __init__(self, addresses: Sequence[str], model: str, revive: Revive) -> None:
-        self._model = model
+        """Describe the replicas.
+
+        Args:
+            model: Their name for the weights, which the gateway puts into requests.
+        """
+        self.model = model
         self._backends = [HttpBackend(_url(each), model=model) for each in addresses]
         self._under_way = [0] * len(addresses)
         self._revive = revive
@@ -83,13 +88,13 @@ class Fleet:
         try:
             address = await self._revive(index)
         except AglError as failure:
-            raise EngineError(f"Replica {index} of model {self._model!r}: {failure}") from error
+            raise EngineError(f"Replica {index} of model {self.model!r}: {failure}") from error
         url = None if address is None else _url(address)
         if url is None or url == asked.base_url:
             return False
         old = self._backends[index]
         if url != old.base_url:
-            self._backends[index] = HttpBackend(url, model=self._model)
+            self._backends[index] = HttpBackend(url, model=self.model)
             await old.close()
         return True
 

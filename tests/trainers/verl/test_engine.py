@@ -29,6 +29,7 @@ from agl_core.app.parts import make_algorithm
 from agl_core.builtin import load_plugins
 from agl_core.config.loader import resolve
 from agl_core.errors import ConfigError, EngineError, TrainingError
+from agl_core.gateway.routing import Route
 from agl_core.training.algorithms import GRPO, RLOO, GRPOOptions, RLOOOptions
 from agl_core.types import Batch, Policy
 from tests.trainers.verl.convert_cases import case_of, conversations
@@ -86,15 +87,17 @@ async def engine(policies: list[Policy], scratch: Path) -> AsyncIterator[VerlEng
 
 
 async def asked(engine: VerlEngine, policy: str) -> dict[str, Any]:
+    """An answer to a request that names the model as the gateway does."""
+    backend = engine.backend(policy)
     body = {
-        "model": policy,
+        "model": Route(engine._policies[policy], backend).upstream_model,
         "messages": [{"role": "user", "content": "What is a price?"}],
         "logprobs": True,
         "return_token_ids": True,
         "max_tokens": 8,
         "seed": 5,
     }
-    reply = await engine.backend(policy).chat(json.dumps(body).encode(), headers={}, timeout_s=60)
+    reply = await backend.chat(json.dumps(body).encode(), headers={}, timeout_s=60)
     try:
         text = b"".join([chunk async for chunk in reply.body()])
     finally:

@@ -10,7 +10,9 @@ import pytest
 from agl_verl.fleet import Fleet, LaterFleet
 
 from agl_core.errors import EngineError, TrainingError
+from agl_core.gateway.routing import Route
 from agl_core.testing.fake_openai import FakeOpenAI, FakeOptions
+from agl_core.types import Policy
 
 LIMIT = 20_000
 
@@ -86,6 +88,11 @@ async def test_a_conversation_stays_with_its_replica(fleet, servers):
     for turns in range(5):
         await ask(fleet, body(long("once"), turns=turns))
     assert sorted(len(server.log) for server in servers) == [0, 0, 5]
+
+
+async def test_requests_name_the_model_that_the_replicas_serve(fleet):
+    """An engine that serves a checkpoint serves it under another name than the policy's model."""
+    assert Route(Policy(name="p", model="base"), fleet).upstream_model == "m"
 
 
 async def test_conversations_are_spread(fleet, servers):

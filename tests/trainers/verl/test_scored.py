@@ -135,7 +135,7 @@ def test_eval_scores_the_weights_of_the_checkpoint_and_no_others(
 
 def test_serve_answers_with_the_weights_of_the_checkpoint(weights: str) -> None:
     body = {
-        "model": "any",
+        "model": Path(weights).name,
         "messages": [{"role": "user", "content": "What is a price?"}],
         "logprobs": True,
         "return_token_ids": True,
