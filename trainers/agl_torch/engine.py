@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -141,7 +142,8 @@ class TorchEngine:
 
     def vocab_size(self, policy: str) -> int:
         """Rows of the policy's embedding: every token id is below it."""
-        return int(self._policy(policy).weights.model.get_input_embeddings().num_embeddings)
+        embedding: Any = self._policy(policy).weights.model.get_input_embeddings()
+        return int(embedding.num_embeddings)
 
     async def fingerprint(self, policy: str) -> str:
         """sha256 over the names and bytes of the policy's weights."""
