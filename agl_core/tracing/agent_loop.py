@@ -34,8 +34,8 @@ from agl_core.tracing.threads import Outcome, end_fork, unwatched, watched
 
 _log = logging.getLogger(__name__)
 
-BLOCKED_S: Final = 2.0
-"""A loop that does not answer for this long is blocked."""
+BLOCKED_S: Final = 4.0
+"""A loop that does not answer for this long is blocked; a first import takes seconds, too."""
 _LIBRARIES: Final = (
     *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
     str(Path(__file__).parents[1]),

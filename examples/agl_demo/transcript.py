@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from agl_core.app.run import EVALUATIONS
@@ -19,14 +20,17 @@ def transcripts(report: Report) -> list[str]:
     """The first task that was answered wrong before and right after, as it went both times."""
     directory = Path(report.directory)
     try:
-        training, evaluation = (locate_store(each) for each in (directory, directory / EVALUATIONS))
+        # The demo has just run it: what the configuration names is its own.
+        training, evaluation = (
+            replace(locate_store(each), named=True) for each in (directory, directory / EVALUATIONS)
+        )
     except ConfigError as error:
         return [f"(no transcript: {error})"]
     return asyncio.run(_transcripts(report.run_id, training, evaluation))
 
 
 async def _transcripts(run_id: str, training: StoreAddress, evaluation: StoreAddress) -> list[str]:
-    plugins = load_plugins(training.plugins)
+    plugins = load_plugins(training.run.plugins if training.run is not None else ())
     async with (
         open_for_reading(training, plugins) as before,
         open_for_reading(evaluation, plugins) as after,

@@ -96,7 +96,7 @@ def test_the_tutorial_runs_as_it_is_written(tmp_path: Path) -> None:
     )
     assert "step 4/4" in printed["agl train"]
     assert "sent_elsewhere" not in printed["agl train"]
-    assert printed["agl store"].count("train") >= 1
+    assert "8 of" in printed["agl store"]
     for said in ("system: You are the writer.", "user: Question:", "answer: "):
         assert said in printed["agl trace"]
     assert "eval at step 4" in printed["agl eval"]
