@@ -12,7 +12,6 @@ import urllib.request
 import aiohttp
 import httpx
 import pytest
-import urllib3
 
 from agl_core.errors import CaptureError
 from agl_core.tracing import agent_scope, attach, enter
@@ -20,6 +19,7 @@ from agl_core.tracing.context import Strays, counting_strays
 from tests.core.tracing.test_elsewhere import BODY, host, lost, make, other
 
 requests = pytest.importorskip("requests")
+urllib3 = pytest.importorskip("urllib3")
 
 __all__ = ["make", "other"]
 
