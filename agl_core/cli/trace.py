@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
+from agl_core.adapters import aliases_of
 from agl_core.cli.group import CliState
 from agl_core.cli.options import debug_option, json_option, plugin_option
 from agl_core.cli.output import console, write_records
@@ -18,6 +19,7 @@ from agl_core.cli.tree import (
     agent_totals,
     excerpt,
     merge_calls,
+    named,
     rewards_of,
     token_counts,
 )
@@ -47,15 +49,23 @@ class Wanted:
         asked = self.rollout is not None or not self.failed
         return asked or any(attempt.failure for attempt in rollout.attempts)
 
-    def spans(self, spans: Sequence[Span]) -> list[Span]:
-        """Those of the agents asked for; all without any."""
+    def spans(self, spans: Sequence[Span], aliases: Mapping[str, Mapping[str, str]]) -> list[Span]:
+        """Those of the agents asked for, by name or alias; all without any.
+
+        Args:
+            spans: Of one rollout.
+            aliases: Attempt id to agent to alias.
+        """
         if not self.agents:
             return list(spans)
         return [
             span
             for span in spans
-            if any(agent_matches(pattern, span.agent or "") for pattern in self.agents)
+            if span.agent and self._means({span.agent, _known_as(span, aliases)})
         ]
+
+    def _means(self, names: Iterable[str]) -> bool:
+        return any(agent_matches(pattern, name) for pattern in self.agents for name in names)
 
 
 @click.command()
@@ -66,7 +76,7 @@ class Wanted:
     "agents",
     multiple=True,
     metavar="NAME",
-    help="Show only what this agent did, a name or glob; may be repeated.",
+    help="Show only what this agent did: a name, an alias or a glob of them; may be repeated.",
 )
 @click.option("--failed", is_flag=True, help="Show only rollouts with an attempt that failed.")
 @click.option(
@@ -132,8 +142,10 @@ async def find(store: Store, wanted: Wanted) -> tuple[list[tuple[Rollout, list[S
     batch = min(_BATCH, wanted.limit or _BATCH)
     for end in range(len(ids), 0, -batch):
         for rollout, spans in reversed(await _load(store, ids[max(0, end - batch) : end])):
+            aliases = _aliases(spans)
+            seen |= {_known_as(span, aliases) for span in spans if span.agent}
             seen |= {span.agent for span in spans if span.agent}
-            own = wanted.spans(spans)
+            own = wanted.spans(spans, aliases)
             if own or not wanted.agents:
                 found.append((rollout, own))
         if wanted.limit and len(found) >= wanted.limit:
@@ -142,6 +154,19 @@ async def find(store: Store, wanted: Wanted) -> tuple[list[tuple[Rollout, list[S
         raise ConfigError(f"No rollout has agent {list(wanted.agents)}; seen were {sorted(seen)}")
     newest = found[: wanted.limit or None]
     return newest[::-1], len(ids) if not wanted.agents else len(newest)
+
+
+def _aliases(spans: Iterable[Span]) -> dict[str, dict[str, str]]:
+    """Attempt id to agent to alias."""
+    by_attempt: dict[str, list[Span]] = {}
+    for span in spans:
+        by_attempt.setdefault(span.attempt_id, []).append(span)
+    return {attempt_id: aliases_of(own) for attempt_id, own in by_attempt.items()}
+
+
+def _known_as(span: Span, aliases: Mapping[str, Mapping[str, str]]) -> str:
+    agent = span.agent or ""
+    return aliases.get(span.attempt_id, {}).get(agent, agent)
 
 
 async def _load(store: Store, ids: Sequence[str]) -> list[tuple[Rollout, list[Span]]]:
@@ -171,7 +196,7 @@ def rollout_tree(rollout: Rollout, spans: Sequence[Span], *, messages: bool = Fa
             )
         add_spans(branch, own, messages=messages)
         for name, totals in agent_totals(own).items():
-            line = f"agent {name}: {totals.calls} calls"
+            line = f"agent {named(name, totals.alias)}: {totals.calls} calls"
             if totals.calls:
                 line += f", {token_counts(totals.prompt_tokens, totals.sampled_tokens)}"
             if totals.reward is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from agl_core import semconv
+from agl_core.adapters import aliases_of
 from agl_core.store.jsonl import json_text
 from agl_core.types import ModelCall, Reward, Span, SpanKind
 
@@ -25,6 +26,8 @@ _NS_PER_S: Final = 1e9
 class AgentTotals:
     """What one agent did in an attempt."""
 
+    alias: str = ""
+    """What `agl.alias` calls it; empty without one."""
     calls: int = 0
     prompt_tokens: int = 0
     sampled_tokens: int = 0
@@ -69,12 +72,14 @@ def merge_calls(spans: Iterable[Span]) -> list[Span]:
 def agent_totals(spans: Sequence[Span]) -> dict[str, AgentTotals]:
     """Calls, tokens and own rewards by agent, in order of appearance; from merged spans."""
     totals: dict[str, AgentTotals] = {}
+    aliases = aliases_of(spans)
     owner_of_call: dict[str, str] = {}
     owners_of_run: dict[str, set[str]] = {}
     for span in spans:
         if not span.agent:
             continue
         entry = totals.setdefault(span.agent, AgentTotals())
+        entry.alias = aliases.get(span.agent, "")
         if span.agent_run_id:
             owners_of_run.setdefault(span.agent_run_id, set()).add(span.agent)
         if span.kind is SpanKind.LLM and not (span.call and span.call.superseded):
@@ -148,8 +153,8 @@ def label(span: Span, colours: dict[str, str]) -> Text:
     if span.reward is not None:
         return text.append(reward_text(span.reward), style="bold")
     if span.agent and span.kind is SpanKind.LLM:
-        text.append(f"{span.agent} ", style=f"bold {colours.get(span.agent, '')}")
-        text.append(f"({span.call.alias}) " if span.call and span.call.alias else "")
+        name = named(span.agent, span.call.alias if span.call is not None else "")
+        text.append(f"{name} ", style=f"bold {colours.get(span.agent, '')}")
     if span.kind is not SpanKind.LLM or not span.agent:
         style = f"bold {colours.get(span.agent or '', '')}" if span.kind is SpanKind.AGENT else ""
         text.append(f"{span.name} ", style=style)
@@ -280,6 +285,11 @@ def reward_text(reward: Reward) -> str:
         aim = f"agent {target.agent}"
     source = f" by {reward.source}" if reward.source else ""
     return f"{reward.channel} {reward.value:+.3f} for {aim}{source}"
+
+
+def named(agent: str, alias: str) -> str:
+    """An agent's name with its alias, if it has one."""
+    return f"{agent} ({alias})" if alias else agent
 
 
 def token_counts(prompt: int, sampled: int) -> str:

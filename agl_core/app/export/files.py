@@ -104,7 +104,7 @@ def _schema(arrow: Any) -> Any:
     columns = {
         **dict.fromkeys(names, text),
         "step": whole,
-        **dict.fromkeys(("status", "agent", "policy"), text),
+        **dict.fromkeys(("status", "agent", "alias", "policy"), text),
         **dict.fromkeys(("reward", "score"), real),
         **dict.fromkeys(("messages", "tools"), text),
         **dict.fromkeys(("token_ids", "call_index"), arrow.list_(arrow.int32())),

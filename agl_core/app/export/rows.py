@@ -42,6 +42,8 @@ class TrajectoryRow(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     status: AttemptStatus
     agent: str
+    alias: str | None = None
+    """What `agl.alias` called the agent in this attempt; None without one."""
     policy: str
     reward: float | None
     """The agent's return: attempt, agent, run and call rewards, channels weighted. None for an
@@ -88,6 +90,7 @@ def trajectory_rows(
                 step=record.rollout.step,
                 status=record.attempt.status,
                 agent=agent,
+                alias=adapted.aliases.get(agent),
                 policy=path.policy,
                 reward=reward,
                 score=adapted.score if succeeded else None,

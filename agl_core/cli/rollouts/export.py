@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     "agents",
     multiple=True,
     metavar="NAME",
-    help="Of this agent, a name or glob; may be repeated. Without it, those that the run trains.",
+    help="Of this agent, by its alias or, without one, its name; or a glob; may be repeated. "
+    "Without it, those that the run trains.",
 )
 @click.option(
     "--mode",

@@ -13,7 +13,7 @@ from agl_core.cli.group import CliState
 from agl_core.cli.options import debug_option, json_option, plugin_option
 from agl_core.cli.output import console, write_records
 from agl_core.cli.store.selection import located, reading, store_argument
-from agl_core.cli.tree import agent_totals, merge_calls, reward_text, token_counts
+from agl_core.cli.tree import agent_totals, merge_calls, named, reward_text, token_counts
 from agl_core.errors import ConfigError
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span
 
@@ -100,7 +100,7 @@ def _of_spans(spans: Sequence[Span]) -> Iterator[str]:
             yield f"reward {reward_text(span.reward)}"
     for name, totals in agent_totals(spans).items():
         tokens = f", {token_counts(totals.prompt_tokens, totals.sampled_tokens)}"
-        yield f"agent {name}: {totals.calls} calls{tokens if totals.calls else ''}"
+        yield f"agent {named(name, totals.alias)}: {totals.calls} calls{tokens if totals.calls else ''}"
     kinds = Counter(span.kind.value for span in spans)
     if kinds:
         counted = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))

@@ -4,6 +4,7 @@ import json
 import msgspec
 import pytest
 
+from agl_core import semconv
 from agl_core.cli.tree import agent_totals, merge_calls, token_counts
 from agl_core.config import RunConfig
 from agl_core.config.loader import save_config
@@ -227,6 +228,43 @@ async def test_only_what_an_agent_did_is_shown(agl, run_dir):
     assert "llm writer" not in planner
     assert nobody.exit_code == 2
     assert "['judge', 'planner', 'writer']" in nobody.stderr
+
+
+async def test_an_agent_is_found_by_its_name_or_its_alias(agl, run_dir):
+    """G15: `agl trace --agent` takes both, and an alias is one attempt's alone."""
+    for first, (alias, other) in enumerate((("wolf", "villager"), ("villager", "wolf"))):
+        script = ScriptedAttempt()
+        script.call("seat 1", [1], [2], alias=alias)
+        script.call("seat 2", [1], [2], alias=other, options=CallOptions(traced=False))
+        script.reward(1.0, agent="seat 1")
+        await store_run(run_dir, script, first=first)
+    early = ScriptedAttempt()
+    early.agent("seat 3")
+    marked = {semconv.AGL_AGENT: "seat 3", semconv.AGL_ALIAS: "seer"}
+    early._keep(early._span(SpanKind.MESSAGE, semconv.AGL_ALIAS, attributes=marked))
+    await store_run(run_dir, early, first=2)
+
+    async def shown(*agents):
+        chosen = [word for agent in agents for word in ("--agent", agent)]
+        result = await in_thread(agl, "trace", run_dir, *chosen)
+        return result.stdout or result.stderr
+
+    wolves = await shown("wolf")
+    seats = await shown("seat 1")
+
+    assert "llm seat 1 (wolf) 1+1 tokens" in wolves
+    assert "llm seat 2 (wolf) 1+1 tokens" in wolves
+    assert "villager" not in wolves
+    assert "agent seat 1 (wolf): 1 calls, 1+1 tokens" in wolves
+    assert "llm seat 1 (wolf)" in seats
+    assert "llm seat 1 (villager)" in seats
+    assert "seat 2" not in seats
+    assert "agent seat 3" in await shown("se?r")
+    assert "['seat 1', 'seat 2', 'seat 3', 'seer', 'villager', 'wolf']" in await shown("witch")
+    assert (
+        "agent seat 2 (villager): 1 calls"
+        in (await in_thread(agl, "store", "show", run_dir, "ro_0")).stdout
+    )
 
 
 async def test_a_running_run_is_shown_and_goes_on(agl, run_dir):

@@ -49,6 +49,19 @@ async def test_a_row_is_a_token_path_with_what_it_earned(run):
     assert (summary.rows, summary.attempts, summary.left_out) == (1, 1, {})
 
 
+async def test_a_row_has_the_alias_of_its_agent(run):
+    """G15: null where the agent has none."""
+    await run.add(spoken(0.5, agent="seat 3", alias="writer"))
+    await run.add(spoken(0.5))
+
+    rows, _ = await export(run)
+
+    assert [(row["agent"], row["alias"]) for row in rows] == [
+        ("seat 3", "writer"),
+        ("writer", None),
+    ]
+
+
 async def test_chat_examples_are_of_the_chosen_agents(run):
     await run.add(spoken(1.0))
 
