@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 import os
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import Context
 from hashlib import sha256
 from pathlib import Path
@@ -19,10 +19,11 @@ from pydantic import Field
 
 from agl_core.config.validation import validate
 from agl_core.errors import ConfigError, EngineError, RewardError
-from agl_core.files import make_private_directory
+from agl_core.files import make_private_directory, private_opener
 from agl_core.interfaces import AttemptRecord
 from agl_core.rewards.answer import ABSENT, AnswerOptions, answer
 from agl_core.serving.backend_http import HttpBackend
+from agl_core.tracing import active
 from agl_core.tracing.values import represent
 from agl_core.types import Task
 from agl_core.types.ids import new_id
@@ -45,6 +46,8 @@ _TRIES: Final = 3
 _PAUSE_S: Final = 0.5
 """Before the second try; twice as long before the third."""
 _MAX_SHOWN: Final = 300
+DAMAGED: Final = "judge_verdicts_damaged"
+"""Cause under which verdicts are counted that were asked for again because of their file."""
 
 
 class LlmJudgeOptions(AnswerOptions):
@@ -67,11 +70,18 @@ class LlmJudgeOptions(AnswerOptions):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What the judge said of one answer, as it is kept on disk."""
+    """What the judge said of one answer."""
 
     score: float
     reason: str = ""
     model: str = ""
+
+
+class _Kept(Verdict, frozen=True, kw_only=True):
+    """A verdict with what tells whether its file is what was written."""
+
+    sha256: str
+    """Of the file's name and the verdict."""
 
 
 class LlmJudge:
@@ -80,7 +90,8 @@ class LlmJudge:
     The judge is asked outside of the attempt: its calls do not pass through the gateway, are on
     no record and are never trained. A verdict is kept in the run's folder ``judge`` under a digest
     of model, rubric and what the judge is shown, and asked for once in a process, however many
-    attempts wait for it.
+    attempts wait for it. Processes that share the folder share verdicts: of two that ask at the
+    same time, the verdict that is kept first counts for both.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -104,7 +115,7 @@ class LlmJudge:
 
     def keep_in(self, directory: Path) -> None:
         """Keep verdicts in a run's directory."""
-        self._folder = directory / "judge"
+        self._folder = directory.absolute() / "judge"
 
     async def __call__(self, task: Task, output: Any, attempt: AttemptRecord) -> float:
         found = answer(output, self._options.field)
@@ -130,7 +141,9 @@ class LlmJudge:
                 for call in attempt.calls
             ]
         document["answer"] = found
-        return json.dumps(document, ensure_ascii=False, default=represent, skipkeys=True)
+        return _encodable(
+            json.dumps(document, ensure_ascii=False, default=represent, skipkeys=True)
+        )
 
     async def _verdict(self, digest: str, shown: str) -> Verdict:
         """The one verdict on a digest; whoever comes first asks, the others wait for it."""
@@ -167,8 +180,7 @@ class LlmJudge:
             verdict = await asking
         finally:
             asking.cancel()
-        self._write(digest, verdict)
-        return verdict
+        return self._keep(digest, verdict)
 
     async def _ask(self, shown: str) -> Verdict:
         options = self._options
@@ -222,13 +234,19 @@ class LlmJudge:
     def _read_answer(self, text: str) -> Verdict:
         model = self._options.model
         try:
-            words = json.loads(text)["choices"][0]["message"]["content"]
-        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
-            words = None
+            choice = json.loads(text)["choices"][0]
+            words, ending = choice["message"]["content"], choice.get("finish_reason")
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+            words, ending = None, None
         if not isinstance(words, str):
             raise RewardError(
                 f"Reward 'llm_judge': {self._options.base_url} gave no answer of chat "
                 f"completions: {_short(text)}"
+            )
+        if ending == "length":
+            raise RewardError(
+                f"Reward 'llm_judge': the answer of {model!r} was cut off at a token limit: raise the "
+                f"limit of {self._options.base_url}. It began with: {_short(words)}"
             )
         given = _last_verdict(words)
         score = given.get("score") if given else None
@@ -237,57 +255,109 @@ class LlmJudge:
                 f"Reward 'llm_judge': {model!r} gave no score from 0 to 1 but said: {_short(words)}"
             )
         reason = given.get("reason") if given else None
-        return Verdict(score=float(score), reason=str(reason or ""), model=model)
+        return Verdict(score=float(score), reason=_encodable(str(reason or "")), model=model)
 
     def _read(self, digest: str) -> Verdict | None:
-        """A verdict that is known; a file that a crash left half-written is none."""
+        """A verdict that is known; one whose file is damaged is counted, and asked for again."""
         known = self._known.get(digest)
         if known is not None or self._folder is None:
             return known
         try:
-            verdict = msgspec.json.decode(self._file(digest).read_bytes(), type=Verdict)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            verdict = self._load(digest)
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
+            _log.warning("Reward 'llm_judge' asks again, as a verdict cannot be read: %s", error)
+            if (context := active()) is not None:
+                context.recorder.lose(DAMAGED)
             return None
-        if not (math.isfinite(verdict.score) and 0 <= verdict.score <= 1):
+        if verdict is not None:
+            self._known[digest] = verdict
+        return verdict
+
+    def _load(self, digest: str) -> Verdict | None:
+        """The verdict in a file; None without one.
+
+        Raises:
+            OSError, ValueError, MsgspecError: the file cannot be read, or is not what was written.
+        """
+        file = self._file(digest)
+        try:
+            kept = msgspec.json.decode(file.read_bytes(), type=_Kept)
+        except FileNotFoundError:
             return None
+        verdict = Verdict(score=kept.score, reason=kept.reason, model=kept.model)
+        if kept.sha256 != _checksum(digest, verdict):
+            raise ValueError(f"{file} does not match its checksum")
+        return verdict
+
+    def _keep(self, digest: str, verdict: Verdict) -> Verdict:
+        """Keep a verdict; gives the one that another process has kept meanwhile, if any."""
+        if self._folder is not None:
+            try:
+                verdict = self._write(self._folder, digest, verdict)
+            except OSError as error:
+                _log.warning("A verdict of llm_judge cannot be kept in %s: %s", self._folder, error)
         self._known[digest] = verdict
         return verdict
 
-    def _write(self, digest: str, verdict: Verdict) -> None:
-        self._known[digest] = verdict
-        if self._folder is None:
-            return
-        target = self._file(digest)
-        part = target.with_name(f"{new_id('part')}.tmp")
+    def _write(self, folder: Path, digest: str, verdict: Verdict) -> Verdict:
+        target, part = self._file(digest), folder / f"{new_id('part')}.tmp"
+        make_private_directory(folder)
+        fields = msgspec.structs.asdict(verdict)
         try:
-            make_private_directory(self._folder)
-            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(msgspec.json.encode(verdict))
-            part.replace(target)
-        except OSError as error:
-            _log.warning("A verdict of llm_judge cannot be kept in %s: %s", self._folder, error)
+            with open(part, "xb", opener=private_opener) as stream:
+                stream.write(
+                    msgspec.json.encode(_Kept(**fields, sha256=_checksum(digest, verdict)))
+                )
+            try:
+                os.link(part, target)
+            except FileExistsError:
+                with suppress(ValueError, msgspec.MsgspecError):  # damaged: this one replaces it
+                    return self._load(digest) or verdict
+                part.replace(target)
+            except OSError:  # no links on this file system
+                part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+        return verdict
 
     def _file(self, digest: str) -> Path:
         return cast("Path", self._folder) / f"{digest}.json"
 
 
+def _checksum(digest: str, verdict: Verdict) -> str:
+    return sha256(digest.encode() + msgspec.json.encode(verdict)).hexdigest()
+
+
 def _last_verdict(words: str) -> dict[str, Any] | None:
-    """The last JSON object with a score: thinking, or an example, may come before it."""
-    decoder = json.JSONDecoder()
+    """The last JSON object with a score; thinking, or an example, may come before it.
+
+    None where something that looks like a later one cannot be read: an earlier one is no verdict.
+    """
+    last_mention = words.rfind('"score"')
     found: dict[str, Any] | None = None
     at = words.find("{")
     while at >= 0:
-        end = at + 1
-        try:
-            value, end = decoder.raw_decode(words, at)
-        except (ValueError, RecursionError):
-            pass
-        else:
-            if isinstance(value, dict) and "score" in value:
-                found = cast("dict[str, Any]", value)
+        value, end = _object_at(words, at)
+        if value is not None and "score" in value:
+            found = value
+        elif at < last_mention and (value is None or '"score"' in words[at:end]):
+            found = None
         at = words.find("{", end)
     return found
+
+
+def _object_at(words: str, at: int) -> tuple[dict[str, Any] | None, int]:
+    """The JSON object that begins there, if one does, and where to look on."""
+    try:
+        value, end = json.JSONDecoder().raw_decode(words, at)
+    except (ValueError, RecursionError):
+        return None, at + 1
+    return cast("dict[str, Any]", value), end
+
+
+def _encodable(text: str) -> str:
+    """Lone surrogates, which UTF-8 has no form for, as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _short(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import agl_core as agl
 from agl_core.rewards import LlmJudge
 from agl_core.testing.fake_openai import FakeOpenAI
-from tests.core.app.conftest import Bench, two_agents
+from tests.core.app.conftest import Bench, speak, two_agents
 
 
 def test_a_reward_reads_the_calls_of_its_attempt(bench: Bench) -> None:
@@ -45,3 +45,25 @@ async def test_a_judge_is_no_part_of_the_attempt_and_keeps_its_verdicts(bench: B
     assert not any("x-agl-call" in answered.headers for answered in server.log)
     files = list((bench.directory / "bench" / "judge").iterdir())
     assert len(files) == len(server.log)
+
+
+async def test_a_damaged_verdict_is_counted_and_asked_for_again(bench: Bench) -> None:
+    """llm_judge: a file that was changed is no score; the report says how often this was so."""
+
+    async def always(task: agl.Task) -> str:
+        await speak("writer", f"write {task.id}")
+        return "done"
+
+    async with FakeOpenAI(lambda body: '{"score": 0.5}') as server:
+        evaluations = []
+        for _ in range(2):
+            judge = LlmJudge(base_url=server.base_url, model="judge", rubric="r")
+            app = bench.app({"agent": always, "reward": judge})
+            evaluations.append(await app.evaluate())
+            files = sorted((bench.directory / "bench" / "judge").iterdir())
+            for file in files[:3]:
+                file.write_bytes(file.read_bytes().replace(b"0.5", b"0.9"))
+
+    assert [found.score.mean for found in evaluations] == [0.5, 0.5]
+    assert [found.lost for found in evaluations] == [{}, {"judge_verdicts_damaged": 3}]
+    assert len(server.log) == 4 + 3

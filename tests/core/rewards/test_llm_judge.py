@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,6 +98,33 @@ async def test_verdicts_are_found_in_what_judges_write(court, attempt, words, sc
 
 @pytest.mark.parametrize(
     "words",
+    [
+        f'<think>{says(0.1)}</think> {{"score": 0.9, "reason": "it says "no""}}',
+        f'{says(0.1)} {{"score": 0.9, "rea',
+        f'{says(0.1)} {{"verdict": {says(0.9)}}}',
+    ],
+)
+async def test_an_earlier_verdict_does_not_stand_for_one_that_cannot_be_read(court, attempt, words):
+    """llm_judge: an example before the verdict is never taken for it."""
+    court.words = words
+
+    with pytest.raises(RewardError, match="gave no score from 0 to 1"):
+        await court.judge()(TASK, "2", attempt)
+
+
+async def test_an_answer_that_was_cut_off_is_no_verdict(court, attempt):
+    """llm_judge: thinking that mentions a score and was cut off is never taken for a verdict."""
+
+    def cut(body: dict[str, Any]) -> None:
+        body["choices"][0]["finish_reason"] = "length"
+
+    court.server.tamper = cut
+    with pytest.raises(RewardError, match="was cut off at a token limit"):
+        await court.judge()(TASK, "2", attempt)
+
+
+@pytest.mark.parametrize(
+    "words",
     ["fine", "{}", says(1.5), says(-1), says(None), says("1"), says(True), '{"score": NaN}', ""],
 )
 async def test_a_malformed_verdict_is_an_error_with_the_words(court, attempt, words):
@@ -143,7 +171,9 @@ async def test_verdicts_are_kept_in_the_run(court, attempt, tmp_path):
     assert court.asked == 1
 
     (file,) = (tmp_path / "run" / "judge").iterdir()
-    assert json.loads(file.read_bytes()) == {"score": 0.5, "reason": "so", "model": "judge"}
+    kept = json.loads(file.read_bytes())
+    assert len(kept.pop("sha256")) == 64
+    assert kept == {"score": 0.5, "reason": "so", "model": "judge"}
     assert file.stat().st_mode & 0o077 == 0
     for other in (court.judge(model="other"), court.judge(rubric="other")):
         other.keep_in(tmp_path / "run")
@@ -154,19 +184,100 @@ async def test_verdicts_are_kept_in_the_run(court, attempt, tmp_path):
     assert court.asked == 4
 
 
-@pytest.mark.parametrize("left", [b"", b'{"score": 0', b'{"score": 7}', b"\xff"])
-async def test_a_verdict_that_a_crash_cut_off_is_asked_for_again(court, attempt, tmp_path, left):
+@pytest.mark.parametrize(
+    "left",
+    [b"", b'{"score": 0', b'{"score": 7}', b"\xff", b'{"score": 0.9}', {b"0.5": b"0.9"}],
+)
+async def test_a_verdict_whose_file_is_damaged_is_asked_for_again(
+    court, attempt, tmp_path, left, caplog
+):
+    """llm_judge: a damaged file is never a score; it is named and counted."""
     judge = court.judge()
     judge.keep_in(tmp_path)
     await judge(TASK, "2", attempt)
     (file,) = (tmp_path / "judge").iterdir()
+    if isinstance(left, dict):
+        ((before, after),) = left.items()
+        left = file.read_bytes().replace(before, after)
     file.write_bytes(left)
     again = court.judge()
     again.keep_in(tmp_path)
 
     assert await again(TASK, "2", attempt) == 0.5
+    assert await again(TASK, "2", attempt) == 0.5
+    assert court.asked == 2
+    assert "asks again, as a verdict cannot be read" in caplog.text
+    third = court.judge()
+    third.keep_in(tmp_path)
+    assert await third(TASK, "2", attempt) == 0.5
     assert court.asked == 2
     assert [each.name for each in (tmp_path / "judge").iterdir()] == [file.name]
+
+
+async def test_processes_that_share_a_folder_share_verdicts(court, attempt, tmp_path):
+    """llm_judge: of two that ask at the same time, the verdict kept first counts for both."""
+    first, second = court.judge(), court.judge()
+    for judge in (first, second):
+        judge.keep_in(tmp_path)
+    go = [asyncio.Event(), asyncio.Event()]
+    reached = [asyncio.Event(), asyncio.Event()]
+
+    async def pace(answered: Any, position: int) -> None:
+        number = court.server.log.index(answered)
+        reached[number].set()
+        await go[number].wait()
+
+    court.server.pace = pace
+    asking = asyncio.create_task(first(TASK, "2", attempt))
+    await reached[0].wait()
+    court.words = says(0.75)
+    at_once = asyncio.create_task(second(TASK, "2", attempt))
+    await reached[1].wait()
+    go[1].set()
+
+    assert await at_once == 0.75
+    go[0].set()
+    assert await asking == 0.75
+    assert await first(TASK, "2", attempt) == 0.75
+    assert court.asked == 2
+    assert len(list((tmp_path / "judge").iterdir())) == 1
+
+
+async def test_verdicts_are_kept_where_there_are_no_links(court, attempt, tmp_path, monkeypatch):
+    def refuse(*paths: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(llm_judge.os, "link", refuse)
+    for _ in range(2):
+        judge = court.judge()
+        judge.keep_in(tmp_path)
+        assert await judge(TASK, "2", attempt) == 0.5
+    assert court.asked == 1
+
+
+async def test_an_agent_that_changes_the_working_directory_moves_no_verdicts(
+    court, attempt, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    judge = court.judge()
+    judge.keep_in(Path("run"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    await judge(TASK, "2", attempt)
+
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+async def test_half_characters_are_judged_and_kept(court, attempt, tmp_path):
+    court.words = '{"score": 1, "reason": "\\ud83d"}'
+    judge = court.judge()
+    judge.keep_in(tmp_path)
+
+    assert await judge(TASK, "\ud83d", attempt) == 1.0
+    court.server.log[0].body["messages"][1]["content"].encode()
+    (file,) = (tmp_path / "judge").iterdir()
+    assert json.loads(file.read_bytes())["reason"] == "\\ud83d"
 
 
 async def test_attempts_that_ask_the_same_at_once_share_one_request(court, attempt):
