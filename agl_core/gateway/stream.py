@@ -63,10 +63,12 @@ class EventParser:
         if line:
             self._line(line)
         event = self._line(b"")
-        if event is None:
-            return []
         # What comes after it, such as an error of the gateway's, must not become a part of it.
-        return [event._replace(raw=event.raw + b"\n\n") if self._keep_raw else event]
+        if event is not None:
+            return [event._replace(raw=event.raw + b"\n\n") if self._keep_raw else event]
+        if any(self._raw):
+            self._raw.append(b"\n\n")
+        return []
 
     def idle(self) -> bytes:
         """Take what came between events, such as comments that keep a connection alive."""

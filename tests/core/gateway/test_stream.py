@@ -74,3 +74,15 @@ def test_events_come_as_soon_as_they_are_whole() -> None:
 @pytest.mark.parametrize("tail", [b"data: last", b"data: last\n", b"data: last\r"])
 def test_last_event_needs_no_blank_line(tail: bytes) -> None:
     assert parse([tail]) == [Event(b"last")]
+
+
+@pytest.mark.parametrize("tail", [b"da", b": pi", b"event: erro", b"event: error\n", b"id: 7\r"])
+def test_what_is_cut_off_does_not_join_what_follows(tail: bytes) -> None:
+    """A2: an event that is sent after the raw bytes of a cut line is read as it is."""
+    parser = EventParser(keep_raw=True)
+    (first,) = parser.feed(b"data: 1\n\n" + tail)
+    sent = first.raw + parser.idle()
+    assert parser.finish() == []
+    sent += parser.idle()
+    assert sent.startswith(b"data: 1\n\n" + tail)
+    assert parse([sent, render(b"2")]) == [Event(b"1"), Event(b"2")]
