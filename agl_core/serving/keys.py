@@ -83,8 +83,7 @@ def _blank() -> None:
 
     Taking a variable out of the environment leaves the block that the process was started with.
     """
-    value = os.environ.get(ENV_KEY)
-    if not value or sys.platform != "linux":
+    if not os.environ.get(ENV_KEY) or sys.platform != "linux":
         return
     import ctypes  # noqa: PLC0415 - for this alone
 
@@ -92,7 +91,7 @@ def _blank() -> None:
     getenv.restype = ctypes.c_void_p
     address: int | None = getenv(ENV_KEY.encode())
     if address is not None:
-        ctypes.memset(address, ord("*"), len(os.fsencode(value)))
+        ctypes.memset(address, ord("*"), len(ctypes.string_at(address)))
 
 
 def fresh_key() -> str:
@@ -115,7 +114,7 @@ class AttemptKeys:
 
     def __init__(self, secret: str) -> None:
         """Derive from `secret`: the shared key, or one that lives as long as a gateway."""
-        self._secret = secret.encode()
+        self._secret = _raw(secret)
         self._tag = f"agl-{self._mac(b'agl run', _TAG_CHARS)}-"
         self.client = self._tag + self._mac(b"agl client", _MAC_CHARS)
 
@@ -138,11 +137,16 @@ class AttemptKeys:
 
 def equal(given: str, key: str) -> bool:
     """Compare in a time that says nothing of where they differ; an empty key opens nothing."""
-    return bool(key) and hmac.compare_digest(given.encode(errors="surrogatepass"), key.encode())
+    return bool(key) and hmac.compare_digest(_raw(given), _raw(key))
+
+
+def _raw(text: str) -> bytes:
+    """The bytes that a header or an environment variable had."""
+    return text.encode(errors="surrogateescape")
 
 
 def bearer_of(headers: list[tuple[bytes, bytes]]) -> str:
     """The bearer token of a request; empty where there is none. The scheme's case does not count."""
     given = next((value for name, value in headers if name == b"authorization"), b"")
-    scheme, _, token = given.decode("latin-1").partition(" ")
+    scheme, _, token = given.decode(errors="surrogateescape").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""

@@ -96,7 +96,8 @@ def test_blocks_that_overlap_restore_it_when_the_last_is_left(monkeypatch):
         (b"Basic k", ""),
         (b"Bearer", ""),
         (b"", ""),
-        (b"Bearer \xff", "ÿ"),
+        (b"Bearer \xc3\xbc", "ü"),
+        (b"Bearer \xff", "\udcff"),
     ],
 )
 def test_bearer_tokens_are_read_whatever_the_case_of_the_scheme(header, token):
@@ -108,3 +109,11 @@ def test_an_empty_key_opens_nothing():
     assert equal("k", "k")
     assert not equal("", "")
     assert not equal("ÿ", "k")
+
+
+@pytest.mark.parametrize("key", ["schlüssel", "\udcff"])
+def test_a_key_that_is_not_ascii_opens(key):
+    """F2: the bytes of header and environment variable are compared."""
+    header = b"Bearer " + key.encode(errors="surrogateescape")
+    assert equal(bearer_of([(b"authorization", header)]), key)
+    assert AttemptKeys(key).belongs(AttemptKeys(key).client)
