@@ -86,15 +86,23 @@ class Endpoints:
             head = ((b"content-type", CONTENT_TYPE),)
             await asgi.respond(send, 200, self._metrics(), headers=head)
             return
-        target = parse_path(raw_path)
+        path = raw_path.partition(b"?")[0].decode("ascii", "replace")
+        target = self._target(raw_path, is_model=_is_model(method, path), token=token)
         traces = target is not None and target.path == "/traces"
         operator = traces and equal(token, self.operator_key)
         if not operator:
             self._check_run(token)
-        path = raw_path.partition(b"?")[0].decode("ascii", "replace")
         caller = Caller(target or Target(path), headers, token, self.keys, operator)
         if target is None or not await self._serve(method, caller, receive, send):
             raise self._not_served(method, path, caller)
+
+    def _target(self, raw_path: bytes, *, is_model: bool, token: str) -> Target | None:
+        try:
+            return parse_path(raw_path)
+        except Problem as problem:
+            if is_model and self.keys.belongs(token):
+                self.losses.add(_UNOWNED[problem.code])
+            raise
 
     async def _serve(
         self, method: str, caller: Caller, receive: asgi.Receive, send: asgi.Send
@@ -212,7 +220,12 @@ class Endpoints:
         """The answer to what nothing serves; a model request is recorded with it, or counted."""
         message = f"The gateway serves no {method} {path}: use POST .../v1{_CHAT} or {_RESPONSES}"
         problem = Problem(404, "not_found", message)
-        if method == "POST" and path.endswith(_MODELS):
+        if _is_model(method, path):
             identity = self._identify(caller)
             self._refused(identity, self._admit(identity), problem)
         return problem
+
+
+def _is_model(method: str, path: str) -> bool:
+    """Whether a request asks a model, in whichever dialect."""
+    return method == "POST" and path.endswith(_MODELS)

@@ -148,7 +148,7 @@ class Exchange(msgspec.Struct, eq=False):
         await self._forward(parser.finish(), parser, send)
         self._check_end()
         self.error = self.answer.problem
-        if not self.complete and not self.error:
+        if not self.answer.ended and not self.error:
             self.error = self.answer.shortfall("stream")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         self._note_end()

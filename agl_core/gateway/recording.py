@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from agl_core import semconv
 from agl_core.clocks import wall_ns
 from agl_core.gateway.attempts import Abort, Attempts, Call, OpenAttempt
@@ -35,8 +37,9 @@ _ABORTS: Final[dict[Abort, tuple[int, str]]] = {
 
 def model_call(exchange: Exchange) -> ModelCall:
     """The record of a try that ended, for whichever reason."""
-    call, answer, identity = exchange.call, exchange.answer, exchange.call.identity
-    status, error = exchange.status or 502, exchange.error
+    call, answer = exchange.call, exchange.answer
+    received = call.output.status if call.output is not None else 0
+    status, error = received or exchange.status or 502, exchange.error
     if call.abort and not (exchange.complete or exchange.delivered):
         code, error = _ABORTS[call.abort]
         status = status if call.forwarded else code
@@ -46,36 +49,50 @@ def model_call(exchange: Exchange) -> ModelCall:
     choices = answer.choices
     has_logprobs = any(choice.logprobs for choice in choices)
     policy = exchange.route.policy
-    return ModelCall(
-        id=call.id,
-        rollout_id=identity.rollout_id,
-        attempt_id=identity.attempt_id,
-        agent=identity.agent,
-        agent_run_id=identity.agent_run_id,
-        alias=identity.alias,
-        messages=call.request.messages,
-        tools=call.request.tools,
+    return msgspec.structs.replace(
+        _begun(call),
         sampling=exchange.sampling,
         prompt_token_ids=answer.recorded_prompt,
         choices=choices,
         logprobs_mode=exchange.route.logprobs_mode if has_logprobs else "none",
         response_id=answer.response_id,
-        model=call.request.model,
         policy=policy.name,
         policy_version=policy.version,
         image_token=policy.image_token,
-        trainable=exchange.capture,
-        streamed=call.request.stream,
         complete=exchange.complete,
         answer_bytes=exchange.answer_bytes,
-        tries=call.tries,
         status_code=status,
         error=error,
-        started_ns=call.started_ns,
         first_token_ns=exchange.first_token_ns,
-        ended_ns=max(wall_ns(), call.started_ns),  # the clock may have been set back
         thinking_tags=call.attempt.rollout.thinking_tags,
     )
+
+
+def _begun(call: Call) -> ModelCall:
+    """The part of a record that is known whatever became of the call."""
+    return ModelCall(
+        **_named(call.identity),
+        messages=call.request.messages,
+        tools=call.request.tools,
+        model=call.request.model,
+        policy=call.policy,
+        trainable=call.trainable,
+        streamed=call.request.stream,
+        tries=call.tries,
+        started_ns=call.started_ns,
+        ended_ns=max(wall_ns(), call.started_ns),  # the clock may have been set back
+    )
+
+
+def _named(identity: Identity) -> dict[str, Any]:
+    return {
+        "id": identity.call_id,
+        "rollout_id": identity.rollout_id,
+        "attempt_id": identity.attempt_id,
+        "agent": identity.agent,
+        "agent_run_id": identity.agent_run_id,
+        "alias": identity.alias,
+    }
 
 
 def span_of(exchange: Exchange, record: ModelCall) -> Span:
@@ -109,25 +126,7 @@ def _built(call: Call, exchange: Exchange) -> Span:
 
 
 def _span_without_answer(call: Call, error: str) -> Span:
-    identity = call.identity
-    record = ModelCall(
-        id=call.id,
-        rollout_id=identity.rollout_id,
-        attempt_id=identity.attempt_id,
-        agent=identity.agent,
-        agent_run_id=identity.agent_run_id,
-        alias=identity.alias,
-        messages=call.request.messages,
-        tools=call.request.tools,
-        model=call.request.model,
-        policy=call.policy,
-        trainable=call.trainable,
-        streamed=call.request.stream,
-        tries=call.tries,
-        error=error,
-        started_ns=call.started_ns,
-        ended_ns=max(wall_ns(), call.started_ns),
-    )
+    record = msgspec.structs.replace(_begun(call), error=error)
     return _span(record, sequence=call.sequence, attributes={})
 
 
@@ -232,12 +231,7 @@ class Recording:
         """Record a request that never got as far as a backend."""
         now = wall_ns()
         record = ModelCall(
-            id=identity.call_id,
-            rollout_id=identity.rollout_id,
-            attempt_id=identity.attempt_id,
-            agent=identity.agent,
-            agent_run_id=identity.agent_run_id,
-            alias=identity.alias,
+            **_named(identity),
             tries=attempt.next_try(identity.call_id),
             trainable=False,
             status_code=problem.status,

@@ -97,14 +97,17 @@ async def respond(send: Send, status: int, body: bytes, *, headers: RawHeaders =
 
 
 class CountedSend:
-    """An ASGI ``send`` that counts the bytes of the body."""
+    """An ASGI ``send`` that keeps the status and counts the bytes of the body."""
 
-    __slots__ = ("_send", "count")
+    __slots__ = ("_send", "count", "status")
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.count = 0
+        self.status = 0
+        """0 until the head is sent."""
 
     async def __call__(self, message: Message) -> None:
+        self.status = message.get("status", self.status)
         self.count += len(message.get("body", b""))
         await self._send(message)

@@ -127,7 +127,8 @@ class Payload:
         if "choices" not in self._fields:
             return self.data
         usage = _NULL if wants.usage else self._fields.pop("usage", _NULL)
-        if bytes(usage) != b"null" and bytes(self._fields["choices"]) in _NO_CHOICES:
+        silent = bytes(self._fields["choices"]) in _NO_CHOICES and not self.error
+        if bytes(usage) != b"null" and silent:
             return b""
         return self.stripped(wants, model=model)
 

@@ -76,9 +76,8 @@ class Halves:
             held = [key for key in self._held if key[0] == choice]
             for key in held:
                 del self._held[key]
-                if len(key) == 2 and isinstance(delta, dict):  # noqa: PLR2004 (choice and field)
-                    said = cast("dict[str, Any]", delta)
-                    said[key[1]] = (said.get(key[1]) or "") + "\ufffd"
+                if len(key) == 2:  # noqa: PLR2004 (choice and field)
+                    _append(row, key[1], "\ufffd")
 
     def _join_text(self, key: tuple[Any, ...], owner: MutableMapping[str, Any], name: str) -> None:
         text: str = self._held.pop(key, "") + owner[name]
@@ -87,6 +86,18 @@ class Halves:
         # UTF-16 joins halves that meet; those that stay alone are replaced.
         whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         owner[name] = whole
+
+
+def _append(row: dict[str, Any], name: str, text: str) -> None:
+    """Add to a text of the row's delta; a field that holds something else is left as it is."""
+    delta: Any = row.get("delta")
+    if delta is None:
+        delta = row["delta"] = {}
+    if isinstance(delta, dict):
+        fields = cast("dict[str, Any]", delta)
+        before: Any = fields.get(name) or ""
+        if isinstance(before, str):
+            fields[name] = before + text
 
 
 def _texts(delta: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], dict[str, Any], str]]:

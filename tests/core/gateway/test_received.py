@@ -178,6 +178,29 @@ async def test_a_half_that_stays_alone_ends_as_a_replacement(at: Desk) -> None:
     assert heard == call.choices[0].text == "a\ufffd"
 
 
+LAST = [
+    ({"delta": {"content": ["x"]}}, "a"),
+    ({"delta": {"content": "b"}}, "a\ufffdb"),
+    ({"delta": None}, "a\ufffd"),
+    ({}, "a\ufffd"),
+]
+
+
+@pytest.mark.parametrize(("row", "text"), LAST, ids=repr)
+async def test_a_half_before_an_odd_last_delta(at: Desk, row: dict[str, Any], text: str) -> None:
+    """B5, A1: a list of parts, or no delta at all, costs neither answer nor record."""
+    last = {"choices": [{"index": 0, **row, "finish_reason": "stop"}]}
+    event = b"data: " + json.dumps(last).encode() + b"\n\n"
+    await at.answer(chunk({"content": "a\ud83c"}), event, DONE, kind=STREAM)
+    attempt = await at.attempt()
+    got = await at.ask(attempt, stream=True)
+    assert got.ended
+    assert got.events[-1] == b"[DONE]"
+    (call,) = await at.calls(attempt)
+    assert call.complete
+    assert call.choices[0].text.startswith(text)
+
+
 ERRORS = [
     (b'event: error\ndata: {"message": "died", "code": 500}\n\n', "died"),
     (b"event: error\ndata: died\n\n", "died"),
@@ -223,6 +246,56 @@ async def test_an_end_without_a_finish_reason_is_an_error_for_every_client(
     (call,) = await at.calls(attempt)
     assert (call.complete, call.choices[0].text) == (False, "hi")
     assert "without a finish reason" in call.error
+
+
+@pytest.mark.parametrize("tail", [b"da", b": pi", b"event: erro", b"event: error\n", b"data: {"])
+async def test_a_stream_that_is_cut_inside_a_line_ends_in_an_error(at: Desk, tail: bytes) -> None:
+    """A2, B8: the client, which gets the bytes as they came, can read the error after them."""
+    await at.answer(sent := chunk({"content": "hi"}) + tail, kind=STREAM)
+    attempt = await at.attempt()
+    got = await at.ask(attempt, agent="judge", stream=True, model="weights-1")
+    assert got.status == 200
+    assert got.body.startswith(sent)
+    assert not got.ended
+    assert json.loads(got.events[-1])["error"]["code"] == "engine_error"
+    (call,) = await at.calls(attempt)
+    assert (call.complete, call.choices[0].text) == (False, "hi")
+    assert "without a finish reason" in call.error
+
+
+@pytest.mark.parametrize("agent", ["writer", "judge"])
+async def test_a_response_is_whole_without_done(at: Desk, agent: str) -> None:
+    """B8: a stream that closes after its finish reason, as some servers do, is no error."""
+    await at.answer(chunk({"content": "hi"}), chunk({}, "stop"), kind=STREAM)
+    attempt = await at.attempt()
+    got = await at.ask(attempt, "responses", agent=agent, stream=True)
+    assert json.loads(got.events[-1])["type"] == "response.completed"
+    (call,) = await at.calls(attempt)
+    assert (call.complete, call.error, call.choices[0].text) == (True, "", "hi")
+
+
+async def test_an_error_that_comes_with_the_usage_is_passed_on(at: Desk) -> None:
+    """B8: usage that the client did not ask for is taken out, the error is not."""
+    last = {"choices": [], "usage": USAGE, "error": {"message": "died", "code": 500}}
+    event = b"data: " + json.dumps(last).encode() + b"\n\n"
+    await at.answer(chunk({"content": "hi"}), event, kind=STREAM)
+    attempt = await at.attempt()
+    got = await at.ask(attempt, stream=True)
+    assert json.loads(got.events[-1])["error"]["message"] == "died"
+    assert b"usage" not in got.body
+    (call,) = await at.calls(attempt)
+    assert (call.complete, call.error) == (False, "500: died")
+
+
+@pytest.mark.parametrize("dialect", ["chat", "responses"])
+async def test_the_status_on_record_is_what_the_client_got(at: Desk, dialect: str) -> None:
+    """B4, C4: an answer that the backend gave up is a refused call, not one cut off by its reader."""
+    await at.answer(plain({"content": "hi"}, finish_reason="abort"))
+    attempt = await at.attempt()
+    got = await at.ask(attempt, dialect)
+    (call,) = await at.calls(attempt)
+    assert got.status == call.status_code == 502
+    assert "abort" in call.error
 
 
 USAGE = {"prompt_tokens": 2, "completion_tokens": 2, "total_tokens": 4}

@@ -243,11 +243,13 @@ async def test_requests_of_no_attempt_are_counted_by_cause(world: Any) -> None:
     path = f"/r/{other.rollout_id}/a/{other.id}/v1/chat/completions"
     async with world.post(world.headers(attempt), path=path) as answer:
         assert answer.status == 400
+    async with world.post(run, path="/r/x/a/y/agent/%ff/v1/chat/completions") as answer:
+        assert answer.status == 400
     async with world.post(world.headers(attempt) | run) as answer:
         assert answer.status == 403
     assert (await world.gateway.lost()).counts == {
         "calls_without_identity": 2,
-        "calls_with_conflicting_identity": 1,
+        "calls_with_conflicting_identity": 2,
         "calls_with_wrong_key": 1,
     }
 
