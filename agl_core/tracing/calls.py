@@ -57,7 +57,7 @@ class Sent:
         if self._ended:
             return
         self._ended = True
-        _count_unsent(self._recorder, self._span_id, error)
+        _note_failure(self._recorder, self._span_id, error)
         if error is None and status_code >= FIRST_ERROR:
             self._recorder.end(self._span_id, status="error", error=f"HTTP {status_code}")
         else:
@@ -86,13 +86,17 @@ class Tried:
         has ended then: what is sent next would be taken for another try.
         """
         self._call.unanswered = error is not None or status_code >= FIRST_ERROR
-        _count_unsent(self._recorder, self._call.span_id, error)
+        _note_failure(self._recorder, self._call.span_id, error)
         if error is not None and not isinstance(error, Exception):
             close_scope(self._call)
             self._recorder.end_with(self._call.span_id, error)
 
 
-def _count_unsent(recorder: Recorder, span_id: str, error: BaseException | None) -> None:
+def _note_failure(recorder: Recorder, span_id: str, error: BaseException | None) -> None:
+    """What `error` kept the program from: the answer, and the gateway from the request."""
+    if error is None:
+        return
+    recorder.unread(span_id)
     if type(error).__name__ in _NEVER_LEFT:
         recorder.count(span_id, semconv.AGL_UNSENT)
 
@@ -110,7 +114,7 @@ def call_id(recorder: Recorder, call: Scope, request: Any) -> str:
     if call.call_id is not None:
         if _is_next_try(call, body_hash, request):
             call.unanswered = False
-            recorder.count(call.span_id, semconv.AGL_REQUESTS, before=1)
+            recorder.sent_again(call.span_id)
             return call.call_id
         recorder.capture_error(
             "A second request was sent inside one model call: its tokens cannot be told apart. "
@@ -145,7 +149,7 @@ def own_span(
         and _same(body_hash, last.body_hash)
         and _is_retry(request)
     ):
-        context.recorder.count(last.span_id, semconv.AGL_REQUESTS, before=1)
+        context.recorder.sent_again(last.span_id)
         return last.call_id, last.span_id
     call_id = new_id("call")
     attributes: dict[str, Any] = {semconv.GEN_AI_OPERATION_NAME: operation}

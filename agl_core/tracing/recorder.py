@@ -120,11 +120,19 @@ class Recorder:
         if attributes:
             self._merge(record, attributes)
 
-    def count(self, span_id: str, name: str, *, before: int = 0) -> None:
-        """Add one to a number among a span's attributes, which is `before` where it is absent."""
+    def count(self, span_id: str, name: str) -> None:
+        """Add one to a number among a span's attributes, which is 0 where it is absent."""
         record = self._records.get(span_id)
         if record is not None:
-            record.attributes[name] = record.attributes.get(name, before) + 1
+            record.attributes[name] = record.attributes.get(name, 0) + 1
+
+    def sent_again(self, span_id: str) -> None:
+        """Count another request of a model call, of whose answer nothing has been read."""
+        record = self._records.get(span_id)
+        if record is not None:
+            requests = record.attributes.get(semconv.AGL_REQUESTS, 1)
+            record.attributes[semconv.AGL_REQUESTS] = requests + 1
+            record.reading = None
 
     def reading(self, span_id: str) -> Reading:
         """What the reader of a model call's answer counts in; the last one of a call is recorded."""
@@ -133,6 +141,12 @@ class Recorder:
         if record is not None:
             record.reading = reading
         return reading
+
+    def unread(self, span_id: str) -> None:
+        """State that the program received no answer, unless it has begun to read one."""
+        record = self._records.get(span_id)
+        if record is not None and record.reading is None:
+            record.reading = Reading()
 
     def end(
         self,

@@ -18,8 +18,6 @@ from agl_core.tracing import agent_scope, close_scope, enter, open_scope
 from agl_core.types import SpanKind
 from agl_core.types.rollout import CAPTURE
 
-openai = pytest.importorskip("openai")
-
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 LIBRARIES = pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
 TRAINED = {"agents": ["writer", "judge"], "policies": [["judge", False], ["*", True]]}
@@ -97,6 +95,7 @@ async def test_an_async_stream_is_rerouted_too(library, server, other, make):
 def test_a_call_scope_of_a_framework_is_joined_after_rerouting(server, other, make):
     """G3: a framework's model that was made at import."""
     context = make()
+    openai = pytest.importorskip("openai")
     client = openai.OpenAI(base_url=other.base_url, api_key="mine", max_retries=2)
     with client, enter(context), agent_scope("writer"):
         span_id = context.recorder.start(SpanKind.LLM, "model")
@@ -122,6 +121,7 @@ def test_a_client_with_a_proxy_and_a_key_of_its_own_reaches_the_gateway(library,
 
 def test_one_client_serves_many_loops(server, other, make):
     """D2: an AsyncOpenAI made at module level outlives the loop of its first run."""
+    openai = pytest.importorskip("openai")
     client = openai.AsyncOpenAI(base_url=other.base_url, api_key="mine", max_retries=0)
 
     async def ask():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import sys
+
 import openai
 import pytest
 from agl_openai._integration import OpenAIIntegration
@@ -88,3 +92,64 @@ async def test_a_reader_that_never_closes_its_stream_is_judged_alike(bench):
     played = await bench.one(program)
     assert len(played.adapt(WRITER).trajectories[WRITER]) == 1
     kept.pop().close()
+
+
+def asks_whole(job, hook):
+    """A whole answer, which `hook` sees once all of it has arrived and before the program does."""
+
+    async def arrived(response):
+        await response.aread()
+        await hook(response)
+
+    async def ask():
+        http = openai.DefaultAsyncHttpxClient(event_hooks={"response": [arrived]})
+        given = {"base_url": job.base_url, "api_key": job.api_key, "max_retries": 1}
+        async with openai.AsyncOpenAI(http_client=http, **given) as client:
+            question = [{"role": "user", "content": job.question}]
+            with agl.agent_scope(WRITER):
+                return await client.chat.completions.create(model="m", messages=question)
+
+    return ask
+
+
+async def test_a_whole_answer_that_nobody_waits_for_any_more_was_not_read(bench):
+    """B2: its bytes had all arrived when the program gave it up."""
+
+    async def program(job):
+        there = asyncio.Event()
+
+        async def hook(response):
+            there.set()
+            await asyncio.Event().wait()
+
+        asking = asyncio.ensure_future(asks_whole(job, hook)())
+        await there.wait()
+        asking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asking
+
+    played = await bench.one(program)
+    (call,) = played.calls
+    assert call.complete
+    with pytest.raises(CaptureError, match=r"its reader left after 0 of \d+ bytes"):
+        played.adapt(WRITER)
+
+
+async def test_what_is_asked_again_after_an_answer_was_lost_is_read(bench, monkeypatch):
+    """B2: only the last try of a call tells how far its answer was read."""
+    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.0)
+    lost = []
+
+    async def hook(response):
+        if not lost:
+            lost.append(response)
+            library = sys.modules[type(response).__module__.partition(".")[0]]
+            raise library.ReadTimeout("the answer is lost on its way")
+
+    async def program(job):
+        await asks_whole(job, hook)()
+
+    played = await bench.one(program)
+    adapted = played.adapt(WRITER)
+    assert len(adapted.trajectories[WRITER]) == 1
+    assert adapted.losses.counts == {"superseded_tries": 1}
