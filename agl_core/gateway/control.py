@@ -49,6 +49,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     """Counted up by the trainer: what was overtaken on its way is ignored."""
     services: list[Service]
+    """Empty when the trainer leaves."""
     paused: bool
     deterministic: bool
 
@@ -172,6 +173,8 @@ class GatewayControl:
         self._gateway.replace_routes(routes, deterministic=orders.deterministic)
         if not orders.paused:
             await self._gateway.resume()
+        if not orders.services:
+            self._alone.set()  # it has left, even if its connection is not seen to close yet
         self._decide()
         await self._forget_backends({service.endpoint for service in orders.services})
         return self._news()
@@ -205,21 +208,26 @@ class GatewayControl:
         for backend in idle:
             await backend.close()
 
+    @property
+    def _has_policies(self) -> bool:
+        """Whether a trainer has given orders and has not taken leave."""
+        return self._orders is not None and bool(self._orders.services)
+
     def _decide(self) -> None:
         """Take attempts, or hold them."""
-        if self._orders is not None and self._orders.services and not self._alone.is_set():
+        if self._has_policies and not self._alone.is_set():
             self._serving.set()
         else:
             self._serving.clear()
 
     async def _watch(self, request: Request) -> News:
         watching = msgspec.json.decode(request.body, type=Watching)
-        if self._orders is None or watching.life != self.life:
+        if watching.life != self.life or not self._has_policies:
             return self._news()
         self._check_served(watching.trainer)
         self._arrive()
         try:
-            while self._gateway.losses.counts == watching.lost:
+            while self._has_policies and self._gateway.losses.counts == watching.lost:
                 await asyncio.sleep(_LOOK_S)
                 self._check_served(watching.trainer)
         finally:

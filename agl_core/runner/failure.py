@@ -51,9 +51,12 @@ def failure_of(
         origins: ``host:port`` of the gateway.
         late: The attempt's deadline had passed; whatever was raised then came of that.
     """
-    kind = FailureKind.DEADLINE if late else _kind(error, stage, origins)
+    kind, cause = (FailureKind.DEADLINE, error) if late else _kind(error, stage, origins)
     cls = type(error)
     message = describe(error)
+    if describe(cause) not in message:
+        # A client's "Connection error." hides which address was refused, and the fix.
+        message = f"{message} (caused by {describe(cause)})"
     if isinstance(error, SystemExit):
         message = f"The {stage.value} called sys.exit({error.code!r}): return or raise instead"
     return Failure(
@@ -64,18 +67,21 @@ def failure_of(
     )
 
 
-def _kind(error: BaseException, stage: FailureKind, origins: frozenset[str]) -> FailureKind:
-    kind = stage
+def _kind(
+    error: BaseException, stage: FailureKind, origins: frozenset[str]
+) -> tuple[FailureKind, BaseException]:
+    """What kind of failure it is, and the exception that decides so."""
+    found = stage, error
     for cause in _chain(error):
         for cls, typed in _TYPED:
             if isinstance(cause, cls):
-                return typed
+                return typed, cause
         answered = _answered(cause, origins)
         if answered is not None:
-            return answered
+            return answered, cause
         if isinstance(cause, RewardError):
-            kind = FailureKind.REWARD
-    return kind
+            found = FailureKind.REWARD, cause
+    return found
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

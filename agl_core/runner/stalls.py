@@ -11,7 +11,9 @@ from agl_core.tracing.agent_loop import Stall, agent_loop, replace_loop
 
 _log = logging.getLogger(__name__)
 
-_LOOK_S: Final = 0.5
+_LOOK_S: Final = 0.25
+"""A block may begin just after an answer: the loop is asked one look later, and found blocked at
+the first look after `BLOCKED_S` more. These 4.5 s leave 0.5 s of the promised 5 for late looks."""
 _PROMPT_S: Final = 0.2
 """A coroutine that takes longer to its first await is one of few that begin at once."""
 _PLACES: Final = 100

@@ -14,6 +14,8 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
 JSON: Final = ((b"content-type", b"application/json"),)
+FILLER: Final = "filler"
+"""Key in a request's state: bytes that its client skips wherever the answer's body stands."""
 
 _KEPT_BACK: Final = frozenset(
     {

@@ -95,6 +95,8 @@ class RpcApp:
         if path == _HEALTH:
             await asgi.respond(send, 200, b'{"status":"ok"}')
             return
+        # What precedes an answer may be written at any time, to learn whether the caller has left.
+        scope["state"][asgi.FILLER] = _SPACE
         headers: dict[bytes, bytes] = dict(scope["headers"])
         door = self._door(path, headers)
         if door is not None:

@@ -22,9 +22,8 @@ _HANDLES: Final = 64
 _PROBES_S: Final = (0.0, 0.02, 0.2, 2.0)
 """When a half-closed connection is written to; clients take at least five interim answers."""
 _INTERIM: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-_COMMENT: Final = b"3\r\n:\n\n\r\n"
-"""As a chunk."""
-_EVENTS: Final = "events"
+_COMMENT: Final = b":\n\n"
+"""In a stream of events."""
 
 
 class _Connection(AutoHTTPProtocol):
@@ -53,13 +52,14 @@ class _Connection(AutoHTTPProtocol):
 
 
 def _probe(transport: asyncio.Transport, cycle: Any) -> None:
-    """Write what a client skips: an interim answer, or a comment in a stream of events."""
+    """Write what a client skips: an interim answer, or a chunk of what fills this body."""
     if cycle.response_complete or transport.is_closing():
         return
+    filler: bytes | None = cycle.scope["state"].get(asgi.FILLER)
     if not cycle.response_started:
         transport.write(_INTERIM)
-    elif cycle.scope["state"].get(_EVENTS) and getattr(cycle, "chunked_encoding", False):
-        transport.write(_COMMENT)
+    elif filler and getattr(cycle, "chunked_encoding", False):
+        transport.write(b"%x\r\n%b\r\n" % (len(filler), filler))
 
 
 def _marking_streams(app: asgi.App) -> asgi.App:
@@ -69,7 +69,8 @@ def _marking_streams(app: asgi.App) -> asgi.App:
         async def marked(message: asgi.Message) -> None:
             if message["type"] == "http.response.start":
                 kind = dict(message["headers"]).get(b"content-type", b"")
-                scope["state"][_EVENTS] = kind.startswith(b"text/event-stream")
+                if kind.startswith(b"text/event-stream"):
+                    scope["state"][asgi.FILLER] = _COMMENT
             await send(message)
 
         await app(scope, receive, marked)

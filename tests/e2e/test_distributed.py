@@ -215,7 +215,10 @@ def test_runners_are_gone_soon_after_a_signal(pieces: Pieces, agent: str, number
 def test_agents_that_block_their_loop_keep_their_leases(
     pieces: Pieces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D1: a sync program in an ``async def``, in workers, for longer than a lease of 3 s."""
+    """D1: a sync program in an ``async def``, in workers, for longer than a lease of 3 s.
+
+    It blocks until that is reported and every lease is one that heartbeats have renewed.
+    """
     fcntl = pytest.importorskip("fcntl")
     monkeypatch.setenv("SLOW_SERVER", str(pieces.directory / "answer"))
     config = pieces.settings(train={"steps": 1}, rollout={"lease_s": 3.0})
@@ -233,10 +236,13 @@ def test_agents_that_block_their_loop_keep_their_leases(
             pieces.assert_alive()
             time.sleep(0.05)
         assert now.keys() >= first.keys(), runner.said
+        runner.until_it_says("by 'blocks'")
+        assert leases(pieces).keys() >= first.keys(), runner.said
     assert trainer.popen.wait() == 0, trainer.said
     assert runner.interrupt() == 130, runner.said
     assert "8 attempts ended, workers replaced: none, lost nothing" in runner.said
-    assert "by 'blocks'" in runner.said
+    assert "_sync_program(task)" in runner.said
+    assert "Make 'blocks' a plain def" in runner.said
     report = report_of(config)
     assert not [cause for cause in report["lost"] if cause.startswith("attempts")]
     assert report["calls"] == 8

@@ -115,7 +115,6 @@ async def test_a_run_in_pieces_ends_as_one_in_a_single_process(world: World, tmp
     assert world.tallies[-1].ended + world.tallies[-2].ended >= 24
 
 
-@pytest.mark.xfail(reason="the gateway may not have seen the first trainer leave", strict=False)
 async def test_runners_may_come_before_the_trainer_and_outlive_it(world: World):
     async with world.runner():
         first = await world.train("train.steps=1")

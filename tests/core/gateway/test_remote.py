@@ -19,7 +19,7 @@ from agl_core.errors import (
     StoreError,
 )
 from agl_core.gateway.app import GatewayOptions, GatewayServer
-from agl_core.gateway.control import GatewayControl
+from agl_core.gateway.control import GatewayControl, News, Watching
 from agl_core.gateway.recording import RecordingOptions
 from agl_core.gateway.remote import RemoteGateway, RemoteOptions
 from agl_core.interfaces import Capabilities
@@ -324,6 +324,30 @@ async def test_one_trainer_at_a_time(site, monkeypatch):
     status, body = await held
     assert (status, body["error"]["code"]) == (503, "gateway_stopped")
     assert (await site.ask(claim))[0] == 200
+
+
+async def test_a_trainer_that_took_leave_is_not_waited_for(site, monkeypatch):
+    """The next one starts at once, also where a connection of the first one stays open."""
+    monkeypatch.setattr("agl_core.gateway.control._LOOK_S", 600.0)
+    monkeypatch.setattr("agl_core.gateway.control._PATIENCE_S", 0.05)
+    first, other = await site.trainer(), await site.remote()
+    watching = Watching(trainer=first._trainer, life=site.control.life, lost={})
+    stays_open = asyncio.create_task(other._peer.call("watch", watching, News))
+    await until(lambda: site.control._watches == 2)
+    await first.stop()
+    second, claim = await site.trainer(), await site.claim()
+    await second.open(claim.rollout, claim.attempt)
+    assert (await site.ask(claim))[0] == 200
+    stays_open.cancel()
+
+
+async def test_a_watch_that_arrives_after_the_leave_holds_nobody_up(site, monkeypatch):
+    monkeypatch.setattr("agl_core.gateway.control._PATIENCE_S", 0.05)
+    first, other = await site.trainer(), await site.remote()
+    await first.stop()
+    watching = Watching(trainer=first._trainer, life=site.control.life, lost={})
+    assert (await other._peer.call("watch", watching, News)).life == site.control.life
+    await site.trainer()
 
 
 async def test_a_trainer_that_was_succeeded_is_told_so(site, monkeypatch, caplog):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import threading
 
 import pytest
 
-from agl_core.runner import Runner, RunnerOptions
-from agl_core.runner.stalls import Pace
+from agl_core.runner import Runner, RunnerOptions, stalls
+from agl_core.runner.stalls import LoopWatch, Pace
 from agl_core.tracing import active, agent_loop
 from agl_core.types import AttemptStatus, FailureKind
 from tests.core.passing import Signal
@@ -74,6 +75,80 @@ async def test_what_blocks_the_loop_is_named_with_its_stack_and_the_fix(enqueue,
     (stall,) = [each for each in runner.stalls if each.function == "run_agent"]
     assert (stall.function, stall.attempt_id is not None) == ("run_agent", True)
     assert __file__ in stall.place
+
+
+class _LoopByHand(asyncio.SelectorEventLoop):
+    """A loop whose time passes in its waits alone, each of which takes `late_s` too long."""
+
+    def __init__(self, late_s, before_time_passes):
+        super().__init__()
+        self.now = 0.0
+        select = self._selector.select
+
+        def wait(timeout):
+            found = select(0)
+            if not found and timeout:
+                before_time_passes()
+                self.now += timeout + late_s
+            return found
+
+        self._selector.select = wait
+
+    def time(self):
+        return self.now
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.06, 0.2])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_a_block_is_reported_within_five_seconds_of_its_beginning(monkeypatch, late_s, share):
+    """D1: wherever between two looks it begins, also where the runner's loop wakes up late."""
+    blocked, release = threading.Event(), threading.Event()
+    agents = agent_loop._SHARED.get()
+
+    async def nothing():
+        pass
+
+    async def blocking():
+        blocked.set()
+        release.wait()
+
+    def answer():
+        if not blocked.is_set():  # a loop that is free answers at once
+            asyncio.run_coroutine_threadsafe(nothing(), agents._loop).result()
+
+    class Watch(LoopWatch):
+        def look(self):
+            super().look()
+            looked.set()
+
+        def _keep(self, stall):
+            super()._keep(stall)
+            if not reported.done():
+                reported.set_result((stall.function, runner_loop.time()))
+
+    async def report():
+        looking = asyncio.create_task(Watch().run())
+        await looked.wait()
+        answer()
+        await asyncio.sleep(share * stalls._LOOK_S)
+        calling = asyncio.create_task(agent_loop.on_agent_loop(blocking))
+        await asyncio.sleep(0)
+        blocked.wait()
+        began = runner_loop.time()
+        function, seen = await reported
+        release.set()
+        await calling
+        looking.cancel()
+        return function, seen - began
+
+    looked = asyncio.Event()
+    runner_loop = _LoopByHand(late_s, answer)
+    monkeypatch.setattr(agent_loop, "monotonic", runner_loop.time)
+    reported = runner_loop.create_future()
+    with contextlib.closing(runner_loop):
+        function, seconds = runner_loop.run_until_complete(report())
+    assert function == "blocking"
+    assert agent_loop.BLOCKED_S <= seconds <= 5.0
 
 
 @pytest.mark.usefixtures("soon")

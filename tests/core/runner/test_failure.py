@@ -4,6 +4,7 @@ import httpx
 import pytest
 
 from agl_core.errors import (
+    CaptureError,
     ContextOverflowError,
     DeadlineError,
     EngineError,
@@ -191,6 +192,21 @@ def test_the_failure_keeps_type_message_and_traceback():
     assert failure.type == "builtins.KeyError"
     assert failure.message == "KeyError: 'missing'"
     assert "in inner" in failure.traceback
+
+
+def test_the_message_names_the_cause_that_a_client_wraps():
+    """C2: openai 2 raises "Connection error." from whatever its transport raises."""
+    refused = CaptureError("refused: add 'api.test' to capture.allow_hosts")
+    error = chained(ClientError("Connection error.", url="http://api.test"), refused)
+    failure = failure_of(error, stage=FailureKind.AGENT, origins=ORIGINS, late=False)
+    assert failure.kind is FailureKind.CAPTURE
+    assert failure.message == (
+        "ClientError: Connection error. (caused by CaptureError: refused: add 'api.test' to "
+        "capture.allow_hosts)"
+    )
+    quoted = chained(RewardError(f"judge: CaptureError: {refused}"), refused)
+    failure = failure_of(quoted, stage=FailureKind.REWARD, origins=ORIGINS, late=False)
+    assert failure.message == f"RewardError: judge: CaptureError: {refused}"
 
 
 def test_sys_exit_is_named_with_its_code_and_the_fix():

@@ -359,3 +359,32 @@ def test_a_shared_key_that_is_missing_is_named(monkeypatch):
         shared_key()
     monkeypatch.setenv("AGL_API_KEY", "s")
     assert shared_key() == "s"
+
+
+async def test_a_caller_that_leaves_a_long_call_ends_it_before_the_next_sign_of_life(
+    serve, monkeypatch
+):
+    """A connection that only ends what it sends is kept: it is written to, and breaks."""
+    ended, waits = asyncio.Event(), []
+    wait = asyncio.wait
+
+    async def one_pulse(tasks, *, timeout=None, **options):
+        waits.append(timeout)
+        return await wait(tasks, timeout=0.0 if len(waits) == 1 else None, **options)
+
+    async def long(_):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    server = await serve({"long": long})
+    monkeypatch.setattr(rpc.asyncio, "wait", one_pulse)
+    headers = {"Authorization": "Bearer k", rpc.HEADER_PROTOCOL: str(rpc.PROTOCOL)}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{server.url}{rpc.PREFIX}long", data=b"", headers=headers) as response,
+    ):
+        assert (await response.content.readany()).strip() == b""
+    await ended.wait()
+    assert len(waits) == 2
