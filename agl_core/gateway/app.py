@@ -46,8 +46,8 @@ class GatewayOptions:
     secret: str = ""
     """The agents' keys are derived from it; one that nobody else has when empty."""
     operator_key: str = ""
-    """Opens the metrics, and the traces of every attempt: a collector sends for many. Nothing does
-    where it is empty."""
+    """Opens the metrics, and the traces of every attempt: a collector sends for many. Empty: no
+    key does."""
     restartable: bool = False
     """Attempts may have begun in an earlier life of this gateway: calls of an attempt that it does
     not know fail as the engine's fault, so that the attempt is tried again."""

@@ -44,10 +44,11 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
     sequence: int
     started_ns: int
     policy: str = ""
-    """What serves it."""
+    """Name of the policy that serves it."""
     trainable: bool = False
+    """Its tokens are recorded for training."""
     output: asgi.CountedSend | None = None
-    """What the client is sent through."""
+    """Sends to the client; None where nothing counts it."""
     translated: bool = False
     """The client speaks another dialect than chat completions."""
     forwarded: bool = False
@@ -139,7 +140,7 @@ class OpenAttempt:
         return call
 
     def check_alias(self, identity: Identity) -> None:
-        """Hold an agent to the alias of its first call.
+        """Check that an agent keeps the alias of its first call.
 
         Raises:
             Problem: 409, the alias is another one.

@@ -37,7 +37,7 @@ _UNOWNED: Final = {
     "identity_encoding": "calls_with_conflicting_identity",
     "wrong_attempt_key": "calls_with_wrong_key",
 }
-"""What is counted of model requests that bear a key of the run and are no attempt's."""
+"""By error code: the loss counted for a model request that has a key of the run but no attempt."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Endpoints:
     """The ASGI application in front of a gateway's parts."""
 
     keys: AttemptKeys
-    """The agents'."""
+    """Derive the agents' keys."""
     router: Router
     attempts: Attempts
     recording: Recording
@@ -124,7 +124,7 @@ class Endpoints:
         return True
 
     def _check_run(self, token: str) -> None:
-        """Check that a request is of this run; which attempt its key opens is checked later.
+        """Check that a request's key is of this run; which attempt it opens is checked later.
 
         Raises:
             Problem: 401; it is not.
@@ -187,7 +187,7 @@ class Endpoints:
         await self.proxy.serve(call, route, receive, send)
 
     def _identify(self, caller: Caller) -> Identity:
-        """Whose model request it is; one that is no attempt's is counted by cause."""
+        """Identify a model request; one that belongs to no attempt is counted by cause."""
         try:
             return caller.identity()
         except Problem as problem:
@@ -217,7 +217,7 @@ class Endpoints:
             self.recording.refuse(attempt, identity, problem)
 
     def _not_served(self, method: str, path: str, caller: Caller) -> Problem:
-        """The answer to what nothing serves; a model request is recorded with it, or counted."""
+        """The 404 for a path that is not served; a model request is also recorded, or counted."""
         message = f"The gateway serves no {method} {path}: use POST .../v1{_CHAT} or {_RESPONSES}"
         problem = Problem(404, "not_found", message)
         if _is_model(method, path):

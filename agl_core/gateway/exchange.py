@@ -53,7 +53,7 @@ class Exchange(msgspec.Struct, eq=False):
     complete: bool = False
     """The client was sent the finish reason and the last tokens of every choice."""
     answer_bytes: int = 0
-    """How much it had been sent then."""
+    """Bytes of the body that the client had been sent by then."""
     delivered: bool = False
     """The client was sent the last byte of whatever the backend answered."""
     first_token_ns: int | None = None
@@ -166,17 +166,17 @@ class Exchange(msgspec.Struct, eq=False):
                 parts.append(parser.idle())
                 rest += len(parts[-1])
         finally:
-            # Also of events before one that ends the answer.
+            # Events before one that breaks the answer off are sent too.
             if data := b"".join(parts):
                 await send({"type": "http.response.body", "body": data, "more_body": True})
-        # A client of another dialect is told of the end by what stands for the end of the stream.
+        # A translated stream ends for its client where `DONE` does, not with the finish reason.
         if not self.call.translated:
             self._note_end(rest)
         elif any(event.data == DONE for event in events):
             self._note_end()
 
     def _note_end(self, rest: int = 0) -> None:
-        """The client has been sent the finish reason, if there is one.
+        """Note that the client has been sent the finish reason, if there is one.
 
         Args:
             rest: Bytes that it was sent after it.
@@ -187,10 +187,10 @@ class Exchange(msgspec.Struct, eq=False):
             self.answer_bytes = output.count - rest if output is not None else 0
 
     def _check_end(self) -> None:
-        """Check that a stream that is over has said so.
+        """Check that a stream which has ended has a finish reason.
 
         Raises:
-            EngineError: it has no finish reason, and the client was told of no error.
+            EngineError: it has none, and the client was sent no error.
         """
         if self.answer.broken_off and not self.answer.error:
             raise EngineError(self.answer.shortfall("stream"))

@@ -89,7 +89,7 @@ def _serves(span: Span) -> bool:
     call = span.call
     answered = call is not None and call.complete and not call.superseded and not call.error
     if call is not None and any(choice.audio for choice in call.choices):
-        return False  # its sound is not kept
+        return False  # the audio itself is not recorded
     return answered and semconv.AGL_REQUEST_DIGEST in span.attributes
 
 

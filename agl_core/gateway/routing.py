@@ -97,18 +97,18 @@ def identify(target: Target, headers: Iterable[tuple[bytes, bytes]]) -> Identity
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request, as far as its key bears it out."""
+    """The sender of a request, by its URL, headers and key."""
 
     target: Target
     headers: Sequence[tuple[bytes, bytes]]
     token: str
-    """One of this run's, or the operators'."""
+    """The key that was sent: one of this run's, or the operators'."""
     keys: AttemptKeys
     operator: bool = False
     """Its key is the operators', which opens the traces of every attempt."""
 
     def identity(self) -> Identity:
-        """Whose call the request is.
+        """The attempt, agent and call that the request names, which its key opens.
 
         Raises:
             Problem: 400, it names no attempt, or two; 403, its key does not open the attempt.

@@ -8,7 +8,7 @@ __all__ = ["DONE", "ERROR_EVENT", "Event", "EventParser", "render"]
 
 DONE: Final = b"[DONE]"
 ERROR_EVENT: Final = b"error"
-"""Name of an event that says why a stream goes no further."""
+"""Name of an event that states why a stream ends early."""
 _BOM: Final = b"\xef\xbb\xbf"
 
 
@@ -24,14 +24,14 @@ class Event(NamedTuple):
 class EventParser:
     r"""Incremental parser of ``text/event-stream`` (WHATWG HTML, section 9.2.6).
 
-    Lines end in ``\n``, ``\r\n`` or ``\r``; comments and unknown fields are dropped, and works on
+    Lines end in ``\n``, ``\r\n`` or ``\r``; comments and unknown fields are dropped. It works on
     bytes, so that a character cut in two is never decoded by halves. Unlike a browser, `finish`
     also yields a last event that no blank line ended: servers that close right after their last
     chunk mean it.
     """
 
     def __init__(self, *, keep_raw: bool = False) -> None:
-        """Begin a stream.
+        """Set up for one stream.
 
         Args:
             keep_raw: Give each event its bytes as they came.
@@ -71,7 +71,7 @@ class EventParser:
         return []
 
     def idle(self) -> bytes:
-        """Take what came between events, such as comments that keep a connection alive."""
+        """Remove and return the bytes between events, such as comments that keep a connection alive."""
         if self._data or self._name:
             return b""
         raw, self._raw = b"".join(self._raw), []

@@ -136,7 +136,7 @@ class AttemptKeys:
 
 
 def equal(given: str, key: str) -> bool:
-    """Compare in a time that says nothing of where they differ; an empty key opens nothing."""
+    """Compare in constant time; an empty key opens nothing."""
     return bool(key) and hmac.compare_digest(_raw(given), _raw(key))
 
 

@@ -1,4 +1,4 @@
-"""Event loops of our own."""
+"""Event loops that agl-core creates."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _MODELS: Final = "/v1/models"
 _METHODS: Final = {_CHAT: "POST", PATH: "POST", _MODELS: "GET"}
 
 Dialect = Callable[[bytes, asgi.Send], tuple[bytes, asgi.Send]]
-"""From a request's body and where its answer goes to those of a chat completion; raises `Problem`."""
+"""Maps a request's body and ``send`` to those of a chat completion; raises `Problem`."""
 _LARGEST: Final = 64 * 1024 * 1024
 """Bytes of a request's body."""
 
@@ -104,7 +104,7 @@ class OpenAIServer:
             raise Problem(405, "method_not_allowed", f"{path} takes {taken}, not {method}")
 
     def _check_model(self, body: bytes) -> None:
-        """Refuse another model; whatever else is wrong with a body, its reader says."""
+        """Refuse another model; other faults of a body are left to its reader."""
         try:
             asked = msgspec.json.decode(body, type=_Asked).model
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

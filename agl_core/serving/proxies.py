@@ -18,7 +18,7 @@ _SUPPORTED: Final = ("http", "https")
 def proxy_for(url: str, *, error: type[AglError] = EngineError) -> str | None:
     """What ``HTTP_PROXY``, ``HTTPS_PROXY`` or ``ALL_PROXY`` say, in either case.
 
-    None where there is none, where ``NO_PROXY`` excludes the host, and for this machine itself.
+    None where there is none, where ``NO_PROXY`` excludes the host, and for loopback addresses.
 
     Raises:
         AglError: of the type `error`: the proxy is of an unsupported kind, such as SOCKS.

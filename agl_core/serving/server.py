@@ -44,7 +44,7 @@ class _Connection(AutoHTTPProtocol):
         if cycle is None or cycle.response_complete or cycle.more_body:
             return False
         cycle.keep_alive = False
-        if cycle.scope["http_version"] == "1.0":  # knows nothing that may be written before
+        if cycle.scope["http_version"] == "1.0":  # has no interim answers
             return False
         for delay_s in _PROBES_S:
             protocol.loop.call_later(delay_s, _probe, protocol.transport, cycle)

@@ -157,7 +157,7 @@ def _converted(document: dict[str, Any], faults: list[str]) -> Fields:
 
 
 def _leave_out(document: dict[str, Any], path: str, *, what: str) -> Any:
-    """Take away the value that an error is about, or what it is a part of; gives the value."""
+    """Remove the value that an error names, or the object that holds it; returns the value."""
     steps: list[str | int] = [int(at) if at else name for name, at in _STEP.findall(path)]
     owners: list[Any] = [document]
     for step in steps[:-1]:

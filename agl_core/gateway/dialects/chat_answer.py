@@ -82,7 +82,7 @@ class Payload:
         return None if raw is None else decoder.decode(raw)
 
     def _read_otherwise(self, data: bytes) -> None:
-        """Read what is not as it should be; clients get U+FFFD for bytes that are no text."""
+        """Read malformed JSON or fields; clients get U+FFFD for bytes that are not UTF-8."""
         try:
             data.decode()
         except UnicodeDecodeError as error:

@@ -247,7 +247,7 @@ class ResponseBuilder:
         self._add_call(self._function)
 
     def _add_call(self, call: ToolCall, *, named: bool = True) -> None:
-        """What is new of a function call; those of several may come by turns."""
+        """Send the new fragments of a function call; several calls may be interleaved."""
         if named and not call.name:
             return
         opened = self._calls.get(call.position)

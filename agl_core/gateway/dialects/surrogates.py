@@ -1,4 +1,4 @@
-"""JSON that strict parsers refuse: half characters, and numbers that are none."""
+"""JSON that strict parsers refuse: lone surrogates, NaN and Infinity."""
 
 from __future__ import annotations
 
