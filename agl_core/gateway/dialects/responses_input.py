@@ -16,7 +16,7 @@ _ROLES: Final = {
     "developer": "system",
 }
 """Chat templates of open models know no developer."""
-_TEXTS: Final = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
+_TEXTS: Final = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _READABLE: Final = "'message', 'function_call', 'function_call_output' and 'reasoning'"
 
 
