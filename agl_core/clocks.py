@@ -18,6 +18,8 @@ _LINUX_REALTIME_COARSE: Final = 5
 """The wall clock again, by a number of its own: the tools replace readings of number 0 alone."""
 _STEP_NS: Final = 50_000_000
 """A coarse clock is up to 10 ms behind; by more than this somebody has set the wall clock."""
+_TOGETHER_NS: Final = 1_000_000
+"""Two clocks that were read within this time were read at once: the thread was not interrupted."""
 
 
 def _captured(name: str) -> Callable[..., Any]:
@@ -46,7 +48,7 @@ def _make_wall_ns() -> Callable[[], int]:
     def wall_ns() -> int:
         now: int = read(time.CLOCK_MONOTONIC)
         coarse: int = read(_LINUX_REALTIME_COARSE) - now
-        if abs(coarse - lead[0]) > _STEP_NS:
+        if abs(coarse - lead[0]) > _STEP_NS and read(time.CLOCK_MONOTONIC) - now < _TOGETHER_NS:
             lead[0] = coarse
         return now + lead[0]
 

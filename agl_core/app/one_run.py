@@ -1,7 +1,8 @@
-"""One run per process: where its gateway is stands in the environment, which there is once."""
+"""One run per process: the environment, which names the gateway, belongs to the whole process."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Generator
@@ -21,7 +22,8 @@ class _Run:
     name: str
     since: float = field(default_factory=wall)
     thread: str = field(default_factory=lambda: threading.current_thread().name)
-    going: bool = False
+    active: bool = False
+    """Its coroutine runs."""
 
     def __str__(self) -> str:
         since = time.strftime("%H:%M:%S", time.localtime(self.since))
@@ -29,7 +31,7 @@ class _Run:
 
 
 class _Runs:
-    """The run that is going on in this process."""
+    """The current run of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,15 +41,24 @@ class _Runs:
         with self._lock:
             if self._current is not None:
                 raise ConfigError(
-                    f"Run {run.name!r} cannot start: a run is going on in this process already "
-                    f"({self._current}), and OPENAI_BASE_URL and OPENAI_API_KEY can name one "
-                    f"gateway only. Start it when that one has ended, or in a process of its own"
+                    f"Run {run.name!r} cannot start: this process already runs {self._current}, "
+                    f"and OPENAI_BASE_URL and OPENAI_API_KEY name one gateway only. Start it after "
+                    f"that run has ended, or in another process"
                 )
             self._current = run
 
-    def end(self, run: _Run) -> None:
+    def activate(self, run: _Run) -> bool:
+        """Whether its coroutine may run: its caller has not given it up."""
         with self._lock:
-            if self._current is run:
+            run.active = self._current is run
+            return run.active
+
+    def end(self, run: _Run, *, coroutine: bool) -> None:
+        """Make room for the next run, once the coroutine has ended or if it never began."""
+        with self._lock:
+            if coroutine:
+                run.active = False
+            if self._current is run and not run.active:
                 self._current = None
 
 
@@ -56,29 +67,30 @@ _RUNS: Final = _Runs()
 
 @contextmanager
 def only_run(name: str) -> Generator[Whole[Any], None, None]:
-    """Have this be the one run of the process; gives what the run's coroutine must pass through.
+    """Make this the only run of the process; yields a wrapper for the run's coroutine.
 
-    A run that goes on after its caller was interrupted is over only when its coroutine is.
+    The caller may be interrupted first: a run ends when its coroutine ends, and a coroutine that
+    has not begun by then is cancelled.
 
     Args:
         name: Of the run.
 
     Raises:
-        ConfigError: one is going on.
+        ConfigError: another run has not ended.
     """
     run = _Run(name)
     _RUNS.begin(run)
 
     async def whole(coroutine: Coroutine[Any, Any, T]) -> T:
-        run.going = True
+        if not _RUNS.activate(run):
+            coroutine.close()
+            raise asyncio.CancelledError
         try:
             return await coroutine
         finally:
-            run.going = False
-            _RUNS.end(run)
+            _RUNS.end(run, coroutine=True)
 
     try:
         yield whole
     finally:
-        if not run.going:
-            _RUNS.end(run)
+        _RUNS.end(run, coroutine=False)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agl_core.errors import RewardError
+from agl_core.errors import RewardError, StoreError
 from agl_core.interfaces import AttemptRecord
 from agl_core.runner.failure import failure_of
 from agl_core.runner.limits import Limits
@@ -51,6 +51,9 @@ class AttemptRun:
         """Run agent and rewards under the one deadline.
 
         A cancellation passes: it is the runner's.
+
+        Raises:
+            StoreError: what the gateway recorded could not be written or read.
         """
         context = self._limits.context
         with enter(context):
@@ -67,6 +70,8 @@ class AttemptRun:
         context = self._limits.context
         recorder = context.recorder
         others = await self._limits.wait(self._recorded)
+        if isinstance(others.error, StoreError):
+            raise others.error  # no fault of the reward: as where the outcome cannot be stored
         if others.error is not None:
             return others.error
         spans = [*recorder.snapshot(), *others.value]

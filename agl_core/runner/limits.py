@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, Final
 
 from agl_core.clocks import monotonic
-from agl_core.errors import AgentError, DeadlineError
+from agl_core.errors import DeadlineError
 from agl_core.interrupts import may_be_the_users
 from agl_core.tracing import AttemptContext
-from agl_core.tracing.agent_loop import LoopCall, Stall, on_agent_loop
+from agl_core.tracing.agent_loop import LoopCall, Stall, cancelled_inside, on_agent_loop
 from agl_core.tracing.threads import (
     Outcome,
     UserCall,
@@ -44,11 +44,11 @@ class Limits:
     grace_s: float
     """How long cancelled code may take to end before it is left to itself."""
     abandoned: Callable[[threading.Thread | asyncio.Task[Any]], None]
-    """Told of code that could not be stopped. Nothing it does later is recorded: the gateway has
+    """Called with code that could not be stopped. Nothing it does later is recorded: the gateway has
     closed its calls, its recorder has ended, and the store's fence refuses the attempt."""
     begun: Callable[[float], None] = _nothing
-    """Told that the agent runs and lets others run, with the seconds that this took from when it
-    might have begun; once or more often."""
+    """Called when the agent first lets others run, with the seconds since it was submitted; may be
+    called again."""
 
     async def call(self, function: Callable[[Any], Any], argument: Any) -> Outcome:
         """Call a coroutine function on the agents' loop, any other in a thread of its own."""
@@ -127,13 +127,6 @@ async def _outcome(function: Callable[..., Awaitable[Any]], *arguments: Any) -> 
             raise
         return Outcome(error=error)
     except asyncio.CancelledError as error:
-        return Outcome(error=_as_failure(error))
+        return Outcome(error=cancelled_inside(error))
     except BaseException as error:  # noqa: BLE001  rollout zone: recorded as data
         return Outcome(error=error)
-
-
-def _as_failure(error: asyncio.CancelledError) -> AgentError:
-    """A cancellation of the agent's own making; ours are not looked at."""
-    failure = AgentError("The agent's coroutine was cancelled from inside: let it return or raise")
-    failure.__cause__ = error
-    return failure

@@ -49,8 +49,8 @@ MAX_OUTPUT_CHARS: Final = 1_048_576
 class Runner:
     """Keeps up to `concurrency` attempts in flight until told to stop.
 
-    Async agents share a loop in a thread of its own, plain ones have a daemon thread each. Whatever an agent or
-    a reward does ends its own attempt only. `losses` counts what did not become a record:
+    Async agents share a loop in a thread of its own, plain ones have a daemon thread each. Whatever
+    an agent or a reward does ends its own attempt only. `losses` counts what did not become a record:
     ``late_attempt`` (ended after the store had given it up), ``revoked_attempt`` (cancelled
     because the store had), ``abandoned_thread`` and ``abandoned_task`` (could not be stopped),
     ``late_<kind>`` spans, ``dropped_span``, ``truncated_value``, ``failed_heartbeat``.
@@ -118,8 +118,9 @@ class Runner:
 
         Meanwhile agl is attached to the process, and ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``
         name the gateway, the latter a key of the run that opens no attempt: the wire puts the
-        attempt's own on requests that are sent inside one. When cancelled, the attempts in flight are stopped and stored as
-        CANCELLED (or LOST, see the options) first; a second cancellation stops at once.
+        attempt's own on requests that are sent inside one. When cancelled, the attempts in flight
+        are stopped and stored as CANCELLED (or LOST, see the options) first; a second cancellation
+        stops at once.
 
         Raises:
             StoreError: the store failed; an attempt that lost its fence is counted instead.

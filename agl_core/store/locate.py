@@ -92,9 +92,8 @@ def locate_store(target: str | Path) -> StoreAddress:
     elif path.suffix.lower() in _CONFIGURATIONS:
         run = load_config(path)
         place = path.parent if path.name == RESOLVED else Path(run.directory) / run.name
-        named = not (
-            path.parent / RESOLVED
-        ).is_file()  # what lies in a run's directory is the run's
+        # A configuration file in a run's directory counts as the run's, not as the user's.
+        named = not (path.parent / RESOLVED).is_file()
         address = StoreAddress(config=run.store, directory=place, run=run, named=named)
     elif path.is_file():
         config = StoreConfig(name="sqlite", path=str(path))

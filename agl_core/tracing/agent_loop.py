@@ -118,7 +118,7 @@ class LoopCall:
         try:
             outcome = Outcome(await self.function(*self.arguments))
         except asyncio.CancelledError as error:
-            outcome = Outcome(error=_as_failure(error))
+            outcome = Outcome(error=cancelled_inside(error))
         except BaseException as error:  # noqa: BLE001  rollout zone: recorded as data
             outcome = Outcome(error=error)
         end_fork(self._process, outcome)
@@ -194,7 +194,7 @@ class AgentLoop:
         self._loop.call_soon(call.step_returned)
 
     def _end(self, call: LoopCall, task: asyncio.Task[Outcome]) -> None:
-        outcome = Outcome(error=_as_failure(None)) if task.cancelled() else task.result()
+        outcome = Outcome(error=cancelled_inside(None)) if task.cancelled() else task.result()
         with self._lock:
             self._calls.pop(call, None)
         call.step_returned()
@@ -211,7 +211,7 @@ class AgentLoop:
             if call.task is None:
                 self._calls.pop(call, None)
         if call.task is None:
-            call.settle(Outcome(error=_as_failure(None)))
+            call.settle(Outcome(error=cancelled_inside(None)))
         else:
             with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended
                 self._loop.call_soon_threadsafe(self._cancel, call, call.task)
@@ -400,8 +400,8 @@ async def on_agent_loop(
     return call.ended.result()
 
 
-def _as_failure(error: asyncio.CancelledError | None) -> AgentError:
-    """A cancellation of the agent's own making; ours are not looked at."""
+def cancelled_inside(error: asyncio.CancelledError | None) -> AgentError:
+    """The failure of an attempt whose own code cancels its coroutine."""
     failure = AgentError("The agent's coroutine was cancelled from inside: let it return or raise")
     failure.__cause__ = error
     return failure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 
 import pytest
@@ -56,6 +57,28 @@ def test_the_clocks_do_not_go_back_with_the_programs():
 
 def test_the_wall_clock_agrees_with_the_systems():
     assert abs(clocks.wall() - time.time()) < 1.0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the coarse clock of Linux")
+def test_a_thread_that_is_held_up_between_two_readings_sets_no_clock(monkeypatch):
+    """D6: only somebody who sets the wall clock moves it."""
+    now, wall, held_up = [10**12], [10**18], [0]
+
+    def read(number):
+        if number == time.CLOCK_MONOTONIC:
+            return now[0]
+        now[0] += held_up[0]
+        behind = 0 if number == time.CLOCK_REALTIME else 4_000_000
+        return now[0] + wall[0] - behind
+
+    monkeypatch.setattr(time, "clock_gettime_ns", read)
+    wall_ns = clocks._make_wall_ns()
+    held_up[0] = 60_000_000
+    wall_ns()
+    held_up[0] = 0
+    assert wall_ns() == now[0] + wall[0]
+    wall[0] -= 3600 * 10**9
+    assert abs(wall_ns() - now[0] - wall[0]) < 10_000_000
 
 
 def test_a_run_whose_agents_freeze_time_ends_at_their_deadline(

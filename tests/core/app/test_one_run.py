@@ -112,3 +112,20 @@ def test_one_that_outlives_its_interrupted_caller_is_still_the_only_one() -> Non
     loop.close()
     with only_run("next"):
         pass
+
+
+def test_a_run_that_begins_after_its_caller_was_interrupted_is_cancelled() -> None:
+    """C1: in a notebook the coroutine runs in a thread, and may begin when another run has."""
+    begun: list[str] = []
+
+    async def run() -> None:
+        begun.append("begun")
+
+    with only_run("interrupted") as whole:
+        coroutine = whole(run())
+    with only_run("next"):
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(coroutine)
+        with pytest.raises(agl.ConfigError, match="already runs 'next', since"), only_run("third"):
+            pass
+    assert begun == []

@@ -151,6 +151,24 @@ def test_a_block_is_reported_within_five_seconds_of_its_beginning(monkeypatch, l
     assert agent_loop.BLOCKED_S <= seconds <= 5.0
 
 
+async def test_a_look_that_fails_ends_no_watch(monkeypatch, caplog):
+    """D1: such as at a stack of user code whose loader raises when it is asked for the source."""
+    looks = asyncio.Semaphore(0)
+
+    def fails():
+        looks.release()
+        raise ValueError("no source")
+
+    monkeypatch.setattr(stalls, "agent_loop", fails)
+    monkeypatch.setattr(stalls, "_LOOK_S", 0.0)
+    watching = asyncio.create_task(LoopWatch().run())
+    for _ in range(3):
+        await looks.acquire()
+    watching.cancel()
+    (record,) = caplog.records
+    assert record.getMessage() == "The agents' event loop cannot be watched: ValueError: no source"
+
+
 @pytest.mark.usefixtures("soon")
 async def test_a_blocked_child_task_is_known_to_be_its_attempts(enqueue, serving):
     """D1: frameworks run parts of an agent as tasks of their own."""

@@ -96,6 +96,25 @@ async def test_a_runner_that_stops_does_not_wait_for_a_gateway_that_is_away(
     assert rollout.attempts[0].failure.kind is FailureKind.CANCELLED
 
 
+async def test_records_that_a_store_cannot_give_are_no_fault_of_the_reward(
+    store, enqueue, gateway, monkeypatch
+):
+    """G14: the runner fails as where an outcome cannot be stored; the attempt is given up."""
+
+    async def flush(attempt_id):
+        raise StoreError("disk full")
+
+    async def scored(record, output):
+        return []
+
+    monkeypatch.setattr(gateway, "flush", flush)
+    await enqueue(1)
+    with pytest.raises(StoreError, match="disk full"):
+        await Runner(store, gateway, agent, scored).run(asyncio.Event())
+    (rollout,) = await store.rollouts(RolloutQuery())
+    assert rollout.attempts[0].failure.kind is FailureKind.CANCELLED
+
+
 @pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind is not FailureKind.AGENT])
 async def test_what_is_known_to_be_at_fault_is_not_looked_up(kind):
     class Away:
