@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Direct:
-    """Clients of one library: one for threads, one for each event loop."""
+    """Clients of one library, for threads and for each event loop; see `client` for `secure`."""
 
     def __init__(self, library: Any) -> None:
         """Make none yet.
@@ -26,19 +26,19 @@ class Direct:
         """
         self._library = library
         self._lock = Lock()
-        self._client: Any = None
-        self._clients = WeakKeyDictionary["AbstractEventLoop", Any]()
+        self._clients: dict[bool, Any] = {}
+        self._async_clients = WeakKeyDictionary["AbstractEventLoop", dict[bool, Any]]()
 
     def client(self, *, secure: bool) -> Any:
         """For requests from a thread; `secure` checks the certificate of an https address."""
         library = self._library
         with self._lock:
-            if self._client is None:
-                self._client = library.Client(
+            if secure not in self._clients:
+                self._clients[secure] = library.Client(
                     transport=library.HTTPTransport(verify=secure, limits=self._limits()),
                     trust_env=False,
                 )
-            return self._client
+            return self._clients[secure]
 
     def async_client(self, *, secure: bool) -> Any:
         """For requests from the running event loop."""
@@ -49,9 +49,10 @@ class Direct:
         except RuntimeError:  # trio
             return self._new_async_client(secure=secure)
         with self._lock:
-            if loop not in self._clients:
-                self._clients[loop] = self._new_async_client(secure=secure)
-            return self._clients[loop]
+            clients = self._async_clients.setdefault(loop, {})
+            if secure not in clients:
+                clients[secure] = self._new_async_client(secure=secure)
+            return clients[secure]
 
     def _new_async_client(self, *, secure: bool) -> Any:
         library = self._library

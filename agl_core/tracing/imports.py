@@ -8,6 +8,7 @@ from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 Imported = Callable[[ModuleType], None]
 
@@ -38,7 +39,7 @@ class ImportWatch(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec that another finder has, with a loader that tells; None for other modules."""
+        """The spec that another finder has, with a loader that calls back; None for others."""
         imported = self._wanted.get(fullname)
         if imported is None:
             return None
@@ -58,6 +59,10 @@ class _Watched(Loader):
     def __init__(self, loader: Loader, imported: Imported) -> None:
         self._loader = loader
         self._imported = imported
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the loader offers, such as the module's source."""
+        return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)

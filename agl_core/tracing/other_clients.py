@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from agl_core.errors import CaptureError, ConfigError
+from agl_core.errors import CaptureError
 from agl_core.tracing.context import AttemptContext, active, origin_key
 from agl_core.tracing.elsewhere import asks_model, counts_already, reroutes, stray
 from agl_core.tracing.exceptions import describe
@@ -63,18 +63,18 @@ class OtherClients:
     def _patch(self, make: Callable[[Any], Patch], module: ModuleType) -> None:
         try:
             patch = make(module)
-        except ConfigError as error:  # also inside an import of the program's
-            _log.warning("Model requests over %s are not counted: %s", module.__name__, error)
+            patch.install()
+        except Exception as error:  # noqa: BLE001  runs inside an import of the program's
+            name, why = module.__name__, describe(error)
+            _log.warning("Model requests over %s are not counted: %s", name, why)
             return
-        patch.install()
         self._patches.append(patch)
 
     def _of_urllib3(self, module: Any) -> Patch:
         def wrap(original: Function, live: Live) -> Function:
             def urlopen(pool: Any, method: str, url: str, *args: Any, **options: Any) -> Any:
-                if live() and method.upper() == "POST":
-                    base = "" if "://" in url else f"{pool.scheme}://{pool.host}:{pool.port}"
-                    self._check(f"{base}{url}", _URLLIB3)
+                if live():
+                    self._check(partial(_urllib3_post, pool, method, url), _URLLIB3)
                 return original(pool, method, url, *args, **options)
 
             return urlopen
@@ -86,10 +86,7 @@ class OtherClients:
         def wrap(original: Function, live: Live) -> Function:
             def open_(opener: Any, fullurl: Any, data: Any = None, *args: Any, **more: Any) -> Any:
                 if live():
-                    made = not isinstance(fullurl, str)
-                    posts = data is not None or (made and fullurl.get_method() == "POST")
-                    if posts:
-                        self._check(fullurl.full_url if made else fullurl, _URLLIB)
+                    self._check(partial(_urllib_post, fullurl, data), _URLLIB)
                 return original(opener, fullurl, data, *args, **more)
 
             return open_
@@ -100,8 +97,8 @@ class OtherClients:
     def _of_aiohttp(self, module: Any) -> Patch:
         def wrap(original: Function, live: Live) -> Function:
             def request(session: Any, method: str, str_or_url: Any, **options: Any) -> Any:
-                if live() and active() is not None and method.upper() == "POST":
-                    self._check(_url_of(session, str_or_url), _AIOHTTP)
+                if live() and active() is not None:
+                    self._check(partial(_aiohttp_post, session, method, str_or_url), _AIOHTTP)
                 return original(session, method, str_or_url, **options)
 
             return request
@@ -109,17 +106,26 @@ class OtherClients:
         owner = module.ClientSession
         return Patch(module, owner, "_request", wrap, parameters=("method", "str_or_url"))
 
-    def _check(self, url: str, library: str) -> None:
+    def _check(self, posted: Callable[[], str | None], library: str) -> None:
         """Count one POST if it asks a model at another address.
+
+        Args:
+            posted: Gives the URL of a POST, None for other requests.
+            library: Sends it.
 
         Raises:
             CaptureError: it must not be sent.
         """
         try:
-            parts = urlsplit(url)
-            if not asks_model("POST", parts.path) or counts_already():
+            try:
+                url = posted()
+                parts = urlsplit(url or "")
+                port = parts.port
+            except ValueError:  # no URL: the library refuses it with an error of its own
                 return
-            origin = origin_key(parts.hostname or "", parts.port, parts.scheme)
+            if url is None or not asks_model("POST", parts.path) or counts_already():
+                return
+            origin = origin_key(parts.hostname or "", port, parts.scheme)
             context = active()
             if context is None:
                 stray(url, origin)
@@ -131,7 +137,27 @@ class OtherClients:
             report(f"A request went out uncounted: {describe(error)}. Please report this")
 
 
-def _url_of(session: Any, given: Any) -> str:
-    """The whole URL: sessions may have a base URL."""
+def _urllib3_post(pool: Any, method: str, url: str) -> str | None:
+    """A pool is given the path alone, or the whole URL on the way to a proxy."""
+    if method.upper() != "POST":
+        return None
+    if not url.startswith("/"):
+        return url
+    host = f"[{pool.host}]" if ":" in pool.host else pool.host
+    return f"{pool.scheme}://{host}:{pool.port}{url}"
+
+
+def _urllib_post(given: Any, data: Any) -> str | None:
+    if isinstance(given, str):
+        return given if data is not None else None
+    stated = getattr(given, "method", None)
+    method = "POST" if data is not None and stated is None else given.get_method()
+    return given.full_url if method == "POST" else None
+
+
+def _aiohttp_post(session: Any, method: str, given: Any) -> str | None:
+    """Sessions may have a base URL."""
+    if method.upper() != "POST":
+        return None
     build = getattr(session, "_build_url", None)
     return str(build(given) if build is not None else given)
