@@ -17,69 +17,61 @@ def taps(library: Any) -> tuple[type[Any], type[Any]]:
     Server-sent events are handed on one at a time, however many came at once: a reader that leaves
     has then taken exactly those that it asked for.
     """
-    return _tap(library), _async_tap(library)
 
-
-def _tap(library: Any) -> type[Any]:
-    class Tap(library.SyncByteStream):
-        def __init__(self, stream: Any, sent: Sent | Tried, events: bool) -> None:
-            self._stream = stream
-            self._events = events
-            self._reading = sent.reading()
-            self._sent = sent if sent.until_read else None
-
+    class Tap(_Tap, library.SyncByteStream):
         def __iter__(self) -> Any:
-            reading = self._reading
             try:
                 for chunk in self._stream:
-                    for piece in _pieces(chunk) if self._events else (chunk,):
-                        reading.taken += len(piece)
-                        yield piece
-                reading.ended = True
+                    yield from self._taken(chunk)
+                self._reading.ended = True
             except BaseException as error:
-                if self._sent is not None:
-                    self._sent.end(error)
+                self._end(error)
                 raise
 
         def close(self) -> None:
             try:
                 self._stream.close()
             finally:
-                if self._sent is not None:
-                    self._sent.end(None)
+                self._end(None)
 
-    return Tap
-
-
-def _async_tap(library: Any) -> type[Any]:
-    class AsyncTap(library.AsyncByteStream):
-        def __init__(self, stream: Any, sent: Sent | Tried, events: bool) -> None:
-            self._stream = stream
-            self._events = events
-            self._reading = sent.reading()
-            self._sent = sent if sent.until_read else None
-
+    class AsyncTap(_Tap, library.AsyncByteStream):
         async def __aiter__(self) -> Any:
-            reading = self._reading
             try:
                 async for chunk in self._stream:
-                    for piece in _pieces(chunk) if self._events else (chunk,):
-                        reading.taken += len(piece)
+                    for piece in self._taken(chunk):
                         yield piece
-                reading.ended = True
+                self._reading.ended = True
             except BaseException as error:
-                if self._sent is not None:
-                    self._sent.end(error)
+                self._end(error)
                 raise
 
         async def aclose(self) -> None:
             try:
                 await self._stream.aclose()
             finally:
-                if self._sent is not None:
-                    self._sent.end(None)
+                self._end(None)
 
-    return AsyncTap
+    return Tap, AsyncTap
+
+
+class _Tap:
+    """What both have in common."""
+
+    def __init__(self, stream: Any, sent: Sent | Tried, events: bool) -> None:
+        self._stream = stream
+        self._events = events
+        self._reading = sent.reading()
+        self._sent = sent if sent.until_read else None
+
+    def _taken(self, chunk: bytes) -> Iterator[bytes]:
+        """The pieces in which a chunk is read, each counted when it is."""
+        for piece in _pieces(chunk) if self._events else (chunk,):
+            self._reading.taken += len(piece)
+            yield piece
+
+    def _end(self, error: BaseException | None) -> None:
+        if self._sent is not None:
+            self._sent.end(error)
 
 
 def _pieces(chunk: bytes) -> Iterator[bytes]:
