@@ -65,7 +65,7 @@ _LAST_MOMENT = 253_402_300_799
 def pip_line(extra: str) -> str:
     """The command that adds an extra of agl-core, from where this agl-core was installed.
 
-    That is a directory, an archive, or else the package index (PEP 610).
+    That is a directory, an archive, a commit, or else the package index (PEP 610).
     """
     wanted = f"agl-core[{extra}]"
     try:
@@ -76,6 +76,11 @@ def pip_line(extra: str) -> str:
         return f"pip install '{wanted}'"
     recorded: dict[str, Any] = json.loads(origin)
     url: str = recorded["url"]
+    if "vcs_info" in recorded:
+        vcs = recorded["vcs_info"]
+        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+        if "subdirectory" in recorded:
+            url += f"#subdirectory={recorded['subdirectory']}"
     if "dir_info" not in recorded:
         return f"pip install '{wanted} @ {url}'"
     editable = "-e " if recorded["dir_info"].get("editable") else ""

@@ -12,8 +12,9 @@ _DIRECTORY: Final = 0o700
 
 def make_private_directory(directory: Path) -> None:
     """Make a directory and those above it that are missing; one that is there stays as it is."""
-    missing = [directory, *directory.parents]
-    for path in reversed(missing[: next(i for i, each in enumerate(missing) if each.is_dir())]):
+    chain = [directory, *directory.parents]
+    there = next((i for i, each in enumerate(chain) if each.is_dir()), None)
+    for path in reversed(chain[:there]):
         path.mkdir(mode=_DIRECTORY, exist_ok=True)
 
 

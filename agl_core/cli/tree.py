@@ -184,12 +184,14 @@ def spoken(call: ModelCall) -> list[Text]:
     said = [(str(each.get("role", "?")), _content(each), _calls(each)) for each in call.messages]
     for choice in call.choices:
         who = f"answer {choice.index}" if len(call.choices) > 1 else "answer"
-        if choice.reasoning:
-            said.append((f"{who}, thinking", choice.reasoning, []))
-        said.append((who, choice.text, choice.tool_calls))
+        apart = {"thinking": choice.reasoning, "refusal": choice.refusal, "audio": choice.audio}
+        said += [(f"{who}, {what}", text, []) for what, text in apart.items() if text]
+        asked = _calls({"tool_calls": choice.tool_calls, "function_call": choice.function_call})
+        if choice.text or asked or not (choice.refusal or choice.audio):
+            said.append((who, choice.text, asked))
     lines: list[Text] = []
     for role, text, calls in said:
-        line = Text(f"{role}: ", style="bold")
+        line = Text(f"{_printable(role)}: ", style="bold")
         line.append(_printable(text), style="not bold")
         for tool in calls:
             line.append(_printable(f"\n-> {_asked_tool(tool)}"))
@@ -198,8 +200,8 @@ def spoken(call: ModelCall) -> list[Text]:
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    """A message's text; other parts by their type."""
-    content = message.get("content")
+    """A message's text, or why it has none; other parts by their type."""
+    content = message.get("content") or message.get("refusal")
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
@@ -232,11 +234,11 @@ def _asked_tool(tool: Mapping[str, Any]) -> str:
 
 
 def _calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Tool calls of a message in a history, as far as they are in the wire's form."""
-    given = message.get("tool_calls")
-    if not isinstance(given, list):
-        return []
-    return [each for each in cast("list[Any]", given) if isinstance(each, dict)]
+    """Tool calls of a message, as far as they are in the wire's form; the older form too."""
+    given, older = message.get("tool_calls"), message.get("function_call")
+    calls = cast("list[Any]", given) if isinstance(given, list) else []
+    found: list[dict[str, Any]] = [each for each in calls if isinstance(each, dict)]
+    return [*found, {"function": older}] if isinstance(older, dict) else found
 
 
 def _call(call: ModelCall | None) -> str:

@@ -93,7 +93,10 @@ def _module_file(location: str, reference: str) -> Path:
     for file in (beside.with_suffix(".py"), beside / "__init__.py"):
         if file.is_file():
             return file.resolve()
-    top = importlib.util.find_spec(parts[0])  # a dotted name would import the packages around it
+    try:  # of a dotted name it would import the packages around it
+        top = importlib.util.find_spec(parts[0])
+    except ValueError:  # what runs as __main__ has no spec
+        top = None
     if top is not None and top.origin is not None and Path(top.origin).is_file():
         installed = Path(top.origin)
         if parts[1:]:

@@ -12,6 +12,10 @@ from agl_core.errors import MissingExtraError, pip_line
 CLONE = {"url": "file:///home/me/agl%20core", "dir_info": {}}
 EDITABLE = {"url": "file:///home/me/agl-core", "dir_info": {"editable": True}}
 WHEEL = {"url": "file:///tmp/agl_core-1-py3-none-any.whl", "archive_info": {}}
+COMMIT = {
+    "url": "https://host/agl-core",
+    "vcs_info": {"vcs": "git", "requested_revision": "main", "commit_id": "abc"},
+}
 
 
 class Installed:
@@ -30,6 +34,11 @@ class Installed:
         (CLONE, "pip install '/home/me/agl core[crewai]'"),
         (EDITABLE, "pip install -e '/home/me/agl-core[crewai]'"),
         (WHEEL, "pip install 'agl-core[crewai] @ file:///tmp/agl_core-1-py3-none-any.whl'"),
+        (COMMIT, "pip install 'agl-core[crewai] @ git+https://host/agl-core@abc'"),
+        (
+            {**COMMIT, "subdirectory": "python"},
+            "pip install 'agl-core[crewai] @ git+https://host/agl-core@abc#subdirectory=python'",
+        ),
     ],
 )
 def test_a_hint_installs_from_where_agl_core_was_installed(monkeypatch, origin, line):

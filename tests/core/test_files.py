@@ -52,6 +52,17 @@ def test_a_file_that_others_could_read_is_closed_when_it_is_written(tmp_path: Pa
     assert mode(file) == 0o600
 
 
+def test_a_working_directory_that_is_gone_is_an_error_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(FileNotFoundError):
+        make_private_directory(Path("runs/run"))
+
+
 def test_a_directory_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     make_private_directory(tmp_path)

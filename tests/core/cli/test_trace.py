@@ -146,6 +146,43 @@ async def test_messages_show_prompts_and_answers_whole(agl, run_dir):
     assert lines.count('-> lookup({"item": "lamp"})') == 2
 
 
+async def test_what_was_answered_in_no_text_is_shown_too(agl, run_dir):
+    """C13: refusals, spoken answers and the older form of a tool call, also in the history."""
+    script = ScriptedAttempt()
+    older = {"name": "lookup", "arguments": "{}"}
+    script.call(
+        "writer",
+        [1],
+        [2],
+        messages=[
+            {"role": "assistant", "content": None, "function_call": older},
+            {"role": "assistant", "content": None, "refusal": "Not that."},
+            {"role": "\x1b[31muser", "content": "?"},
+        ],
+        choices=[
+            Choice(refusal="I will not.", token_ids=[2]),
+            Choice(index=1, audio="Said aloud.", token_ids=[2]),
+            Choice(index=2, function_call=older, token_ids=[2]),
+        ],
+    )
+    await store_run(run_dir, script)
+
+    shown = (await in_thread(agl, "trace", run_dir, "--messages")).stdout
+
+    lines = [line.strip("│├└─ ") for line in shown.splitlines()]
+    for line in (
+        "assistant: Not that.",
+        "\\x1b[31muser: ?",
+        "answer 0, refusal: I will not.",
+        "answer 1, audio: Said aloud.",
+        "answer 2:",
+    ):
+        assert line in lines, (line, lines)
+    assert lines.count("-> lookup({})") == 2
+    assert "answer 0:" not in lines
+    assert "answer 1:" not in lines
+
+
 async def test_a_rollout_is_a_tree_by_agent_with_rewards_and_tokens(agl, run_dir):
     await store_run(run_dir, scripted())
 

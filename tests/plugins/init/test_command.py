@@ -213,6 +213,13 @@ def test_wrong_programs_are_refused_in_one_line(folder, program, words):
     assert not [name for name in FILES if (folder / name).exists()]
 
 
+def test_what_runs_as_main_is_no_module_of_a_program(folder, monkeypatch):
+    """agl init: Python gives what a console script runs no spec."""
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    with pytest.raises(ConfigError, match="there is no module '__main__'"):
+        raise init("__main__:answer").exception
+
+
 @pytest.mark.parametrize(
     "source",
     [
