@@ -97,11 +97,11 @@ class App:
         config = self._config
         tasks = make_tasks(self._inputs.tasks, config.tasks, "train")
         val_tasks = self._val_tasks()
-        known = await self._verified(None)  # whatever is wrong is told before rooms are opened
+        known = await self._verified(None)  # raises before any component starts
         tracking = self._tracking()
         plan = replace(self._plan, tracking=tracking)
         async with open_rooms(plan, training=True) as rooms:
-            start = await self._verified(known)  # who led before may have written more
+            start = await self._verified(known)  # the trainer that led before may have written more
             for observer in self._observers:
                 observer.started(config)
             self._plugins.observe("agl_run_started", run_id=config.name, store=rooms.store)

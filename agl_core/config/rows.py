@@ -75,7 +75,7 @@ def is_row_file(name: str) -> bool:
 
 
 def _notes(row: Any, columns: Mapping[str, str] | None) -> Iterator[str]:
-    """What becomes of columns that nobody has named; the same words for rows of the same kind."""
+    """Where columns go that `columns` does not name; rows with the same columns give the same text."""
     cells = None if columns or isinstance(row, Task) else record_of(row)
     if cells is None:
         return
@@ -86,7 +86,7 @@ def _notes(row: Any, columns: Mapping[str, str] | None) -> Iterator[str]:
             f"tasks.columns = {{ input = ..., expected = ... }} names the columns to take instead"
         )
     elif others:
-        yield f"the columns {', '.join(others)} are no fields of a task: see task.metadata"
+        yield f"the columns {', '.join(others)} are no fields of a task and go to task.metadata"
 
 
 def _rows(source: TaskSource, base: Path | None, label: str) -> Iterator[Row]:
@@ -103,7 +103,7 @@ def _rows(source: TaskSource, base: Path | None, label: str) -> Iterator[Row]:
 def _rows_of(source: Any, label: str) -> Iterator[Row]:
     """The rows of an object: a table with columns, or an iterable of rows.
 
-    Tables are told by what they can do, so no library is imported for it. An absent cell of a
+    Tables are recognised by their methods, so that no library is imported. An absent cell of a
     table is None.
 
     Raises:

@@ -137,10 +137,11 @@ def unknown_key(
         hint = f"did you mean {dotted([*parents, near[0]], where)!r}?"
     else:
         elsewhere = [full for full in _all_keys(model) if full.rpartition(".")[2] == key]
-        hint = f"did you mean {elsewhere[0]!r}?" if elsewhere else "it is read by nobody"
+        hint = f"did you mean {elsewhere[0]!r}?" if elsewhere else ""
     place = dotted(parents, where) if parents or where else "the top level"
     listed = ", ".join(siblings[:_MAX_LISTED]) or "no keys"
-    return f"unknown key {dotted(path, where)!r}: {hint} ({place} has: {listed})"
+    asked = f": {hint}" if hint else ""
+    return f"unknown key {dotted(path, where)!r}{asked} ({place} has: {listed})"
 
 
 def keys_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:

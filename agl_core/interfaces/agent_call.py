@@ -1,4 +1,4 @@
-"""What an agent said and heard: one model call as a reward reads it."""
+"""One model call as a reward reads it: what the agent was asked and what it answered."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     agent: str
-    """Who made it; empty where nobody says."""
+    """Who made it; empty where no agent is named."""
     messages: list[dict[str, Any]]
     """What was sent, in the form of chat completions."""
     answer: str

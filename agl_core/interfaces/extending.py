@@ -61,7 +61,7 @@ class Observer(Protocol):
 
 @runtime_checkable
 class StageObserver(Protocol):
-    """An observer that also shows what a run does while nothing else is to be told of it."""
+    """An observer that also shows what a run does between steps and evaluations."""
 
     def stage(self, doing: str) -> None:
         """What takes time from now on, such as ``loading weights``."""
@@ -69,7 +69,7 @@ class StageObserver(Protocol):
 
 
 def tell_stage(observers: Iterable[Observer], doing: str) -> None:
-    """Tell those observers that show it."""
+    """Call those observers that show stages."""
     for observer in observers:
         if isinstance(observer, StageObserver):
             observer.stage(doing)

@@ -119,7 +119,7 @@ class Adapter(Protocol):
         """Compare the agents to train with those that were seen.
 
         Raises:
-            ConfigError: a name or glob matches nobody.
+            ConfigError: a name or glob matches no agent.
         """
         ...
 

@@ -64,7 +64,7 @@ class RegisterSpecs:
         """Offer weights that a configuration may name: ``locate(say: Callable[[str], None]) -> Path``.
 
         It gives their directory, and fetches them into it where that has not been done; `say` is
-        told what takes a while.
+        called with what takes a while.
         """
 
     @hookspec(historic=True)

@@ -146,7 +146,7 @@ class LlmJudge:
         )
 
     async def _verdict(self, digest: str, shown: str) -> Verdict:
-        """The one verdict on a digest; whoever comes first asks, the others wait for it."""
+        """The one verdict on a digest: the first caller asks, the others wait for it."""
         while True:
             with self._lock:
                 asked = self._asked.get(digest)
@@ -160,7 +160,7 @@ class LlmJudge:
                 raise outcome
             if outcome is not None:
                 return outcome
-        outcome = None  # who asked was cancelled: another one asks
+        outcome = None  # the caller that asked was cancelled: another one asks
         try:
             outcome = self._read(digest) or await self._ask_apart(digest, shown)
         except Exception as error:

@@ -82,7 +82,7 @@ class LoopCall:
         Args:
             function: Called and awaited on the agents' loop, in a copy of the current context.
             arguments: Its own.
-            yielded: Told, on the waiting loop, that the first step of the coroutine has returned.
+            yielded: Called, on the waiting loop, once the first step of the coroutine has returned.
         """
         self._home = asyncio.get_running_loop()
         self._yielded = yielded
@@ -98,7 +98,7 @@ class LoopCall:
         self.task: asyncio.Task[Outcome] | None = None
         """None until it begins."""
         self.cancelled = False
-        """Its task has been told to end."""
+        """Its task has been cancelled."""
         self.given_up = False
         """Its attempt has ended before it."""
 
@@ -129,7 +129,7 @@ class LoopCall:
             self._tell(self._yielded)
 
     def settle(self, outcome: Outcome) -> None:
-        """Hand the outcome to whoever waits; from any thread."""
+        """Pass the outcome to the waiting caller; from any thread."""
         self._tell(self._settle, outcome)
 
     def _settle(self, outcome: Outcome) -> None:
@@ -137,7 +137,7 @@ class LoopCall:
             self.ended.set_result(outcome)
 
     def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
             self._home.call_soon_threadsafe(call, *arguments)
 
 
@@ -163,7 +163,7 @@ class AgentLoop:
         while not self._ending():
             try:
                 self._loop.run_forever()
-            except BaseException:  # noqa: BLE001  a task that nobody waits for raised SystemExit or the like
+            except BaseException:  # noqa: BLE001  a task without a waiting caller raised SystemExit or the like
                 _log.warning("A task of an agent raised what ends a loop", exc_info=True)
         self._loop.close()
 
@@ -353,7 +353,7 @@ def agent_loop() -> AgentLoop | None:
 
 
 def replace_loop(loop: AgentLoop) -> None:
-    """Give up a loop that is blocked for good; what has begun on it goes on if it ever can."""
+    """Give up a loop that is blocked for good; calls that began on it stay there."""
     _SHARED.replace(loop)
 
 

@@ -5,7 +5,7 @@ of its own. What becomes of its requests depends on who speaks when they are sen
 
 - an agent that is trained: the request is rerouted to the gateway, or refused where that is not
   possible, because its dialect or its HTTP library is not ours;
-- anybody else: the request is sent as the program meant it, and counted by agent and address, or
+- any other agent, or none: the request is sent as the program meant it, and counted by agent and address, or
   refused if ``capture.elsewhere`` says so.
 """
 

@@ -42,7 +42,7 @@ def guarded(framework: str = "") -> Callable[[Callable[_P, _T]], Callable[_P, _T
 
 
 def emitter(callback: Callable[_P, _T]) -> Callable[_P, _T | None]:
-    """Decorate what user code calls to say something of itself.
+    """Decorate a function by which user code records something.
 
     As `guarded`, but what the caller got wrong raises: an argument that the function does not
     have, or a `ConfigError` of the function's own.

@@ -14,7 +14,7 @@ Imported = Callable[[ModuleType], None]
 
 
 class ImportWatch(MetaPathFinder):
-    """Sees the import of some modules; each is found and loaded by whoever else does so."""
+    """Sees the import of some modules; the other finders and loaders find and load them."""
 
     def __init__(self, wanted: Mapping[str, Imported]) -> None:
         """Watch for nothing yet.

@@ -1,4 +1,4 @@
-"""Streams of answers that tell how far they were read, and when they end."""
+"""Streams of answers that record how far they were read, and when they end."""
 
 from __future__ import annotations
 

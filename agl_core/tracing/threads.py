@@ -35,7 +35,7 @@ class ThreadCall:
 
 
 class UserCall(Protocol):
-    """A call of user code that goes on elsewhere: in a thread, or on the agents' loop."""
+    """A call of user code that runs elsewhere: in a thread, or on the agents' loop."""
 
     @property
     def ended(self) -> asyncio.Future[Outcome]:

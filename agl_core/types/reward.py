@@ -11,8 +11,8 @@ import msgspec
 class RewardTarget(msgspec.Struct, frozen=True, kw_only=True):
     """What a reward is about; nothing set means the whole attempt.
 
-    At most one of `call`, `agent_run` and `agent` is set, but for `agent` beside `agent_run`, which
-    says whose run it is: agents may share a run id. `choice` needs `call`.
+    At most one of `call`, `agent_run` and `agent` is set, except that `agent` may be set with
+    `agent_run`, to name the agent of the run: agents may share a run id. `choice` needs `call`.
     """
 
     call: str | None = None

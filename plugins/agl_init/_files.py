@@ -17,7 +17,7 @@ _EXAMPLES: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What the run file says beside the program."""
+    """What the run file states besides the program."""
 
     model: str
     naming: tuple[str, ...]

@@ -37,7 +37,7 @@ def command(state: CliState, *, program: str, model: str | None, force: bool) ->
     """Write what a program that already works needs to be trained: run.toml, tasks and a reward.
 
     PROGRAM is package.module:function or file.py:function, a function that answers one question.
-    Its source is read, and nothing of it is run. The files go beside file.py, or into the working
+    Its source is read, not run. The files go beside file.py, or into the working
     directory for a module.
     """
     found = read_program(program)

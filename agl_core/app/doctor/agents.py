@@ -34,7 +34,7 @@ def _speakers(trial: Trial) -> Finding:
         trained = trial.trains(agent)
         served = f"policy {policy.name!r}" if policy is not None else "no policy"
         role = "trained" if trained else "not trained"
-        parts.append(f"{agent or 'nobody'}: {calls} calls, {role} ({served})")
+        parts.append(f"{agent or 'no agent'}: {calls} calls, {role} ({served})")
         rows[agent] = {
             "calls": calls,
             "trained": trained,
@@ -61,7 +61,7 @@ def _matches(trial: Trial) -> list[Finding]:
                 Finding(
                     check="agents.match",
                     severity="error",
-                    measured=f"{pattern!r} matches nobody; seen were {names or 'no agents'}.",
+                    measured=f"{pattern!r} matches no agent; seen were {names or 'no agents'}.",
                     fix=_nearest(pattern, names),
                     figures=figures,
                 )
@@ -96,7 +96,7 @@ def _nearest(pattern: str, names: list[str]) -> str:
 
 
 def _idle_policies(trial: Trial) -> list[Finding]:
-    """Names in frozen policies that nobody bears: such an agent is served by somebody else."""
+    """Agent names in frozen policies that were not seen: another policy may serve the agent meant."""
     trained = set(trial.patterns)
     idle = {
         pattern: policy.name
@@ -107,12 +107,12 @@ def _idle_policies(trial: Trial) -> list[Finding]:
     }
     if not idle:
         return []
-    told = ", ".join(f"{pattern!r} (policy {name!r})" for pattern, name in idle.items())
+    listed = ", ".join(f"{pattern!r} (policy {name!r})" for pattern, name in idle.items())
     return [
         Finding(
             check="agents.policies",
             severity="warning",
-            measured=f"Policies name agents that nobody was seen to be: {told}.",
+            measured=f"Policies name agents that were not seen: {listed}.",
             fix=f"Use the names that were seen ({', '.join(trial.agents) or 'none'}), or drop them.",
             figures={"unmatched": idle},
         )
@@ -120,31 +120,31 @@ def _idle_policies(trial: Trial) -> list[Finding]:
 
 
 def _unowned(trial: Trial) -> list[Finding]:
-    """Calls of nobody, and calls that a framework makes for itself."""
+    """Calls of no agent, and calls that a framework makes for itself."""
     found: list[Finding] = []
-    nobody = [owned for owned in trial.calls if not owned.agent]
-    if nobody:
-        in_tools = sum(owned.in_tool for owned in nobody)
+    unnamed = [owned for owned in trial.calls if not owned.agent]
+    if unnamed:
+        in_tools = sum(owned.in_tool for owned in unnamed)
         where = f", {in_tools} of them while a tool ran" if in_tools else ""
         found.append(
             Finding(
                 check="agents.unowned",
                 severity="warning",
-                measured=f"{len(nobody)} of {len(trial.calls)} calls belong to nobody{where}.",
+                measured=f"{len(unnamed)} of {len(trial.calls)} calls belong to no agent{where}.",
                 fix="Name who speaks with agl.agent_scope(name), with trainable=False for a judge "
                 "or a tool; hand the framework's callbacks and context on to nested agents, and "
                 "run threads of your own with contextvars.copy_context().run.",
-                figures={"calls": len(nobody), "in_tools": in_tools},
+                figures={"calls": len(unnamed), "in_tools": in_tools},
             )
         )
     own = Counter(o.agent for o in trial.calls if o.agent.startswith(RESERVED_PREFIX))
     if own:
-        told = ", ".join(f"{name}: {count}" for name, count in sorted(own.items()))
+        listed = ", ".join(f"{name}: {count}" for name, count in sorted(own.items()))
         found.append(
             Finding(
                 check="agents.reserved",
                 severity="ok",
-                measured=f"Calls that a framework makes for itself, never trained: {told}.",
+                measured=f"Calls that a framework makes for itself, never trained: {listed}.",
                 figures={"calls": dict(own)},
             )
         )

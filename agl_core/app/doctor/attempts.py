@@ -185,7 +185,7 @@ def _sockets(trial: Trial) -> list[Finding]:
             severity="error" if any(map(trial.trains, agents)) else "warning",
             measured=f"{len(asked)} times a model was asked over a WebSocket, of which the gateway "
             f"records no token: {', '.join(addresses)}, by "
-            f"{', '.join(agent or 'nobody' for agent in agents)}.",
+            f"{', '.join(agent or 'no agent' for agent in agents)}.",
             fix="Ask over HTTP what is to be trained; put a session that is not into "
             "agl.agent_scope(name, trainable=False).",
             figures={"connections": len(asked), "addresses": addresses, "agents": agents},
@@ -203,25 +203,25 @@ def _losses(losses: Losses) -> list[Finding]:
     }
     found: list[Finding] = []
     if sampling:
-        told = ", ".join(f"{cause.removeprefix(_SAMPLING)} {n}" for cause, n in sampling.items())
+        listed = ", ".join(f"{cause.removeprefix(_SAMPLING)} {n}" for cause, n in sampling.items())
         found.append(
             Finding(
                 check="sampling.plain",
                 severity="warning",
                 measured=f"Answers to be trained on do not follow the model's plain distribution, "
-                f"by what their request asked for: {told} calls.",
+                f"by what their request asked for: {listed} calls.",
                 fix="Ask with top_p 1 and without top_k, penalties and logit_bias in training; set "
                 "rollout.temperature above 0.",
                 figures={"calls": sampling},
             )
         )
     harmless = others.keys() <= _HARMLESS
-    told = ", ".join(f"{cause} {count}" for cause, count in sorted(others.items()))
+    listed = ", ".join(f"{cause} {count}" for cause, count in sorted(others.items()))
     found.append(
         Finding(
             check="losses",
             severity="ok" if harmless else "warning",
-            measured=f"Not used for training: {told}." if others else "Nothing else was lost.",
+            measured=f"Not used for training: {listed}." if others else "Nothing else was lost.",
             fix="" if harmless else "docs/capture.md says what each cause means.",
             figures={"counts": others},
         )

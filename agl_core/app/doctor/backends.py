@@ -102,7 +102,8 @@ async def decode(trial: Trial, backends: Mapping[str, Backend]) -> Finding:
             found.checked += 1
             reason = contradiction(choice, text, stopped=bool(call.sampling.stop))
             if reason:
-                found.wrong.append(f"Call {call.id!r} of {owned.agent or 'nobody'!r}: {reason}")
+                speaker = repr(owned.agent) if owned.agent else "no agent"
+                found.wrong.append(f"Call {call.id!r} of {speaker}: {reason}")
     return _decoding(found)
 
 

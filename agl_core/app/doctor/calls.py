@@ -1,4 +1,4 @@
-"""Whose call each of the gateway's records is, told without the strictness of the join."""
+"""Whose call each of the gateway's records is, without the strictness of the join."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class OwnedCall:
 
     call: ModelCall
     agent: str
-    """Empty: nobody."""
+    """Empty: no agent is named."""
     agent_run_id: str
     """Empty: runs of the agent cannot be told apart."""
     in_tool: bool

@@ -18,7 +18,7 @@ _CAUSES: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "calls_with_conflicting_identity": (
         "named another attempt or agent in their headers than in their URL, and got 400",
-        "Make one client for each attempt, or let only one of the two say who speaks.",
+        "Make one client for each attempt, or name the agent in only one of the two.",
     ),
     "calls_with_wrong_key": (
         "came with a key that does not open their attempt, and got 403",
@@ -47,8 +47,8 @@ _CAUSES: Final[Mapping[str, tuple[str, str]]] = {
     "sent_elsewhere_": (
         "of agents that are not trained, or of no agent, went to another address",
         (
-            "Nothing needs to be done if that is wanted. Name who speaks if an agent to train is "
-            "among them; capture.elsewhere = 'refuse' forbids them, except to capture.allow_hosts."
+            "Nothing needs to be done if this is intended. Name the agent with agl.agent_scope(name) "
+            "if one to train is among them; capture.elsewhere = 'refuse' forbids them, except to capture.allow_hosts."
         ),
     ),
     "refused_elsewhere_": (

@@ -20,13 +20,13 @@ def tools(trial: Trial) -> list[Finding]:
         offering = [each for each in trial.calls if each.call.policy == name and each.call.tools]
         if not offering:
             continue
-        agents = Counter(each.known_as or "nobody" for each in offering)
-        told = ", ".join(f"{agent}: {count}" for agent, count in sorted(agents.items()))
+        agents = Counter(each.known_as or "no agent" for each in offering)
+        listed = ", ".join(f"{agent}: {count}" for agent, count in sorted(agents.items()))
         findings.append(
             Finding(
                 check="tools.shown",
                 severity="error",
-                measured=f"{len(offering)} calls offered tools ({told}), but the chat template of "
+                measured=f"{len(offering)} calls offered tools ({listed}), but the chat template of "
                 f"policy {name!r} ({policy.model}) leaves tools out: the model never saw them.",
                 fix="Choose a model whose chat template renders tools, put a chat_template.jinja "
                 "that does into the model's directory, or describe the tools in the prompt.",

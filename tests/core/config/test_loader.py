@@ -134,7 +134,7 @@ def test_an_empty_file_is_the_default_configuration(tmp_path):
         ),
         (
             {"learnig_rate": 1},
-            "unknown key 'learnig_rate': it is read by nobody (the top level has:",
+            "unknown key 'learnig_rate' (the top level has:",
         ),
         ({"tasks": {"train": "x", "test": "y"}}, "(tasks has: train, val, columns)"),
     ],
