@@ -10,7 +10,7 @@ import msgspec
 from agl_core.gateway.dialects.answer_fields import Audio, Message, Row, Usage
 from agl_core.gateway.dialects.chat import FINISH_REASONS
 from agl_core.gateway.dialects.chat_answer import Payload
-from agl_core.gateway.dialects.tool_calls import Function, ToolCalls, plain_text
+from agl_core.gateway.dialects.tool_calls import CallPart, ToolCall, ToolCalls, plain_text
 from agl_core.serving.problem_text import error_text
 from agl_core.types import Choice
 from agl_core.types.span import ID_LIMIT
@@ -32,7 +32,8 @@ class AnsweredChoice(msgspec.Struct):
     reasoning: list[str] = []
     refusal: list[str] = []
     tool_calls: ToolCalls = msgspec.field(default_factory=ToolCalls)
-    function: dict[str, str] = {}
+    function: ToolCall | None = None
+    """A call in the older form."""
     audio: list[str] = []
     finish_reason: str | None = None
     without_ids: bool = False
@@ -62,14 +63,10 @@ class AnsweredChoice(msgspec.Struct):
         if message.tool_calls:
             self.tool_calls.add(message.tool_calls, whole=whole)
         if message.function_call is not None:
-            self._add_function(message.function_call)
+            self.function = self.function or ToolCall(-1, None)
+            self.function.add(CallPart(function=message.function_call))
         if message.audio is not None:
             self._add_audio(message.audio)
-
-    def _add_function(self, part: Function) -> None:
-        name, arguments = self.function.get("name", ""), self.function.get("arguments", "")
-        name += "" if part.name == name else part.name or ""
-        self.function = {"name": name, "arguments": arguments + plain_text(part.arguments or "")}
 
     def _add_audio(self, part: Audio) -> None:
         self.audio = self.audio or [""]
@@ -95,7 +92,7 @@ class AnsweredChoice(msgspec.Struct):
             reasoning="".join(self.reasoning),
             refusal="".join(self.refusal),
             tool_calls=self.tool_calls.wire(),
-            function_call=self.function or None,
+            function_call=self.function.wire()["function"] if self.function else None,
             audio=("".join(self.audio) or _AUDIO) if self.audio else "",
             finish_reason=self.finish_reason,
         )

@@ -231,8 +231,8 @@ class Exchange(msgspec.Struct, eq=False):
         except msgspec.DecodeError as error:
             self._take_unreadable(event, error)
             return event.raw if self._verbatim else render(event.data, name=event.name)
-        if event.name == ERROR_EVENT and not chunk.error:
-            chunk.error = msgspec.json.decode(chunk.data)
+        if event.name == ERROR_EVENT:
+            chunk.read_as_error()
         self._add(chunk)
         if self.first_token_ns is None and self.answer.started:
             self.first_token_ns = wall_ns()

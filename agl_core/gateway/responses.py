@@ -90,9 +90,9 @@ class ResponsesAnswer:
             unread = f"The backend's stream holds no chunk ({error}): {text[:200]!r}"
             self._end({"message": text if name == ERROR_EVENT else unread})
             return
-        if name == ERROR_EVENT and not chunk.error:
-            self._end(_told(msgspec.json.decode(chunk.data)))
-        elif chunk.error:
+        if name == ERROR_EVENT:
+            chunk.read_as_error()
+        if name == ERROR_EVENT or chunk.error:
             self._end(_told(chunk.error))
         else:
             self._builder.feed(chunk)

@@ -106,6 +106,10 @@ class Payload:
         if not (self.error or self.choices) and document.get("object") == "error":
             self.error = document
 
+    def read_as_error(self) -> None:
+        """Take the whole object for an error, as in an event named so, unless a field is one."""
+        self.error = self.error or _ANY.decode(self.data)
+
     def stripped(self, wants: Wants, *, model: str) -> bytes:
         """The answer without what the client did not ask for; one without choices as it is.
 
