@@ -122,6 +122,7 @@ def _table(source: Any, label: str) -> Iterable[Any] | None:
         _check_columns([str(name) for name in source.columns], label)
         return source.astype(object).where(source.notna(), None).to_dict("records")
     if callable(getattr(kind, "to_pylist", None)):  # a pyarrow Table
+        _check_columns(list(getattr(source, "column_names", ())), label)
         return map(_without_nan, source.to_pylist())
     if callable(getattr(kind, "iter_rows", None)) and callable(getattr(kind, "to_dicts", None)):
         return map(_without_nan, source.to_dicts())  # a polars DataFrame

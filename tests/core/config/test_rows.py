@@ -261,48 +261,9 @@ class Opaque:
     """Has nothing but a repr."""
 
 
-class Frame:
-    """What a DataFrame is to us, without its library."""
-
-    columns = ("question", "answer")
-
-    def astype(self, kind):
-        return self
-
-    def notna(self):
-        return self
-
-    def where(self, found, other):
-        return self
-
-    def to_dict(self, orient):
-        assert orient == "records"
-        return GSM
-
-    def iterrows(self):
-        return iter([(number, Series(row)) for number, row in enumerate(GSM)])
-
-    def __iter__(self):
-        return iter(self.columns)
-
-
-class Series:
-    def __init__(self, cells):
-        self.cells = cells
-
-    def __iter__(self):
-        return iter(self.cells.values())
-
-
-def test_a_table_is_read_by_row():
-    """C14: a DataFrame is no list of its columns."""
-    assert [task.expected for task in load_tasks(Frame(), columns=NAMED)] == ["2", "4"]
-
-
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
-        (Frame().iterrows(), r"row 1: the row\[1\] is a .*Series"),
         ([1, Opaque()], "row 2: the row is a .*Opaque"),
         ([{"input": {"a": [Opaque()]}}], r"row 1: input\.a\[0\] is a .*Opaque"),
         ([{"input": 1, "expected": Opaque()}], "row 1: expected is a .*Opaque"),

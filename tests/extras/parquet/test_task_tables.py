@@ -68,9 +68,10 @@ def test_arrays_and_scalars_become_plain_values():
     [
         (pd.DataFrame(ROWS).iterrows(), r"row 1: .*is a pandas\..*Series"),
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), "two columns 'a'"),
+        (pa.table([[1], [2]], names=["a", "a"]), "two columns 'a'"),
         (datasets.DatasetDict(train=datasets.Dataset.from_dict(ROWS)), "keys train.*one split"),
     ],
-    ids=["iterrows", "duplicate-column", "splits"],
+    ids=["iterrows", "duplicate-column", "duplicate-arrow-column", "splits"],
 )
 def test_what_is_no_row_is_an_error(rows, reason):
     """C14: the error names row and type."""
