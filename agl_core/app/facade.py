@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -152,7 +153,8 @@ def _watching(
 ) -> Generator[tuple[Observer, ...], None, None]:
     """The observers of a run; the command line's show it where there are any."""
     invoked = current_invocation().observers
-    if invoked or not shown:
+    console = getattr(sys, "stderr", None)  # None where a process has no console
+    if invoked or not shown or console is None:
         yield (*given, *invoked)
         return
     with show_progress(script_console()) as display:

@@ -109,15 +109,15 @@ class Wire:
         """Mark one request; telemetry, so whatever goes wrong, the request still goes out.
 
         Returns:
-            What to tell of the answer, where it is a model's.
+            Where to record the answer, if it is a model's.
 
         Raises:
             CaptureError: it is a model request that must not go where the program sends it.
         """
         context = active()
-        if context is None:
-            return _stray(request) if strays_here() is not None else None
         try:
+            if context is None:
+                return _stray(request) if strays_here() is not None else None
             url = request.url
             if origin_key(url.host, url.port, url.scheme) in context.origins:
                 _limit_timeout(client, request, context.seconds_left())

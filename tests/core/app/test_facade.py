@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 import agl_core as agl
+from agl_core.app import facade
 from agl_core.config.invocation import Invocation, invoked
 from tests.core.app.conftest import says_yes, two_agents
 from tests.core.bandit_engine import BanditEngine
@@ -265,3 +267,11 @@ class Options(BaseModel):
 def agl_register_engines(register):
     register("slow", "a_module_that_is_not_there:Engine", config=Options)
 """
+
+
+def test_a_process_without_a_console_shows_no_progress(monkeypatch):
+    """G5: pythonw and services have no standard error; the run needs none."""
+    monkeypatch.setattr(sys, "stderr", None)
+
+    with facade._watching((), shown=True) as observers:
+        assert observers == ()

@@ -12,10 +12,12 @@ import urllib.error
 import urllib.request
 
 import aiohttp
+import httpx
 import pytest
 
 from agl_core.errors import CaptureError
 from agl_core.tracing import agent_scope, enter, origins_of
+from agl_core.tracing.context import Strays, counting_strays
 from agl_core.tracing.other_clients import OtherClients
 from agl_core.types import SpanKind
 from tests.core.tracing.test_elsewhere import BODY, host, lost, make, other
@@ -112,3 +114,17 @@ def test_a_module_that_is_only_found_has_its_source():
         assert "HTTPConnectionPool" in spec.loader.get_source("urllib3.connectionpool")
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=100)
+
+
+@pytest.mark.usefixtures("attached")
+def test_a_request_of_no_attempt_goes_out_where_counting_fails(server, other, caplog):
+    """C3: telemetry never raises into user code."""
+
+    def broken(cause):
+        raise LookupError(cause)
+
+    with counting_strays(Strays(origins_of(server.url), broken)):
+        answer = httpx.post(f"{other.base_url}/chat/completions", json=BODY, timeout=60)
+
+    assert answer.status_code == 200
+    assert "LookupError" in caplog.text
