@@ -80,10 +80,7 @@ class OpenAIServer:
             if path == PATH:
                 await asgi.respond(send, 200, await answer_of(self._backend, body))
                 return
-            reply = send
-            if path in self._dialects:
-                body, reply = self._dialects[path](body, send)
-            await self._answering.answer(self._backend, body, scope, receive, reply)
+            await self._answer(body, scope, receive, send)
         except asgi.ClientLeft:
             return
         except asgi.TooLarge:
@@ -91,6 +88,19 @@ class OpenAIServer:
             await asgi.respond(send, problem.status, problem.body())
         except Problem as problem:
             await asgi.respond(send, problem.status, problem.body())
+
+    async def _answer(
+        self, body: bytes, scope: Mapping[str, Any], receive: asgi.Receive, send: asgi.Send
+    ) -> None:
+        reply = sent = asgi.CountedSend(send)
+        dialect = self._dialects.get(scope["path"])
+        if dialect is not None:
+            body, reply = dialect(body, sent)
+        await self._answering.answer(self._backend, body, scope, receive, reply)
+        # A dialect keeps the head of a whole answer until its body is there.
+        if not sent.status:
+            message = "The backend's answer broke off: send the request again"
+            raise Problem(502, "engine_error", message, retry=True)
 
     def _models(self) -> bytes:
         row = {"id": self._model, "object": "model"}

@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 
 from agl_core.errors import ConfigError, EngineError
+from agl_core.gateway.responses import as_chat
 from agl_core.interfaces import Counted
 from agl_core.serving.openai_server import OpenAIServer
 
@@ -80,6 +81,27 @@ async def test_a_backend_without_an_answer_is_told_as_one(backend, url):
     async with aiohttp.request("POST", f"{url}/v1/chat/completions", data=b"{}") as reply:
         told = await reply.json()
     assert (reply.status, told["error"]["message"]) == (503, "out of slots")
+
+
+class Broken(Backend):
+    """Its answer breaks off."""
+
+    def __init__(self):
+        super().__init__()
+        self.headers = {"content-type": "application/json"}
+
+    async def body(self):
+        yield b'{"choices"'
+        raise EngineError("out of memory")
+
+
+async def test_a_translated_answer_that_breaks_off_is_an_error():
+    """G11: a Responses client gets JSON, not the bare 500 of an application that sent nothing."""
+    server = OpenAIServer(Broken(), model="m", dialects={"/v1/responses": as_chat})
+    url = await server.start("127.0.0.1", 0)
+    async with aiohttp.request("POST", f"{url}/v1/responses", json={"input": "hi"}) as reply:
+        assert (reply.status, (await reply.json())["error"]["code"]) == (502, "engine_error")
+    await server.stop()
 
 
 @pytest.mark.parametrize(
