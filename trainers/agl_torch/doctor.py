@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from agl_core.app.parts import engine_name
+from agl_core.app.parts import engine_name, with_weights
 from agl_core.builtin import load_plugins
 from agl_core.config.loader import check_options
 from agl_core.config.policies import resolve_policies
@@ -31,7 +31,7 @@ def check(records: Sequence[AttemptRecord], config: RunConfig) -> Iterable[Findi
     options: Any = check_options(config.engine, registry.options_model(_ENGINE), where="engine")
     device = device_of(options.device)
     parts = policy_needs(
-        resolve_policies(config, training=True),
+        with_weights(resolve_policies(config, training=True), plugins),
         options,
         trains=True,
         dtype=dtype_of(options.dtype, device),

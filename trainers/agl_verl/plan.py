@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from agl_core.app.parts import engine_name, make_algorithm
+from agl_core.app.parts import engine_name, make_algorithm, with_weights
 from agl_core.builtin import load_plugins
 from agl_core.config.loader import check_options, load_config
 from agl_core.config.policies import resolve_policies
@@ -58,7 +58,7 @@ def plan_of(config: RunConfig, *, device: str) -> Plan:
 
     registry = plugins.registry("engines")
     options: Any = check_options(config.engine, registry.options_model(_ENGINE), where="engine")
-    policies = resolve_policies(config, training=True)
+    policies = with_weights(resolve_policies(config, training=True), plugins)
     trained = next(policy for policy in policies if policy.trainable)
     _, setup = make_algorithm(config, plugins)
     served = served_by(policies, options, here=False)

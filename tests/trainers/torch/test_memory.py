@@ -224,6 +224,13 @@ def test_the_doctor_gives_the_same_sum(model_path, monkeypatch, total, severity)
     assert (finding.fix != "") == (severity == "error")
 
 
+def test_the_doctor_gives_the_sum_of_a_model_that_a_plugin_names():
+    """G8, H11: `model = "demo"`, as in the tutorial, is no name on the hub."""
+    given = {"agents": ["writer"], "model": "demo", "engine": {"device": "cpu"}}
+    (finding,) = doctor.check([], resolve({**given, "algorithm": {"name": "grpo"}}))
+    assert finding.severity == "ok"
+
+
 async def test_a_pass_that_cannot_fit_is_refused_with_the_sum(
     run_engine, policy, batch, monkeypatch
 ):
