@@ -258,9 +258,16 @@ class AgentLoop:
         )
 
     def live(self, attempt_id: str | None) -> bool:
-        """Whether a call of this attempt runs, or waits, that has not been given up."""
+        """Whether a call of this attempt runs, or waits, that has not been given up.
+
+        Args:
+            attempt_id: None where a callback blocks, of any call that has begun.
+        """
         with self._lock:
-            return any(call.attempt_id == attempt_id and not call.given_up for call in self._calls)
+            calls = [call for call in self._calls if not call.given_up]
+        if attempt_id is None:
+            return any(call.task is not None for call in calls)
+        return any(call.attempt_id == attempt_id for call in calls)
 
     def retire(self) -> list[LoopCall]:
         """Take no more calls and end with the last of those that began; gives the others."""

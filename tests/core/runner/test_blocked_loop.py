@@ -212,6 +212,26 @@ async def test_an_agent_that_blocks_past_its_deadline_ends_and_gives_the_others_
     assert runner.losses.counts == {"abandoned_task": 1}
 
 
+@pytest.mark.usefixtures("soon")
+async def test_a_blocking_callback_costs_no_running_attempt_its_loop(enqueue, serving, store):
+    """D1: a callback has no task, and so no attempt; any that runs may own it."""
+    release, seen = threading.Event(), []
+
+    async def agent(task):
+        seen.append(agent_loop.agent_loop())
+        asyncio.get_running_loop().call_soon(release.wait)
+        await asyncio.sleep(0)
+        seen.append(agent_loop.agent_loop())
+
+    ids = await enqueue()
+    async with serving(agent) as runner:
+        while not [each for each in runner.stalls if each.attempt_id is None]:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        release.set()
+        await store.wait(ids, timeout_s=100)
+    assert seen[0] is seen[1]
+
+
 async def test_an_agent_that_never_awaits_is_not_joined_by_others(store, enqueue, gateway):
     """D1: attempts whose time would pass in a queue are not claimed."""
     blocked, release = Signal(), threading.Event()
