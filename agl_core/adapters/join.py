@@ -329,7 +329,10 @@ def aliases_of(spans: Iterable[Span]) -> dict[str, str]:
         if span.call is not None and span.call.alias:
             sent[span.call.agent] = span.call.alias
         elif span.name == semconv.AGL_ALIAS and span.kind is SpanKind.MESSAGE:
-            said[span.attributes[semconv.AGL_AGENT]] = span.attributes[semconv.AGL_ALIAS]
+            # A program may give an event of its own this name.
+            agent, alias = map(span.attributes.get, (semconv.AGL_AGENT, semconv.AGL_ALIAS))
+            if isinstance(agent, str) and isinstance(alias, str):
+                said[agent] = alias
     return said | sent
 
 

@@ -66,3 +66,13 @@ def test_an_alias_without_calls_is_known_from_the_trace():
     attempt.client_span("a", call_id=None, status="error")
     attempt.reward(1.0)
     assert adapt(attempt.record()).losses.counts == {"calls_unsent": 1}
+
+
+@pytest.mark.parametrize("said", [{}, {semconv.AGL_AGENT: "b", semconv.AGL_ALIAS: 7}])
+def test_an_event_of_a_program_that_is_named_as_an_alias_is_none(said):
+    """G15: such as `agl.emit_object(x, name="agl.alias")`."""
+    attempt = ScriptedAttempt("1")
+    attempt.call("b", [1], [2])
+    attempt.spans.append(attempt._span(SpanKind.MESSAGE, semconv.AGL_ALIAS, attributes=said))
+    attempt.reward(1.0)
+    assert list(adapt(attempt.record(), agents=("b",)).trajectories) == ["b"]
