@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import statistics
 import sys
@@ -19,6 +20,8 @@ from agl_core.types.summary import clock, counts, evaluation_line, summary_lines
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+_log = logging.getLogger(__name__)
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _ASCII: Final = "_.-:=+*#"
@@ -125,8 +128,14 @@ class PlainProgress:
             self._say(line)
 
     def _say(self, line: str) -> None:
-        self._console.print(line, markup=False, soft_wrap=True)
-        self._console.file.flush()
+        if self._console.quiet:
+            return
+        try:
+            self._console.print(line, markup=False, soft_wrap=True)
+            self._console.file.flush()
+        except OSError as error:  # such as a pipe whose reader has ended
+            self._console.quiet = True
+            _log.warning("Progress is not shown any more: writing it failed (%s)", error)
 
 
 class LiveProgress:

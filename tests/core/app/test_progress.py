@@ -189,3 +189,21 @@ def test_a_sparkline_fits_its_width(values, width, unicode):
 
 def test_a_long_curve_is_averaged():
     assert sparkline([0, 0, 1, 1], width=2) == "▁█"
+
+
+def test_a_pipe_whose_reader_has_ended_stops_the_lines_and_not_the_run(caplog):
+    """G5: progress is shown by default, so it must not end a run."""
+
+    class Gone(io.StringIO):
+        writes = 0
+
+        def write(self, text):
+            self.writes += 1
+            raise BrokenPipeError("gone")
+
+    file = Gone()
+    display = PlainProgress(Console(file=file))
+    for step in STEPS:
+        display.step(step)
+    assert file.writes == 1
+    assert "Progress is not shown any more" in caplog.text
