@@ -26,16 +26,17 @@ _RESUMABLE: Final = "training_state*"
 _DOWN: Final = ".lora_A.weight"
 
 
-def write_base(directory: Path, *, model: str, dtype: torch.dtype, sha256: str) -> None:
+def write_base(directory: Path, *, model: str, dtype: torch.dtype, **digests: str) -> None:
     """Write which weights an adapter belongs to.
 
     Args:
         directory: The adapter's.
         model: Its directory or name on the hub.
         dtype: Of its weights as they were served.
-        sha256: Of those, as `agl_torch.weights.fingerprint` computes it.
+        digests: ``sha256`` of those, as `agl_torch.weights.fingerprint` computes it, or one of an
+            engine's own.
     """
-    base = {"model": model, "dtype": str(dtype).removeprefix("torch."), "sha256": sha256}
+    base = {"model": model, "dtype": str(dtype).removeprefix("torch."), **digests}
     (directory / _BASE_FILE).write_text(json.dumps(base, indent=2) + "\n", encoding="utf-8")
 
 
@@ -45,14 +46,26 @@ def check_base(directory: Path, *, dtype: torch.dtype, sha256: str) -> None:
     Raises:
         TrainingError: it was trained on others.
     """
+    check_digest(directory, "sha256", sha256, dtype=dtype)
+
+
+def check_digest(
+    directory: Path, name: str, digest: str, *, dtype: torch.dtype | None = None
+) -> None:
+    """Compare a digest of weights with the one that `write_base` wrote; one of them may be missing.
+
+    Raises:
+        TrainingError: they differ.
+    """
     file = directory / ADAPTER / _BASE_FILE
-    if not file.is_file():  # of an earlier version
+    base = json.loads(file.read_bytes()) if file.is_file() else {}
+    written = base.get(name)
+    if dtype is not None and base.get("dtype") != str(dtype).removeprefix("torch."):
         return
-    base = json.loads(file.read_bytes())
-    if base["dtype"] == str(dtype).removeprefix("torch.") and base["sha256"] != sha256:
+    if written and digest and written != digest:
         raise TrainingError(
             f"The adapter in {str(directory)!r} was trained on the weights of {base['model']!r} "
-            f"with the sha256 {base['sha256']}, but these have {sha256}: restore those weights"
+            f"with the {name} {written}, but these have {digest}: restore those weights"
         )
 
 

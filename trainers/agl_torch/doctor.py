@@ -10,7 +10,7 @@ from agl_core.builtin import load_plugins
 from agl_core.config.loader import check_options
 from agl_core.config.policies import resolve_policies
 from agl_core.types import Finding
-from agl_torch.memory import REMEDY, policy_needs, told, total_memory, usable
+from agl_torch.memory import REMEDY, itemized, policy_needs, total_memory, usable
 
 if TYPE_CHECKING:
     from agl_core.config import RunConfig
@@ -41,7 +41,7 @@ def check(records: Sequence[AttemptRecord], config: RunConfig) -> Iterable[Findi
     yield Finding.of(
         "torch.memory",
         "ok" if needed <= usable(total) else "error",
-        f"The run needs {told(parts)} of {total / 1e9:.2f} GB, keys and values of answers beside.",
+        f"The run needs {itemized(parts)} of {total / 1e9:.2f} GB, keys and values of answers not included.",
         fix=f"{REMEDY[0].upper()}{REMEDY[1:]}.",
         figures={"parts": parts, "total": total},
     )

@@ -157,7 +157,7 @@ def check_memory(
     total = total_memory(device)
     if sum(parts.values()) > usable(total):
         raise ConfigError(
-            f"Engine 'torch' needs {told(parts)} on device {device.type!r}, which has "
+            f"Engine 'torch' needs {itemized(parts)} on device {device.type!r}, which has "
             f"{total / _GB:.2f} GB, {_SYSTEM:.0%} of them for the run: {REMEDY}"
         )
 
@@ -212,7 +212,7 @@ def usable(memory: int) -> int:
     return int(memory * _SYSTEM)
 
 
-def told(parts: Mapping[str, int]) -> str:
+def itemized(parts: Mapping[str, int]) -> str:
     """The sum, part by part."""
     listed = " + ".join(f"{name} {size / _GB:.2f}" for name, size in parts.items() if size)
     return f"{sum(parts.values()) / _GB:.2f} GB ({listed})"

@@ -1,4 +1,4 @@
-"""Where a model is: a directory, or a name on the hub; told without any library of models."""
+"""Where a model is: a directory, or a name on the hub. Imports no library of models."""
 
 from __future__ import annotations
 

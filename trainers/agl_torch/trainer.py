@@ -16,7 +16,7 @@ from agl_core.interfaces import AlgorithmSetup
 from agl_core.types import Batch
 from agl_torch.losses import Loss, LossOutput, Terms
 from agl_torch.losses.divergence import k3
-from agl_torch.memory import REMEDY, ModelShape, PassShape, free_memory, told
+from agl_torch.memory import REMEDY, ModelShape, PassShape, free_memory, itemized
 from agl_torch.options import TorchOptions
 from agl_torch.policy import LoadedPolicy
 from agl_torch.training.batch import TensorBatch
@@ -157,22 +157,22 @@ class PolicyTrainer:
             masked=not all(row.is_path for row in rows),
         )
         plain = one.needs(self._shape, recompute=False)
-        beside = self._beside()
+        unallocated = self._unallocated()
         if self._checkpointing == "auto":
-            recompute = 2 * sum(plain.values()) > free - beside
+            recompute = 2 * sum(plain.values()) > free - unallocated
         else:
             recompute = self._checkpointing == "always"
         parts = one.needs(self._shape, recompute=True) if recompute else plain
-        if sum(parts.values()) + beside > free:
+        if sum(parts.values()) + unallocated > free:
             raise TrainingError(
                 f"Policy {self._policy!r}: a pass over {one.rows} rows of {one.tokens} tokens needs "
-                f"{told({**parts, 'gradients and moments': beside})}, but {self._device.type} has "
+                f"{itemized({**parts, 'gradients and moments': unallocated})}, but {self._device.type} has "
                 f"{free / 1e9:.2f} GB free, so no step was taken. A path of calls is never cut, "
                 f"whatever engine.pack_tokens: shorten conversations, or {REMEDY}"
             )
         return recompute
 
-    def _beside(self) -> int:
+    def _unallocated(self) -> int:
         """Bytes of gradients and moments that are not there yet."""
         missing = 0
         for parameter in self._parameters:

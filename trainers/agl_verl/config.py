@@ -120,9 +120,13 @@ def make_config(
         "trainer": {"device": device, "n_gpus_per_node": 1},
     }
     layers = [{ROOT: _machine(device)}, ours, _setup(setup), dict(given)]
-    merged = OmegaConf.merge(config, *layers)
+    merged: Any = OmegaConf.merge(config, *layers)
     if device != "cpu":
         layers.insert(1, {ROOT: {"rollout": _rollout(given, merged, served)}})
+        merged = OmegaConf.merge(config, *layers)
+    if has_adapter(merged[ROOT].model):
+        adapter = {"save_contents": _CONTENTS[:-1], "save_lora_only": True}
+        layers.append({ROOT: {"actor": {"checkpoint": adapter}}})
         merged = OmegaConf.merge(config, *layers)
     if has_own_devices(merged):
         transfer = {ROOT: {"rollout": {"checkpoint_engine": _plain(_TRANSFERS[device])}}}
@@ -253,3 +257,8 @@ def replica_size(rollout: Any) -> int:
 def has_adapter(model: Any) -> bool:
     """Whether verl trains a low-rank adapter, which it takes under two names."""
     return int(model.get("lora", {}).get("rank", 0) or 0) > 0 or int(model.lora_rank or 0) > 0
+
+
+def has_linear_adapter(model: Any) -> bool:
+    """Whether it is one of verl's own making on linear layers, which `agl_torch.adapters` merges."""
+    return has_adapter(model) and not (model.lora_adapter_path or model.get("target_parameters"))

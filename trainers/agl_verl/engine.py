@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from agl_core.errors import ConfigError, EngineError
+from agl_torch.adapters import export
+from agl_torch.sources import is_adapter
+
+from agl_core.errors import ConfigError
 from agl_core.interfaces import AlgorithmSetup
 from agl_core.types import Batch, Policy, Update
 from agl_verl import _compat
@@ -22,6 +25,7 @@ from agl_verl.options import VerlOptions
 from agl_verl.rollout import Replicas
 from agl_verl.trainer import PolicyTrainer, Trained
 from agl_verl.vision import Vision, vision_of, vocab_size_of
+from agl_verl.writing import files_digest
 
 _WEIGHTS: Final = ("*.safetensors", "*.bin")
 
@@ -66,6 +70,7 @@ class VerlEngine:
         self._vocab_sizes: dict[str, int] = {}
         """By model."""
         self._reviving = asyncio.Lock()
+        self._merged: TemporaryDirectory[str] | None = None
         self._config: Any = None
         self._pool: Any = None
 
@@ -103,6 +108,8 @@ class VerlEngine:
             await self._driver.run(lambda: [each.close() for each in replicas])
         await asyncio.to_thread(self._cluster.close)
         self._driver.close()
+        if self._merged is not None:
+            self._merged.cleanup()
 
     def backend(self, policy: str) -> Fleet | LaterFleet:
         """The endpoint of one policy.
@@ -192,6 +199,11 @@ class VerlEngine:
         target = Path(directory)
         await self._driver.run(lambda: trainer.save(target, version=version, resumable=resumable))
 
+    @staticmethod
+    async def export(source: str, target: str) -> None:
+        """Write a saved policy as a directory that any program can serve: an adapter is merged."""
+        await asyncio.to_thread(export, Path(source), Path(target))
+
     async def load(self, policy: str, directory: str, *, version: int) -> None:
         """Restore what `save` wrote, as `version`; without an algorithm its weights alone.
 
@@ -204,7 +216,7 @@ class VerlEngine:
 
         def work() -> None:
             if trainer is None:
-                replicas.restart(directory)
+                replicas.restart(self._whole(Path(directory)))
                 return
             trainer.load(Path(directory))
             replicas.sync(version)
@@ -219,7 +231,7 @@ class VerlEngine:
         """sha256 over the weights in training, or over the files of a frozen policy's."""
         if self._trainer is not None and self._policy(policy).trainable:
             return await self._driver.run(self._trained(policy).fingerprint)
-        return await asyncio.to_thread(_files_digest, self._policy(policy).model)
+        return await asyncio.to_thread(files_digest, self._policy(policy).model)
 
     def _start(self, policies: Sequence[Policy], trained: Policy | None) -> None:
         setup, loss = self._setup, self._loss
@@ -254,6 +266,16 @@ class VerlEngine:
         for policy in policies:
             if trained is None or not _only_for_others(policy):
                 self._start_frozen(_key(policy))
+
+    def _whole(self, directory: Path) -> str:
+        """A saved policy as replicas load it: an adapter is merged, for as long as the engine runs."""
+        if not is_adapter(directory):
+            return str(directory)
+        before, self._merged = self._merged, TemporaryDirectory(prefix="agl-merged-")
+        export(directory, Path(self._merged.name))
+        if before is not None:
+            before.cleanup()
+        return self._merged.name
 
     def _start_frozen(self, key: str) -> None:
         if key not in self._replicas:
@@ -354,6 +376,11 @@ def _check_model(model: str, *, trust_remote_code: bool) -> None:
     """Look at the model's files before any process is started for it."""
     from transformers import AutoConfig, AutoTokenizer  # noqa: PLC0415
 
+    if is_adapter(Path(model)):
+        raise ConfigError(
+            f"Model {model!r} is the low-rank adapter of a checkpoint without the model it belongs "
+            f"to: merge them with agl.export_weights(checkpoint, directory)"
+        )
     try:
         AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
@@ -369,21 +396,3 @@ def _check_model(model: str, *, trust_remote_code: bool) -> None:
         )
     if Path(model).is_dir() and not any(any(Path(model).glob(each)) for each in _WEIGHTS):
         raise ConfigError(f"Cannot load model {model!r}: it holds no {' or '.join(_WEIGHTS)}")
-
-
-def _files_digest(model: str) -> str:
-    """sha256 over the weight files of a directory, by name.
-
-    Raises:
-        EngineError: the model is no directory of this machine.
-    """
-    files = sorted(Path(model).glob("*.safetensors"))
-    if not files:
-        raise EngineError(f"{model!r} holds no *.safetensors to take a fingerprint of")
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(f"{file.name}\0".encode())
-        with file.open("rb") as stream:
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
-    return digest.hexdigest()

@@ -31,8 +31,8 @@ class Gpu:
 
 def gpus() -> list[Gpu]:
     """The GPUs of this machine; empty without nvidia-smi."""
-    devices = _ask("--query-gpu=index,uuid,memory.total,memory.free")
-    processes = _ask("--query-compute-apps=gpu_uuid,pid,process_name,used_memory")
+    devices = _ask("index,uuid,memory.total,memory.free", of="gpu")
+    processes = _ask("gpu_uuid,pid,used_memory,process_name", of="compute-apps")
     return [
         Gpu(
             names=(index, uuid),
@@ -40,18 +40,20 @@ def gpus() -> list[Gpu]:
             free=int(free) * _MIB,
             holders=tuple(
                 f"process {pid} ({name}) with {used} MiB"
-                for gpu, pid, name, used in processes
+                for gpu, pid, used, name in processes
                 if gpu == uuid
             ),
         )
         for index, uuid, total, free in devices
+        if total.isdecimal() and free.isdecimal()  # not of a GPU that shares the host's memory
     ]
 
 
-def _ask(query: str) -> list[list[str]]:
+def _ask(fields: str, *, of: str) -> list[list[str]]:
+    """The rows of a query; the last field may hold commas."""
     try:
         done = subprocess.run(  # noqa: S603
-            ["nvidia-smi", query, "--format=csv,noheader,nounits"],  # noqa: S607
+            ["nvidia-smi", f"--query-{of}={fields}", "--format=csv,noheader,nounits"],  # noqa: S607
             capture_output=True,
             text=True,
             timeout=_QUERY_S,
@@ -59,7 +61,9 @@ def _ask(query: str) -> list[list[str]]:
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    return [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
+    commas = fields.count(",")
+    lines = [line.split(",", commas) for line in done.stdout.splitlines()]
+    return [[cell.strip() for cell in cells] for cells in lines if len(cells) == commas + 1]
 
 
 def await_free(devices: Sequence[str], share: float, wait_s: float = _WAIT_S) -> None:

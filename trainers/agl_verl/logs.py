@@ -47,6 +47,7 @@ def _candidates(logs: Path, message: str, since: float) -> list[Path]:
         (file, file.stat().st_mtime)
         for kind in ("err", "out")
         for file in logs.glob(f"worker-*.{kind}")
+        if file.is_file()
     ]
     pids = set(_PID.findall(message))
     named = [file for file, _ in files if file.stem.rpartition("-")[2] in pids]
@@ -56,10 +57,13 @@ def _candidates(logs: Path, message: str, since: float) -> list[Path]:
 
 
 def _end(file: Path) -> Sequence[str]:
-    """Its last lines, Ray's own marks left out."""
-    with file.open("rb") as stream:
-        stream.seek(0, 2)
-        stream.seek(max(0, stream.tell() - _TAIL_BYTES))
-        text = stream.read().decode("utf-8", errors="replace")
+    """Its last lines, without Ray's own marks; none of a file that cannot be read."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(0, 2)
+            stream.seek(max(0, stream.tell() - _TAIL_BYTES))
+            text = stream.read().decode("utf-8", errors="replace")
+    except OSError:
+        return []
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(":")]
     return lines[-_LINES:]

@@ -160,7 +160,7 @@ def cached_tokens(shape: Shape, use: Use, memory: int) -> int:
     return room // shape.token
 
 
-def told(parts: Sequence[Part], *, serving: bool) -> str:
+def itemized(parts: Sequence[Part], *, serving: bool) -> str:
     """One of the two sums, part by part."""
     taken = [part for part in parts if part.size and (part.serving if serving else part.training)]
     listed = " + ".join(f"{part.what} {part.size / GB:.1f}" for part in taken)
@@ -180,7 +180,7 @@ def problems(shape: Shape, use: Use, memory: int, *, longest: int) -> list[str]:
     ):
         if total > memory:
             found.append(
-                f"{name} needs {told(parts, serving=serving)} of a GPU that has {memory / GB:.1f} GB"
+                f"{name} needs {itemized(parts, serving=serving)} of a GPU that has {memory / GB:.1f} GB"
             )
     cached = cached_tokens(shape, use, memory)
     if cached < longest:

@@ -9,22 +9,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+from agl_torch.adapters import check_digest, write_base
+from agl_torch.sources import ADAPTER
+
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.interfaces import AlgorithmSetup
 from agl_core.training.minibatches import group_minibatches
 from agl_core.types import Batch
 from agl_verl import _compat
-from agl_verl.config import has_adapter
+from agl_verl.config import has_adapter, has_linear_adapter
 from agl_verl.convert import Rows, Shown, rows_of, tensors_of
 from agl_verl.loss import PolicyLoss
 from agl_verl.options import VerlOptions
 from agl_verl.vision import BLANK, Vision
-from agl_verl.writing import writing
+from agl_verl.writing import files_digest, writing
 
 STATE: Final = "training_state"
 """Directory of what only a resumption needs, below the weights."""
 _EXPORTED: Final = "huggingface"
 """Where verl puts weights and tokenizer as transformers read them."""
+_OF_MODEL: Final = ("config.json", "generation_config.json")
+"""What a directory without a model's weights lacks."""
 
 
 @dataclass(slots=True)
@@ -74,6 +80,7 @@ class PolicyTrainer:
         self._ranks = int(workers.data_parallel_size()[0])
         self._pad_id = 0
         self._vision = vision
+        self._digest: dict[str, str] = {}
 
     def train(self, batch: Batch) -> Trained:
         """Take the batch's optimizer steps.
@@ -108,21 +115,31 @@ class PolicyTrainer:
     def save(self, directory: Path, *, version: int, resumable: bool) -> None:
         """Write weights and tokenizer as transformers read them, and the optimizer's state below.
 
+        Where a low-rank adapter is trained, a resumable directory holds the adapter in the place of
+        the weights; `agl_torch.adapters.export` merges it.
+
         Raises:
             TrainingError: they could not be written.
         """
         state = directory / STATE
         state.mkdir(parents=True, exist_ok=True)
         exported = state / _EXPORTED
+        alone = resumable and self._vision is None and has_linear_adapter(self._config.model)
+        weights = directory / ADAPTER if alone else exported
         with writing(directory):
             self._workers.save_checkpoint(local_path=str(state), global_step=version)
-            if has_adapter(self._config.model):
-                self._workers.write_merged(str(exported))
-        if not any(exported.glob("*.safetensors")):
-            raise TrainingError(f"verl wrote no weights to {exported}: is its disk full?")
+            if alone:
+                self._workers.write_adapter(str(weights))
+            elif has_adapter(self._config.model):
+                self._workers.write_merged(str(weights))
+        if not any(weights.glob("*.safetensors")):
+            raise TrainingError(f"verl wrote no weights to {weights}: is its disk full?")
         for file in exported.iterdir():
-            shutil.move(file, directory / file.name)
-        exported.rmdir()
+            if not (alone and file.name in _OF_MODEL):
+                shutil.move(file, directory / file.name)
+        shutil.rmtree(exported)
+        if alone:
+            write_base(weights, model=self._base, dtype=torch.bfloat16, **self._base_digest())
         if self._vision is not None:  # verl leaves it out where torchvision is not installed
             self._vision.save(directory)
         if not resumable:
@@ -133,6 +150,7 @@ class PolicyTrainer:
 
         Raises:
             ConfigError: the directory holds no training state of verl's.
+            TrainingError: it holds an adapter of other weights.
         """
         state = directory / STATE
         if not state.is_dir():
@@ -140,11 +158,26 @@ class PolicyTrainer:
                 f"{directory} holds no training state of engine 'verl': begin with its weights as "
                 f"model = {str(directory)!r}, or resume with the engine that wrote it"
             )
+        for name, digest in self._base_digest().items():
+            check_digest(directory, name, digest)
         self._workers.load_checkpoint(local_path=str(state), del_local_after_load=False)
 
     def fingerprint(self) -> str:
         """sha256 over the weights."""
         return str(self._workers.fingerprint()[0])
+
+    @property
+    def _base(self) -> str:
+        """The model that an adapter belongs to."""
+        path = Path(self._config.model.path)
+        return str(path.absolute()) if path.is_dir() else str(path)
+
+    def _base_digest(self) -> dict[str, str]:
+        """sha256 of its files, computed once; nothing for a name on the hub, or without an adapter."""
+        files = Path(self._base).glob("*.safetensors")
+        if has_adapter(self._config.model) and not self._digest and any(files):
+            self._digest["sha256_of_files"] = files_digest(self._base)
+        return self._digest
 
     def _rows(self, batch: Batch, groups: Iterable[int]) -> Rows:
         merged = self._options.rows == "merged" and not self._loss.row_per_choice

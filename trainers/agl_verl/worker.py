@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from agl_torch.adapters import ADAPTER_FILE
 from safetensors.torch import save_file
 
 from agl_verl import _compat
@@ -44,16 +45,33 @@ class Actor(_compat.ActorRolloutRefWorker):
 
     @_compat.register(dispatch_mode=_compat.Dispatch.ONE_TO_ALL)
     def write_merged(self, directory: str) -> None:
-        """Put weights with the adapter merged in the place of those that verl wrote.
-
-        verl writes an adapter's model under PEFT's names, which nothing else reads.
-        """
+        """Write weights with the adapter merged."""
         tensors, _ = self.actor.engine.get_per_tensor_param(base_sync_done=True)
         merged = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors}
-        if int(os.environ.get("RANK", "0")) == 0:
-            for old in Path(directory).glob("model*.safetensors*"):
-                old.unlink()
+        if _is_first():
             save_file(merged, Path(directory) / "model.safetensors", metadata={"format": "pt"})
+
+    @_compat.register(dispatch_mode=_compat.Dispatch.ONE_TO_ALL)
+    def write_adapter(self, directory: str) -> None:
+        """Write the adapter alone, in PEFT's format."""
+        engine = self.actor.engine
+        lora = engine.model_config.lora
+        lora["merge"] = False  # verl gives the adapter's tensors then
+        try:
+            tensors, _ = engine.get_per_tensor_param(base_sync_done=True)
+            adapter = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors}
+        finally:
+            lora["merge"] = True
+        if _is_first():
+            Path(directory).mkdir(parents=True, exist_ok=True)
+            save_file(adapter, Path(directory) / ADAPTER_FILE, metadata={"format": "pt"})
+            model = getattr(engine.module, "_fsdp_wrapped_module", engine.module)
+            model.peft_config["default"].save_pretrained(directory)
+
+
+def _is_first() -> bool:
+    """Whether this process writes what all ranks have."""
+    return int(os.environ.get("RANK", "0")) == 0
 
 
 def _digest(name: str, tensor: torch.Tensor) -> bytes:

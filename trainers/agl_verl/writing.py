@@ -1,13 +1,14 @@
-"""What a run is told when verl cannot write a checkpoint."""
+"""Directories of weights: why one could not be written, and the sha256 of one."""
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agl_core.errors import AglError, TrainingError
+from agl_core.errors import AglError, EngineError, TrainingError
 from agl_verl.driver import cause_of
 
 
@@ -32,3 +33,21 @@ def writing(directory: Path) -> Generator[None]:
             f"{left:.1f} MB are left on its file system: make room there, or allow larger files "
             f"(ulimit -f), and go on from the checkpoint before it with train.resume = true"
         ) from error
+
+
+def files_digest(model: str) -> str:
+    """sha256 over the weight files of a directory, by name.
+
+    Raises:
+        EngineError: the model is no directory of this machine.
+    """
+    files = sorted(Path(model).glob("*.safetensors"))
+    if not files:
+        raise EngineError(f"{model!r} holds no *.safetensors to take a fingerprint of")
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.name}\0".encode())
+        with file.open("rb") as stream:
+            while chunk := stream.read(1 << 20):
+                digest.update(chunk)
+    return digest.hexdigest()

@@ -265,7 +265,7 @@ async def test_layers_are_computed_again_where_memory_asks_for_it(
         training = running._trainers["writer"]
         one = PassShape(rows=1, tokens=4, terms=3, width=4, masked=False)
         needed = sum(one.needs(training._shape, recompute=False).values())
-        free = training._beside() + int(room * needed)
+        free = training._unallocated() + int(room * needed)
         monkeypatch.setattr(trainer, "free_memory", lambda _: free)
         await running.update(batch)
     assert asked == [again]

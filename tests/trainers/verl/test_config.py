@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 from agl_core.config.loader import check_options, resolve
 from agl_core.errors import ConfigError
 from agl_core.interfaces import AlgorithmSetup
-from tests.trainers.verl import verl_parts
+
+pytestmark = pytest.mark.usefixtures("composed_once")
 
 ROOT = "actor_rollout_ref"
 SETUP = AlgorithmSetup(
@@ -23,17 +24,6 @@ SETUP = AlgorithmSetup(
     max_grad_norm=0.5,
     kl_weight=0.02,
 )
-
-
-@pytest.fixture(scope="module")
-def defaults():
-    """verl's own, as its documentation shows them."""
-    return verl_parts.default_config()
-
-
-@pytest.fixture(autouse=True)
-def _composed_once(monkeypatch, defaults):
-    monkeypatch.setattr(_compat, "default_config", lambda: OmegaConf.create(defaults))
 
 
 @pytest.fixture
@@ -345,6 +335,15 @@ def test_a_table_of_verls_name_and_overrides_reach_verl():
     root = made(options.verl)[ROOT]
     assert (root.actor.ppo_max_token_len_per_gpu, root.model.lora_rank) == (2048, 4)
     assert root.actor.optim.min_lr_ratio == 0.01
+
+
+@pytest.mark.parametrize("lora", [{"lora_rank": 8}, {"lora": {"rank": 8}}])
+def test_verl_saves_an_adapter_without_the_frozen_model(lora):
+    """G10: in its training state, which the full weights would stand in twice."""
+    checkpoint = made({ROOT: {"model": lora}})[ROOT].actor.checkpoint
+    assert checkpoint.save_lora_only
+    assert "hf_model" not in checkpoint.save_contents
+    assert "hf_model" in made()[ROOT].actor.checkpoint.save_contents
 
 
 def test_the_options_may_stand_in_the_engines_table_too():

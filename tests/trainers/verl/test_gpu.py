@@ -18,7 +18,8 @@ from omegaconf import OmegaConf
 
 from agl_core.config.loader import load_config
 from agl_core.errors import ConfigError, EngineError
-from tests.trainers.verl import verl_parts
+
+pytestmark = pytest.mark.usefixtures("composed_once")
 
 ROOT = "actor_rollout_ref"
 QWEN = {
@@ -35,16 +36,6 @@ QWEN = {
 }
 """Qwen2.5-1.5B-Instruct."""
 SHAPE = Shape(28, 1536, 8960, 151936, 12, 2, 128, tied=True)
-
-
-@pytest.fixture(scope="module")
-def defaults():
-    return verl_parts.default_config()
-
-
-@pytest.fixture(autouse=True)
-def _composed_once(monkeypatch, defaults):
-    monkeypatch.setattr(_compat, "default_config", lambda: OmegaConf.create(defaults))
 
 
 @pytest.fixture
@@ -267,7 +258,7 @@ def test_the_doctor_has_nothing_to_say_of_other_engines(run_file, monkeypatch):
 SMI = """#!/bin/sh
 case "$1" in
   *query-gpu*) cat {directory}/gpus ;;
-  *) echo "GPU-a, 4711, VLLM::EngineCore, 61440" ;;
+  *) echo "GPU-a, 4711, 61440, VLLM::EngineCore, of a run" ;;
 esac
 """
 
@@ -282,7 +273,7 @@ def smi(tmp_path, monkeypatch):
 
     def free(mebibytes):
         Path(tmp_path / "gpus").write_text(
-            f"0, GPU-other, 81920, 100\n1, GPU-a, 81920, {mebibytes}\n"
+            f"0, GPU-other, 81920, 100\n1, GPU-a, 81920, {mebibytes}\n2, GPU-b, [N/A], [N/A]\n"
         )
 
     return free
@@ -310,7 +301,7 @@ def test_who_holds_the_memory_of_a_gpu_is_named(smi):
     with pytest.raises(EngineError) as refused:
         gpu_memory.await_free(["1"], 0.5, wait_s=0)
     assert "GPU 1 has 10.5 of 85.9 GB free" in str(refused.value)
-    assert "process 4711 (VLLM::EngineCore) with 61440 MiB" in str(refused.value)
+    assert "process 4711 (VLLM::EngineCore, of a run) with 61440 MiB" in str(refused.value)
     smi(60_000)
     gpu_memory.await_free(["1"], 0.5, wait_s=0)
 

@@ -69,3 +69,10 @@ def test_the_named_process_comes_before_others(tmp_path):
         assert ("End of" in told) == (cause is not None)
         assert "old" not in told
         assert "well" not in told
+
+
+def test_a_log_that_cannot_be_read_hides_no_cause(tmp_path):
+    """H4: Ray removes and rotates its logs meanwhile."""
+    (tmp_path / "worker-a-01-7.err").symlink_to(tmp_path / "gone")
+    (tmp_path / "worker-b-01-8.err").write_text(f"{CAUSE}\n")
+    assert CAUSE in cause_in(tmp_path, "pid=7", since=0)
