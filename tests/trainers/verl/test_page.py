@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from agl_verl import config_checks, estimators, loss
 from agl_verl._compat import SUPPORTED
+from packaging.requirements import Requirement
 
 PAGE = (Path(__file__).parents[3] / "docs" / "verl.md").read_text(encoding="utf-8")
 
@@ -64,3 +66,23 @@ def test_the_versions_of_verl_are_those_that_are_supported():
     assert "0.9.1" in SUPPORTED
     assert "0.9.0" not in SUPPORTED
     assert "0.10" not in SUPPORTED
+
+
+def test_versions_on_a_gpu_are_those_that_verl_asks_for():
+    """H9: with the driver that CUDA 13, of vLLM's torch, needs."""
+    asked = {
+        each.name: {pin.version for pin in each.specifier}
+        for each in map(Requirement, metadata.requires("verl") or ())
+        for extra in ("vllm", "cupy-cu130")
+        if each.marker is not None and each.marker.evaluate({"extra": extra}) and each.specifier
+    }
+    head, _, *rows = PAGE[PAGE.index("| On a GPU |") :].split("\n\n")[0].splitlines()
+    assert metadata.version("verl") in head
+    listed = "\n".join(rows)
+    for package, named in (("vllm", "vLLM"), ("torch", "torch"), ("transformers", "transformers")):
+        (version,) = asked[package]
+        assert f"| {named} | {version}" in listed
+    assert f"cupy-cuda13x {min(asked['cupy-cuda13x'])} |" in listed
+    assert re.search(
+        r"built for CUDA 13\.0 \|.*\| NVIDIA driver \| 580 or later", listed, re.DOTALL
+    )
