@@ -131,9 +131,10 @@ class PlainProgress:
         if self._console.quiet:
             return
         try:
-            self._console.print(line, markup=False, soft_wrap=True)
+            # Console.print ends the process where a pipe's reader has ended.
+            self._console.file.write(f"{line}\n")
             self._console.file.flush()
-        except OSError as error:  # such as a pipe whose reader has ended
+        except OSError as error:
             self._console.quiet = True
             _log.warning("Progress is not shown any more: writing it failed (%s)", error)
 
