@@ -1,0 +1,159 @@
+"""Measure the size and shape of the code: ``python -m tools.measure [--json FILE]``.
+
+Counts are static, but for two that run a program: the files of agl_core that are executed before
+the first request of `agl.train`, and the time that ``import agl_core`` takes over a bare Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import graphlib
+import io
+import json
+import statistics
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import grimp
+
+ROOT: Final = Path(__file__).parents[1]
+SOURCES: Final = ("", "integrations", "trainers", "plugins", "trackers", "examples")
+"""Folders that drop out of the import path."""
+SHORT: Final = 120
+"""Lines of a module that its one importer may hold."""
+IMPORTS: Final = 11
+"""Runs of which the median import time is taken."""
+_NO_CODE: Final = frozenset(
+    {
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENCODING,
+        tokenize.ENDMARKER,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of one package."""
+
+    package: str
+    files: int
+    lines: int
+    """With docstrings, comments and blanks."""
+    code: int
+    """Lines that hold code."""
+    functions: int
+    function_median: float
+    """Lines of code in a function, those of functions inside it included."""
+    function_longest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of the imports of agl_core."""
+
+    single: int
+    """Modules under `SHORT` lines with one importer, which lies in the same folder."""
+    cycle: list[str]
+    """Modules that import each other in a circle."""
+
+
+def packages() -> Iterator[Path]:
+    """Every import package of the repository."""
+    for source in SOURCES:
+        for folder in sorted((ROOT / source).glob("agl_*")):
+            if (folder / "__init__.py").exists():
+                yield folder
+
+
+def code_lines(source: str) -> set[int]:
+    """Numbers of the lines that hold code: no blanks, comments or docstrings."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in _NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            if isinstance(node.value.value, str) and node.end_lineno is not None:
+                lines.difference_update(range(node.lineno, node.end_lineno + 1))
+    return lines
+
+
+def size_of(folder: Path) -> Size:
+    """Count one package."""
+    files = sorted(folder.rglob("*.py"))
+    total = code = 0
+    functions: list[int] = []
+    for path in files:
+        source = path.read_text("utf-8")
+        lines = code_lines(source)
+        total += source.count("\n")
+        code += len(lines)
+        functions += [
+            sum(node.lineno <= line <= (node.end_lineno or 0) for line in lines)
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+    return Size(
+        folder.name,
+        len(files),
+        total,
+        code,
+        len(functions),
+        statistics.median(functions) if functions else 0,
+        max(functions, default=0),
+    )
+
+
+def shape_of_core() -> Shape:
+    """How the modules of agl_core import each other."""
+    graph = grimp.build_graph("agl_core", cache_dir=None)
+    single = 0
+    for module in graph.modules:
+        path = ROOT / Path(*module.split("."))
+        file = path.with_suffix(".py")
+        if not file.exists():
+            continue
+        importers = graph.find_modules_that_directly_import(module)
+        if len(importers) == 1 and file.read_text("utf-8").count("\n") < SHORT:
+            (importer,) = importers
+            single += importer.rpartition(".")[0] == module.rpartition(".")[0]
+    return Shape(single, _cycle(graph))
+
+
+def _cycle(graph: grimp.ImportGraph) -> list[str]:
+    """The modules of one import cycle; empty where there is none."""
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    try:
+        graphlib.TopologicalSorter(imports).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+_BEFORE_FIRST_REQUEST: Final = """
+import sys, tempfile
+from pathlib import Path
+import agl_core as agl
+from agl_core.testing.bandit import BanditEngine
+"""
+
+
+def import_seconds() -> float:
+    """Median time of ``import agl_core`` over a bare Python, in seconds."""
+    program = "import time; start = time.perf_counter(); import agl_core; print(time.perf_counter() - start)"
+    times = [
+        float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT).stdout)
+        for _ in range(IMPORTS)
+    ]
+    return statistics.median(times)
