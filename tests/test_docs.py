@@ -28,7 +28,7 @@ PAGES = sorted(
         *(ROOT / "docs").glob("*.md"),
         *(ROOT / "examples").glob("*/README.md"),
         *(ROOT / "integrations").glob("*/README.md"),
-        *(ROOT / "trackers").glob("*/README.md"),
+        *(ROOT / "plugins").glob("*/README.md"),
     ]
 )
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -23,7 +23,7 @@ from typing import Final
 import grimp
 
 ROOT: Final = Path(__file__).parents[1]
-SOURCES: Final = ("", "integrations", "trainers", "plugins", "trackers", "examples")
+SOURCES: Final = ("", "integrations", "trainers", "plugins", "examples")
 """Folders that drop out of the import path."""
 SHORT: Final = 120
 """Lines of a module that its one importer may hold."""
