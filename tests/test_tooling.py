@@ -164,6 +164,10 @@ NEEDS_NOTHING = {"agl_init"}
 """Plugins that work with the base dependencies: there is nothing an extra could bring."""
 
 
+NO_PLUGIN = {"agl_testing"}
+"""Packages beside the plugins that hang on no hook."""
+
+
 def test_every_plugin_package_is_in_the_wheel_with_entry_point_and_extra():
     packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     roots = ("integrations", "plugins", "trainers")
@@ -172,6 +176,8 @@ def test_every_plugin_package_is_in_the_wheel_with_entry_point_and_extra():
     for folder in folders:
         name = folder.name.removeprefix("agl_")
         assert folder.relative_to(ROOT).as_posix() in packages
+        if folder.name in NO_PLUGIN:
+            continue
         assert PROJECT["project"]["entry-points"]["agl_core"][name] == f"{folder.name}.plugin"
         if folder.name not in NEEDS_NOTHING:
             assert name.replace("_", "-") in PROJECT["project"]["optional-dependencies"]

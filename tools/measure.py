@@ -1,22 +1,16 @@
-"""Measure the size and shape of the code: ``python -m tools.measure [--json FILE]``.
-
-Counts are static, but for two that run a program: the files of agl_core that are executed before
-the first request of `agl.train`, and the time that ``import agl_core`` takes over a bare Python.
-"""
+"""Measure the size and shape of the code: ``python -m tools.measure``."""
 
 from __future__ import annotations
 
-import argparse
 import ast
 import graphlib
 import io
-import json
 import statistics
 import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -83,9 +77,11 @@ def code_lines(source: str) -> set[int]:
         if token.type not in _NO_CODE:
             lines.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str) and node.end_lineno is not None:
-                lines.difference_update(range(node.lineno, node.end_lineno + 1))
+        match node:
+            case ast.Expr(value=ast.Constant(value=str()), lineno=first, end_lineno=last):
+                lines.difference_update(range(first, last + 1))
+            case _:
+                pass
     return lines
 
 
@@ -141,19 +137,40 @@ def _cycle(graph: grimp.ImportGraph) -> list[str]:
     return []
 
 
-_BEFORE_FIRST_REQUEST: Final = """
-import sys, tempfile
-from pathlib import Path
-import agl_core as agl
-from agl_core.testing.bandit import BanditEngine
-"""
-
-
 def import_seconds() -> float:
     """Median time of ``import agl_core`` over a bare Python, in seconds."""
     program = "import time; start = time.perf_counter(); import agl_core; print(time.perf_counter() - start)"
     times = [
-        float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT).stdout)
+        float(
+            subprocess.run(
+                [sys.executable, "-c", program],
+                check=True,
+                capture_output=True,
+                text=True,
+                cwd=ROOT,
+            ).stdout
+        )
         for _ in range(IMPORTS)
     ]
     return statistics.median(times)
+
+
+def main() -> None:
+    """Print the figures."""
+    sizes = [size_of(folder) for folder in packages()]
+    shape = shape_of_core()
+    for size in sizes:
+        sys.stdout.write(
+            f"{size.package:20s} {size.files:4d} files  {size.code:6d} lines of code  "
+            f"{size.lines:6d} lines  functions {size.functions:5d}, median "
+            f"{size.function_median:g}, longest {size.function_longest}\n"
+        )
+    sys.stdout.write(
+        f"agl_core: {shape.single} modules under {SHORT} lines with one importer, in their folder; "
+        f"import cycle: {' -> '.join(shape.cycle) or 'none'}\n"
+        f"import agl_core: {import_seconds():.3f} s\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,11 +1,10 @@
 """The framework through the whole integration contract."""
 
 from agl_template._integration import TemplateIntegration
-
-from agl_core.testing.integration_contract import IntegrationContract
-from agl_core.testing.plugin_contract import PluginContract
-from agl_core.testing.toy_framework import Agent
-from agl_core.testing.toy_program import ToyProgram
+from agl_testing.integration_contract import IntegrationContract
+from agl_testing.plugin_contract import PluginContract
+from agl_testing.toy_framework import Agent
+from agl_testing.toy_program import ToyProgram
 
 
 class TestTemplate(IntegrationContract):

@@ -19,9 +19,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agl_core.testing._captured import check_identity, check_tokens, triplets
-from agl_core.testing.bench import Bench, Played
-from agl_core.testing.scenario import ANSWER, EXPECTED, PLANNER, WRITER, Job, skeleton
+from agl_testing._captured import check_identity, check_tokens, triplets
+from agl_testing.bench import Bench, Played
+from agl_testing.scenario import ANSWER, EXPECTED, PLANNER, WRITER, Job, skeleton
+
 from agl_core.tracing import attach
 from agl_core.types import SpanKind
 from tests.coexistence.endpoint import Endpoint, Seen

@@ -7,11 +7,11 @@ import os
 
 import pytest
 from agl_openai import _checks
+from agl_testing._captured import check_identity, check_tokens, triplets
+from agl_testing.bench import Bench
+from agl_testing.scenario import ANSWER, EXPECTED, PLANNER, SYSTEM, WRITER, skeleton
 
 from agl_core.config import RunConfig
-from agl_core.testing._captured import check_identity, check_tokens, triplets
-from agl_core.testing.bench import Bench
-from agl_core.testing.scenario import ANSWER, EXPECTED, PLANNER, SYSTEM, WRITER, skeleton
 from agl_core.tracing import agent_scope, attach
 from tests.coexistence.programs import FORMS, contract_of
 

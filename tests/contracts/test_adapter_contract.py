@@ -5,11 +5,11 @@ from itertools import count
 
 import msgspec
 import pytest
+from agl_testing.adapter_contract import AdapterContract
 
 from agl_core.adapters import TrajectoryAdapter
 from agl_core.errors import CaptureError, MissingTokensError
 from agl_core.interfaces import AdaptedAttempt, AttemptRecord
-from agl_core.testing.adapter_contract import AdapterContract
 from agl_core.types import AttemptStatus, Losses, Reward, SpanKind
 
 replace = msgspec.structs.replace

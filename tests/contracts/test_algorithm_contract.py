@@ -4,8 +4,8 @@ import random
 
 import msgspec
 import pytest
+from agl_testing.algorithm_contract import AlgorithmContract
 
-from agl_core.testing.algorithm_contract import AlgorithmContract
 from agl_core.training.algorithms import RLOO, RLOOOptions
 
 replace = msgspec.structs.replace

@@ -3,9 +3,9 @@
 from itertools import count
 
 import pytest
+from agl_testing.attempts import CallOptions, ScriptedAttempt
+from agl_testing.check_contract import CheckContract
 
-from agl_core.testing.attempts import CallOptions, ScriptedAttempt
-from agl_core.testing.check_contract import CheckContract
 from agl_core.types import Finding
 
 

@@ -1,6 +1,5 @@
 import pytest
-
-from agl_core.testing._guard import ContractSuite
+from agl_testing._guard import ContractSuite
 
 
 class Rules(ContractSuite):

@@ -7,12 +7,12 @@ from pathlib import Path
 import httpx
 import msgspec
 import pytest
+from agl_testing.bench import Played
+from agl_testing.integration_contract import IntegrationContract
+from agl_testing.scenario import PLANNER, WRITER
+from agl_testing.toy_framework import Agent
+from agl_testing.toy_program import ToyProgram
 
-from agl_core.testing.bench import Played
-from agl_core.testing.integration_contract import IntegrationContract
-from agl_core.testing.scenario import PLANNER, WRITER
-from agl_core.testing.toy_framework import Agent
-from agl_core.testing.toy_program import ToyProgram
 from agl_core.tracing import active
 from agl_core.types import Scope, SpanKind
 

@@ -6,8 +6,7 @@ from itertools import count
 from textwrap import dedent
 
 import pytest
-
-from agl_core.testing.plugin_contract import PluginContract
+from agl_testing.plugin_contract import PluginContract
 
 _SOUND = """
     from agl_core.plugins import hookimpl

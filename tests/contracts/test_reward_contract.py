@@ -4,10 +4,10 @@ import random
 from itertools import count
 
 import pytest
+from agl_testing.attempts import CallOptions, ScriptedAttempt
+from agl_testing.reward_contract import RewardContract
 
 from agl_core.errors import RewardError
-from agl_core.testing.attempts import CallOptions, ScriptedAttempt
-from agl_core.testing.reward_contract import RewardContract
 from agl_core.types import Reward, RewardTarget
 
 

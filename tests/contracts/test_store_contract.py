@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from agl_testing.store_contract import StoreContract
 
 from agl_core.store.memory import MemoryStore
 from agl_core.store.sqlite import SqliteStore
-from agl_core.testing.store_contract import StoreContract
 
 
 class TestMemoryStore(StoreContract):

@@ -9,12 +9,12 @@ from itertools import product
 
 import msgspec
 import pytest
+from agl_testing.store_contract import StoreContract
 from msgspec.structs import replace
 
 from agl_core.errors import AglError, StaleAttemptError, StoreError
 from agl_core.store._operations import Changes
 from agl_core.store.memory import MemoryStore
-from agl_core.testing.store_contract import StoreContract
 from agl_core.types import Attempt, Claim, Ingest, RolloutStatus
 
 FAILURES = (

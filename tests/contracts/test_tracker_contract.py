@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 import pytest
+from agl_testing.tracker_contract import Kept, TrackerContract
 
 from agl_core.plugins.tracking import (
     SentLedger,
@@ -15,7 +16,6 @@ from agl_core.plugins.tracking import (
     outcome_numbers,
     step_numbers,
 )
-from agl_core.testing.tracker_contract import Kept, TrackerContract
 
 SERVICE = {}
 """Id of a run to what a service holds of it."""

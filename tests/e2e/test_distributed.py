@@ -14,9 +14,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from agl_testing.fake_openai import FakeOpenAI
 
 from agl_core.serving.keys import AttemptKeys
-from agl_core.testing.fake_openai import FakeOpenAI
 from tests.e2e.processes import HAND_SIZED, KEY, Process, alive, free_ports, settings
 
 pytestmark = [

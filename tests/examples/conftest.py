@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-from agl_core.testing.fake_openai import FakeOpenAI, FakeReply
+from agl_testing.fake_openai import FakeOpenAI, FakeReply
 
 
 class ScriptedEndpoint:

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 from agl_demo.command import command
+from agl_testing.plugin_contract import PluginContract
 from click.testing import CliRunner
 
 from agl_core.config import RunConfig
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Observer
-from agl_core.testing.plugin_contract import PluginContract
 from agl_core.types import Estimate, Evaluation, Report
 
 

@@ -15,6 +15,7 @@ from agl_demo import smollm2
 from agl_demo.command import command, demo_config
 from agl_demo.smollm2 import SMOLLM2, cache_directory, fetch
 from agl_demo.training import graded_reward, reward
+from agl_testing.attempts import ScriptedAttempt
 from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -24,7 +25,6 @@ from agl_core.cli.group import cli as agl
 from agl_core.config.loader import load_config
 from agl_core.config.policies import resolve_policies
 from agl_core.errors import ConfigError, MissingExtraError, pip_line
-from agl_core.testing.attempts import ScriptedAttempt
 from agl_core.types import Task
 from tests.examples.tiny_gguf import TEMPLATE, write_wheel
 

@@ -16,13 +16,12 @@ from agentscope.message import UserMsg
 from agentscope.model import OpenAIChatModel
 from agentscope.permission import PermissionBehavior, PermissionDecision
 from agentscope.tool import FunctionTool, Toolkit
+from agl_testing.scenario import SYSTEM, Job
 from autogen_agentchat.agents import AssistantAgent
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from langchain.agents import create_agent
 from langchain_openai import ChatOpenAI
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
-
-from agl_core.testing.scenario import SYSTEM, Job
 
 Tool = Callable[[str], Awaitable[str]]
 Ask = Callable[[Job, str, DefaultAsyncHttpxClient, "Tool | None"], Awaitable[Any]]

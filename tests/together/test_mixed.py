@@ -14,6 +14,9 @@ pytest.importorskip("agentscope")
 pytest.importorskip("autogen_agentchat")
 pytest.importorskip("langchain")
 
+from agl_testing import _captured
+from agl_testing.bench import Bench
+from agl_testing.scenario import ANSWER, PLANNER, TOOL_RESULT, WRITER
 from autogen_core import (
     AgentId,
     MessageContext,
@@ -26,9 +29,6 @@ from openai import DefaultAsyncHttpxClient
 
 from agl_core.app.parts import make_integrations
 from agl_core.builtin import load_plugins
-from agl_core.testing import _captured
-from agl_core.testing.bench import Bench
-from agl_core.testing.scenario import ANSWER, PLANNER, TOOL_RESULT, WRITER
 from agl_core.tracing import agent_scope
 from agl_core.types import SpanKind
 from tests.together.mixed import FRAMEWORKS

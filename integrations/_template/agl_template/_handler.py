@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from agl_testing.toy_framework import EventKind
+
 from agl_core import semconv
-from agl_core.testing.toy_framework import EventKind
 from agl_core.tracing import Recorder, active, close_scope, guarded, open_scope
 from agl_core.types import Scope, ScopeKind, SpanKind
 

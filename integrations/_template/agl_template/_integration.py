@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from agl_core.testing.toy_framework import Agent
+from agl_testing.toy_framework import Agent
+
 from agl_core.types import Scope
 from agl_template._handler import FRAMEWORK, AglTemplateListener
 

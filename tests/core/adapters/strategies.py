@@ -1,8 +1,7 @@
 """Attempts drawn by hypothesis: conversations that go on, fork, repeat and get edited."""
 
+from agl_testing.attempts import CallOptions, ScriptedAttempt
 from hypothesis import strategies as st
-
-from agl_core.testing.attempts import CallOptions, ScriptedAttempt
 
 TOKENS = st.lists(st.integers(0, 5), min_size=1, max_size=4)
 

@@ -1,11 +1,11 @@
 """G15: selection, credit and baselines by alias; trajectories by name."""
 
 import pytest
+from agl_testing.attempts import FROZEN, TRAINED, CallOptions, ScriptedAttempt
 
 from agl_core import semconv
 from agl_core.adapters import TrajectoryAdapter
 from agl_core.errors import RewardError
-from agl_core.testing.attempts import FROZEN, TRAINED, CallOptions, ScriptedAttempt
 from agl_core.training.groups import group_attempts
 from agl_core.types import Losses, SpanKind
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from agl_testing.attempts import FROZEN, TRAINED, CallOptions, ScriptedAttempt
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.adapters import TrajectoryAdapter
 from agl_core.adapters.continuity import _shared
-from agl_core.testing.attempts import FROZEN, TRAINED, CallOptions, ScriptedAttempt
 from agl_core.types.breaks import sum_breaks
 
 USER = {"role": "user", "content": "hi"}

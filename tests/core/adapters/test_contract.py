@@ -1,7 +1,7 @@
 import pytest
+from agl_testing.adapter_contract import AdapterContract
 
 from agl_core.adapters import TrajectoryAdapter
-from agl_core.testing.adapter_contract import AdapterContract
 
 
 class TestTrajectoryAdapter(AdapterContract):

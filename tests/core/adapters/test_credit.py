@@ -1,12 +1,12 @@
 import math
 
 import pytest
+from agl_testing.attempts import FROZEN, TRAINED, CallOptions, ScriptedAttempt
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.adapters import TrajectoryAdapter, forest
 from agl_core.errors import CaptureError, ConfigError, RewardError
-from agl_core.testing.attempts import FROZEN, TRAINED, CallOptions, ScriptedAttempt
 from agl_core.training._intervals import estimate
 from agl_core.training.algorithms import GRPO, RLOO, GRPOOptions, RLOOOptions
 from agl_core.training.batcher import Batcher

@@ -1,14 +1,14 @@
 import random
 
 import pytest
+from agl_testing.attempts import TRAINED
+from agl_testing.bandit import make_triplet
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.adapters import TrajectoryAdapter, forest
 from agl_core.errors import TrainingError
 from agl_core.interfaces import CreditedCall
-from agl_core.testing.attempts import TRAINED
-from agl_core.testing.bandit import make_triplet
 from agl_core.types import CallCredit
 from tests.core.adapters.strategies import attempts
 

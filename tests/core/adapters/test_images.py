@@ -4,6 +4,8 @@ from itertools import takewhile
 
 import msgspec
 import pytest
+from agl_testing.attempts import TRAINED, ScriptedAttempt
+from agl_testing.bandit import make_triplet
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,8 +14,6 @@ from agl_core.adapters.images import Pictures
 from agl_core.adapters.untrained import adapt_untrained
 from agl_core.errors import CaptureError
 from agl_core.interfaces import CreditedCall
-from agl_core.testing.attempts import TRAINED, ScriptedAttempt
-from agl_core.testing.bandit import make_triplet
 from agl_core.types import CallCredit, Image
 
 MARK = 99

@@ -2,11 +2,11 @@ import math
 
 import msgspec
 import pytest
+from agl_testing.attempts import FROZEN, TRAINED, CallOptions, ScriptedAttempt
 
 from agl_core import semconv
 from agl_core.adapters import AgentSelector, join
 from agl_core.errors import CaptureError, EmptyAnswerError, MissingTokensError, TokenMismatchError
-from agl_core.testing.attempts import FROZEN, TRAINED, CallOptions, ScriptedAttempt
 from agl_core.types import AttemptStatus, Choice, Policy, Sampling, Span, SpanKind
 
 replace = msgspec.structs.replace

@@ -1,7 +1,7 @@
+from agl_testing.attempts import TRAINED, CallOptions, ScriptedAttempt
 from hypothesis import given
 
 from agl_core.adapters import AgentSelector, TrajectoryAdapter, join, link
-from agl_core.testing.attempts import TRAINED, CallOptions, ScriptedAttempt
 from tests.core.adapters.strategies import attempts
 
 

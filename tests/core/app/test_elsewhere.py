@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
+from agl_testing.fake_openai import FakeOpenAI
 
 import agl_core as agl
 from agl_core.errors import ConfigError, TrainingError
-from agl_core.testing.fake_openai import FakeOpenAI
 from agl_core.types.summary import evaluation_line
 from tests.core.app.conftest import Bench, says_yes, speak
 

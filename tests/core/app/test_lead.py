@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from agl_testing.clock import ManualClock
 
 import agl_core as agl
 from agl_core.app.lead import leading, new_instance
 from agl_core.errors import LeadHeldError
 from agl_core.store.memory import MemoryStore
 from agl_core.store.sqlite import SqliteStore
-from agl_core.testing.clock import ManualClock
 from tests.core.app.conftest import Bench, renews_often, two_agents
 
 LEADS = """

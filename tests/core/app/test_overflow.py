@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
 import agl_core as agl
 from agl_core.store.sqlite import SqliteStore
-from agl_core.testing.fake_openai import FakeOpenAI, FakeOptions
 from agl_core.types import FailureKind, RolloutQuery
 from tests.core.app.conftest import ask
 

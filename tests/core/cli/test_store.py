@@ -7,6 +7,8 @@ import json
 
 import click
 import pytest
+from agl_testing._store_samples import begin, failure, model_call, rollout, span, succeed
+from agl_testing.attempts import ScriptedAttempt
 
 from agl_core.cli.store import SUBCOMMANDS, command
 from agl_core.cli.store.selection import seconds
@@ -16,8 +18,6 @@ from agl_core.errors import ConfigError
 from agl_core.store.jsonl import json_value, read_export
 from agl_core.store.server import StoreServer
 from agl_core.store.sqlite import SqliteStore
-from agl_core.testing._store_samples import begin, failure, model_call, rollout, span, succeed
-from agl_core.testing.attempts import ScriptedAttempt
 from agl_core.types import (
     AttemptStatus,
     FailureKind,

@@ -10,6 +10,7 @@ import sys
 
 import msgspec
 import pytest
+from agl_testing.attempts import ScriptedAttempt
 from msgspec.structs import replace
 
 import agl_core as agl
@@ -17,7 +18,6 @@ from agl_core.app.export import ExportOptions, TrajectoryRow, export_from
 from agl_core.builtin import load_plugins
 from agl_core.errors import ConfigError, MissingExtraError, pip_line
 from agl_core.plugins import Registry
-from agl_core.testing.attempts import ScriptedAttempt
 from agl_core.types import Report
 from tests.core.export.recorded import CONFIG, FAILURE, spoken
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_testing.bench import Bench, Played
+from agl_testing.fake_openai import FakeReply
 
 from agl_core import semconv
-from agl_core.testing.bench import Bench, Played
-from agl_core.testing.fake_openai import FakeReply
 from agl_core.tracing import child_environment
 from agl_core.types import SpanKind
 

@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from agl_testing.fake_openai import FakeOptions, FakeReply
+from agl_testing.vocabulary import decode
 
-from agl_core.testing.fake_openai import FakeOptions, FakeReply
-from agl_core.testing.vocabulary import decode
 from agl_core.types import Limits
 
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]

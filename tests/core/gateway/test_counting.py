@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
 from agl_core import PromptBudget, semconv
 from agl_core.errors import ConfigError, ContextOverflowError, DeadlineError, EngineError
@@ -16,7 +17,6 @@ from agl_core.interfaces import Counted
 from agl_core.serving import asgi
 from agl_core.serving.backend_http import HttpBackend
 from agl_core.serving.server import GuestServer, address_of, bind
-from agl_core.testing.fake_openai import FakeOpenAI, FakeOptions
 from agl_core.tracing import AttemptContext, Recorder, agent_scope, enter, origins_of
 from agl_core.types import LLM, Resources
 

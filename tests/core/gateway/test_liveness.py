@@ -7,12 +7,12 @@ from typing import Any
 
 import aiohttp
 import pytest
+from agl_testing.fake_openai import FakeOptions
 
 from agl_core.errors import StoreError
 from agl_core.gateway import proxy
 from agl_core.gateway.app import GatewayOptions
 from agl_core.gateway.recording import RecordingOptions
-from agl_core.testing.fake_openai import FakeOptions
 from agl_core.types import Limits
 from tests.core.passing import pass_time
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
+from agl_testing.attempts import ScriptedAttempt
+from agl_testing.fake_openai import FakeOptions
+
 from agl_core.gateway.metrics import Metrics
-from agl_core.testing.attempts import ScriptedAttempt
-from agl_core.testing.fake_openai import FakeOptions
 from tests.core.gateway.conftest import OPERATOR
 
 SAMPLE = re.compile(r'^([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\]|\\.)*",?)+)\})? (\S+)$')

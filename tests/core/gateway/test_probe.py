@@ -4,10 +4,10 @@ import logging
 from typing import Any
 
 import pytest
+from agl_testing.fake_openai import FakeOptions
 
 from agl_core.errors import EngineError, MissingTokensError
 from agl_core.gateway.probe import logprobs_mode
-from agl_core.testing.fake_openai import FakeOptions
 
 
 @pytest.mark.parametrize("mode", ["processed", "raw"])

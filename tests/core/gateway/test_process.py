@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 
 import httpx
 import pytest
+from agl_testing.fake_openai import FakeOpenAI
 
 from agl_core.app.gateway import serve_gateway, store_of
 from agl_core.errors import ConfigError, EngineError, StoreError
@@ -21,7 +22,6 @@ from agl_core.serving.server import address_of, bind
 from agl_core.store.client import HttpStore
 from agl_core.store.memory import MemoryStore
 from agl_core.store.sqlite import SqliteStore
-from agl_core.testing.fake_openai import FakeOpenAI
 from agl_core.types import AttemptStatus, Limits, Policy, Rollout, Task
 
 KEY = "shared"

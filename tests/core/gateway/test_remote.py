@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 import aiohttp
 import httpx
 import pytest
+from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
 from agl_core.errors import (
     ConfigError,
@@ -28,7 +29,6 @@ from agl_core.serving.backend_http import HttpBackend
 from agl_core.serving.keys import AttemptKeys
 from agl_core.serving.peer import Patience
 from agl_core.store.memory import MemoryStore
-from agl_core.testing.fake_openai import FakeOpenAI, FakeOptions
 from agl_core.types import Limits, Policy, Rollout, Task
 from agl_core.types.ids import new_id
 

@@ -6,12 +6,12 @@ import asyncio
 import json
 
 import pytest
+from agl_testing.attempts import CallOptions, ScriptedAttempt
+from agl_testing.fake_openai import FakeReply
 
 from agl_core import semconv
 from agl_core.adapters import TrajectoryAdapter
 from agl_core.config.loader import resolve
-from agl_core.testing.attempts import CallOptions, ScriptedAttempt
-from agl_core.testing.fake_openai import FakeReply
 from agl_core.training.rollouts import RolloutPlan, RolloutSource
 from agl_core.types import (
     AttemptStatus,

@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from agl_testing.fake_openai import FakeOptions, FakeReply
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,6 @@ from agl_core.gateway.dialects.chat_answer import Payload
 from agl_core.gateway.dialects.responses import ResponsesRequest
 from agl_core.gateway.dialects.responses_output import ResponseBuilder
 from agl_core.serving.problems import Problem
-from agl_core.testing.fake_openai import FakeOptions, FakeReply
 from agl_core.types import AttemptStatus, Failure, FailureKind, Limits, ModelCall
 
 PATH = "/v1/responses"

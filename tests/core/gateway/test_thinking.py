@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from agl_testing.fake_openai import FakeOptions, FakeReply
 
-from agl_core.testing.fake_openai import FakeOptions, FakeReply
 from agl_core.thinking import Part
 
 BOTH = [(Part("thinking", "six sevens"), Part("text", "42"))]

@@ -1,4 +1,4 @@
-from agl_core.testing.plugin_contract import PluginContract
+from agl_testing.plugin_contract import PluginContract
 
 
 class TestBuiltin(PluginContract):

@@ -7,13 +7,13 @@ import threading
 from decimal import Decimal
 
 import pytest
+from agl_testing.attempts import ScriptedAttempt
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.errors import ConfigError, RewardError
 from agl_core.rewards import NamedReward, Scorer
 from agl_core.rewards.values import as_rewards
-from agl_core.testing.attempts import ScriptedAttempt
 from agl_core.types import Reward, RewardTarget
 
 WHO = contextvars.ContextVar("who", default="nobody")

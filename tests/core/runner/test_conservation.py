@@ -22,6 +22,7 @@ from typing import Any
 import aiohttp
 import httpx2
 import pytest
+from agl_testing.fake_openai import FakeOpenAI
 from hypothesis import HealthCheck, example, given, seed, settings
 from hypothesis import strategies as st
 
@@ -34,7 +35,6 @@ from agl_core.interfaces import AttemptRecord
 from agl_core.runner import Runner, RunnerOptions
 from agl_core.serving.backend_http import HttpBackend
 from agl_core.store.memory import MemoryStore
-from agl_core.testing.fake_openai import FakeOpenAI
 from agl_core.types import Limits, Losses, Policy, Rollout, Task
 from agl_core.types.ids import new_id
 from agl_core.types.rollout import CAPTURE

@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 
 import pytest
+from agl_testing._store_samples import begin, rollout, span, succeed
 
 from agl_core.errors import ConfigError, LeadHeldError, StaleAttemptError, StoreError
 from agl_core.serving import peer, rpc
@@ -18,7 +19,6 @@ from agl_core.store.lease import SystemClock
 from agl_core.store.memory import MemoryStore
 from agl_core.store.server import StoreServer
 from agl_core.store.sqlite import SqliteStore
-from agl_core.testing._store_samples import begin, rollout, span, succeed
 from agl_core.types import (
     AttemptStatus,
     Ingest,

@@ -9,12 +9,12 @@ import sqlite3
 import sys
 
 import pytest
+from agl_testing._store_samples import model_call, rollout
 
 from agl_core.errors import LeadHeldError
 from agl_core.store._schema import SCHEMA_VERSION
 from agl_core.store.client import HttpStore
 from agl_core.store.sqlite import SqliteStore
-from agl_core.testing._store_samples import model_call, rollout
 from agl_core.types import AttemptStatus, Limits, RolloutQuery, RolloutStatus
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")

@@ -5,6 +5,7 @@ import math
 from datetime import datetime, timezone
 
 import pytest
+from agl_testing._store_samples import begin, failure, model_call, rollout, span, succeed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,6 @@ from agl_core.errors import StoreError
 from agl_core.store.jsonl import export_lines, json_text, json_value, read_export
 from agl_core.store.memory import MemoryStore
 from agl_core.store.paging import rollout_pages
-from agl_core.testing._store_samples import begin, failure, model_call, rollout, span, succeed
 from agl_core.types import (
     AttemptStatus,
     FailureKind,

@@ -12,13 +12,13 @@ import sys
 import textwrap
 
 import pytest
+from agl_testing._store_samples import begin, begin_all, span, succeed
 
 from agl_core.errors import StoreError
 from agl_core.store import sqlite as sqlite_module
 from agl_core.store._commit import GroupCommit, Job
 from agl_core.store._schema import FileSettings, connect, prepare
 from agl_core.store.sqlite import SqliteStore
-from agl_core.testing._store_samples import begin, begin_all, span, succeed
 from agl_core.types import RolloutQuery
 
 LARGE = 200_000
@@ -156,7 +156,7 @@ FILLS = """
     import asyncio, resource, sys
     from agl_core.errors import StoreError
     from agl_core.store.sqlite import SqliteStore
-    from agl_core.testing._store_samples import begin, span
+    from agl_testing._store_samples import begin, span
 
     async def main(path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
@@ -305,7 +305,7 @@ READS_ONLY = """
     import asyncio, os, sys
     from agl_core.errors import StoreError
     from agl_core.store.sqlite import SqliteStore
-    from agl_core.testing._store_samples import begin
+    from agl_testing._store_samples import begin
 
     async def main(path, warm):
         store = SqliteStore(warm)

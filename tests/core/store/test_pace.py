@@ -4,9 +4,10 @@ import shutil
 import sqlite3
 import threading
 
+from agl_testing._store_samples import begin, span
+
 from agl_core.store._pace import Pace
 from agl_core.store.sqlite import SqliteStore
-from agl_core.testing._store_samples import begin, span
 
 
 def test_much_work_is_for_a_thread_and_all_of_it_where_the_disk_was_slow():

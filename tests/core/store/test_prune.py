@@ -3,13 +3,13 @@ from __future__ import annotations
 import sqlite3
 
 import pytest
+from agl_testing._store_samples import begin, model_call, rollout, span, succeed
 
 from agl_core.errors import StoreError
 from agl_core.store._sql import SqlRecords
 from agl_core.store.memory import MemoryStore
 from agl_core.store.prune import Prunable, Pruned
 from agl_core.store.sqlite import SqliteStore
-from agl_core.testing._store_samples import begin, model_call, rollout, span, succeed
 from agl_core.types import RolloutQuery
 
 

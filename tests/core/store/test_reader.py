@@ -8,13 +8,13 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from agl_testing._store_samples import begin, model_call, rollout, succeed
+from agl_testing.clock import ManualClock
 
 from agl_core.errors import StoreError
 from agl_core.store.locate import locate_store
 from agl_core.store.reader import Readable
 from agl_core.store.sqlite import SqliteStore
-from agl_core.testing._store_samples import begin, model_call, rollout, succeed
-from agl_core.testing.clock import ManualClock
 from agl_core.types import AttemptStatus, RolloutQuery, RolloutStatus
 
 

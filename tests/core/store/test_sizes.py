@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from agl_testing._store_samples import begin, model_call, rollout, span
 
 from agl_core.store.memory import MemoryStore
 from agl_core.store.sqlite import SqliteStore
-from agl_core.testing._store_samples import begin, model_call, rollout, span
 from agl_core.types import (
     AttemptStatus,
     Failure,

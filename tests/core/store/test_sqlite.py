@@ -10,13 +10,7 @@ import sys
 import textwrap
 
 import pytest
-
-from agl_core.errors import ConfigError, LeadHeldError, StoreError
-from agl_core.store._commit import GroupCommit, Job
-from agl_core.store._schema import SCHEMA_VERSION, FileSettings, connect, prepare
-from agl_core.store._writer import Writer
-from agl_core.store.sqlite import SqliteStore
-from agl_core.testing._store_samples import (
+from agl_testing._store_samples import (
     begin,
     begin_all,
     model_call,
@@ -24,7 +18,13 @@ from agl_core.testing._store_samples import (
     span,
     succeed,
 )
-from agl_core.testing.clock import ManualClock
+from agl_testing.clock import ManualClock
+
+from agl_core.errors import ConfigError, LeadHeldError, StoreError
+from agl_core.store._commit import GroupCommit, Job
+from agl_core.store._schema import SCHEMA_VERSION, FileSettings, connect, prepare
+from agl_core.store._writer import Writer
+from agl_core.store.sqlite import SqliteStore
 from agl_core.types import AttemptStatus, Ingest, Limits, RolloutQuery, RolloutStatus
 
 
@@ -49,7 +49,7 @@ def python(program, *arguments):
 ENQUEUES = """
     import asyncio, sys
     from agl_core.store.sqlite import SqliteStore
-    from agl_core.testing._store_samples import rollout
+    from agl_testing._store_samples import rollout
 
     async def main(path, n):
         store = SqliteStore(path, busy_timeout_s=60)
@@ -64,7 +64,7 @@ ENQUEUES = """
 CRASHES = """
     import asyncio, sys
     from agl_core.store.sqlite import SqliteStore
-    from agl_core.testing._store_samples import begin, span
+    from agl_testing._store_samples import begin, span
 
     async def main(path):
         store = SqliteStore(path)

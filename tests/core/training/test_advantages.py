@@ -1,11 +1,11 @@
 import math
 
 import pytest
+from agl_testing.bandit import make_group, make_triplet
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.errors import TrainingError
-from agl_core.testing.bandit import make_group, make_triplet
 from agl_core.training.advantages import (
     broadcast,
     grpo_advantages,

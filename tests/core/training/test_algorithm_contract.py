@@ -1,6 +1,6 @@
 import pytest
+from agl_testing.algorithm_contract import AlgorithmContract
 
-from agl_core.testing.algorithm_contract import AlgorithmContract
 from agl_core.training.algorithms import (
     GRPO,
     RLOO,

@@ -1,6 +1,7 @@
 import logging
 
 import pytest
+from agl_testing.attempts import TRAINED, ScriptedAttempt
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,6 @@ from agl_core.errors import (
     RewardError,
     TrainingError,
 )
-from agl_core.testing.attempts import TRAINED, ScriptedAttempt
 from agl_core.training.algorithms import GRPO, RLOO, GRPOOptions, RLOOOptions
 from agl_core.training.batcher import Batcher
 from agl_core.training.groups import GroupBuilder

@@ -6,10 +6,9 @@ from typing import ClassVar
 
 from agent_framework import Agent, FunctionMiddleware, MiddlewareFailure
 from agent_framework.openai import OpenAIChatCompletionClient
+from agl_testing.scenario import JUDGE, PLANNER, SYSTEM, TOOL_RESULT, WRITER, ScenarioProgram
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from pydantic import BaseModel
-
-from agl_core.testing.scenario import JUDGE, PLANNER, SYSTEM, TOOL_RESULT, WRITER, ScenarioProgram
 
 
 class Price(BaseModel):

@@ -6,13 +6,13 @@ from contextvars import copy_context
 import pytest
 from agent_framework import Agent, AgentMiddlewareLayer, observability
 from agl_agent_framework._integration import AgentFrameworkIntegration
+from agl_testing._captured import check_identity, check_tokens
+from agl_testing.scenario import ANSWER, PLANNER, SYSTEM, WRITER, skeleton
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from agl_core.errors import ConfigError
-from agl_core.testing._captured import check_identity, check_tokens
-from agl_core.testing.scenario import ANSWER, PLANNER, SYSTEM, WRITER, skeleton
 from agl_core.tracing import attach
 
 from .programs import AgentFrameworkProgram, agent, clients

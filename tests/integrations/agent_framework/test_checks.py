@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from agent_framework import Agent
 from agl_agent_framework._checks import pitfalls
+from agl_testing.attempts import CallOptions, ScriptedAttempt
+from agl_testing.check_contract import CheckContract
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import ANSWER, JUDGE, PLANNER, SYSTEM, WRITER
 
 from agl_core.config import RunConfig
-from agl_core.testing.attempts import CallOptions, ScriptedAttempt
-from agl_core.testing.check_contract import CheckContract
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import ANSWER, JUDGE, PLANNER, SYSTEM, WRITER
 from agl_core.tracing.pieces import UNNAMED
 from agl_core.types import AttemptStatus, Choice, Failure, FailureKind, SpanKind
 

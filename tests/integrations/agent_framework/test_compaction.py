@@ -13,13 +13,13 @@ from agent_framework import (
 )
 from agl_agent_framework import PromptBudgetStrategy
 from agl_agent_framework._integration import AgentFrameworkIntegration
+from agl_testing._captured import check_identity, check_tokens
+from agl_testing.bench import Bench
+from agl_testing.fake_openai import FakeOptions, FakeReply
+from agl_testing.scenario import ANSWER, JUDGE, PLANNER, SYSTEM, WRITER
 
 from agl_core import semconv
 from agl_core.errors import ConfigError, ContextOverflowError
-from agl_core.testing._captured import check_identity, check_tokens
-from agl_core.testing.bench import Bench
-from agl_core.testing.fake_openai import FakeOptions, FakeReply
-from agl_core.testing.scenario import ANSWER, JUDGE, PLANNER, SYSTEM, WRITER
 from agl_core.tracing import attach
 
 from .programs import agent, clients, lookup, streamed

@@ -5,9 +5,8 @@ from typing import ClassVar
 from agent_framework import AgentMiddlewareLayer
 from agent_framework.openai import OpenAIChatClient
 from agl_agent_framework._integration import AgentFrameworkIntegration
-
-from agl_core.testing.integration_contract import IntegrationContract
-from agl_core.testing.plugin_contract import PluginContract
+from agl_testing.integration_contract import IntegrationContract
+from agl_testing.plugin_contract import PluginContract
 
 from .programs import AgentFrameworkProgram
 

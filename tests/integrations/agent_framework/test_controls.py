@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from agl_agent_framework import _middleware
 from agl_agent_framework._pieces import PIECES
+from agl_testing.bench import Played
+from agl_testing.scenario import PLANNER, WRITER, outline
 
 from agl_core.errors import CaptureError
 from agl_core.interfaces import AttemptRecord
-from agl_core.testing.bench import Played
-from agl_core.testing.scenario import PLANNER, WRITER, outline
 from agl_core.types import SpanKind
 
 from . import test_contract

@@ -20,11 +20,11 @@ from agent_framework import (
 )
 from agent_framework.exceptions import ChatClientException
 from agl_agent_framework import AglMiddleware
+from agl_testing._captured import check_identity, check_tokens
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import ANSWER, JUDGE, PLANNER, SYSTEM, WRITER
 
 from agl_core.errors import CaptureError
-from agl_core.testing._captured import check_identity, check_tokens
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import ANSWER, JUDGE, PLANNER, SYSTEM, WRITER
 from agl_core.tracing import agent_scope
 from agl_core.types import SpanKind
 

@@ -10,11 +10,11 @@ from agent_framework.orchestrations import (
     HandoffBuilder,
     SequentialBuilder,
 )
+from agl_testing._captured import check_identity, check_tokens
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import ANSWER, PLANNER, WRITER
 
 from agl_core import semconv
-from agl_core.testing._captured import check_identity, check_tokens
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import ANSWER, PLANNER, WRITER
 from agl_core.types import SpanKind
 
 from .programs import agent, clients, lookup

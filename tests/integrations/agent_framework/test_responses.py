@@ -3,9 +3,8 @@
 import pytest
 from agent_framework.exceptions import ChatClientException
 from agent_framework.openai import OpenAIChatClient
-
-from agl_core.testing._captured import check_identity, check_tokens
-from agl_core.testing.scenario import ANSWER, PLANNER
+from agl_testing._captured import check_identity, check_tokens
+from agl_testing.scenario import ANSWER, PLANNER
 
 from .programs import agent, clients, lookup, streamed
 

@@ -6,10 +6,10 @@ import gc
 import pytest
 from agent_framework import AgentMiddleware, ChatMiddleware
 from agent_framework.exceptions import ChatClientException
+from agl_testing._captured import check_identity, check_tokens
+from agl_testing.scenario import ANSWER, JUDGE, PLANNER, WRITER
 
 from agl_core.errors import CaptureError
-from agl_core.testing._captured import check_identity, check_tokens
-from agl_core.testing.scenario import ANSWER, JUDGE, PLANNER, WRITER
 from agl_core.tracing import agent_scope, current_scope
 
 from .programs import agent, clients, lookup, streamed

@@ -10,10 +10,9 @@ from agentscope.message import Msg, TextBlock
 from agentscope.model import OpenAIChatModel
 from agentscope.pipeline import stream_printing_messages
 from agentscope.tool import Toolkit, ToolResponse
+from agl_testing.scenario import JUDGE, PLANNER, SYSTEM, TOOL_RESULT, WRITER, ScenarioProgram
 from openai import DefaultAsyncHttpxClient
 from pydantic import BaseModel
-
-from agl_core.testing.scenario import JUDGE, PLANNER, SYSTEM, TOOL_RESULT, WRITER, ScenarioProgram
 
 
 def since(feature, name):

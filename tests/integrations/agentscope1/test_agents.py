@@ -16,11 +16,11 @@ from agentscope.token import CharTokenCounter
 from agl_agentscope._integration import AgentScopeIntegration
 from agl_agentscope._pieces import PIECES
 from agl_agentscope._usage import CLOCK, FOLDS, INTERRUPTED, SHARED
+from agl_testing._captured import check_identity, check_tokens
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import ANSWER, JUDGE, PLANNER, WRITER
 
 from agl_core.errors import CaptureError
-from agl_core.testing._captured import check_identity, check_tokens
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import ANSWER, JUDGE, PLANNER, WRITER
 from agl_core.tracing import agent_scope, attach
 from agl_core.types import SpanKind
 

@@ -8,12 +8,12 @@ from agentscope.formatter import OpenAIMultiAgentFormatter
 from agentscope.plan import Plan, PlanNotebook
 from agl_agentscope._checks import pitfalls
 from agl_agentscope._usage import CLOCK, FOLDS, INTERRUPTED, PLAN, SHARED
+from agl_testing.attempts import CallOptions, ScriptedAttempt
+from agl_testing.check_contract import CheckContract
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import ANSWER, PLANNER, WRITER
 
 from agl_core.config import RunConfig
-from agl_core.testing.attempts import CallOptions, ScriptedAttempt
-from agl_core.testing.check_contract import CheckContract
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import ANSWER, PLANNER, WRITER
 from agl_core.types import SpanKind
 
 from .programs import AgentScopeProgram, agent, models, reply

@@ -7,9 +7,8 @@ from agentscope.model import OpenAIChatModel
 from agentscope.pipeline import MsgHub
 from agentscope.tool import Toolkit
 from agl_agentscope._integration import AgentScopeIntegration
-
-from agl_core.testing.integration_contract import IntegrationContract
-from agl_core.testing.plugin_contract import PluginContract
+from agl_testing.integration_contract import IntegrationContract
+from agl_testing.plugin_contract import PluginContract
 
 from .programs import AgentScopeProgram
 

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 from agl_agentscope._integration import AgentScopeIntegration
 from agl_agentscope._pieces import PIECES
+from agl_testing.bench import Played
+from agl_testing.scenario import PLANNER, WRITER
 
 from agl_core.errors import CaptureError
 from agl_core.interfaces import AttemptRecord
-from agl_core.testing.bench import Played
-from agl_core.testing.scenario import PLANNER, WRITER
 from agl_core.tracing import attach
 from agl_core.types import SpanKind
 

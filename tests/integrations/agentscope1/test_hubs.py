@@ -14,12 +14,12 @@ from agentscope.pipeline import (
     sequential_pipeline,
 )
 from agl_agentscope._integration import AgentScopeIntegration
+from agl_testing._captured import ancestors, check_identity, check_tokens
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import ANSWER, JUDGE, PLANNER, WRITER
 
 from agl_core import semconv
 from agl_core.errors import CaptureError
-from agl_core.testing._captured import ancestors, check_identity, check_tokens
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import ANSWER, JUDGE, PLANNER, WRITER
 from agl_core.tracing import agent_scope, attach
 from agl_core.types import SpanKind
 

@@ -6,9 +6,9 @@ from agentscope.agent import ReActAgent
 from agentscope.formatter import OpenAIChatFormatter
 from agentscope.pipeline import MsgHub
 from agl_agentscope._usage import SHARED
+from agl_testing._captured import check_identity, check_tokens
+from agl_testing.scenario import ANSWER, PLANNER, SYSTEM, WRITER
 
-from agl_core.testing._captured import check_identity, check_tokens
-from agl_core.testing.scenario import ANSWER, PLANNER, SYSTEM, WRITER
 from agl_core.types import SpanKind
 
 from .programs import models, reply

@@ -4,11 +4,11 @@ import asyncio
 from importlib.util import find_spec
 
 import pytest
+from agl_testing.scenario import SYSTEM, WRITER
 from websockets.asyncio.server import serve
 
 from agl_core import semconv
 from agl_core.errors import CaptureError
-from agl_core.testing.scenario import SYSTEM, WRITER
 from agl_core.tracing import agent_scope
 from agl_core.types import SpanKind
 

@@ -7,9 +7,8 @@ from agentscope.message import TextBlock
 from agentscope.model import ChatResponse, OpenAIChatModel
 from agl_agentscope import ThinkTagsModel
 from agl_agentscope._v1.thinking import split
-
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import JUDGE, WRITER
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import JUDGE, WRITER
 
 from .programs import agent, models, reply, since, text_result, user
 

@@ -6,11 +6,11 @@ import pytest
 from agentscope.message import TextBlock
 from agentscope.tool import Toolkit, ToolResponse
 from agl_agentscope._checks import pitfalls
+from agl_testing._captured import check_identity
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import ANSWER, JUDGE, PLANNER, TOOL, TOOL_RESULT
 
 from agl_core import semconv
-from agl_core.testing._captured import check_identity
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import ANSWER, JUDGE, PLANNER, TOOL, TOOL_RESULT
 from agl_core.types import SpanKind
 
 from .programs import Price, agent, lookup, models, reply, since, text_result, user

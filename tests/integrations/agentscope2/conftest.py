@@ -2,9 +2,8 @@
 
 import pytest
 from agl_agentscope._integration import AgentScopeIntegration
-
-from agl_core.testing.bench import Bench
-from agl_core.testing.scenario import outline
+from agl_testing.bench import Bench
+from agl_testing.scenario import outline
 
 
 @pytest.fixture

@@ -10,10 +10,9 @@ from agentscope.middleware import MiddlewareBase
 from agentscope.model import OpenAIChatModel
 from agentscope.permission import PermissionBehavior, PermissionDecision
 from agentscope.tool import FunctionTool, Toolkit, ToolResponse
+from agl_testing.scenario import JUDGE, PLANNER, SYSTEM, TOOL_RESULT, WRITER, ScenarioProgram
 from openai import DefaultAsyncHttpxClient
 from pydantic import BaseModel
-
-from agl_core.testing.scenario import JUDGE, PLANNER, SYSTEM, TOOL_RESULT, WRITER, ScenarioProgram
 
 ALLOWED = PermissionDecision(behavior=PermissionBehavior.ALLOW, message="ok")
 

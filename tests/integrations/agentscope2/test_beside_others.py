@@ -3,12 +3,12 @@
 import pytest
 from agentscope.middleware import TracingMiddleware
 from agl_agentscope._integration import AgentScopeIntegration
+from agl_testing._captured import check_identity, check_tokens
+from agl_testing.scenario import ANSWER, PLANNER
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from agl_core.testing._captured import check_identity, check_tokens
-from agl_core.testing.scenario import ANSWER, PLANNER
 from agl_core.tracing import attach
 
 from .programs import agent, lookup, models, reply

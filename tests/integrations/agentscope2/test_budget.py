@@ -6,13 +6,13 @@ import pytest
 from agentscope.message import AssistantMsg
 from agl_agentscope import PromptBudgetMiddleware
 from agl_agentscope._integration import AgentScopeIntegration
+from agl_testing.bench import Bench
+from agl_testing.fake_openai import FakeOptions
+from agl_testing.scenario import ANSWER, PLANNER, SYSTEM, TOOL_RESULT, WRITER
 
 from agl_core import PromptBudget, semconv
 from agl_core.errors import ContextOverflowError
 from agl_core.runner.failure import failure_of
-from agl_core.testing.bench import Bench
-from agl_core.testing.fake_openai import FakeOptions
-from agl_core.testing.scenario import ANSWER, PLANNER, SYSTEM, TOOL_RESULT, WRITER
 from agl_core.tracing import attach
 from agl_core.types import FailureKind
 

@@ -8,11 +8,11 @@ import pytest
 from agentscope.agent import InjectionConfig
 from agl_agentscope._checks import pitfalls
 from agl_agentscope._usage import CLOCK, PARKED, SHARED
+from agl_testing.attempts import CallOptions, ScriptedAttempt
+from agl_testing.check_contract import CheckContract
+from agl_testing.scenario import PLANNER, WRITER
 
 from agl_core.config import RunConfig
-from agl_core.testing.attempts import CallOptions, ScriptedAttempt
-from agl_core.testing.check_contract import CheckContract
-from agl_core.testing.scenario import PLANNER, WRITER
 from agl_core.types import AttemptStatus, Failure, FailureKind, SpanKind
 
 from .programs import AgentScopeProgram, agent, models, reply

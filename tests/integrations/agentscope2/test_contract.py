@@ -2,9 +2,8 @@
 
 from agentscope.agent import Agent
 from agl_agentscope._integration import AgentScopeIntegration
-
-from agl_core.testing.integration_contract import IntegrationContract
-from agl_core.testing.plugin_contract import PluginContract
+from agl_testing.integration_contract import IntegrationContract
+from agl_testing.plugin_contract import PluginContract
 
 from .programs import AgentScopeProgram
 

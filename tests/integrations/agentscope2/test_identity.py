@@ -9,9 +9,9 @@ from agentscope.agent import Agent, InjectionConfig
 from agl_agentscope._identity import ByIdentity
 from agl_agentscope._integration import AgentScopeIntegration
 from agl_agentscope._usage import SHARED
+from agl_testing._captured import check_identity, check_tokens
+from agl_testing.scenario import ANSWER, PLANNER, SYSTEM, WRITER
 
-from agl_core.testing._captured import check_identity, check_tokens
-from agl_core.testing.scenario import ANSWER, PLANNER, SYSTEM, WRITER
 from agl_core.tracing import attach
 from agl_core.types import SpanKind
 

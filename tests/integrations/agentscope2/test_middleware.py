@@ -15,12 +15,12 @@ from agentscope.tool import FunctionTool
 from agl_agentscope import AglMiddleware
 from agl_agentscope._integration import AgentScopeIntegration
 from agl_agentscope._usage import CLOCK, SHARED
+from agl_testing._captured import check_identity, check_tokens
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import ANSWER, JUDGE, PLANNER, TOOL, WRITER
 
 from agl_core import semconv
 from agl_core.errors import CaptureError, ConfigError, MissingExtraError
-from agl_core.testing._captured import check_identity, check_tokens
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import ANSWER, JUDGE, PLANNER, TOOL, WRITER
 from agl_core.tracing import agent_scope, attach
 from agl_core.types import SpanKind
 

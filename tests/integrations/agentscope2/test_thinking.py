@@ -5,9 +5,8 @@ from agentscope.message import TextBlock, ThinkingBlock
 from agentscope.model import ChatResponse
 from agl_agentscope import ThinkTagsMiddleware
 from agl_agentscope._v2.thinking import split
-
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import WRITER
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import WRITER
 
 from .programs import agent, models, reply, user
 

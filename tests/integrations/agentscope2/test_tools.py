@@ -5,11 +5,11 @@ from agentscope.event import ConfirmResult, RequireUserConfirmEvent, UserConfirm
 from agentscope.permission import PermissionBehavior, PermissionDecision
 from agentscope.tool import FunctionTool
 from agl_agentscope._checks import pitfalls
+from agl_testing._captured import check_identity, check_tokens
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import ANSWER, PLANNER, TOOL, TOOL_RESULT
 
 from agl_core import semconv
-from agl_core.testing._captured import check_identity, check_tokens
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import ANSWER, PLANNER, TOOL, TOOL_RESULT
 from agl_core.types import SpanKind
 
 from .programs import agent, lookup, models, reply, streamed, user

@@ -2,12 +2,11 @@
 
 import pytest
 from agl_autogen._integration import AutoGenIntegration
+from agl_testing.bench import Bench
+from agl_testing.scenario import SYSTEM, outline
 from autogen_agentchat.agents import AssistantAgent
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from openai import DefaultAsyncHttpxClient
-
-from agl_core.testing.bench import Bench
-from agl_core.testing.scenario import SYSTEM, outline
 
 KNOWS = {
     "vision": False,

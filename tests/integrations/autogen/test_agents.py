@@ -3,6 +3,9 @@
 import asyncio
 
 import pytest
+from agl_testing._captured import check_identity, check_tokens, triplets
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import ANSWER, PLANNER, TOOL_RESULT, WRITER
 from autogen_agentchat.agents import AssistantAgent, BaseChatAgent, SocietyOfMindAgent
 from autogen_agentchat.base import Response
 from autogen_agentchat.conditions import MaxMessageTermination
@@ -14,9 +17,6 @@ from autogen_ext.models.openai import OpenAIChatCompletionClient
 from PIL import Image as Picture
 
 from agl_core import semconv
-from agl_core.testing._captured import check_identity, check_tokens, triplets
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import ANSWER, PLANNER, TOOL_RESULT, WRITER
 from agl_core.tracing import agent_scope
 from agl_core.types import SpanKind
 

@@ -5,17 +5,9 @@ from pathlib import Path
 import agl_autogen._agents as turns
 import pytest
 from agl_autogen._integration import AutoGenIntegration
-from autogen_agentchat.agents import AssistantAgent
-from autogen_core.tools import BaseTool
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-from agl_core.errors import ConfigError
-from agl_core.testing._captured import check_identity, triplets
-from agl_core.testing.bench import Bench
-from agl_core.testing.scenario import (
+from agl_testing._captured import check_identity, triplets
+from agl_testing.bench import Bench
+from agl_testing.scenario import (
     ANSWER,
     EXPECTED,
     PLANNER,
@@ -24,6 +16,14 @@ from agl_core.testing.scenario import (
     outline,
     skeleton,
 )
+from autogen_agentchat.agents import AssistantAgent
+from autogen_core.tools import BaseTool
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from agl_core.errors import ConfigError
 from agl_core.tracing import attach
 from agl_core.tracing.context import close_scope
 

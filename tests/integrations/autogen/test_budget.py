@@ -3,6 +3,9 @@
 import pytest
 from agl_autogen import PromptBudgetContext
 from agl_autogen._integration import AutoGenIntegration
+from agl_testing.bench import Bench
+from agl_testing.fake_openai import FakeOptions
+from agl_testing.scenario import ANSWER, SYSTEM, WRITER
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core import FunctionCall, Image
@@ -19,9 +22,6 @@ from PIL import Image as Picture
 
 from agl_core import semconv
 from agl_core.errors import ConfigError, ContextOverflowError
-from agl_core.testing.bench import Bench
-from agl_core.testing.fake_openai import FakeOptions
-from agl_core.testing.scenario import ANSWER, SYSTEM, WRITER
 from agl_core.tracing import attach
 
 

@@ -7,6 +7,10 @@ import pytest
 from agl_autogen import _checks
 from agl_autogen._agents import ANSWERS, RESPONSE
 from agl_autogen._checks import pitfalls
+from agl_testing.attempts import CallOptions, ScriptedAttempt
+from agl_testing.check_contract import CheckContract
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import ANSWER, PLANNER, TOOL_RESULT, WRITER
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
 from autogen_core import SingleThreadedAgentRuntime
@@ -15,10 +19,6 @@ from autogen_ext.models.replay import ReplayChatCompletionClient
 
 from agl_core import semconv
 from agl_core.config import RunConfig
-from agl_core.testing.attempts import CallOptions, ScriptedAttempt
-from agl_core.testing.check_contract import CheckContract
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import ANSWER, PLANNER, TOOL_RESULT, WRITER
 from agl_core.types import AttemptStatus, Failure, FailureKind
 
 OURS = CallOptions(framework="autogen", run="run")

@@ -4,6 +4,9 @@ import asyncio
 
 import pytest
 from agl_autogen._integration import AutoGenIntegration
+from agl_testing.integration_contract import IntegrationContract
+from agl_testing.plugin_contract import PluginContract
+from agl_testing.scenario import JUDGE, PLANNER, SYSTEM, TOOL_RESULT, WRITER, ScenarioProgram
 from autogen_agentchat.agents import AssistantAgent, BaseChatAgent
 from autogen_agentchat.teams import BaseGroupChat
 from autogen_core import BaseAgent
@@ -12,10 +15,6 @@ from autogen_core.tools import BaseStreamTool, BaseTool, FunctionTool
 from autogen_ext.models.openai import BaseOpenAIChatCompletionClient, OpenAIChatCompletionClient
 from openai import DefaultAsyncHttpxClient
 from pydantic import BaseModel
-
-from agl_core.testing.integration_contract import IntegrationContract
-from agl_core.testing.plugin_contract import PluginContract
-from agl_core.testing.scenario import JUDGE, PLANNER, SYSTEM, TOOL_RESULT, WRITER, ScenarioProgram
 
 # What the client library says of structured output that AutoGen dumps for its own log.
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 import openai
+from agl_testing._captured import check_identity, check_tokens, triplets
+from agl_testing.scenario import ANSWER, ITEM, PLANNER, TOOL_RESULT, WRITER
 from autogen_core import (
     AgentId,
     CancellationToken,
@@ -14,8 +16,6 @@ from autogen_core import (
 from autogen_core.models import UserMessage
 from autogen_core.tools import FunctionTool
 
-from agl_core.testing._captured import check_identity, check_tokens, triplets
-from agl_core.testing.scenario import ANSWER, ITEM, PLANNER, TOOL_RESULT, WRITER
 from agl_core.tracing import agent_scope
 from agl_core.types import SpanKind
 

@@ -3,6 +3,9 @@
 import json
 
 import pytest
+from agl_testing._captured import check_identity, check_tokens, triplets
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import ANSWER, PLANNER, WRITER
 from autogen_agentchat.agents import MessageFilterAgent
 from autogen_agentchat.agents._message_filter_agent import MessageFilterConfig, PerSourceFilter
 from autogen_agentchat.base import TerminationCondition
@@ -17,9 +20,6 @@ from autogen_agentchat.teams import (
 )
 
 from agl_core import semconv
-from agl_core.testing._captured import check_identity, check_tokens, triplets
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import ANSWER, PLANNER, WRITER
 from agl_core.types import SpanKind
 
 from .conftest import SYSTEM

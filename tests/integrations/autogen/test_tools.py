@@ -4,6 +4,9 @@ import asyncio
 
 import openai
 import pytest
+from agl_testing._captured import check_identity, check_tokens
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import ANSWER, ITEM, JUDGE, PLANNER, TOOL_RESULT, WRITER
 from autogen_agentchat.tools import AgentTool
 from autogen_core import CancellationToken
 from autogen_core.models import UserMessage
@@ -11,9 +14,6 @@ from autogen_core.tools import FunctionTool, TextResultContent, ToolResult, Work
 from pydantic import BaseModel
 
 from agl_core import semconv
-from agl_core.testing._captured import check_identity, check_tokens
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import ANSWER, ITEM, JUDGE, PLANNER, TOOL_RESULT, WRITER
 from agl_core.tracing import agent_scope, emit_reward
 from agl_core.types import SpanKind
 

@@ -18,8 +18,8 @@ with warnings.catch_warnings():
     from agl_crewai._integration import CrewAIIntegration
     from crewai.llms.providers.openai.completion import OpenAICompletion
 
-from agl_core.testing.bench import Bench
-from agl_core.testing.scenario import outline
+from agl_testing.bench import Bench
+from agl_testing.scenario import outline
 
 THREADS = 64
 _CREATE = ssl.create_default_context

@@ -2,11 +2,10 @@
 
 import asyncio
 
+from agl_testing.scenario import JUDGE, PLANNER, SYSTEM, TOOL_RESULT, WRITER, ScenarioProgram
 from crewai import LLM, Agent, Crew, Task
 from crewai.tools import tool
 from pydantic import BaseModel
-
-from agl_core.testing.scenario import JUDGE, PLANNER, SYSTEM, TOOL_RESULT, WRITER, ScenarioProgram
 
 
 class Price(BaseModel):

@@ -5,6 +5,8 @@ import inspect
 import pytest
 from agl_crewai import PromptBudgetHook
 from agl_crewai._integration import CrewAIIntegration
+from agl_testing._captured import check_identity, triplets
+from agl_testing.scenario import ANSWER, PLANNER, WRITER
 from crewai import Crew, lite_agent
 from crewai.agents import agent_executor
 from crewai.hooks import register_before_llm_call_hook, unregister_before_llm_call_hook
@@ -12,8 +14,6 @@ from crewai.hooks.dispatch import HookAborted
 
 from agl_core import PromptBudget, semconv
 from agl_core.errors import ConfigError, ContextOverflowError
-from agl_core.testing._captured import check_identity, triplets
-from agl_core.testing.scenario import ANSWER, PLANNER, WRITER
 from agl_core.types import SpanKind
 
 from .programs import agent, lookup, task

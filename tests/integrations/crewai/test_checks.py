@@ -7,6 +7,10 @@ import traceback
 import pytest
 from agl_crewai._checks import pitfalls
 from agl_crewai._integration import CrewAIIntegration
+from agl_testing.attempts import CallOptions, ScriptedAttempt
+from agl_testing.check_contract import CheckContract
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import ANSWER, ITEM, PLANNER, TOOL, WRITER
 from crewai import Crew
 from crewai.events.listeners.tracing.utils import should_enable_tracing
 from crewai.telemetry.telemetry import Telemetry
@@ -15,10 +19,6 @@ from crewai.tools import tool
 from agl_core import semconv
 from agl_core.config import RunConfig
 from agl_core.plugins.findings import CLOSED_LOOP
-from agl_core.testing.attempts import CallOptions, ScriptedAttempt
-from agl_core.testing.check_contract import CheckContract
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import ANSWER, ITEM, PLANNER, TOOL, WRITER
 from agl_core.tracing import agent_scope, attach
 from agl_core.tracing.pieces import UNNAMED
 from agl_core.types import AttemptStatus, Choice, Failure, FailureKind, SpanKind

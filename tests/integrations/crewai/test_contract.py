@@ -4,11 +4,10 @@ import inspect
 
 from agl_crewai import _entries
 from agl_crewai._integration import CrewAIIntegration
+from agl_testing.integration_contract import IntegrationContract
+from agl_testing.plugin_contract import PluginContract
 from crewai.events.event_bus import CrewAIEventsBus
 from crewai.llms.providers.openai import completion
-
-from agl_core.testing.integration_contract import IntegrationContract
-from agl_core.testing.plugin_contract import PluginContract
 
 from .programs import CrewAIProgram
 

@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 from agl_crewai import AglEventListener, _events, _frames, _listener
+from agl_testing.bench import Played
+from agl_testing.scenario import PLANNER, WRITER
 from crewai import Crew
 
 from agl_core.errors import CaptureError
 from agl_core.interfaces import AttemptRecord
-from agl_core.testing.bench import Played
-from agl_core.testing.scenario import PLANNER, WRITER
 from agl_core.types import SpanKind
 
 from . import test_contract

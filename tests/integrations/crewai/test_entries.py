@@ -8,6 +8,9 @@ import openai
 import pytest
 from agl_crewai import AglEventListener, _entries
 from agl_crewai._integration import CrewAIIntegration
+from agl_testing._captured import triplets
+from agl_testing.bench import Bench
+from agl_testing.scenario import ANSWER, JUDGE, PLANNER, WRITER
 from crewai import Crew
 from crewai.flow import Flow, listen, start
 from crewai.flow.async_feedback import HumanFeedbackPending
@@ -17,9 +20,6 @@ from crewai.lite_agent import LiteAgent
 from crewai.tools import tool
 
 from agl_core.errors import CaptureError, ConfigError
-from agl_core.testing._captured import triplets
-from agl_core.testing.bench import Bench
-from agl_core.testing.scenario import ANSWER, JUDGE, PLANNER, WRITER
 from agl_core.tracing import agent_scope
 from agl_core.types import SpanKind
 

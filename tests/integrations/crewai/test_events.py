@@ -7,6 +7,10 @@ import logging
 import pytest
 from agl_crewai import AglEventListener
 from agl_crewai._integration import CrewAIIntegration
+from agl_testing._captured import check_identity, triplets
+from agl_testing.bench import Bench
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import ANSWER, EXPECTED, PLANNER, WRITER, reply, skeleton
 from crewai import Crew
 from crewai.events.event_bus import CrewAIEventsBus, crewai_event_bus
 from crewai.events.types.agent_events import LiteAgentExecutionStartedEvent
@@ -21,10 +25,6 @@ from pydantic import BaseModel
 
 from agl_core import semconv
 from agl_core.errors import CaptureError, ConfigError
-from agl_core.testing._captured import check_identity, triplets
-from agl_core.testing.bench import Bench
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import ANSWER, EXPECTED, PLANNER, WRITER, reply, skeleton
 from agl_core.tracing import attach
 from agl_core.types import SpanKind
 

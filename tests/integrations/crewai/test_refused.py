@@ -2,14 +2,14 @@
 
 import pytest
 from agl_crewai import AglEventListener
+from agl_testing._captured import check_identity
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import ANSWER, PLANNER, TOOL
 from crewai import Crew
 from crewai.tools import tool
 from crewai.tools.tool_failure import ToolFailure, ToolFailurePolicy
 
 from agl_core import semconv
-from agl_core.testing._captured import check_identity
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import ANSWER, PLANNER, TOOL
 from agl_core.types import SpanKind
 
 from .programs import agent, lookup, task

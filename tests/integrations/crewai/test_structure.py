@@ -5,6 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
+from agl_testing._captured import ancestors, check_identity, check_tokens, triplets
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import ANSWER, JUDGE, PLANNER, WRITER, outline
 from crewai import Crew, Process
 from crewai.flow import Flow, and_, listen, start
 from crewai.tools import tool
@@ -12,9 +15,6 @@ from pydantic import BaseModel
 
 from agl_core import semconv
 from agl_core.errors import CaptureError
-from agl_core.testing._captured import ancestors, check_identity, check_tokens, triplets
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import ANSWER, JUDGE, PLANNER, WRITER, outline
 from agl_core.tracing import agent_scope
 from agl_core.tracing.pieces import UNNAMED
 from agl_core.types import SpanKind

@@ -2,11 +2,10 @@
 
 import pytest
 from agl_langchain._integration import LangChainIntegration
+from agl_testing.bench import Bench
+from agl_testing.scenario import outline
 from langchain_openai import ChatOpenAI
 from openai import DefaultAsyncHttpxClient, DefaultHttpxClient
-
-from agl_core.testing.bench import Bench
-from agl_core.testing.scenario import outline
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 import pytest
 from agl_langchain import PromptBudgetMiddleware
 from agl_langchain._integration import LangChainIntegration
+from agl_testing.bench import Bench
+from agl_testing.fake_openai import FakeOptions, FakeReply
 from langchain.agents import create_agent
 from langchain.agents.middleware import ModelRequest
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
@@ -11,8 +13,6 @@ from langchain_core.tools import tool
 
 from agl_core import PromptBudget, semconv
 from agl_core.errors import ContextOverflowError
-from agl_core.testing.bench import Bench
-from agl_core.testing.fake_openai import FakeOptions, FakeReply
 from agl_core.tracing import attach
 
 

@@ -6,16 +6,16 @@ import langchain_core.globals as settings
 import pytest
 from agl_langchain import _checks
 from agl_langchain._checks import pitfalls
+from agl_testing.attempts import CallOptions, ScriptedAttempt
+from agl_testing.check_contract import CheckContract
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import PLANNER, WRITER
 from langchain.agents import create_agent
 from langchain_core.caches import InMemoryCache
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 
 from agl_core.config import RunConfig
-from agl_core.testing.attempts import CallOptions, ScriptedAttempt
-from agl_core.testing.check_contract import CheckContract
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import PLANNER, WRITER
 from agl_core.types import AttemptStatus, Failure, FailureKind, SpanKind
 
 OURS = CallOptions(framework="langchain")

@@ -5,17 +5,9 @@ from pathlib import Path
 
 import langchain_core.tracers.context as tracers
 from agl_langchain._integration import LangChainIntegration
-from langchain.agents import create_agent
-from langchain_core.messages import HumanMessage
-from langchain_core.runnables import RunnableLambda
-from langchain_openai import ChatOpenAI
-from langgraph.graph import END, START, MessagesState, StateGraph
-from openai import DefaultAsyncHttpxClient, DefaultHttpxClient
-from pydantic import BaseModel
-
-from agl_core.testing.integration_contract import IntegrationContract
-from agl_core.testing.plugin_contract import PluginContract
-from agl_core.testing.scenario import (
+from agl_testing.integration_contract import IntegrationContract
+from agl_testing.plugin_contract import PluginContract
+from agl_testing.scenario import (
     JUDGE,
     PLANNER,
     SYSTEM,
@@ -24,6 +16,13 @@ from agl_core.testing.scenario import (
     ScenarioProgram,
     outline,
 )
+from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage
+from langchain_core.runnables import RunnableLambda
+from langchain_openai import ChatOpenAI
+from langgraph.graph import END, START, MessagesState, StateGraph
+from openai import DefaultAsyncHttpxClient, DefaultHttpxClient
+from pydantic import BaseModel
 
 GOLDEN = Path(__file__).parent / "golden" / "skeleton.txt"
 

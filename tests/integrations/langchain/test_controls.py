@@ -4,13 +4,13 @@ import msgspec
 import pytest
 from agl_langchain import _runs
 from agl_langchain._integration import LangChainIntegration
+from agl_testing.bench import Played
+from agl_testing.scenario import PLANNER, WRITER
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 
 from agl_core.errors import CaptureError
 from agl_core.interfaces import AttemptRecord
-from agl_core.testing.bench import Played
-from agl_core.testing.scenario import PLANNER, WRITER
 from agl_core.types import SpanKind
 
 from . import test_contract

@@ -5,6 +5,8 @@ from typing import Annotated, TypedDict
 
 import openai
 import pytest
+from agl_testing._captured import check_identity, check_tokens
+from agl_testing.scenario import PLANNER, WRITER
 from langchain_core.messages import HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
@@ -13,8 +15,6 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 from pydantic import BaseModel
 
-from agl_core.testing._captured import check_identity, check_tokens
-from agl_core.testing.scenario import PLANNER, WRITER
 from agl_core.types import SpanKind
 
 Q = [HumanMessage("What is the price of tea?")]

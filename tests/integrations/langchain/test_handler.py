@@ -12,6 +12,16 @@ import openai
 import pytest
 from agl_langchain import AglCallbackHandler
 from agl_langchain._integration import LangChainIntegration
+from agl_testing._captured import (
+    ancestors,
+    check_identity,
+    check_tokens,
+    triplets,
+    usage,
+)
+from agl_testing.bench import Bench
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import JUDGE, PLANNER, WRITER
 from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.callbacks import BaseCallbackHandler
@@ -26,16 +36,6 @@ from langgraph.prebuilt import InjectedState
 from langgraph.types import Command, interrupt
 
 from agl_core import semconv
-from agl_core.testing._captured import (
-    ancestors,
-    check_identity,
-    check_tokens,
-    triplets,
-    usage,
-)
-from agl_core.testing.bench import Bench
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import JUDGE, PLANNER, WRITER
 from agl_core.tracing import agent_scope, attach, operation, trace
 from agl_core.types import SpanKind
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 import pytest
+from agl_testing.fake_openai import FakeOpenAI
 from langchain_openai import ChatOpenAI
 from langgraph.graph import StateGraph
 
 import agl_core as agl
-from agl_core.testing.fake_openai import FakeOpenAI
 from tests.core.app.conftest import Bench
 
 __all__ = ["Bench"]

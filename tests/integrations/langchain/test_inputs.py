@@ -5,6 +5,10 @@ from contextlib import aclosing
 
 import pytest
 from agl_langchain._integration import LangChainIntegration
+from agl_testing._captured import check_identity, check_tokens, triplets
+from agl_testing.bench import Bench
+from agl_testing.fake_openai import FakeOptions, FakeReply
+from agl_testing.scenario import ANSWER, PLANNER, SYSTEM, TOOL, TOOL_RESULT, WRITER
 from langchain.agents import create_agent
 from langchain.agents.middleware import wrap_model_call
 from langchain_core.callbacks import BaseCallbackHandler
@@ -15,10 +19,6 @@ from pydantic import ValidationError
 
 from agl_core import semconv
 from agl_core.errors import CaptureError
-from agl_core.testing._captured import check_identity, check_tokens, triplets
-from agl_core.testing.bench import Bench
-from agl_core.testing.fake_openai import FakeOptions, FakeReply
-from agl_core.testing.scenario import ANSWER, PLANNER, SYSTEM, TOOL, TOOL_RESULT, WRITER
 from agl_core.tracing import agent_scope
 from agl_core.types import SpanKind
 

@@ -4,13 +4,13 @@ import openai
 import pytest
 from agl_openai._checks import pitfalls
 from agl_openai._integration import OpenAIIntegration
+from agl_testing.attempts import CallOptions, ScriptedAttempt
+from agl_testing.bench import Bench
+from agl_testing.check_contract import CheckContract
+from agl_testing.scenario import WRITER
 
 from agl_core.config import RunConfig
 from agl_core.interfaces import AttemptRecord
-from agl_core.testing.attempts import CallOptions, ScriptedAttempt
-from agl_core.testing.bench import Bench
-from agl_core.testing.check_contract import CheckContract
-from agl_core.testing.scenario import WRITER
 from agl_core.tracing import agent_scope, attach
 from agl_core.types import AttemptStatus, Failure, FailureKind
 

@@ -7,11 +7,11 @@ from importlib.util import find_spec
 import openai
 import pytest
 from agl_openai._integration import OpenAIIntegration
+from agl_testing.bench import Bench
+from agl_testing.fake_openai import FakeOptions, FakeReply
+from agl_testing.scenario import ANSWER, PLANNER, WRITER
 
 from agl_core.errors import ConfigError
-from agl_core.testing.bench import Bench
-from agl_core.testing.fake_openai import FakeOptions, FakeReply
-from agl_core.testing.scenario import ANSWER, PLANNER, WRITER
 from agl_core.tracing import agent_scope, attach, child_environment, emit_reward
 from agl_core.types import SpanKind
 

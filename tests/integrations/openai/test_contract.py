@@ -6,10 +6,10 @@ from typing import ClassVar
 
 import openai
 from agl_openai._integration import OpenAIIntegration
+from agl_testing.integration_contract import IntegrationContract
+from agl_testing.plugin_contract import PluginContract
+from agl_testing.scenario import PLANNER, SYSTEM, TOOL, TOOL_RESULT, WRITER, ScenarioProgram
 
-from agl_core.testing.integration_contract import IntegrationContract
-from agl_core.testing.plugin_contract import PluginContract
-from agl_core.testing.scenario import PLANNER, SYSTEM, TOOL, TOOL_RESULT, WRITER, ScenarioProgram
 from agl_core.tracing import agent_scope, emit_tool_call
 
 PRICE = {

@@ -7,12 +7,12 @@ import msgspec
 import openai
 import pytest
 from agl_openai._integration import OpenAIIntegration
+from agl_testing._captured import check_identity, check_tokens
+from agl_testing.bench import Bench, Played
+from agl_testing.scenario import ANSWER, PLANNER, WRITER, outline
 
 from agl_core.errors import CaptureError
 from agl_core.interfaces import AttemptRecord
-from agl_core.testing._captured import check_identity, check_tokens
-from agl_core.testing.bench import Bench, Played
-from agl_core.testing.scenario import ANSWER, PLANNER, WRITER, outline
 from agl_core.tracing import agent_scope, attach
 from agl_core.types import SpanKind
 

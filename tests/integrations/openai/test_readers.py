@@ -9,12 +9,12 @@ import sys
 import openai
 import pytest
 from agl_openai._integration import OpenAIIntegration
+from agl_testing.bench import Bench
+from agl_testing.scenario import WRITER
 
 import agl_core as agl
 from agl_core import semconv
 from agl_core.errors import CaptureError
-from agl_core.testing.bench import Bench
-from agl_core.testing.scenario import WRITER
 
 
 @pytest.fixture

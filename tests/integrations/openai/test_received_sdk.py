@@ -10,6 +10,7 @@ from typing import Any
 
 import openai
 import pytest
+from agl_testing.fake_openai import FakeOpenAI
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from agl_core.adapters.conversation import answer_message
@@ -20,7 +21,6 @@ from agl_core.gateway.replay import RecordBackend, Recorded
 from agl_core.gateway.stream import DONE, EventParser
 from agl_core.serving.backend_http import HttpBackend
 from agl_core.store.memory import MemoryStore
-from agl_core.testing.fake_openai import FakeOpenAI
 from agl_core.types import Choice, ModelCall, Policy, Rollout, Task
 
 CASES = 40

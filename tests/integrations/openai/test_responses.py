@@ -7,12 +7,10 @@ from typing import ClassVar
 import openai
 import pytest
 from agl_openai._integration import OpenAIIntegration
-from pydantic import BaseModel
-
-from agl_core.testing.bench import Bench
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.integration_contract import IntegrationContract
-from agl_core.testing.scenario import (
+from agl_testing.bench import Bench
+from agl_testing.fake_openai import FakeReply
+from agl_testing.integration_contract import IntegrationContract
+from agl_testing.scenario import (
     ANSWER,
     ITEM,
     PLANNER,
@@ -22,6 +20,8 @@ from agl_core.testing.scenario import (
     WRITER,
     ScenarioProgram,
 )
+from pydantic import BaseModel
+
 from agl_core.tracing import agent_scope, emit_tool_call
 from agl_core.types import SpanKind
 

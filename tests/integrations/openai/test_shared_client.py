@@ -8,9 +8,9 @@ import warnings
 
 import openai
 import pytest
+from agl_testing.fake_openai import FakeOpenAI
 
 import agl_core as agl
-from agl_core.testing.fake_openai import FakeOpenAI
 from tests.installed import INSTALLED
 
 CLIENT = openai.AsyncOpenAI(

@@ -6,12 +6,12 @@ import threading
 import openai
 import pytest
 from agl_openai._integration import OpenAIIntegration
+from agl_testing.bench import Bench
+from agl_testing.scenario import PLANNER, WRITER
 from websockets.exceptions import InvalidStatus
 from websockets.sync.server import serve
 
 from agl_core.errors import CaptureError
-from agl_core.testing.bench import Bench
-from agl_core.testing.scenario import PLANNER, WRITER
 from agl_core.tracing import agent_scope
 
 # The client connects in a way that newer versions of websockets do not like.

@@ -3,10 +3,9 @@
 import pytest
 from agents import Agent, OpenAIChatCompletionsModel
 from agl_openai_agents._integration import OpenAIAgentsIntegration
+from agl_testing.bench import Bench
+from agl_testing.scenario import SYSTEM, outline
 from openai import AsyncOpenAI
-
-from agl_core.testing.bench import Bench
-from agl_core.testing.scenario import SYSTEM, outline
 
 
 def pytest_collection_modifyitems(items):

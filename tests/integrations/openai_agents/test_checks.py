@@ -6,11 +6,11 @@ import pytest
 from agents import OpenAIResponsesModel, Runner, function_tool
 from agl_openai_agents._checks import pitfalls
 from agl_openai_agents._shapes import UNNAMED, UNTRACED
+from agl_testing.attempts import CallOptions, ScriptedAttempt
+from agl_testing.check_contract import CheckContract
+from agl_testing.scenario import JUDGE, PLANNER, WRITER
 
 from agl_core.config import RunConfig
-from agl_core.testing.attempts import CallOptions, ScriptedAttempt
-from agl_core.testing.check_contract import CheckContract
-from agl_core.testing.scenario import JUDGE, PLANNER, WRITER
 from agl_core.types import AttemptStatus, Failure, FailureKind, SpanKind
 
 OURS = CallOptions(framework="openai_agents")

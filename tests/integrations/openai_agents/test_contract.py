@@ -7,12 +7,9 @@ from agents import Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runn
 from agents.tracing import get_trace_provider
 from agents.tracing.processors import default_processor
 from agl_openai_agents._integration import OpenAIAgentsIntegration
-from openai import AsyncOpenAI, OpenAI
-from pydantic import BaseModel
-
-from agl_core.testing.integration_contract import IntegrationContract
-from agl_core.testing.plugin_contract import PluginContract
-from agl_core.testing.scenario import (
+from agl_testing.integration_contract import IntegrationContract
+from agl_testing.plugin_contract import PluginContract
+from agl_testing.scenario import (
     JUDGE,
     PLANNER,
     SYSTEM,
@@ -21,6 +18,8 @@ from agl_core.testing.scenario import (
     WRITER,
     ScenarioProgram,
 )
+from openai import AsyncOpenAI, OpenAI
+from pydantic import BaseModel
 
 
 class Price(BaseModel):

@@ -8,11 +8,11 @@ import pytest
 from agents import Runner
 from agl_openai_agents import AglTracingProcessor, _spans
 from agl_openai_agents._spans import TABLES
+from agl_testing.bench import Played
+from agl_testing.scenario import EXPECTED, PLANNER, WRITER, outline, skeleton
 
 from agl_core.errors import CaptureError
 from agl_core.interfaces import AttemptRecord
-from agl_core.testing.bench import Played
-from agl_core.testing.scenario import EXPECTED, PLANNER, WRITER, outline, skeleton
 from agl_core.tracing import active
 from agl_core.types import SpanKind
 

@@ -20,11 +20,11 @@ from agents import (
     retry_policies,
     trace,
 )
+from agl_testing._captured import ancestors, check_identity, check_tokens, triplets
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import ANSWER, JUDGE, PLANNER, TOOL_RESULT, WRITER
 
 from agl_core import semconv
-from agl_core.testing._captured import ancestors, check_identity, check_tokens, triplets
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import ANSWER, JUDGE, PLANNER, TOOL_RESULT, WRITER
 from agl_core.tracing import agent_scope
 from agl_core.types import SpanKind
 

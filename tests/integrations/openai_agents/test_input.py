@@ -5,12 +5,12 @@ import asyncio
 import openai
 import pytest
 from agents import Agent, ModelBehaviorError, Runner, UserError, function_tool
+from agl_testing._captured import check_identity, triplets
+from agl_testing.fake_openai import FakeReply
+from agl_testing.scenario import ANSWER, PLANNER, TOOL_RESULT, WRITER
 
 from agl_core import semconv
 from agl_core.errors import CaptureError
-from agl_core.testing._captured import check_identity, triplets
-from agl_core.testing.fake_openai import FakeReply
-from agl_core.testing.scenario import ANSWER, PLANNER, TOOL_RESULT, WRITER
 from agl_core.types import SpanKind
 
 MANY = 10_000_000

@@ -2,9 +2,8 @@
 
 import pytest
 from agents import Agent, Runner, function_tool
-
-from agl_core.testing._captured import check_identity, check_tokens, triplets
-from agl_core.testing.scenario import ANSWER, PLANNER, SYSTEM, TOOL_RESULT, WRITER
+from agl_testing._captured import check_identity, check_tokens, triplets
+from agl_testing.scenario import ANSWER, PLANNER, SYSTEM, TOOL_RESULT, WRITER
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning")
 

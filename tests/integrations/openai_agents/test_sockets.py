@@ -8,13 +8,13 @@ from agents import Agent, Runner
 from agents.models.openai_responses import OpenAIResponsesWSModel
 from agents.realtime import RealtimeAgent, RealtimeRunner
 from agl_openai_agents._checks import pitfalls
+from agl_testing.scenario import ANSWER, PLANNER, SYSTEM, WRITER
 from openai import AsyncOpenAI
 from websockets.asyncio.server import serve
 
 from agl_core import semconv
 from agl_core.config import RunConfig
 from agl_core.errors import CaptureError
-from agl_core.testing.scenario import ANSWER, PLANNER, SYSTEM, WRITER
 from agl_core.tracing import agent_scope
 from agl_core.types import SpanKind
 

@@ -10,14 +10,14 @@ from agents.tracing.processors import default_exporter, default_processor
 from agents.tracing.provider import DefaultTraceProvider
 from agl_openai_agents import AglTracingProcessor, _checks
 from agl_openai_agents._integration import OpenAIAgentsIntegration
+from agl_testing._captured import check_identity
+from agl_testing.bench import Bench
+from agl_testing.fake_openai import FakeOpenAI
+from agl_testing.scenario import ANSWER, PLANNER, TOOL_RESULT, WRITER, Job, reply
 
 from agl_core import semconv
 from agl_core.config import RunConfig as AglConfig
 from agl_core.errors import CaptureError, ConfigError
-from agl_core.testing._captured import check_identity
-from agl_core.testing.bench import Bench
-from agl_core.testing.fake_openai import FakeOpenAI
-from agl_core.testing.scenario import ANSWER, PLANNER, TOOL_RESULT, WRITER, Job, reply
 from agl_core.tracing import agent_scope, attach, trace
 from agl_core.types import SpanKind
 

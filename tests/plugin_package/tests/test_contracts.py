@@ -7,18 +7,12 @@ from typing import ClassVar
 
 import httpx
 import pytest
-from parley import Speaker, Tool
-from parley_agl.concise import Concise
-from parley_agl.integration import ParleyIntegration
-from parley_agl.rank import Rank, RankOptions, rank_advantages
-
-from agl_core import AttemptRecord
-from agl_core.testing.algorithm_contract import AlgorithmContract
-from agl_core.testing.attempts import ScriptedAttempt
-from agl_core.testing.integration_contract import IntegrationContract
-from agl_core.testing.plugin_contract import PluginContract
-from agl_core.testing.reward_contract import RewardContract
-from agl_core.testing.scenario import (
+from agl_testing.algorithm_contract import AlgorithmContract
+from agl_testing.attempts import ScriptedAttempt
+from agl_testing.integration_contract import IntegrationContract
+from agl_testing.plugin_contract import PluginContract
+from agl_testing.reward_contract import RewardContract
+from agl_testing.scenario import (
     JUDGE,
     PLANNER,
     SYSTEM,
@@ -28,6 +22,12 @@ from agl_core.testing.scenario import (
     Job,
     ScenarioProgram,
 )
+from parley import Speaker, Tool
+from parley_agl.concise import Concise
+from parley_agl.integration import ParleyIntegration
+from parley_agl.rank import Rank, RankOptions, rank_advantages
+
+from agl_core import AttemptRecord
 
 
 def _speaker(job: Job, name: str, *tools: Tool) -> Speaker:

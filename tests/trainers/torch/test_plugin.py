@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from agl_testing.plugin_contract import PluginContract
 from agl_torch import plugin
 
 from agl_core.app.parts import make_algorithm, make_engine
 from agl_core.config import RunConfig
 from agl_core.errors import ConfigError
 from agl_core.plugins import PluginManager
-from agl_core.testing.plugin_contract import PluginContract
 from agl_core.types import Policy
 
 

@@ -6,13 +6,13 @@ import random
 from dataclasses import dataclass
 
 import numpy as np
+from agl_testing.attempts import TRAINED, ScriptedAttempt
 from hypothesis import settings
 from hypothesis import strategies as st
 
 from agl_core.adapters import TrajectoryAdapter, forest
 from agl_core.config import RolloutConfig
 from agl_core.errors import TrainingError
-from agl_core.testing.attempts import TRAINED, ScriptedAttempt
 from agl_core.training.batcher import Batcher
 from agl_core.training.groups import GroupBuilder
 from agl_core.types import Batch, CallCredit, FailureKind, Sampling, TrajectoryGroup, Triplet

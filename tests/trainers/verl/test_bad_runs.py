@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 from agl_verl import engine as verl_engine
 
 import agl_core as agl
@@ -13,7 +14,6 @@ from agl_core.app import App, Inputs
 from agl_core.builtin import load_plugins
 from agl_core.config.loader import resolve
 from agl_core.errors import ConfigError
-from agl_core.testing.fake_openai import FakeOpenAI, FakeOptions
 from tests.core.app.conftest import speak, two_agents
 from tests.trainers.verl import verl_parts  # noqa: F401 (verl imported without its warnings)
 from tests.trainers.verl.test_trainer import Workers

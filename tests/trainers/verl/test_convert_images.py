@@ -12,6 +12,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import torch
+from agl_testing.bandit import make_triplet
 from agl_verl.convert import Shown, rows_of, tensors_of
 from agl_verl.convert.rows import Row
 from agl_verl.vision import BLANK, vision_of, vocab_size_of
@@ -21,7 +22,6 @@ from transformers.models.qwen2_vl import modeling_qwen2_vl as qwen
 from agl_core.adapters import forest
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.interfaces import CreditedCall
-from agl_core.testing.bandit import make_triplet
 from agl_core.types import CallCredit, Image
 from tests.trainers.verl.seeing import DEMO, data_url, make_seeing_model
 from tests.trainers.verl.verl_parts import (

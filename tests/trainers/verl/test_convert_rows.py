@@ -6,12 +6,12 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
+from agl_testing.attempts import ScriptedAttempt
 from agl_verl.convert import rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.errors import TrainingError
-from agl_core.testing.attempts import ScriptedAttempt
 from agl_core.types import Sampling
 from tests.trainers.verl.convert_cases import FEW, Counted, case_of, cases, paths_of, terms_of
 

@@ -7,11 +7,11 @@ import json
 from contextlib import AsyncExitStack
 
 import pytest
+from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 from agl_verl.fleet import Fleet, LaterFleet
 
 from agl_core.errors import EngineError, TrainingError
 from agl_core.gateway.routing import Route
-from agl_core.testing.fake_openai import FakeOpenAI, FakeOptions
 from agl_core.types import Policy
 
 LIMIT = 20_000

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_testing.tracker_contract import Kept, TrackerContract
 from agl_verl.tracker import VerlTracker, VerlTrackerOptions
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -16,7 +17,6 @@ from agl_core.builtin import load_plugins
 from agl_core.config.loader import resolve
 from agl_core.errors import ConfigError
 from agl_core.interfaces import TrackedRun
-from agl_core.testing.tracker_contract import Kept, TrackerContract
 from agl_core.types import Report, StepReport
 from tests.trainers.verl import verl_parts  # noqa: F401 (verl imported without its warnings)
 

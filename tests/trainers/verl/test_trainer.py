@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from agl_testing.attempts import ScriptedAttempt
 from agl_verl.loss import PolicyLoss, PolicyLossOptions
 from agl_verl.options import VerlOptions
 from agl_verl.trainer import PolicyTrainer
@@ -12,7 +13,6 @@ from omegaconf import OmegaConf
 
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.interfaces import AlgorithmSetup
-from agl_core.testing.attempts import ScriptedAttempt
 from agl_core.training.algorithms import GRPO, GRPOOptions
 from tests.trainers.verl import verl_parts  # noqa: F401 (verl imported without its warnings)
 from tests.trainers.verl.convert_cases import case_of

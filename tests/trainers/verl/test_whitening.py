@@ -8,6 +8,7 @@ from array import array
 import numpy as np
 import pytest
 import torch
+from agl_testing.attempts import ScriptedAttempt
 from agl_verl.algorithm import VerlAlgorithm, VerlAlgorithmOptions
 from agl_verl.convert import rows_of
 from agl_verl.estimators import WHITENED
@@ -16,7 +17,6 @@ from agl_verl.whitening import whitened
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from agl_core.testing.attempts import ScriptedAttempt
 from tests.trainers.verl import verl_parts
 from tests.trainers.verl.convert_cases import FEW, case_of
 from tests.trainers.verl.test_trainer import batch_of, trainer

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
 import agl_core as agl
 from agl_core.app import App, Inputs
@@ -18,7 +19,6 @@ from agl_core.config.loader import resolve
 from agl_core.gateway import HttpBackend
 from agl_core.plugins import hookimpl
 from agl_core.plugins.sources import Source
-from agl_core.testing.fake_openai import FakeOpenAI, FakeOptions
 from agl_core.types import Diagnosis, Finding
 from tests.core.app.conftest import ask
 

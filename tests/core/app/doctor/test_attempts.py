@@ -5,6 +5,7 @@ import threading
 
 import msgspec
 import pytest
+from agl_testing.attempts import ScriptedAttempt
 
 import agl_core as agl
 from agl_core import semconv
@@ -12,7 +13,6 @@ from agl_core.app.doctor.attempts import attempts
 from agl_core.app.doctor.trial import Trial
 from agl_core.config import RunConfig
 from agl_core.runner.stalls import LoopWatch
-from agl_core.testing.attempts import ScriptedAttempt
 from agl_core.tracing import active
 from agl_core.tracing.agent_loop import Stall
 from agl_core.types import AttemptStatus, Failure, FailureKind, Losses, SpanKind

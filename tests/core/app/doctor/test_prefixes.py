@@ -3,10 +3,10 @@
 import json
 
 import pytest
+from agl_testing.fake_openai import FakeReply
 
 import agl_core as agl
 from agl_core.adapters.causes import cause
-from agl_core.testing.fake_openai import FakeReply
 from agl_core.types import Choice, ModelCall
 from agl_core.types.breaks import FIX, TOLD
 from tests.core.app.doctor.conftest import ask, only, writer

@@ -6,6 +6,7 @@ import asyncio
 import json
 
 import pytest
+from agl_testing._store_samples import begin, model_call, span, succeed
 from aiohttp import web
 from click.testing import CliRunner
 
@@ -15,7 +16,6 @@ from agl_core.store.memory import MemoryStore
 from agl_core.store.otlp import decode, send
 from agl_core.store.otlp.send import send_attempts, traces_url
 from agl_core.store.sqlite import SqliteStore
-from agl_core.testing._store_samples import begin, model_call, span, succeed
 from tests.installed import INSTALLED
 
 

@@ -9,12 +9,12 @@ import pytest
 from agl_mlflow._names import mlflow_name
 from agl_mlflow.options import MlflowOptions
 from agl_mlflow.tracker import MlflowTracker
+from agl_testing.tracker_contract import Kept, TrackerContract
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from agl_core.errors import ConfigError
 from agl_core.interfaces import TrackedRun
-from agl_core.testing.tracker_contract import Kept, TrackerContract
 from agl_core.types import Report, StepReport
 
 

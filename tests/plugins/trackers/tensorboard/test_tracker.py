@@ -10,12 +10,12 @@ import pytest
 from agl_tensorboard import _events
 from agl_tensorboard.options import TensorBoardOptions
 from agl_tensorboard.tracker import TensorBoardTracker
+from agl_testing.tracker_contract import Kept, TrackerContract
 from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
 from tensorboard.util.tensor_util import make_ndarray
 
 from agl_core.interfaces import TrackedRun
 from agl_core.plugins.tracking import flat_config
-from agl_core.testing.tracker_contract import Kept, TrackerContract
 from agl_core.types import StepReport
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from agl_core.errors import LeadHeldError, StoreError
 from agl_core.interfaces import StoreLifecycle
-from agl_core.testing._guard import ContractSuite
+from agl_testing._guard import ContractSuite
 
 Reopen = Callable[[StoreLifecycle], Awaitable[StoreLifecycle]]
 

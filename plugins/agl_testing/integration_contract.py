@@ -27,11 +27,13 @@ import agl_core.tracing as agl
 from agl_core import semconv
 from agl_core.interfaces import Integration
 from agl_core.runner.failure import failure_of
-from agl_core.testing import _captured
-from agl_core.testing._guard import ContractSuite
-from agl_core.testing.bench import Action, Bench, Played
-from agl_core.testing.fake_openai import FakeOptions
-from agl_core.testing.scenario import (
+from agl_core.tracing import Recorder
+from agl_core.types import Claim, FailureKind, Span, SpanKind
+from agl_testing import _captured
+from agl_testing._guard import ContractSuite
+from agl_testing.bench import Action, Bench, Played
+from agl_testing.fake_openai import FakeOptions
+from agl_testing.scenario import (
     ANSWER,
     CAPABILITIES,
     EXPECTED,
@@ -45,8 +47,6 @@ from agl_core.testing.scenario import (
     ScenarioProgram,
     skeleton,
 )
-from agl_core.tracing import Recorder
-from agl_core.types import Claim, FailureKind, Span, SpanKind
 
 __all__ = ["IntegrationContract"]
 
@@ -86,7 +86,7 @@ class IntegrationContract(ContractSuite):
 
     def test_importing_needs_no_framework_and_using_names_the_pip_line(self) -> None:
         done = subprocess.run(  # noqa: S603  our own interpreter and module
-            [sys.executable, "-m", "agl_core.testing._hidden", self.package, *self.frameworks],
+            [sys.executable, "-m", "agl_testing._hidden", self.package, *self.frameworks],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             capture_output=True,
             text=True,

@@ -4,8 +4,8 @@ import asyncio
 
 import httpx
 import pytest
+from agl_testing.bench import Bench
 
-from agl_core.testing.bench import Bench
 from agl_core.tracing import attach
 
 

@@ -10,8 +10,6 @@ import pytest
 
 from agl_core.errors import StoreError
 from agl_core.interfaces import StoreLifecycle
-from agl_core.testing import _store_samples as sample
-from agl_core.testing._guard import ContractSuite
 from agl_core.types import (
     AttemptStatus,
     Claim,
@@ -20,6 +18,8 @@ from agl_core.types import (
     RolloutQuery,
     RolloutStatus,
 )
+from agl_testing import _store_samples as sample
+from agl_testing._guard import ContractSuite
 
 
 class QueueRules(ContractSuite):

@@ -18,8 +18,6 @@ from agl_core.gateway.app import GatewayServer
 from agl_core.interfaces import AdaptedAttempt, AttemptRecord, Integration
 from agl_core.serving.backend_http import HttpBackend
 from agl_core.store.memory import MemoryStore
-from agl_core.testing.fake_openai import Answered, FakeOpenAI, FakeOptions
-from agl_core.testing.scenario import Job, reply
 from agl_core.tracing import AttemptContext, Recorder, attach, emit_reward, enter, origins_of
 from agl_core.types import (
     LLM,
@@ -36,6 +34,8 @@ from agl_core.types import (
     Task,
 )
 from agl_core.types.ids import new_id
+from agl_testing.fake_openai import Answered, FakeOpenAI, FakeOptions
+from agl_testing.scenario import Job, reply
 
 __all__ = ["Action", "Bench", "Played"]
 
@@ -252,7 +252,7 @@ class _Rounds:
         self._waiting: list[asyncio.Event] = []
 
     async def pace(self, answer: Answered, position: int) -> None:
-        """See `agl_core.testing.fake_openai.Pace`."""
+        """See `agl_testing.fake_openai.Pace`."""
         del answer
         if position:
             return

@@ -6,11 +6,10 @@ from random import Random
 from typing import Any
 
 import aiohttp
+from agl_testing.fake_openai import FakeOpenAI, FakeOptions, FakeReply
+from agl_testing.vocabulary import EOS_ID, decode, encode
 from hypothesis import given
 from hypothesis import strategies as st
-
-from agl_core.testing.fake_openai import FakeOpenAI, FakeOptions, FakeReply
-from agl_core.testing.vocabulary import EOS_ID, decode, encode
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "héllo 你好 👋"}]}
 TOKENS = {"return_token_ids": True, "logprobs": True}

@@ -11,9 +11,9 @@ import pytest
 
 from agl_core.errors import TrainingError
 from agl_core.interfaces import Algorithm
-from agl_core.testing._guard import ContractSuite
-from agl_core.testing.bandit import Bandit, make_group, make_triplet
 from agl_core.types import AgentReturn, CallCredit, TrajectoryGroup, Triplet
+from agl_testing._guard import ContractSuite
+from agl_testing.bandit import Bandit, make_group, make_triplet
 
 __all__ = ["AlgorithmContract"]
 

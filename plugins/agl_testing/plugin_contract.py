@@ -26,7 +26,7 @@ from agl_core.plugins import KINDS, PluginManager, Registration, Registry
 from agl_core.plugins.hooks import hook_names
 from agl_core.plugins.sources import Source, installed, source_of
 from agl_core.plugins.specs import PROJECT
-from agl_core.testing._guard import ContractSuite
+from agl_testing._guard import ContractSuite
 
 __all__ = ["PluginContract"]
 

@@ -17,9 +17,9 @@ from agl_core.errors import (
     TokenMismatchError,
 )
 from agl_core.interfaces import AdaptedAttempt, Adapter
-from agl_core.testing._guard import ContractSuite
-from agl_core.testing.attempts import FROZEN, TRAINED, CallOptions, ScriptedAttempt
 from agl_core.types import AttemptStatus, Policy, Trajectory, Triplet
+from agl_testing._guard import ContractSuite
+from agl_testing.attempts import FROZEN, TRAINED, CallOptions, ScriptedAttempt
 
 __all__ = ["AdapterContract"]
 

@@ -30,8 +30,8 @@ from agl_core.plugins.tracking import (
     outcome_numbers,
     step_numbers,
 )
-from agl_core.testing._guard import ContractSuite
 from agl_core.types import Estimate, Evaluation, Report, StepReport
+from agl_testing._guard import ContractSuite
 
 __all__ = ["Kept", "TrackerContract"]
 

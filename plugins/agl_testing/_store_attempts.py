@@ -11,8 +11,6 @@ import pytest
 
 from agl_core.errors import StaleAttemptError, StoreError
 from agl_core.interfaces import StoreLifecycle
-from agl_core.testing import _store_samples as sample
-from agl_core.testing._guard import ContractSuite
 from agl_core.types import (
     Attempt,
     AttemptStatus,
@@ -23,6 +21,8 @@ from agl_core.types import (
     RolloutQuery,
     RolloutStatus,
 )
+from agl_testing import _store_samples as sample
+from agl_testing._guard import ContractSuite
 
 _ENDS = (AttemptStatus.SUCCEEDED, AttemptStatus.FAILED, AttemptStatus.CANCELLED)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from agl_core.testing.scenario import (
+from agl_testing.scenario import (
     JUDGE,
     PLANNER,
     SYSTEM,
@@ -19,13 +19,13 @@ from agl_core.testing.scenario import (
     Job,
     ScenarioProgram,
 )
-from agl_core.testing.toy_framework import Agent, Endpoint, Tool
+from agl_testing.toy_framework import Agent, Endpoint, Tool
 
 __all__ = ["ToyProgram"]
 
 
 class ToyProgram(ScenarioProgram):
-    """Agents of `agl_core.testing.toy_framework`."""
+    """Agents of `agl_testing.toy_framework`."""
 
     def run(self, job: Job) -> str:
         return _writer(job).run(_planner(job).run(job.question))

@@ -9,8 +9,8 @@ import pytest
 
 from agl_core.interfaces import AttemptRecord, RewardFunction
 from agl_core.rewards import NamedReward, Scorer
-from agl_core.testing._guard import ContractSuite
 from agl_core.types import Reward, RewardTarget
+from agl_testing._guard import ContractSuite
 
 __all__ = ["RewardContract"]
 

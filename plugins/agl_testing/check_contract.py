@@ -23,8 +23,8 @@ import pytest
 
 from agl_core.config import RunConfig
 from agl_core.interfaces import AttemptRecord, Check
-from agl_core.testing._guard import ContractSuite
 from agl_core.types import Finding, Severity
+from agl_testing._guard import ContractSuite
 
 __all__ = ["CheckContract"]
 

@@ -10,9 +10,9 @@ import msgspec
 from agl_core import semconv
 from agl_core.errors import CaptureError
 from agl_core.interfaces import AttemptRecord
-from agl_core.testing.bench import Played
-from agl_core.testing.fake_openai import Answered
 from agl_core.types import ModelCall, Span, SpanKind, Triplet
+from agl_testing.bench import Played
+from agl_testing.fake_openai import Answered
 
 
 def speaker(call: ModelCall) -> str:

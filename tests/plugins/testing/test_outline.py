@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from agl_core.testing.scenario import outline
+from agl_testing.scenario import outline
+
 from agl_core.types import Span, SpanKind
 
 

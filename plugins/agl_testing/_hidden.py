@@ -1,6 +1,6 @@
 """Import an integration in a process in which its framework cannot be found.
 
-Run as ``python -m agl_core.testing._hidden PACKAGE FRAMEWORK...``; writes what was raised.
+Run as ``python -m agl_testing._hidden PACKAGE FRAMEWORK...``; writes what was raised.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from agl_core.testing.fake_openai import FakeReply
 from agl_core.types import Span, SpanKind
+from agl_testing.fake_openai import FakeReply
 
 __all__ = [
     "ANSWER",

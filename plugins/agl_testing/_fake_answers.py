@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from agl_core.testing.vocabulary import EOS_ID, encode, token_bytes
+from agl_testing.vocabulary import EOS_ID, encode, token_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from agl_core.testing._store_attempts import AttemptRules
-from agl_core.testing._store_lead import LeadRules
-from agl_core.testing._store_queue import QueueRules
-from agl_core.testing._store_records import RecordRules
+from agl_testing._store_attempts import AttemptRules
+from agl_testing._store_lead import LeadRules
+from agl_testing._store_queue import QueueRules
+from agl_testing._store_records import RecordRules
 
 
 class StoreContract(QueueRules, AttemptRules, RecordRules, LeadRules):

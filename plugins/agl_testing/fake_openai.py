@@ -25,10 +25,10 @@ from aiohttp import web
 
 from agl_core.gateway.dialects.responses import ResponsesRequest
 from agl_core.serving.problems import Problem
-from agl_core.testing import _fake_answers as answers
-from agl_core.testing import _fake_responses as responses
-from agl_core.testing._fake_answers import Answered, AnsweredChoice, FakeReply, Script
-from agl_core.testing.vocabulary import decode
+from agl_testing import _fake_answers as answers
+from agl_testing import _fake_responses as responses
+from agl_testing._fake_answers import Answered, AnsweredChoice, FakeReply, Script
+from agl_testing.vocabulary import decode
 
 __all__ = ["Answered", "AnsweredChoice", "FakeOpenAI", "FakeOptions", "FakeReply"]
 

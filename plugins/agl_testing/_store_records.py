@@ -10,8 +10,6 @@ import pytest
 
 from agl_core.errors import StoreError
 from agl_core.interfaces import StoreLifecycle
-from agl_core.testing import _store_samples as sample
-from agl_core.testing._guard import ContractSuite
 from agl_core.types import (
     LLM,
     AttemptStatus,
@@ -27,6 +25,8 @@ from agl_core.types import (
     SpanKind,
     Task,
 )
+from agl_testing import _store_samples as sample
+from agl_testing._guard import ContractSuite
 
 _AWKWARD = "NUL \x00, lone \ud83d and \udfff, escape \\d83d, both \U0001f600, line\r\n\u2028"
 _HUGE = 6_000_000
