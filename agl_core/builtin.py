@@ -98,7 +98,6 @@ def agl_register_commands(register: Register) -> None:
         ("train", "train the named agents of an agent program"),
         ("eval", "score an agent program on its validation tasks"),
         ("runner", "run the attempts of a training that is going on elsewhere"),
-        ("doctor", "try a run on a few tasks and say what is wrong with it"),
         ("trace", "show what happened inside a run's rollouts"),
         ("rollouts", "use a run's rollouts elsewhere: export training data"),
         ("store", "look at a run's records, thin them out, take them elsewhere"),

@@ -1,7 +1,7 @@
-"""The composition root: a configuration and plugins become rooms, and the rooms a run.
+"""The composition root: a configuration and plugins become components, and those a run.
 
 Reading order: `parts` (each part from its configuration), `rooms` (opened and closed in order),
-`run` (train or evaluate in them), `facade` (what a user calls).
+`run` (train or evaluate with them), `trial` (try them), `facade` (what a user calls).
 """
 
 from agl_core.app.facade import attach, evaluate, run_blocking, train
@@ -9,11 +9,14 @@ from agl_core.app.parts import Inputs
 from agl_core.app.report import Report
 from agl_core.app.run import App
 from agl_core.app.serve import openai_server
+from agl_core.app.trial import Trial, Tried
 
 __all__ = [
     "App",
     "Inputs",
     "Report",
+    "Trial",
+    "Tried",
     "attach",
     "evaluate",
     "openai_server",

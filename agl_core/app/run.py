@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import msgspec
 
 from agl_core.adapters import forest
-from agl_core.app.doctor import TrialPlan, diagnose
 from agl_core.app.parts import (
     Inputs,
     check_apart,
@@ -23,6 +23,7 @@ from agl_core.app.parts import (
 from agl_core.app.report import Report
 from agl_core.app.rooms import Blueprint, Rooms, beside, open_rooms
 from agl_core.app.trackers import Tracking, make_tracking
+from agl_core.app.trial import Trial
 from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
 from agl_core.config.loader import RESOLVED
@@ -38,13 +39,11 @@ from agl_core.training.groups import GroupBuilder
 from agl_core.training.loop import LoopRooms, TrainingLoop
 from agl_core.training.resources import make_resources
 from agl_core.training.sampler import TaskSampler
-from agl_core.types import Diagnosis, Evaluation, Losses, Task
+from agl_core.types import Evaluation, Losses, Task
 
 REPORT = "report.json"
 EVALUATIONS = "eval"
 """Folder of a run that holds the records of evaluations apart from training."""
-DOCTOR = "doctor"
-"""The same for trials."""
 
 
 class App:
@@ -150,20 +149,26 @@ class App:
             observer.evaluation(evaluation)
         return evaluation
 
-    async def diagnose(self, *, tasks: int = 2, samples: int | None = None) -> Diagnosis:
-        """Try the first tasks that training would take, without training, and say what is wrong.
-
-        Records lie in ``<run>/doctor``, apart from those of the run.
+    @asynccontextmanager
+    async def trial(
+        self, *, folder: str, tasks: int = 2, samples: int | None = None
+    ) -> AsyncGenerator[Trial]:
+        """Open the components to try the first tasks that training would take, without training.
 
         Args:
+            folder: In the run's directory; holds the records, apart from those of the run.
             tasks: How many to try.
             samples: Attempts per task, at least two; the group's size, at most four, when None.
+
+        Raises:
+            ConfigError: a name, path or option is wrong.
         """
         known = make_tasks(self._inputs.tasks, self._config.tasks, "train")
         chosen = TaskSampler(known, seed=self._config.seed).step(0, size=min(tasks, len(known)))
         each = min(self._config.algorithm.group_size, 4) if samples is None else samples
-        plan = TrialPlan(tasks=chosen, samples=max(each, 2))
-        return await diagnose(self._apart(DOCTOR), plan)
+        plan = self._apart(folder)
+        async with open_rooms(plan, training=True, probe=False) as components:
+            yield Trial(components, plan, tasks=chosen, samples=max(each, 2))
 
     def _apart(self, folder: str) -> Blueprint:
         """Rooms in this process, with records of their own: no runner takes others' rollouts."""

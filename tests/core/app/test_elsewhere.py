@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from agl_doctor.diagnose import diagnose
 from agl_testing.fake_openai import FakeOpenAI
 
 import agl_core as agl
@@ -118,7 +119,7 @@ def test_doctor_warns_about_requests_of_no_attempt(bench: Bench) -> None:
             return client.chat.completions.create(**ASK).choices[0].message.content or ""
 
     app = bench.app({"agent": half, "reward": says_yes}, train__tasks_per_step=4)
-    diagnosis = asyncio.run(app.diagnose(tasks=4, samples=2))
+    diagnosis = asyncio.run(diagnose(app, tasks=4, samples=2))
     found = {finding.check: finding for finding in diagnosis.findings}
     assert found["requests.lost"].figures == {
         "cause": "calls_without_identity",

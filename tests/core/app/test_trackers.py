@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from agl_doctor.diagnose import diagnose
 
 import agl_core as agl
 from agl_core.app import App, rooms, trackers
@@ -99,7 +100,7 @@ def test_every_tracker_is_told(bench: Bench, told: Told) -> None:
 
 def test_neither_evaluations_apart_nor_trials_are_tracked(bench: Bench, told: Told) -> None:
     asyncio.run(app_of(bench, inputs=VAL).evaluate())
-    asyncio.run(app_of(bench).diagnose(tasks=1))
+    asyncio.run(diagnose(app_of(bench), tasks=1))
     assert told == []
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from agl_doctor.diagnose import diagnose as examine
 
 import agl_core as agl
 from agl_core.app import App, Inputs
@@ -56,7 +57,7 @@ def diagnose(model: str, directory: Path, agent: Any = forgetful) -> Diagnosis:
     )
     tasks = [{"input": 1}]
     inputs = Inputs(agent=agent, tasks=tasks, reward=by_sample)
-    return asyncio.run(App(config, inputs).diagnose(tasks=1))
+    return asyncio.run(examine(App(config, inputs), tasks=1))
 
 
 def only(diagnosis: Diagnosis, check: str) -> Finding:

@@ -9,36 +9,36 @@ from statistics import fmean
 from typing import Final
 
 from agl_core.adapters import forest
-from agl_core.app.doctor.trial import Trial
 from agl_core.errors import TrainingError
 from agl_core.interfaces import AdaptedAttempt, Algorithm
 from agl_core.training.batcher import Batcher
 from agl_core.training.groups import failure_of, group_attempts
 from agl_core.types import FailureKind, Finding, Losses, TrajectoryGroup
+from agl_doctor.evidence import Evidence
 
 _MOSTLY: Final = 0.5
 """Share of groups without a signal above which it is a warning."""
 
 
-def rewards(trial: Trial, algorithm: Algorithm) -> list[Finding]:
+def rewards(evidence: Evidence, algorithm: Algorithm) -> list[Finding]:
     """Everything about rewards."""
-    return [_arrive(trial), _vary(trial, algorithm)]
+    return [_arrive(evidence), _vary(evidence, algorithm)]
 
 
-def _arrive(trial: Trial) -> Finding:
-    failed = [failure_of(record) for record in trial.records]
-    messages = [str(error) for error in trial.reward_errors]
+def _arrive(evidence: Evidence) -> Finding:
+    failed = [failure_of(record) for record in evidence.records]
+    messages = [str(error) for error in evidence.reward_errors]
     messages += [f.message for f in failed if f is not None and f.kind is FailureKind.REWARD]
-    scored = list(trial.scored.values())
+    scored = list(evidence.scored.values())
     if messages:
         return Finding(
             check="rewards.arrive",
             severity="error",
-            measured=f"{len(messages)} of {len(trial.records)} attempts have no usable reward. "
+            measured=f"{len(messages)} of {len(evidence.records)} attempts have no usable reward. "
             f"The first: {messages[0]}",
             fix="Return a finite number, or one per channel, for every attempt; see what the "
             "message asks for.",
-            figures={"unusable": len(messages), "attempts": len(trial.records)},
+            figures={"unusable": len(messages), "attempts": len(evidence.records)},
         )
     if not scored:
         return Finding(
@@ -83,9 +83,9 @@ class _Signal:
     """Only one attempt is left."""
 
 
-def _vary(trial: Trial, algorithm: Algorithm) -> Finding:
+def _vary(evidence: Evidence, algorithm: Algorithm) -> Finding:
     try:
-        signals = _signals(trial, algorithm)
+        signals = _signals(evidence, algorithm)
     except TrainingError as error:
         return Finding(
             check="rewards.vary",
@@ -135,13 +135,13 @@ def _fix(*, alike: bool) -> str:
     )
 
 
-def _signals(trial: Trial, algorithm: Algorithm) -> list[_Signal]:
+def _signals(evidence: Evidence, algorithm: Algorithm) -> list[_Signal]:
     """One per group, told by the algorithm itself; by the scores where no tokens were captured."""
-    groups = group_attempts(list(trial.adapted.values()), Losses())
+    groups = group_attempts(list(evidence.adapted.values()), Losses())
     if groups:
         return [_signal(group, algorithm) for group in groups]
     scores: dict[str, list[float]] = defaultdict(list)
-    for attempt in trial.scored.values():
+    for attempt in evidence.scored.values():
         scores[attempt.group_id].append(attempt.score)
     return [
         _Signal(moves=len(set(of_group)) > 1, alike=False, alone=False)

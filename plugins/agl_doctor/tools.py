@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from agl_core.app.doctor.trial import Trial
 from agl_core.types import Finding
+from agl_doctor.evidence import Evidence
 
 UNSHOWN: Final = "calls_with_unshown_tools"
 """The cause under which the gateway counts them."""
 
 
-def tools(trial: Trial) -> list[Finding]:
+def tools(evidence: Evidence) -> list[Finding]:
     """One finding per policy whose chat template leaves out what its calls offer."""
-    blind = {policy.name: policy for policy in trial.policies if not policy.shows_tools}
+    blind = {policy.name: policy for policy in evidence.policies if not policy.shows_tools}
     findings: list[Finding] = []
     for name, policy in blind.items():
-        offering = [each for each in trial.calls if each.call.policy == name and each.call.tools]
+        offering = [each for each in evidence.calls if each.call.policy == name and each.call.tools]
         if not offering:
             continue
         agents = Counter(each.known_as or "no agent" for each in offering)

@@ -1,6 +1,6 @@
 """The whole: what a healthy run looks like, and what a broken backend leaves unchecked."""
 
-from tests.core.app.doctor.conftest import only, writer
+from tests.plugins.doctor.conftest import only, writer
 
 
 def test_a_healthy_run_has_no_warning(clinic) -> None:

@@ -6,29 +6,29 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from agl_core.app.doctor.calls import OwnedCall
-from agl_core.app.doctor.trial import Trial
 from agl_core.interfaces import Backend, LegibleBackend
 from agl_core.training.groups import failure_of
 from agl_core.types import FailureKind, Finding
 from agl_core.types.overflow import says_overflow
+from agl_doctor.calls import OwnedCall
+from agl_doctor.evidence import Evidence
 
 _TIGHT: Final = 0.9
 """Share of the context from which on the longest call is called tight."""
 
 
-async def lengths(trial: Trial, backends: Mapping[str, Backend]) -> list[Finding]:
+async def lengths(evidence: Evidence, backends: Mapping[str, Backend]) -> list[Finding]:
     """Everything about lengths."""
     found: list[Finding] = []
     by_policy: dict[str, list[OwnedCall]] = defaultdict(list)
-    for owned in trial.calls:
+    for owned in evidence.calls:
         if owned.call.policy:  # one that no policy answered has failed, which others say
             by_policy[owned.call.policy].append(owned)
     for policy, calls in sorted(by_policy.items()):
         backend = backends.get(policy)
         limit = await backend.context_length() if isinstance(backend, LegibleBackend) else None
         found.append(context(policy, calls, limit))
-    return [*found, *_overflows(trial), *_cut(trial)]
+    return [*found, *_overflows(evidence), *_cut(evidence)]
 
 
 def context(policy: str, calls: Sequence[OwnedCall], limit: int | None) -> Finding:
@@ -70,15 +70,15 @@ def context(policy: str, calls: Sequence[OwnedCall], limit: int | None) -> Findi
     )
 
 
-def _overflows(trial: Trial) -> list[Finding]:
+def _overflows(evidence: Evidence) -> list[Finding]:
     """Told by the attempts' failures, and by the calls: not every client says why it failed."""
-    failures = [(r.attempt.id, failure_of(r)) for r in trial.records]
+    failures = [(r.attempt.id, failure_of(r)) for r in evidence.records]
     reasons = {
         attempt: failure.message
         for attempt, failure in failures
         if failure is not None and failure.kind is FailureKind.CONTEXT_OVERFLOW
     }
-    for owned in trial.calls:
+    for owned in evidence.calls:
         if says_overflow(owned.call.error):
             reasons.setdefault(owned.call.attempt_id, owned.call.error)
     if not reasons:
@@ -87,7 +87,7 @@ def _overflows(trial: Trial) -> list[Finding]:
         Finding(
             check="lengths.overflow",
             severity="error",
-            measured=f"{len(reasons)} of {len(trial.records)} attempts sent a prompt that does "
+            measured=f"{len(reasons)} of {len(evidence.records)} attempts sent a prompt that does "
             f"not fit. The first: {next(iter(reasons.values()))}",
             fix="Shorten the history or the tools' results, as agl.PromptBudget does, or raise the "
             "engine's context (max_model_len).",
@@ -96,11 +96,11 @@ def _overflows(trial: Trial) -> list[Finding]:
     ]
 
 
-def _cut(trial: Trial) -> list[Finding]:
+def _cut(evidence: Evidence) -> list[Finding]:
     """One finding on the answers of each agent to train."""
     answers: dict[str, list[OwnedCall]] = defaultdict(list)
-    for owned in trial.calls:
-        if owned.answered and trial.trains(owned.known_as):
+    for owned in evidence.calls:
+        if owned.answered and evidence.trains(owned.known_as):
             answers[owned.known_as].append(owned)
     return [_cut_of(agent, calls) for agent, calls in sorted(answers.items())]
 

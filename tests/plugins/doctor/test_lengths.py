@@ -2,11 +2,12 @@
 
 from types import SimpleNamespace
 
+from agl_doctor.calls import OwnedCall
+from agl_doctor.lengths import lengths
+
 import agl_core as agl
-from agl_core.app.doctor.calls import OwnedCall
-from agl_core.app.doctor.lengths import lengths
 from agl_core.types import ModelCall
-from tests.core.app.doctor.conftest import ask, only, writer
+from tests.plugins.doctor.conftest import ask, only, writer
 
 
 def contexts(diagnosis) -> dict:

@@ -1,7 +1,7 @@
 """Names: who spoke, who would be trained, whom nobody is."""
 
 import agl_core as agl
-from tests.core.app.doctor.conftest import ask, only, writer
+from tests.plugins.doctor.conftest import ask, only, writer
 
 
 async def two(task: agl.Task) -> str:

@@ -3,7 +3,7 @@
 import math
 
 import agl_core as agl
-from tests.core.app.doctor.conftest import ask, only, writer
+from tests.plugins.doctor.conftest import ask, only, writer
 
 
 def gives(clinic, reward) -> None:

@@ -5,18 +5,18 @@ import threading
 
 import msgspec
 import pytest
+from agl_doctor.attempts import attempts
+from agl_doctor.evidence import Evidence
 from agl_testing.attempts import ScriptedAttempt
 
 import agl_core as agl
 from agl_core import semconv
-from agl_core.app.doctor.attempts import attempts
-from agl_core.app.doctor.trial import Trial
 from agl_core.config import RunConfig
 from agl_core.runner.stalls import LoopWatch
 from agl_core.tracing import active
 from agl_core.tracing.agent_loop import Stall
 from agl_core.types import AttemptStatus, Failure, FailureKind, Losses, SpanKind
-from tests.core.app.doctor.conftest import ask, only, writer
+from tests.plugins.doctor.conftest import ask, only, writer
 
 
 async def fails_at_times(task: agl.Task) -> str:
@@ -77,9 +77,9 @@ def test_a_function_that_blocks_the_agents_loop_is_named(clinic, monkeypatch) ->
     assert "seen.wait()" in found.figures["stack"]
 
 
-def trial(record, **fields) -> Trial:
+def evidence(record, **fields) -> Evidence:
     config = RunConfig(rollout={"timeout_s": 10.0})
-    return Trial(config=config, policies=[], records=[record], calls=[], **fields)
+    return Evidence(config=config, policies=[], records=[record], calls=[], **fields)
 
 
 def record(*, seconds: float | None):
@@ -93,7 +93,7 @@ def record(*, seconds: float | None):
     ("seconds", "severity"), [(4.9, "ok"), (5.0, "warning"), (None, "not checked")]
 )
 def test_an_attempt_that_takes_half_its_time_is_slow(seconds, severity) -> None:
-    found = [f for f in attempts(trial(record(seconds=seconds))) if f.check == "attempts.time"]
+    found = [f for f in attempts(evidence(record(seconds=seconds))) if f.check == "attempts.time"]
     assert [f.severity for f in found] == [severity]
 
 
@@ -105,7 +105,7 @@ def test_attempts_that_were_tried_again_are_told() -> None:
     )
     rollout = msgspec.structs.replace(last.rollout, attempts=(earlier, last.attempt))
     retried = type(last)(rollout=rollout, attempt=last.attempt, spans=[])
-    found = [f for f in attempts(trial(retried)) if f.check == "attempts.retry"]
+    found = [f for f in attempts(evidence(retried)) if f.check == "attempts.retry"]
     assert [(f.severity, f.figures) for f in found] == [("warning", {"retried": 1})]
     assert "the server went away" in found[0].measured
 
@@ -166,6 +166,6 @@ def test_what_is_lost_is_counted_by_cause(clinic) -> None:
 def test_losses_that_the_program_asked_for_are_no_warning() -> None:
     counts = {"superseded_tries": 2, "calls_untrainable": 1, "attempts_retried_engine": 4}
     lost = Losses(counts=counts)
-    found = [f for f in attempts(trial(record(seconds=1.0), losses=lost)) if f.check == "losses"]
+    found = [f for f in attempts(evidence(record(seconds=1.0), losses=lost)) if f.check == "losses"]
     assert [f.severity for f in found] == ["ok"]
     assert found[0].figures == {"counts": {"superseded_tries": 2, "calls_untrainable": 1}}

@@ -6,23 +6,28 @@ from collections import Counter
 from difflib import get_close_matches
 
 from agl_core.adapters import serving_policy
-from agl_core.app.doctor.trial import Trial
 from agl_core.types import Finding
 from agl_core.types.resources import RESERVED_PREFIX, agent_matches
+from agl_doctor.evidence import Evidence
 
 
-def agents(trial: Trial) -> list[Finding]:
+def agents(evidence: Evidence) -> list[Finding]:
     """Everything about names."""
-    return [_speakers(trial), *_matches(trial), *_idle_policies(trial), *_unowned(trial)]
+    return [
+        _speakers(evidence),
+        *_matches(evidence),
+        *_idle_policies(evidence),
+        *_unowned(evidence),
+    ]
 
 
-def _speakers(trial: Trial) -> Finding:
-    counts = Counter(owned.known_as for owned in trial.calls)
+def _speakers(evidence: Evidence) -> Finding:
+    counts = Counter(owned.known_as for owned in evidence.calls)
     if not counts:
         return Finding(
             check="agents.speak",
             severity="error",
-            measured=f"No model call passed the gateway in {len(trial.records)} attempts.",
+            measured=f"No model call passed the gateway in {len(evidence.records)} attempts.",
             fix="Let the agent's client use OPENAI_BASE_URL and OPENAI_API_KEY as they are inside "
             "the attempt, or agl.current().llm. A client made at import keeps an older address, "
             "and one of another dialect than OpenAI chat completions is not served.",
@@ -30,8 +35,8 @@ def _speakers(trial: Trial) -> Finding:
     rows: dict[str, dict[str, object]] = {}
     parts: list[str] = []
     for agent, calls in sorted(counts.items()):
-        policy = serving_policy(agent, trial.policies)
-        trained = trial.trains(agent)
+        policy = serving_policy(agent, evidence.policies)
+        trained = evidence.trains(agent)
         served = f"policy {policy.name!r}" if policy is not None else "no policy"
         role = "trained" if trained else "not trained"
         parts.append(f"{agent or 'no agent'}: {calls} calls, {role} ({served})")
@@ -48,12 +53,12 @@ def _speakers(trial: Trial) -> Finding:
     )
 
 
-def _matches(trial: Trial) -> list[Finding]:
+def _matches(evidence: Evidence) -> list[Finding]:
     """One finding per name or glob of the agents to train."""
-    names = [name for name in trial.agents if not name.startswith(RESERVED_PREFIX)]
-    speakers = {owned.known_as for owned in trial.calls}
+    names = [name for name in evidence.agents if not name.startswith(RESERVED_PREFIX)]
+    speakers = {owned.known_as for owned in evidence.calls}
     found: list[Finding] = []
-    for pattern in trial.patterns:
+    for pattern in evidence.patterns:
         matched = [name for name in names if agent_matches(pattern, name)]
         figures = {"pattern": pattern, "matched": matched, "seen": names}
         if not matched:
@@ -95,15 +100,15 @@ def _nearest(pattern: str, names: list[str]) -> str:
     )
 
 
-def _idle_policies(trial: Trial) -> list[Finding]:
+def _idle_policies(evidence: Evidence) -> list[Finding]:
     """Agent names in frozen policies that were not seen: another policy may serve the agent meant."""
-    trained = set(trial.patterns)
+    trained = set(evidence.patterns)
     idle = {
         pattern: policy.name
-        for policy in trial.policies
+        for policy in evidence.policies
         for pattern in policy.agents
         if pattern not in trained and pattern != "*"
-        if not any(agent_matches(pattern, name) for name in trial.agents)
+        if not any(agent_matches(pattern, name) for name in evidence.agents)
     }
     if not idle:
         return []
@@ -113,16 +118,16 @@ def _idle_policies(trial: Trial) -> list[Finding]:
             check="agents.policies",
             severity="warning",
             measured=f"Policies name agents that were not seen: {listed}.",
-            fix=f"Use the names that were seen ({', '.join(trial.agents) or 'none'}), or drop them.",
+            fix=f"Use the names that were seen ({', '.join(evidence.agents) or 'none'}), or drop them.",
             figures={"unmatched": idle},
         )
     ]
 
 
-def _unowned(trial: Trial) -> list[Finding]:
+def _unowned(evidence: Evidence) -> list[Finding]:
     """Calls of no agent, and calls that a framework makes for itself."""
     found: list[Finding] = []
-    unnamed = [owned for owned in trial.calls if not owned.agent]
+    unnamed = [owned for owned in evidence.calls if not owned.agent]
     if unnamed:
         in_tools = sum(owned.in_tool for owned in unnamed)
         where = f", {in_tools} of them while a tool ran" if in_tools else ""
@@ -130,14 +135,14 @@ def _unowned(trial: Trial) -> list[Finding]:
             Finding(
                 check="agents.unowned",
                 severity="warning",
-                measured=f"{len(unnamed)} of {len(trial.calls)} calls belong to no agent{where}.",
+                measured=f"{len(unnamed)} of {len(evidence.calls)} calls belong to no agent{where}.",
                 fix="Name who speaks with agl.agent_scope(name), with trainable=False for a judge "
                 "or a tool; hand the framework's callbacks and context on to nested agents, and "
                 "run threads of your own with contextvars.copy_context().run.",
                 figures={"calls": len(unnamed), "in_tools": in_tools},
             )
         )
-    own = Counter(o.agent for o in trial.calls if o.agent.startswith(RESERVED_PREFIX))
+    own = Counter(o.agent for o in evidence.calls if o.agent.startswith(RESERVED_PREFIX))
     if own:
         listed = ", ".join(f"{name}: {count}" for name, count in sorted(own.items()))
         found.append(

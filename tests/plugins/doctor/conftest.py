@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from agl_doctor.diagnose import diagnose
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
 import agl_core as agl
@@ -97,7 +98,7 @@ class Clinic:
         return App(config, Inputs(**given), plugins=plugins)
 
     def diagnose(self, agent: Any, *, tasks: int = 2, **settings: Any) -> Diagnosis:
-        return asyncio.run(self.app(agent, **settings).diagnose(tasks=tasks))
+        return asyncio.run(diagnose(self.app(agent, **settings), tasks=tasks))
 
     def find(self, agent: Any, check: str, **settings: Any) -> Finding:
         """The one finding of a check."""

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from agl_core.types.breaks import TOLD
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 CHECK = re.compile(
     r'(?:check=|Finding\.of\(\s*|check = |^    (?="[a-z_]+\.[a-z_]+": \())"([a-z_.]+)"',
     re.MULTILINE,
 )
-FOLDERS = ("agl_core/app/doctor", "integrations")
+FOLDERS = ("plugins/agl_doctor", "integrations")
 
 
 def test_every_finding_and_cause_is_on_the_page() -> None:

@@ -6,7 +6,10 @@ from click.testing import CliRunner
 
 from agl_core.cli.group import cli
 from agl_core.types import Diagnosis, Finding
+from tests.core.app import bandit_plugin
 from tests.installed import INSTALLED
+
+OTHERS = ",".join(name for name in INSTALLED.split(",") if name != "doctor")
 
 FINDINGS = [
     Finding(check="a.fine", severity="ok", measured="All [bold]is[/bold] well."),
@@ -23,15 +26,29 @@ FINDINGS = [
 
 
 @pytest.fixture
-def trial(app, monkeypatch):
-    """Stands in for the application's trial; the test says what it found."""
+def agl(monkeypatch, tmp_path):
+    """Run ``agl`` in a folder of its own, without the other installed plugins."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("AGL_DISABLE_PLUGINS", OTHERS)
+    runner = CliRunner()
+    return lambda *arguments: runner.invoke(cli, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def trial(monkeypatch):
+    """Stands in for the diagnosis; the test says what it found."""
     found = list(FINDINGS)
     asked = []
 
-    async def diagnose(self, *, tasks, samples):
-        asked.append((self.config.name, tasks, samples))
+    class App:
+        def __init__(self, config, *, plugins):
+            self.config = config
+
+    async def diagnose(app, *, tasks, samples):
+        asked.append((app.config.name, tasks, samples))
         return Diagnosis(
-            run_id=self.config.name,
+            run_id=app.config.name,
             directory="agl_runs/x/doctor",
             tasks=tasks,
             samples=samples or 4,
@@ -40,7 +57,8 @@ def trial(app, monkeypatch):
             wall_s=1.5,
         )
 
-    monkeypatch.setattr(app.App, "diagnose", diagnose, raising=False)
+    monkeypatch.setattr("agl_core.app.App", App)
+    monkeypatch.setattr("agl_doctor.diagnose.diagnose", diagnose)
     return found, asked
 
 
@@ -68,9 +86,8 @@ def test_away_from_a_terminal_each_finding_is_plain_lines(agl, trial, run):
 def test_on_a_terminal_it_is_a_table(trial, run):
     from io import StringIO
 
+    from agl_doctor.command import show
     from rich.console import Console
-
-    from agl_core.cli.doctor import show
 
     target = Console(file=StringIO(), force_terminal=True, width=80, color_system=None)
     diagnosis = Diagnosis(run_id="x", directory="d", tasks=1, samples=2, calls=0, findings=FINDINGS)
@@ -145,8 +162,8 @@ def reward(task, output, attempt):
 def test_a_file_is_tried_from_end_to_end(tmp_path, monkeypatch):
     """With the real application and the hand-sized engine."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("AGL_DISABLE_PLUGINS", INSTALLED)
-    plugin = Path(__file__).parents[1] / "app" / "bandit_plugin.py"
+    monkeypatch.setenv("AGL_DISABLE_PLUGINS", OTHERS)
+    plugin = Path(bandit_plugin.__file__)
     (tmp_path / "agent.py").write_text(AGENT, encoding="utf-8")
     (tmp_path / "run.toml").write_text(
         f"""

@@ -6,18 +6,18 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from agl_core.adapters.continuity import Break, Continuity, continuity
-from agl_core.app.doctor.trial import Trial
 from agl_core.interfaces import Backend, LegibleBackend
 from agl_core.types import Finding
 from agl_core.types.breaks import FIX, TOLD, Cause
+from agl_doctor.evidence import Evidence
 
 
-async def prefixes(trial: Trial, backends: Mapping[str, Backend]) -> list[Finding]:
+async def prefixes(evidence: Evidence, backends: Mapping[str, Backend]) -> list[Finding]:
     """One finding on continuity, and one per agent and cause of breaks."""
     found = continuity(
         owned
-        for owned in trial.calls
-        if owned.answered and owned.call.prompt_token_ids and trial.trains(owned.known_as)
+        for owned in evidence.calls
+        if owned.answered and owned.call.prompt_token_ids and evidence.trains(owned.known_as)
     )
     true_breaks = [one for one in found.breaks if one.cause != "other"]
     findings = [_whole(found, true_breaks)]

@@ -6,13 +6,13 @@ from collections import Counter
 from typing import Final
 
 from agl_core import semconv
-from agl_core.app.doctor.requests import is_request, requests
-from agl_core.app.doctor.tools import UNSHOWN
-from agl_core.app.doctor.trial import Trial
 from agl_core.interfaces import AttemptRecord
 from agl_core.runner.limits import UNBLOCK
 from agl_core.training.groups import failure_of
 from agl_core.types import AttemptStatus, Failure, Finding, Losses
+from agl_doctor.evidence import Evidence
+from agl_doctor.requests import is_request, requests
+from agl_doctor.tools import UNSHOWN
 
 _SLOW: Final = 0.5
 """Share of the deadline from which on an attempt is slow: training runs more at a time."""
@@ -23,23 +23,23 @@ _RETRIED: Final = "attempts_retried_"
 """Told by the failures themselves."""
 
 
-def attempts(trial: Trial) -> list[Finding]:
+def attempts(evidence: Evidence) -> list[Finding]:
     """Everything about attempts as a whole."""
     return [
-        _fail(trial),
-        *_retried(trial),
-        _time(trial),
-        *_blocked(trial),
-        _exact(trial),
-        *_sockets(trial),
-        *requests(trial),
-        *_losses(trial.losses),
+        _fail(evidence),
+        *_retried(evidence),
+        _time(evidence),
+        *_blocked(evidence),
+        _exact(evidence),
+        *_sockets(evidence),
+        *requests(evidence),
+        *_losses(evidence.losses),
     ]
 
 
-def _fail(trial: Trial) -> Finding:
-    failures = [f for f in map(failure_of, trial.records) if f is not None]
-    total = len(trial.records)
+def _fail(evidence: Evidence) -> Finding:
+    failures = [f for f in map(failure_of, evidence.records) if f is not None]
+    total = len(evidence.records)
     if not failures:
         return Finding(
             check="attempts.fail",
@@ -70,10 +70,10 @@ def _told(failures: list[Failure]) -> str:
     return "; ".join(f"{kind} {count} ({first[kind]})" for kind, count in counts.items())
 
 
-def _retried(trial: Trial) -> list[Finding]:
+def _retried(evidence: Evidence) -> list[Finding]:
     earlier = [
         attempt.failure
-        for record in trial.records
+        for record in evidence.records
         for attempt in record.rollout.attempts[:-1]
         if attempt.failure is not None
     ]
@@ -90,10 +90,10 @@ def _retried(trial: Trial) -> list[Finding]:
     ]
 
 
-def _time(trial: Trial) -> Finding:
-    limit_s = trial.config.rollout.timeout_s
-    took = [seconds for seconds in map(_seconds, trial.records) if seconds is not None]
-    late = sum(r.attempt.status is AttemptStatus.TIMED_OUT for r in trial.records)
+def _time(evidence: Evidence) -> Finding:
+    limit_s = evidence.config.rollout.timeout_s
+    took = [seconds for seconds in map(_seconds, evidence.records) if seconds is not None]
+    late = sum(r.attempt.status is AttemptStatus.TIMED_OUT for r in evidence.records)
     longest = max(took, default=0.0)
     figures = {"longest_s": longest, "timeout_s": limit_s, "timed_out": late}
     if not took:
@@ -108,9 +108,11 @@ def _time(trial: Trial) -> Finding:
     return Finding(
         check="attempts.time",
         severity="error" if late else "warning" if slow else "ok",
-        measured=f"{says}; {late} of {len(trial.records)} ran out of time." if late else f"{says}.",
+        measured=f"{says}; {late} of {len(evidence.records)} ran out of time."
+        if late
+        else f"{says}.",
         fix="Raise rollout.timeout_s or make the agent faster: training runs "
-        f"{trial.config.rollout.concurrency} attempts at a time (rollout.concurrency), which are "
+        f"{evidence.config.rollout.concurrency} attempts at a time (rollout.concurrency), which are "
         "slower than these."
         if late or slow
         else "",
@@ -118,7 +120,7 @@ def _time(trial: Trial) -> Finding:
     )
 
 
-def _blocked(trial: Trial) -> list[Finding]:
+def _blocked(evidence: Evidence) -> list[Finding]:
     """Each function that held up all async agents and rewards."""
     return [
         Finding(
@@ -133,7 +135,7 @@ def _blocked(trial: Trial) -> list[Finding]:
                 "stack": stall.stack,
             },
         )
-        for stall in trial.stalls
+        for stall in evidence.stalls
     ]
 
 
@@ -144,8 +146,8 @@ def _seconds(record: AttemptRecord) -> float | None:
     return max(attempt.ended_at - attempt.started_at, 0.0)
 
 
-def _exact(trial: Trial) -> Finding:
-    errors, total = trial.capture_errors, len(trial.succeeded)
+def _exact(evidence: Evidence) -> Finding:
+    errors, total = evidence.capture_errors, len(evidence.succeeded)
     if errors:
         return Finding(
             check="capture.exact",
@@ -153,7 +155,7 @@ def _exact(trial: Trial) -> Finding:
             measured=f"{len(errors)} of {total} attempts were not captured exactly. "
             f"The first: {errors[0]}",
             fix="Do what the message asks for: such an attempt is never trained on, and more than "
-            f"capture.max_error_share = {trial.config.capture.max_error_share:g} stop the run.",
+            f"capture.max_error_share = {evidence.config.capture.max_error_share:g} stop the run.",
             figures={"attempts": total, "inexact": len(errors)},
         )
     return Finding(
@@ -167,11 +169,11 @@ def _exact(trial: Trial) -> Finding:
     )
 
 
-def _sockets(trial: Trial) -> list[Finding]:
+def _sockets(evidence: Evidence) -> list[Finding]:
     """What is said over a WebSocket the gateway never hears."""
     asked = [
         span
-        for record in trial.records
+        for record in evidence.records
         for span in record.spans
         if semconv.AGL_WEBSOCKET in span.attributes
     ]
@@ -182,7 +184,7 @@ def _sockets(trial: Trial) -> list[Finding]:
     return [
         Finding(
             check="capture.websocket",
-            severity="error" if any(map(trial.trains, agents)) else "warning",
+            severity="error" if any(map(evidence.trains, agents)) else "warning",
             measured=f"{len(asked)} times a model was asked over a WebSocket, of which the gateway "
             f"records no token: {', '.join(addresses)}, by "
             f"{', '.join(agent or 'no agent' for agent in agents)}.",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from agl_core.app.doctor.trial import Trial
 from agl_core.types import Finding
+from agl_doctor.evidence import Evidence
 
 _CAUSES: Final[Mapping[str, tuple[str, str]]] = {
     "calls_without_identity": (
@@ -62,10 +62,10 @@ _CAUSES: Final[Mapping[str, tuple[str, str]]] = {
 """By cause, or by the beginning of causes that name an agent and an address."""
 
 
-def requests(trial: Trial) -> list[Finding]:
+def requests(evidence: Evidence) -> list[Finding]:
     """One warning for each kind of loss, and one for attempts that asked no model."""
-    found = [finding for cause in _CAUSES if (finding := _lost(trial, cause)) is not None]
-    return [*found, *_silent(trial)]
+    found = [finding for cause in _CAUSES if (finding := _lost(evidence, cause)) is not None]
+    return [*found, *_silent(evidence)]
 
 
 def is_request(cause: str) -> bool:
@@ -77,10 +77,10 @@ def _varies(known: str, cause: str) -> bool:
     return known.endswith("_") and cause.startswith(known)
 
 
-def _lost(trial: Trial, known: str) -> Finding | None:
+def _lost(evidence: Evidence, known: str) -> Finding | None:
     counts = {
         cause: count
-        for cause, count in sorted(trial.losses.counts.items())
+        for cause, count in sorted(evidence.losses.counts.items())
         if cause == known or _varies(known, cause)
     }
     if not counts:
@@ -100,18 +100,18 @@ def _lost(trial: Trial, known: str) -> Finding | None:
     )
 
 
-def _silent(trial: Trial) -> list[Finding]:
-    asked = {owned.call.attempt_id for owned in trial.calls}
-    silent = sum(record.attempt.id not in asked for record in trial.succeeded)
+def _silent(evidence: Evidence) -> list[Finding]:
+    asked = {owned.call.attempt_id for owned in evidence.calls}
+    silent = sum(record.attempt.id not in asked for record in evidence.succeeded)
     if not silent or not asked:  # without any call, agents.speak says so
         return []
     return [
         Finding(
             check="attempts.calls",
             severity="warning",
-            measured=f"{silent} of {len(trial.succeeded)} attempts succeeded without a model call "
+            measured=f"{silent} of {len(evidence.succeeded)} attempts succeeded without a model call "
             f"on record.",
             fix="See whether the agent caught the error of a call and answered without a model.",
-            figures={"attempts": len(trial.succeeded), "silent": silent},
+            figures={"attempts": len(evidence.succeeded), "silent": silent},
         )
     ]

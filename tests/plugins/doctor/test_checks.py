@@ -6,7 +6,7 @@ import pytest
 
 from agl_core.plugins import hookimpl
 from agl_core.types import Finding
-from tests.core.app.doctor.conftest import only, writer
+from tests.plugins.doctor.conftest import only, writer
 
 ASKED = []
 

@@ -1,10 +1,10 @@
 """Token ids, whether they are those of the text, and answers that were not sampled anew."""
 
 import pytest
+from agl_doctor.backends import contradiction
 
-from agl_core.app.doctor.backends import contradiction
 from agl_core.types import Choice
-from tests.core.app.doctor.conftest import only, writer
+from tests.plugins.doctor.conftest import only, writer
 
 
 def test_what_the_backend_gives_is_told(clinic) -> None:

@@ -9,7 +9,7 @@ import agl_core as agl
 from agl_core.adapters.causes import cause
 from agl_core.types import Choice, ModelCall
 from agl_core.types.breaks import FIX, TOLD
-from tests.core.app.doctor.conftest import ask, only, writer
+from tests.plugins.doctor.conftest import ask, only, writer
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "How much is the lamp?"}

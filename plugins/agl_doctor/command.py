@@ -62,12 +62,13 @@ def command(
     from agl_core.app import App, run_blocking  # noqa: PLC0415
     from agl_core.app.one_run import only_run  # noqa: PLC0415
     from agl_core.serving.keys import withheld_key  # noqa: PLC0415
+    from agl_doctor.diagnose import diagnose  # noqa: PLC0415
 
     config = state.config(config_file, overrides)
     plugins = state.plugins(config.plugins)
     with only_run(config.name) as whole, withheld_key(), importable(Path()):
         app = App(config, plugins=plugins)
-        diagnosis = run_blocking(whole(app.diagnose(tasks=tasks, samples=samples)))
+        diagnosis = run_blocking(whole(diagnose(app, tasks=tasks, samples=samples)))
     show(console(stderr=json_file == STDOUT), diagnosis, tracebacks=state.debug)
     if json_file is not None:
         write_json(diagnosis, json_file)

@@ -8,20 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from agl_core.app.doctor.trial import Trial
-from agl_core.app.rooms import Rooms
+from agl_core.app import Trial
 from agl_core.errors import CaptureError, EngineError
 from agl_core.interfaces import Backend, Capabilities, LegibleBackend
 from agl_core.types import Choice, Finding, Policy
+from agl_doctor.evidence import Evidence
 
 _CONTROL: Final = re.compile(r"(?:\s|\ufffd|<[^<>]{1,60}>|\[/?[A-Z_]{1,30}\])*")
 """What may stand beside an answer's text: control tokens that are spelled out, white space."""
 _EXCERPT: Final = 80
 
 
-async def probe(rooms: Rooms) -> list[Finding]:
+async def probe(trial: Trial) -> list[Finding]:
     """Ask the backend of every policy to train for a few tokens."""
-    return [await _probe(rooms, policy) for policy in rooms.policies if policy.trainable]
+    return [await _probe(trial, policy) for policy in trial.policies if policy.trainable]
 
 
 def answering(findings: list[Finding]) -> bool:
@@ -29,9 +29,9 @@ def answering(findings: list[Finding]) -> bool:
     return all(finding.figures.get("answers", True) for finding in findings)
 
 
-async def _probe(rooms: Rooms, policy: Policy) -> Finding:
+async def _probe(trial: Trial, policy: Policy) -> Finding:
     try:
-        found = await rooms.gateway.probe(policy.name)
+        found = await trial.probe(policy.name)
     except EngineError as error:
         return Finding(
             check="backend.tokens",
@@ -82,10 +82,10 @@ class _Decoded:
     wrong: list[str] = field(default_factory=list[str])
 
 
-async def decode(trial: Trial, backends: Mapping[str, Backend]) -> Finding:
+async def decode(evidence: Evidence, backends: Mapping[str, Backend]) -> Finding:
     """Compare each answer's text with what its token ids stand for."""
     found = _Decoded()
-    for owned in trial.calls:
+    for owned in evidence.calls:
         call = owned.call
         for choice in call.choices if owned.answered else ():
             if not choice.token_ids:
@@ -173,9 +173,9 @@ def _excerpt(text: str) -> str:
     return repr(text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}...")
 
 
-def fresh(trial: Trial) -> Finding:
+def fresh(evidence: Evidence) -> Finding:
     """Whether every answer was sampled for its request, not taken from a cache."""
-    ids = Counter(owned.call.response_id for owned in trial.calls if owned.call.response_id)
+    ids = Counter(owned.call.response_id for owned in evidence.calls if owned.call.response_id)
     repeated = sum(count - 1 for count in ids.values())
     figures = {"answers": sum(ids.values()), "repeated": repeated}
     if not ids:

@@ -1,4 +1,4 @@
-"""Run a few tasks as the first step of training would, and adapt what was recorded."""
+"""What the attempts of a trial show."""
 
 from __future__ import annotations
 
@@ -8,30 +8,19 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from agl_core.adapters import aliases_of, serving_policy
-from agl_core.app.doctor.calls import OwnedCall, owned_calls
-from agl_core.app.rooms import Rooms, beside
+from agl_core.app import Trial, Tried
 from agl_core.config import RunConfig
 from agl_core.config.policies import trained_agents
 from agl_core.errors import CaptureError, RewardError
 from agl_core.interfaces import AdaptedAttempt, Adapter, AttemptRecord
 from agl_core.tracing.agent_loop import Stall
-from agl_core.training.resources import make_resources
-from agl_core.training.rollouts import RolloutPlan
-from agl_core.types import AttemptStatus, Losses, Policy, Task
+from agl_core.types import AttemptStatus, Losses, Policy
 from agl_core.types.resources import RESERVED_PREFIX, agent_matches
+from agl_doctor.calls import OwnedCall, owned_calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialPlan:
-    """What is tried."""
-
-    tasks: Sequence[Task]
-    samples: int
-    """Attempts per task."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class Evidence:
     """The ended attempts of a trial and what the run's adapter makes of them."""
 
     config: RunConfig
@@ -45,7 +34,7 @@ class Trial:
     capture_errors: Sequence[CaptureError] = ()
     reward_errors: Sequence[RewardError] = ()
     losses: Losses = field(default_factory=Losses)
-    """What the rooms and the adapter lost."""
+    """What the components and the adapter lost."""
     stalls: Sequence[Stall] = ()
     """What blocked the event loop of async agents and rewards."""
 
@@ -78,64 +67,37 @@ class Trial:
         return chosen and policy is not None and policy.trainable
 
 
-async def run_trial(rooms: Rooms, config: RunConfig, plan: TrialPlan) -> Trial:
-    """Run every task `plan.samples` times in train mode, so that tokens are captured."""
-    await rooms.source.abandon(config.name)
-    made = make_resources(config, rooms.gateway, rooms.policies, step=0)
-    resources = await rooms.source.publish(made)
-    work = rooms.source.run(
-        RolloutPlan(
-            tasks=plan.tasks,
-            samples=plan.samples,
-            mode="train",
-            step=0,
-            resources_version=resources.version,
-        )
-    )
-    records = await beside(rooms.runner, work)
-    trial = adapt(
-        records, config, rooms.policies, rooms.adapter, lost=await rooms.events.take_losses()
-    )
-    return replace(trial, stalls=rooms.runner.stalls if rooms.runner is not None else ())
-
-
-def adapt(
-    records: Sequence[AttemptRecord],
-    config: RunConfig,
-    policies: Sequence[Policy],
-    adapter: Adapter,
-    *,
-    lost: Losses,
-) -> Trial:
+def adapt(trial: Trial, tried: Tried) -> Evidence:
     """Give every attempt that succeeded to the adapter and keep what it refuses as data."""
     adapted: dict[str, AdaptedAttempt] = {}
     scored: dict[str, AdaptedAttempt] = {}
     capture_errors: list[CaptureError] = []
     reward_errors: list[RewardError] = []
-    losses = Losses(counts=dict(lost.counts))
-    for record in records:
+    losses = Losses(counts=dict(tried.losses.counts))
+    for record in tried.records:
         if record.attempt.status is not AttemptStatus.SUCCEEDED:
             continue
         try:
-            found = adapter.adapt(record)
+            found = trial.adapter.adapt(record)
         except RewardError as error:
             reward_errors.append(error)
         except CaptureError as error:
             capture_errors.append(error)
-            scored.update(_without_tokens(record, adapter))
+            scored.update(_without_tokens(record, trial.adapter))
         else:
             adapted[record.attempt.id] = scored[record.attempt.id] = found
             losses.merge(found.losses)
-    return Trial(
-        config=config,
-        policies=policies,
-        records=records,
-        calls=[owned for record in records for owned in owned_calls(record)],
+    return Evidence(
+        config=trial.config,
+        policies=trial.policies,
+        records=tried.records,
+        calls=[owned for record in tried.records for owned in owned_calls(record)],
         adapted=adapted,
         scored=scored,
         capture_errors=capture_errors,
         reward_errors=reward_errors,
         losses=losses,
+        stalls=tried.stalls,
     )
 
 

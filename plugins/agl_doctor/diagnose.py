@@ -1,0 +1,78 @@
+"""Open the components of a run, try a few tasks, and state what was found."""
+
+from __future__ import annotations
+
+import time
+
+from agl_core.app import App, Trial
+from agl_core.types import Diagnosis, Finding
+from agl_doctor.agents import agents
+from agl_doctor.attempts import attempts
+from agl_doctor.backends import answering, decode, fresh, probe
+from agl_doctor.checks import ask_checks
+from agl_doctor.evidence import Evidence, adapt
+from agl_doctor.lengths import lengths
+from agl_doctor.prefixes import prefixes
+from agl_doctor.rewards import rewards
+from agl_doctor.tools import tools
+
+FOLDER = "doctor"
+"""In the run's directory: holds the records of what is tried."""
+
+
+async def diagnose(app: App, *, tasks: int = 2, samples: int | None = None) -> Diagnosis:
+    """Try the first tasks that training would take, without training, and state what is wrong.
+
+    Records lie in ``<run>/doctor``, apart from those of the run.
+
+    Args:
+        app: The run.
+        tasks: How many to try.
+        samples: Attempts per task, at least two; the group's size, at most four, when None.
+
+    Raises:
+        ConfigError: a name, path or option is wrong: the components cannot be opened.
+    """
+    started = time.perf_counter()
+    async with app.trial(tasks=tasks, samples=samples, folder=FOLDER) as trial:
+        findings = await probe(trial)
+        calls = 0
+        if answering(findings):
+            evidence = adapt(trial, await trial.run())
+            calls = len(evidence.calls)
+            findings += await _findings(trial, evidence)
+            findings += ask_checks(trial.plugins, evidence.records, trial.config)
+        else:
+            findings.append(_untried())
+    return Diagnosis(
+        run_id=trial.config.name,
+        directory=str(trial.directory),
+        tasks=len(trial.tasks),
+        samples=trial.samples,
+        calls=calls,
+        findings=findings,
+        wall_s=time.perf_counter() - started,
+    )
+
+
+async def _findings(trial: Trial, evidence: Evidence) -> list[Finding]:
+    backends = {policy.name: trial.backend(policy.name) for policy in trial.policies}
+    return [
+        await decode(evidence, backends),
+        fresh(evidence),
+        *agents(evidence),
+        *tools(evidence),
+        *attempts(evidence),
+        *rewards(evidence, trial.algorithm),
+        *await lengths(evidence, backends),
+        *await prefixes(evidence, backends),
+    ]
+
+
+def _untried() -> Finding:
+    return Finding(
+        check="trial",
+        severity="not checked",
+        measured="No task was tried, because a backend does not answer.",
+        fix="See backend.tokens.",
+    )
