@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agl_core.app import attach, evaluate, train
-    from agl_core.app.export import export_rollouts, export_weights
     from agl_core.app.report import Report
+    from agl_core.app.weights import export_weights
     from agl_core.budget import PromptBudget
     from agl_core.config import RunConfig
     from agl_core.errors import (
@@ -90,7 +90,6 @@ __all__ = [
     "emit_reward",
     "emit_tool_call",
     "evaluate",
-    "export_rollouts",
     "export_weights",
     "hookimpl",
     "operation",
@@ -101,7 +100,7 @@ __all__ = [
 
 _ROOMS = {
     "agl_core.app": ("attach", "evaluate", "train"),
-    "agl_core.app.export": ("export_rollouts", "export_weights"),
+    "agl_core.app.weights": ("export_weights",),
     "agl_core.app.report": ("Report",),
     "agl_core.budget": ("PromptBudget",),
     "agl_core.config": ("RunConfig",),

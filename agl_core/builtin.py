@@ -98,13 +98,13 @@ def agl_register_commands(register: Register) -> None:
         ("train", "train the named agents of an agent program"),
         ("eval", "score an agent program on its validation tasks"),
         ("runner", "run the attempts of a training that is going on elsewhere"),
-        ("trace", "show what happened inside a run's rollouts"),
-        ("rollouts", "use a run's rollouts elsewhere: export training data"),
         ("store", "look at a run's records, thin them out, take them elsewhere"),
+        ("store.serve", "serve a store to processes elsewhere"),
         ("gateway", "serve the model calls of a training of other processes"),
         ("plugins", "list plugins with version and state"),
     ):
-        register(name, f"agl_core.cli.{name}:command", summary=summary)
+        module = name.replace(".", "_")
+        register(name, f"agl_core.cli.{module}:command", summary=summary)
 
 
 def sqlite_store(config: StoreConfig, directory: Path) -> StoreLifecycle:

@@ -28,7 +28,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from agl_core import builtin, errors
-from agl_core.cli.group import AglGroup, cli
+from agl_core.cli.group import AglGroup, CliState, cli
 from agl_core.config import RunConfig
 from agl_core.config.text import read_config
 from agl_core.plugins import PluginManager
@@ -222,25 +222,26 @@ def _parameters(function: Callable[..., Any]) -> str:
 
 def commands() -> str:
     """Every command of the ``agl`` program."""
-    registry = own_plugins().registry("commands")
+    state = CliState(_plugins=own_plugins())
+    context = click.Context(cli, obj=state)
     parts = [_prose(AglGroup.__doc__).rpartition("\n\n")[2], _options(cli)]
-    for name in registry.names():
-        parts += _command(name, registry.resolve(name), level=2)
+    for name in cli.list_commands(context):
+        parts += _command(name, own_plugins().registry("commands").resolve(name), state, level=2)
     return "\n\n".join(parts)
 
 
-def _command(name: str, command: click.Command, *, level: int) -> Iterator[str]:
+def _command(name: str, command: click.Command, state: CliState, *, level: int) -> Iterator[str]:
     """A command with its options, then its subcommands."""
     yield f"{'#' * level} `{_usage(name, command)}`"
     yield _prose(command.help)
     if any(isinstance(each, click.Option) for each in command.params):
         yield _options(command)
     if isinstance(command, click.Group):
-        context = click.Context(command)
+        context = click.Context(command, obj=state)
         for each in command.list_commands(context):
             inner = command.get_command(context, each)
             assert inner is not None
-            yield from _command(f"{name} {each}", inner, level=level + 1)
+            yield from _command(f"{name} {each}", inner, state, level=level + 1)
 
 
 def _usage(name: str, command: click.Command) -> str:

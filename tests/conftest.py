@@ -4,7 +4,10 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+from tests.installed import INSTALLED
 
 settings.register_profile("agl", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("agl")
@@ -31,3 +34,17 @@ def pytest_terminal_summary(terminalreporter):
         for name, value in report.user_properties:
             if name == "cases":
                 terminalreporter.write_line(f"{report.nodeid}: {value} cases")
+
+
+@pytest.fixture
+def agl(monkeypatch, tmp_path):
+    """Run ``agl`` in a folder of its own, without the installed plugins."""
+    from click.testing import CliRunner
+
+    from agl_core.cli.group import cli
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("AGL_DISABLE_PLUGINS", INSTALLED)
+    runner = CliRunner()
+    return lambda *arguments: runner.invoke(cli, [str(argument) for argument in arguments])

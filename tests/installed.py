@@ -2,5 +2,7 @@
 
 from importlib.metadata import entry_points
 
-INSTALLED = ",".join(sorted({point.name for point in entry_points(group="agl_core")}))
-"""As ``AGL_DISABLE_PLUGINS`` takes them."""
+COMMANDS = {"doctor", "init", "records"}
+"""Those that offer commands of agl-core itself, and need nothing."""
+INSTALLED = ",".join(sorted({point.name for point in entry_points(group="agl_core")} - COMMANDS))
+"""The others, as ``AGL_DISABLE_PLUGINS`` takes them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agl_core.app.export.weights import export_weights
+from agl_core.app.weights import export_weights
 from agl_core.types import Report as RunReport
 
 __all__ = ["Report"]

@@ -66,30 +66,50 @@ class CliState:
         return self._plugins
 
 
-class AglGroup(click.Group):
-    """Finds commands through plugins and turns `AglError` into a message and an exit status.
+class Subcommands(click.Group):
+    """Commands that plugins register: as ``<name of the group>.<name>``, such as ``store.ls``."""
 
-    Exit status: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted.
-    """
+    @property
+    def _prefix(self) -> str:
+        return f"{self.name}."
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return _state(ctx).plugins().registry("commands").names()
+        names = _state(ctx).plugins().registry("commands").names()
+        inside = [
+            name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix)
+        ]
+        return [name for name in inside if "." not in name]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        commands = _state(ctx).plugins().registry("commands")
+        if "." in cmd_name:
+            return None
+        commands, name = _state(ctx).plugins().registry("commands"), self._prefix + cmd_name
         try:
-            command: click.Command = commands.resolve(cmd_name)
+            command: click.Command = commands.resolve(name)
         except ConfigError as error:
             raise click.UsageError(str(error), ctx) from error
-        registration = commands.get(cmd_name)
+        registration = commands.get(name)
         return command if registration.extra is None else _checked(command, registration)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List commands by their registered summary; none of them is imported."""
         registry = _state(ctx).plugins().registry("commands")
-        rows = [(name, registry.get(name).summary) for name in registry.names()]
+        rows = [
+            (name, registry.get(self._prefix + name).summary) for name in self.list_commands(ctx)
+        ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+class AglGroup(Subcommands):
+    """Finds commands through plugins and turns `AglError` into a message and an exit status.
+
+    Exit status: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted.
+    """
+
+    @property
+    def _prefix(self) -> str:
+        return ""
 
     def main(
         self,

@@ -114,7 +114,7 @@ def write_records(value: Any, target: str) -> None:
     Raises:
         ConfigError: the file cannot be written.
     """
-    from agl_core.store.jsonl import json_text  # noqa: PLC0415
+    from agl_core.types.json_text import json_text  # noqa: PLC0415
 
     text = json_text(value, indent=2)
     if target == STDOUT:

@@ -41,7 +41,6 @@ NAMES = [
     "emit_reward",
     "emit_tool_call",
     "evaluate",
-    "export_rollouts",
     "export_weights",
     "hookimpl",
     "operation",

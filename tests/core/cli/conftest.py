@@ -7,13 +7,10 @@ import sys
 import types
 
 import pytest
-from click.testing import CliRunner
 
 import agl_core.app
-from agl_core.cli.group import cli
 from agl_core.config.invocation import current_invocation
 from tests.core.reports import EVALUATION, REPORT, STEPS
-from tests.installed import INSTALLED
 
 
 class FakeApp(types.ModuleType):
@@ -61,13 +58,3 @@ def app(monkeypatch):
     fake = FakeApp()
     monkeypatch.setitem(sys.modules, "agl_core.app", fake)
     return fake
-
-
-@pytest.fixture
-def agl(monkeypatch, tmp_path):
-    """Run ``agl`` in a folder of its own, without the installed plugins."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setenv("AGL_DISABLE_PLUGINS", INSTALLED)
-    runner = CliRunner()
-    return lambda *arguments: runner.invoke(cli, [str(argument) for argument in arguments])

@@ -9,11 +9,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from agl_records import ExportOptions, TrajectoryRow, export_from
+from agl_records.files import _ROWS_PER_GROUP, Parquet
 
-from agl_core.app.export import ExportOptions, TrajectoryRow, export_from
-from agl_core.app.export.files import _ROWS_PER_GROUP, Parquet
 from agl_core.builtin import load_plugins
-from tests.core.export.recorded import CONFIG, Run, spoken
+from tests.plugins.records.recorded import CONFIG, Run, spoken
 
 
 @pytest.fixture

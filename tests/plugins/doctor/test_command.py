@@ -9,8 +9,6 @@ from agl_core.types import Diagnosis, Finding
 from tests.core.app import bandit_plugin
 from tests.installed import INSTALLED
 
-OTHERS = ",".join(name for name in INSTALLED.split(",") if name != "doctor")
-
 FINDINGS = [
     Finding(check="a.fine", severity="ok", measured="All [bold]is[/bold] well."),
     Finding(check="a.dark", severity="not checked", measured="Nobody\nknows."),
@@ -23,16 +21,6 @@ FINDINGS = [
         figures={"traceback": "Traceback: at line 7"},
     ),
 ]
-
-
-@pytest.fixture
-def agl(monkeypatch, tmp_path):
-    """Run ``agl`` in a folder of its own, without the other installed plugins."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setenv("AGL_DISABLE_PLUGINS", OTHERS)
-    runner = CliRunner()
-    return lambda *arguments: runner.invoke(cli, [str(argument) for argument in arguments])
 
 
 @pytest.fixture
@@ -162,7 +150,7 @@ def reward(task, output, attempt):
 def test_a_file_is_tried_from_end_to_end(tmp_path, monkeypatch):
     """With the real application and the hand-sized engine."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("AGL_DISABLE_PLUGINS", OTHERS)
+    monkeypatch.setenv("AGL_DISABLE_PLUGINS", INSTALLED)
     plugin = Path(bandit_plugin.__file__)
     (tmp_path / "agent.py").write_text(AGENT, encoding="utf-8")
     (tmp_path / "run.toml").write_text(

@@ -8,18 +8,18 @@ import json
 import re
 import sys
 
+import agl_records
 import msgspec
 import pytest
+from agl_records import ExportOptions, TrajectoryRow, export_from
 from agl_testing.attempts import ScriptedAttempt
 from msgspec.structs import replace
 
-import agl_core as agl
-from agl_core.app.export import ExportOptions, TrajectoryRow, export_from
 from agl_core.builtin import load_plugins
 from agl_core.errors import ConfigError, MissingExtraError, pip_line
 from agl_core.plugins import Registry
 from agl_core.types import Report
-from tests.core.export.recorded import CONFIG, FAILURE, spoken
+from tests.plugins.records.recorded import CONFIG, FAILURE, spoken
 
 
 async def export(run, config=CONFIG, **options):
@@ -293,7 +293,7 @@ async def test_a_report_a_directory_and_a_file_are_exported_from_plain_code(run,
     output = tmp_path / "x" / "sft.jsonl"
 
     for target in (report, run.directory, str(run.directory / "store.db")):
-        summary = agl.export_rollouts(target, output, format="openai", min_reward=1.0)
+        summary = agl_records.export_rollouts(target, output, format="openai", min_reward=1.0)
 
         assert (summary.rows, summary.output) == (1, str(output))
         assert len(output.read_text().splitlines()) == 1
@@ -306,7 +306,7 @@ async def test_a_failed_export_leaves_the_old_file(run, tmp_path):
     output.write_text("old")
 
     with pytest.raises(ConfigError, match="'critic' was not seen"):
-        agl.export_rollouts(run.directory, output, agents=["critic"])
+        agl_records.export_rollouts(run.directory, output, agents=["critic"])
 
     assert output.read_text() == "old"
     assert [file.name for file in tmp_path.iterdir() if file.is_file()] == ["out.jsonl"]
@@ -316,17 +316,17 @@ async def test_parquet_without_its_library_names_the_pip_line(run, tmp_path, mon
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 
     with pytest.raises(MissingExtraError, match=rf"pyarrow>=.*{re.escape(pip_line('parquet'))}"):
-        agl.export_rollouts(run.directory, tmp_path / "x.parquet", format="parquet")
+        agl_records.export_rollouts(run.directory, tmp_path / "x.parquet", format="parquet")
 
 
-async def test_the_command_writes_rows_and_tells_the_rest_apart(agl_command, run):
+async def test_the_command_writes_rows_and_tells_the_rest_apart(agl, run):
     await run.add(spoken(1.0))
     await run.add(spoken(1.0), failure=FAILURE)
     await run.add(spoken())
     command = ("rollouts", "export", run.directory, "--format", "openai", "--agent", "writer")
 
-    piped = await asyncio.to_thread(agl_command, *command)
-    written = await asyncio.to_thread(agl_command, *command, "--output", "sft.jsonl")
+    piped = await asyncio.to_thread(agl, *command)
+    written = await asyncio.to_thread(agl, *command, "--output", "sft.jsonl")
 
     assert piped.exit_code == 0, piped.stderr
     assert [len(json.loads(line)["messages"]) for line in piped.stdout.splitlines()] == [2]
@@ -337,9 +337,9 @@ async def test_the_command_writes_rows_and_tells_the_rest_apart(agl_command, run
     assert "in sft.jsonl" in written.stderr
 
 
-async def test_parquet_goes_to_a_file_only(agl_command, run):
+async def test_parquet_goes_to_a_file_only(agl, run):
     result = await asyncio.to_thread(
-        agl_command, "rollouts", "export", run.directory, "--format", "parquet"
+        agl, "rollouts", "export", run.directory, "--format", "parquet"
     )
 
     assert result.exit_code == 2

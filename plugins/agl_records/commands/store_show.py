@@ -12,10 +12,10 @@ import click
 from agl_core.cli.group import CliState
 from agl_core.cli.options import debug_option, json_option, plugin_option
 from agl_core.cli.output import console, write_records
-from agl_core.cli.store.selection import located, reading, store_argument
-from agl_core.cli.tree import agent_totals, merge_calls, named, reward_text, token_counts
 from agl_core.errors import ConfigError
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span
+from agl_records.commands.selection import located, reading, store_argument
+from agl_records.commands.tree import agent_totals, merge_calls, named, reward_text, token_counts
 
 _LONGEST = 2000
 """Characters shown of a value."""

@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import agl_records
 import pytest
 
-import agl_core
 from agl_core.app.gateway import store_of
 from agl_core.builtin import load_plugins
 from agl_core.errors import ConfigError
@@ -111,11 +111,11 @@ def test_no_command_that_looks_imports_what_the_run_names(
 
 def test_python_that_looks_imports_nothing_either(found: Found, tmp_path: Path) -> None:
     """F1: the export by a function, and the store of a gateway."""
-    summary = agl_core.export_rollouts(found.directory, tmp_path / "rows.jsonl")
+    summary = agl_records.export_rollouts(found.directory, tmp_path / "rows.jsonl")
     assert summary.left_out == {"no_spans": 1}
     asyncio.run(read(store_of(str(found.directory))))
     assert not found.ran
-    agl_core.export_rollouts(found.directory, tmp_path / "rows.jsonl", plugins=[found.plugin])
+    agl_records.export_rollouts(found.directory, tmp_path / "rows.jsonl", plugins=[found.plugin])
     assert found.ran
 
 
@@ -144,7 +144,7 @@ def test_an_adapter_of_a_plugin_file_is_named_too(agl: Any, found: Found) -> Non
     assert refused.exit_code == 2
     assert "'mine' of adapters" in " ".join(refused.stderr.split())
     with pytest.raises(ConfigError, match="--plugin"):
-        agl_core.export_rollouts(found.directory, found.directory / "rows.jsonl")
+        agl_records.export_rollouts(found.directory, found.directory / "rows.jsonl")
     assert not found.ran
 
 
@@ -223,11 +223,11 @@ def test_python_sends_the_key_to_no_such_server_either(
     """F1, F2: except with the report of a run, which the caller has run."""
     for target in (found.directory, found.directory / "config.json"):
         with pytest.raises(ConfigError, match="your own configuration file"):
-            agl_core.export_rollouts(target, tmp_path / "rows.jsonl")
+            agl_records.export_rollouts(target, tmp_path / "rows.jsonl")
     assert collector.connections == 0
     report = Report(run_id="mine", directory=str(found.directory))
     with pytest.raises(ConfigError, match="HTTP 403"):
-        agl_core.export_rollouts(report, tmp_path / "rows.jsonl")
+        agl_records.export_rollouts(report, tmp_path / "rows.jsonl")
     assert collector.keys == [f"Bearer {KEY}"]
 
 

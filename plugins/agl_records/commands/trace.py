@@ -13,8 +13,13 @@ from agl_core.adapters import aliases_of
 from agl_core.cli.group import CliState
 from agl_core.cli.options import debug_option, json_option, plugin_option
 from agl_core.cli.output import console, write_records
-from agl_core.cli.store.selection import located, reading, store_argument
-from agl_core.cli.tree import (
+from agl_core.errors import ConfigError
+from agl_core.interfaces import Store
+from agl_core.store.paging import rollout_pages
+from agl_core.types import Attempt, Rollout, RolloutQuery, Span
+from agl_core.types.resources import agent_matches
+from agl_records.commands.selection import located, reading, store_argument
+from agl_records.commands.tree import (
     add_spans,
     agent_totals,
     excerpt,
@@ -23,11 +28,6 @@ from agl_core.cli.tree import (
     rewards_of,
     token_counts,
 )
-from agl_core.errors import ConfigError
-from agl_core.interfaces import Store
-from agl_core.store.paging import rollout_pages
-from agl_core.types import Attempt, Rollout, RolloutQuery, Span
-from agl_core.types.resources import agent_matches
 
 if TYPE_CHECKING:
     from rich.text import Text

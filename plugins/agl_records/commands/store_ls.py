@@ -14,7 +14,11 @@ import click
 from agl_core.cli.group import CliState
 from agl_core.cli.options import debug_option, json_option, plugin_option
 from agl_core.cli.output import console, write_records
-from agl_core.cli.store.selection import (
+from agl_core.errors import ConfigError
+from agl_core.interfaces import Store
+from agl_core.store.paging import rollout_pages
+from agl_core.types import Rollout, RolloutQuery, Span
+from agl_records.commands.selection import (
     Filters,
     filter_options,
     filters_of,
@@ -22,11 +26,7 @@ from agl_core.cli.store.selection import (
     reading,
     store_argument,
 )
-from agl_core.cli.tree import excerpt, rewards_of
-from agl_core.errors import ConfigError
-from agl_core.interfaces import Store
-from agl_core.store.paging import rollout_pages
-from agl_core.types import Rollout, RolloutQuery, Span
+from agl_records.commands.tree import excerpt, rewards_of
 
 _BATCH = 20
 """Rollouts whose spans are read at a time."""

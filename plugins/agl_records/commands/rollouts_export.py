@@ -10,11 +10,11 @@ import click
 from agl_core.cli.group import CliState
 from agl_core.cli.options import debug_option, plugin_option
 from agl_core.cli.output import STDOUT, writing
-from agl_core.cli.store.selection import located, reading, store_argument
 from agl_core.errors import ConfigError
+from agl_records.commands.selection import located, reading, store_argument
 
 if TYPE_CHECKING:
-    from agl_core.app.export import ExportOptions, ExportSummary
+    from agl_records.run import ExportOptions, ExportSummary
 
 
 @click.command()
@@ -74,7 +74,7 @@ def command(state: CliState, *, target: str, output: str, **options: Any) -> Non
     Only attempts whose records join exactly are exported; all others are counted by cause on
     standard error.
     """
-    from agl_core.app.export import ExportOptions  # noqa: PLC0415
+    from agl_records.run import ExportOptions  # noqa: PLC0415
 
     chosen = ExportOptions(
         format=options["format_"],
@@ -92,7 +92,7 @@ def command(state: CliState, *, target: str, output: str, **options: Any) -> Non
 async def _export(
     state: CliState, target: str, output: str, options: ExportOptions
 ) -> ExportSummary:
-    from agl_core.app.export import export_from  # noqa: PLC0415
+    from agl_records.run import export_from  # noqa: PLC0415
 
     address = located(target)
     plugins = state.plugins()

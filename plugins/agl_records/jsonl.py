@@ -8,19 +8,13 @@
     {"kind": "span", "record": {...}}
     {"kind": "end", "resources": 1, "rollouts": 2, "spans": 30}
 
-Records have the fields of `agl_core.types`. What JSON has no form for is written as a mapping with
-one key: ``{"$bytes": base64}``, ``{"$float": "nan" | "inf" | "-inf"}``, ``{"$time": iso}``; a
-user's own mapping that looks like one of these as ``{"$dict": {...}}``.
+Records have the fields of `agl_core.types`, in the form of `agl_core.types.json_text`.
 """
 
 from __future__ import annotations
 
-import base64
-import json
-import math
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from datetime import datetime
-from typing import Any, Final, cast
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from typing import Any, Final
 
 import msgspec
 
@@ -28,6 +22,7 @@ from agl_core.errors import StoreError
 from agl_core.interfaces import Store
 from agl_core.store.paging import rollout_pages
 from agl_core.types import Resources, Rollout, RolloutQuery, Span
+from agl_core.types.json_text import json_text, json_value
 
 FORMAT: Final = 1
 _PAGE = 100
@@ -37,27 +32,6 @@ _KINDS: Final[dict[str, type[Resources | Rollout | Span]]] = {
     "span": Span,
 }
 _END: Final = {"resources": "resources", "rollouts": "rollout", "spans": "span"}
-
-
-def json_text(value: Any, *, indent: int | None = None) -> str:
-    """Any record as JSON text that `json_value` reads back; see the module on what has no form."""
-    tree = msgspec.to_builtins(value, builtin_types=(bytes, datetime))
-    try:
-        text = _dump(tree, indent)
-    except (TypeError, ValueError):
-        return _dump(_tagged(tree), indent)
-    # Text that itself contains the mark is looked at again, which does no harm.
-    return _dump(_tagged(tree), indent) if '"$' in text else text
-
-
-def json_value(text: str) -> Any:
-    """What `json_text` wrote, as plain values.
-
-    Raises:
-        ValueError: it is no such text.
-    """
-    value = json.loads(text)
-    return _untagged(value) if '"$' in text else value
 
 
 async def export_lines(
@@ -118,56 +92,3 @@ def read_export(lines: Iterable[str]) -> Iterator[Resources | Rollout | Span]:
 def _check_head(row: dict[str, Any], number: int) -> None:
     if number != 1 or row["kind"] != "store" or row["format"] != FORMAT:
         raise ValueError(f"format {FORMAT} begins with a line of kind 'store'; this is {row}")
-
-
-def _dump(tree: Any, indent: int | None) -> str:
-    separators = (",", ":") if indent is None else None
-    text = json.dumps(
-        tree, ensure_ascii=False, allow_nan=False, separators=separators, indent=indent
-    )
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # A lone surrogate has no form in UTF-8, but an escape in JSON.
-        return json.dumps(tree, allow_nan=False, separators=separators, indent=indent)
-    return text
-
-
-def _tagged(value: Any) -> Any:
-    if isinstance(value, dict):
-        items = cast("dict[Any, Any]", value).items()
-        inner = {str(key): _tagged(item) for key, item in items}
-        return {"$dict": inner} if _looks_tagged(inner) else inner
-    if isinstance(value, list | tuple):
-        return [_tagged(item) for item in cast("list[Any]", value)]
-    if isinstance(value, bytes):
-        return {"$bytes": base64.b64encode(value).decode()}
-    if isinstance(value, datetime):
-        return {"$time": value.isoformat()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"$float": str(value)}
-    return value
-
-
-def _looks_tagged(value: dict[str, Any]) -> bool:
-    return len(value) == 1 and next(iter(value)).startswith("$")
-
-
-def _untagged(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_untagged(item) for item in cast("list[Any]", value)]
-    if not isinstance(value, dict):
-        return value
-    mapping = cast("dict[str, Any]", value)
-    if not _looks_tagged(mapping):
-        return {key: _untagged(item) for key, item in mapping.items()}
-    ((tag, inner),) = mapping.items()
-    return _UNTAG[tag](inner)
-
-
-_UNTAG: Final[dict[str, Callable[[Any], Any]]] = {
-    "$dict": lambda inner: {key: _untagged(item) for key, item in inner.items()},
-    "$bytes": base64.b64decode,
-    "$time": datetime.fromisoformat,
-    "$float": float,
-}

@@ -8,10 +8,10 @@ from typing import IO, Any, Final, Protocol
 
 import msgspec
 
-from agl_core.app.export.rows import TrajectoryRow
 from agl_core.errors import MissingExtraError
 from agl_core.plugins.registry import CORE
 from agl_core.plugins.requirements import requirements, told
+from agl_records.rows import TrajectoryRow
 
 _EXTRA: Final = "parquet"
 _ROWS_PER_GROUP: Final = 256

@@ -10,8 +10,8 @@ import msgspec
 
 from agl_core import semconv
 from agl_core.adapters import aliases_of
-from agl_core.store.jsonl import json_text
 from agl_core.types import ModelCall, Reward, Span, SpanKind
+from agl_core.types.json_text import json_text
 
 if TYPE_CHECKING:
     from rich.text import Text

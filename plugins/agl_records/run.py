@@ -12,13 +12,6 @@ import msgspec
 from agl_core.adapters.conversation import Conversation
 from agl_core.adapters.select import AgentSelector
 from agl_core.adapters.untrained import adapt_untrained
-from agl_core.app.export.files import JsonLines, Parquet, RowWriter
-from agl_core.app.export.rows import (
-    agent_return,
-    chat_examples,
-    trajectory_rows,
-    unused_choices,
-)
 from agl_core.app.parts import engine_name
 from agl_core.config import RunConfig
 from agl_core.config.policies import resolve_policies, trained_agents
@@ -39,6 +32,13 @@ from agl_core.types import (
     Mode,
     Policy,
     RolloutQuery,
+)
+from agl_records.files import JsonLines, Parquet, RowWriter
+from agl_records.rows import (
+    agent_return,
+    chat_examples,
+    trajectory_rows,
+    unused_choices,
 )
 
 ExportFormat = Literal["jsonl", "parquet", "openai"]

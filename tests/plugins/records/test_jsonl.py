@@ -5,12 +5,12 @@ import math
 from datetime import datetime, timezone
 
 import pytest
+from agl_records.jsonl import export_lines, read_export
 from agl_testing._store_samples import begin, failure, model_call, rollout, span, succeed
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.errors import StoreError
-from agl_core.store.jsonl import export_lines, json_text, json_value, read_export
 from agl_core.store.memory import MemoryStore
 from agl_core.store.paging import rollout_pages
 from agl_core.types import (
@@ -23,6 +23,7 @@ from agl_core.types import (
     RolloutStatus,
     Span,
 )
+from agl_core.types.json_text import json_text, json_value
 
 TEXT = st.text() | st.sampled_from(["\ud800", "$bytes", "$float", "$dict", "a\0b", '"$', "👋"])
 LEAVES = (

@@ -10,7 +10,9 @@ import click
 from agl_core.cli.group import CliState
 from agl_core.cli.options import debug_option, plugin_option
 from agl_core.cli.output import STDOUT, writing
-from agl_core.cli.store.selection import (
+from agl_core.errors import ConfigError
+from agl_core.store.locate import StoreAddress
+from agl_records.commands.selection import (
     Filters,
     filter_options,
     filters_of,
@@ -18,9 +20,7 @@ from agl_core.cli.store.selection import (
     reading,
     store_argument,
 )
-from agl_core.errors import ConfigError
-from agl_core.store.jsonl import export_lines
-from agl_core.store.locate import StoreAddress
+from agl_records.jsonl import export_lines
 
 if TYPE_CHECKING:
     from agl_core.store.otlp.send import Sent
@@ -54,7 +54,7 @@ def command(
 ) -> int:
     """Write a store as lines of JSON: resources, rollouts with attempts, all spans with tokens.
 
-    Nothing is lost; agl_core.store.jsonl.read_export reads it back. With --otlp the ended attempts
+    Nothing is lost; agl_records.jsonl.read_export reads it back. With --otlp the ended attempts
     go to a collector as OpenTelemetry traces, without tokens.
     """
     headers, content = _headers(options.pop("headers")), bool(options.pop("content"))

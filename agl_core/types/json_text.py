@@ -1,0 +1,91 @@
+"""JSON text of any record, and back, with nothing lost on the way.
+
+What JSON has no form for is written as a mapping with one key: ``{"$bytes": base64}``,
+``{"$float": "nan" | "inf" | "-inf"}``, ``{"$time": iso}``; a user's own mapping that looks like one
+of these as ``{"$dict": {...}}``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final, cast
+
+import msgspec
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """Any record as JSON text that `json_value` reads back; see the module on what has no form."""
+    tree = msgspec.to_builtins(value, builtin_types=(bytes, datetime))
+    try:
+        text = _dump(tree, indent)
+    except (TypeError, ValueError):
+        return _dump(_tagged(tree), indent)
+    # Text that itself contains the mark is looked at again, which does no harm.
+    return _dump(_tagged(tree), indent) if '"$' in text else text
+
+
+def json_value(text: str) -> Any:
+    """What `json_text` wrote, as plain values.
+
+    Raises:
+        ValueError: it is no such text.
+    """
+    value = json.loads(text)
+    return _untagged(value) if '"$' in text else value
+
+
+def _dump(tree: Any, indent: int | None) -> str:
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(
+        tree, ensure_ascii=False, allow_nan=False, separators=separators, indent=indent
+    )
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # A lone surrogate has no form in UTF-8, but an escape in JSON.
+        return json.dumps(tree, allow_nan=False, separators=separators, indent=indent)
+    return text
+
+
+def _tagged(value: Any) -> Any:
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value).items()
+        inner = {str(key): _tagged(item) for key, item in items}
+        return {"$dict": inner} if _looks_tagged(inner) else inner
+    if isinstance(value, list | tuple):
+        return [_tagged(item) for item in cast("list[Any]", value)]
+    if isinstance(value, bytes):
+        return {"$bytes": base64.b64encode(value).decode()}
+    if isinstance(value, datetime):
+        return {"$time": value.isoformat()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"$float": str(value)}
+    return value
+
+
+def _looks_tagged(value: dict[str, Any]) -> bool:
+    return len(value) == 1 and next(iter(value)).startswith("$")
+
+
+def _untagged(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_untagged(item) for item in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    mapping = cast("dict[str, Any]", value)
+    if not _looks_tagged(mapping):
+        return {key: _untagged(item) for key, item in mapping.items()}
+    ((tag, inner),) = mapping.items()
+    return _UNTAG[tag](inner)
+
+
+_UNTAG: Final[dict[str, Callable[[Any], Any]]] = {
+    "$dict": lambda inner: {key: _untagged(item) for key, item in inner.items()},
+    "$bytes": base64.b64decode,
+    "$time": datetime.fromisoformat,
+    "$float": float,
+}

@@ -1,0 +1,12 @@
+"""``agl rollouts``."""
+
+from __future__ import annotations
+
+import click
+
+from agl_core.cli.group import Subcommands
+
+
+@click.command(name="rollouts", cls=Subcommands)
+def command() -> None:
+    """Use a run's rollouts elsewhere."""

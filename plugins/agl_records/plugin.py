@@ -1,0 +1,28 @@
+"""What agl-core gets from this package."""
+
+from __future__ import annotations
+
+from agl_core.interfaces import Register
+from agl_core.plugins import hookimpl
+
+
+@hookimpl
+def agl_register_commands(register: Register) -> None:
+    for name, module, summary in (
+        ("trace", "trace", "show what happened inside a run's rollouts"),
+        ("rollouts", "rollouts", "use a run's rollouts elsewhere: export training data"),
+        (
+            "rollouts.export",
+            "rollouts_export",
+            "write what agents said and earned as training data",
+        ),
+        (
+            "store.export",
+            "store_export",
+            "write a whole store as lines of JSON, or send it as traces",
+        ),
+        ("store.gc", "store_gc", "delete spans that are not needed any more"),
+        ("store.ls", "store_ls", "list rollouts, and count them by status"),
+        ("store.show", "store_show", "show one rollout with its attempts"),
+    ):
+        register(name, f"agl_records.commands.{module}:command", summary=summary)
