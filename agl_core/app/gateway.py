@@ -83,7 +83,7 @@ async def serve_gateway(
 async def _end(control: GatewayControl, gateway: GatewayServer) -> None:
     try:
         await asyncio.wait_for(control.stop(), _END_S)
-    except asyncio.TimeoutError as error:
+    except TimeoutError as error:
         raise StoreError(
             f"{gateway.unwritten} call records could not be written within {_END_S:g} s and are "
             f"lost, as the store is away: their attempts fail, and are tried again"

@@ -53,7 +53,7 @@ async def leading(
         await asyncio.gather(renewing, return_exceptions=True)
         try:
             await asyncio.wait_for(store.lead(instance, lease_s=0), _FAREWELL_S)
-        except (StoreError, asyncio.TimeoutError):
+        except (TimeoutError, StoreError):
             _log.warning("The store's lead could not be given back; it lapses", exc_info=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
@@ -13,11 +13,6 @@ import yaml
 
 from agl_core.config.references import read_text
 from agl_core.errors import ConfigError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _AMBIGUOUS: Final = r"^[-+]?0[0-9_]+$|^[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+$"
 _FLOAT: Final = (

@@ -230,7 +230,7 @@ class GatewayServer:
     async def _write(self, attempt: OpenAttempt) -> None:
         try:
             await asyncio.wait_for(self._recording.write(attempt), _WRITE_S)
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             raise StoreError(
                 f"The store did not take the call records of attempt {attempt.attempt.id!r} within "
                 f"{_WRITE_S:.0f} s: see whether it answers"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -73,7 +72,7 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
 
         What `stop` asked of the task is taken back, so that it can go on and excuse itself.
         """
-        if sys.version_info >= (3, 11) and self._work is not None:
+        if self._work is not None:
             for _ in range(self._cancellations):
                 self._work.uncancel()
         self._work, self._cancellations, self.inside = None, 0, False

@@ -183,7 +183,7 @@ class GatewayControl:
         """Let go of what an earlier trainer left."""
         try:
             await asyncio.wait_for(self._alone.wait(), _PATIENCE_S)
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             raise ConfigError(
                 f"The gateway at {self._gateway.url} serves {trainer}, which is connected: end "
                 f"that one, or give this run a gateway of its own"
@@ -284,7 +284,7 @@ class GatewayControl:
         deadline = opening.attempt.monotonic_deadline(opening.rollout.limits)
         try:
             await asyncio.wait_for(self._serving.wait(), max(deadline - monotonic(), 0.0))
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             raise EngineError(
                 f"The gateway at {self._gateway.url} has no policy for attempt "
                 f"{opening.attempt.id!r}: see whether the trainer runs, with this gateway.url"

@@ -149,7 +149,7 @@ class RemoteGateway:
                 self._services.clear()
                 try:
                     await asyncio.wait_for(self._tell(), _FAREWELL_S)
-                except (AglError, asyncio.TimeoutError) as error:
+                except (TimeoutError, AglError) as error:
                     _log.warning("The gateway at %s was not told of the end: %s", self.url, error)
             await self._backends.stop()
         finally:

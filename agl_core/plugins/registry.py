@@ -27,7 +27,6 @@ Kind = Literal[
     "metrics",
     "trackers",
     "checks",
-    "panels",
     "commands",
 ]
 """What can be offered: the last word of every ``agl_register_*`` hook."""

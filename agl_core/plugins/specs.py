@@ -80,10 +80,6 @@ class RegisterSpecs:
         """Offer what ``agl doctor`` asks: ``check(records, config) -> Iterable[Finding]``."""
 
     @hookspec(historic=True)
-    def agl_register_panels(self, register: Register) -> None:
-        """Offer dashboard panels."""
-
-    @hookspec(historic=True)
     def agl_register_commands(self, register: Register) -> None:
         """Offer click commands of the ``agl`` program."""
 

@@ -81,7 +81,7 @@ class Heartbeats:
             wait_s = None if interval is None else max(0.0, last + interval - loop.time())
             try:
                 await asyncio.wait_for(self._changed.wait(), wait_s)
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 last = loop.time()
                 await self._beat()
 

@@ -38,7 +38,7 @@ async def sealed(gateway: Gateway, attempt_id: str, ending: Ending) -> Ending:
     stopped = ending.failure is not None and ending.failure.kind in _STOPPED
     try:
         await asyncio.wait_for(gateway.seal(attempt_id), _HURRY_S if stopped else None)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         return ending
     except EngineError as error:
         return ending if stopped else _failed(error, ending)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -25,13 +24,6 @@ from agl_core.serving.bodies import sendable
 from agl_core.serving.counting import CountAnswer
 from agl_core.serving.problem_text import error_text
 from agl_core.serving.proxies import advice, proxy_for, through
-
-if sys.version_info >= (3, 11):
-    from asyncio import timeout as time_limit
-else:
-    from async_timeout import (  # pyright: ignore[reportMissingImports]
-        timeout as time_limit,  # pyright: ignore[reportUnknownVariableType]
-    )
 
 _CONNECT_S: Final = 30.0
 _IDLE_S: Final = 4.0
@@ -73,7 +65,7 @@ class HttpReply:
         try:
             async for chunk in self._response.content.iter_any():
                 yield chunk
-        except (ClientError, asyncio.TimeoutError, OSError) as error:
+        except (TimeoutError, ClientError, OSError) as error:
             raise EngineError(
                 f"Answer of {self._base_url} broke off: {error or type(error).__name__}"
             ) from error
@@ -117,9 +109,9 @@ class HttpBackend:
         ends_at = asyncio.get_running_loop().time() + timeout_s
         try:
             # The session's own limit on a whole request is several times as dear.
-            async with time_limit(timeout_s):
+            async with asyncio.timeout(timeout_s):
                 response = await self._post(url, body, {**headers, **self._headers})
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             raise EngineError(
                 f"{url}{through(self._proxy)} did not answer within {timeout_s:.1f} s"
             ) from error
@@ -168,11 +160,11 @@ class HttpBackend:
         """
         url = self.base_url.removesuffix("/v1") + "/tokenize"
         try:
-            async with time_limit(_CONNECT_S):
+            async with asyncio.timeout(_CONNECT_S):
                 response = await self._post(url, body, self._headers)
                 async with response:
                     status, content = response.status, await response.read()
-        except (ClientError, asyncio.TimeoutError, OSError) as error:
+        except (TimeoutError, ClientError, OSError) as error:
             raise EngineError(
                 f"{url} did not count a prompt: {error or type(error).__name__}"
             ) from error
@@ -206,7 +198,7 @@ class HttpBackend:
             session = self._session()
             async with session.request(method, url, proxy=self._proxy, **request) as answer:
                 return await answer.json(content_type=None)
-        except (ClientError, EngineError, asyncio.TimeoutError, OSError, ValueError):
+        except (TimeoutError, ClientError, EngineError, OSError, ValueError):
             return None
 
     async def close(self) -> None:

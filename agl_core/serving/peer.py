@@ -219,7 +219,7 @@ class Peer:
                 reached = response.status == _OK
                 self.skew.hear(response.headers.get(HEADER_TIME), asked=asked)
                 raw = await response.read()
-        except (ClientError, asyncio.TimeoutError, OSError) as error:
+        except (TimeoutError, ClientError, OSError) as error:
             raise _Away(str(error) or type(error).__name__, reached=reached) from error
         if response.status != _OK:
             if response.status >= _BROKEN or response.status in _BUSY:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -95,7 +94,7 @@ class VllmEndpoints:
             sending = session.request(method, url, allow_redirects=False, **request)
             async with sending as response:
                 return Reply(response.status, _decoded(await response.read()))
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             raise EngineError(
                 f"{self._shown(path)} did not answer within {self._timeout_s:.1f} s"
             ) from error

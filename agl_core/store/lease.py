@@ -47,7 +47,7 @@ class SystemClock:
         timeout_s = None if math.isinf(until) else max(0.0, until - wall())
         try:
             await asyncio.wait_for(event.wait(), timeout_s)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return
 
 

@@ -375,7 +375,7 @@ async def cleared_after() -> AsyncGenerator[None, None]:
         if loop is not None and _SHARED.idle:
             try:
                 await loop.clear()
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 replace_loop(loop)
 
 

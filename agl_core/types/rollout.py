@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import Any, Final, Literal
 
 import msgspec
@@ -21,7 +21,7 @@ CAPTURE: Final = "capture"
 """Keys of `Rollout.metadata` with settings of the run that attempts need wherever they are run."""
 
 
-class RolloutStatus(str, Enum):
+class RolloutStatus(StrEnum):
     """Where a rollout stands; the last three are final."""
 
     QUEUED = "queued"
@@ -35,7 +35,7 @@ class RolloutStatus(str, Enum):
         return self in (RolloutStatus.SUCCEEDED, RolloutStatus.FAILED, RolloutStatus.CANCELLED)
 
 
-class AttemptStatus(str, Enum):
+class AttemptStatus(StrEnum):
     """How one execution stands or ended; all but RUNNING are final."""
 
     RUNNING = "running"
@@ -51,7 +51,7 @@ class AttemptStatus(str, Enum):
         return self is not AttemptStatus.RUNNING
 
 
-class FailureKind(str, Enum):
+class FailureKind(StrEnum):
     """Why an attempt did not succeed; retries and credit policies are set per kind."""
 
     AGENT = "agent"

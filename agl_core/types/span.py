@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
+from enum import StrEnum
 from typing import Any, Final, Literal
 
 import msgspec
@@ -12,7 +12,7 @@ from agl_core.thinking import DEFAULT_TAGS, Part, split_thinking
 from agl_core.types.reward import Reward
 
 
-class SpanKind(str, Enum):
+class SpanKind(StrEnum):
     """What a span describes."""
 
     AGENT = "agent"

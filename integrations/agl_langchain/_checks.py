@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -29,7 +28,6 @@ def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]
     yield _in_tools(spans)
     yield _failed_tools(spans)
     yield from _closed_loop(records)
-    yield from _old_python(records)
 
 
 def _is_ours(span: Span) -> bool:
@@ -112,22 +110,4 @@ def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
         cause="the client's event loop is closed",
         fix="Make the agent function async instead of calling asyncio.run in it, or give each "
         "model http_async_client=openai.DefaultAsyncHttpxClient().",
-    )
-
-
-def _old_python(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
-    """Before Python 3.11 no task can be started in a given context."""
-    if sys.version_info >= (3, 11):
-        return
-    streamed = sum(
-        span.call is not None and span.call.streamed for record in records for span in record.spans
-    )
-    yield Finding.of(
-        "langchain.python",
-        "warning" if streamed else "ok",
-        f"Python 3.10 does not tell what an async node calls where it stands; {streamed} calls are "
-        f"streamed, and what is sent while an agent's stream is read counts as that agent's.",
-        fix="Use Python 3.11 or later, or put what is sent while a stream is read in an "
-        "agl.agent_scope.",
-        figures={"streamed": streamed},
     )

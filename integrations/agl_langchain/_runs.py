@@ -19,7 +19,6 @@ from agl_core.tracing.context import close_scope, make_current, scope_around, sc
 from agl_core.tracing.recorder import Recorder
 from agl_core.tracing.tables import Tables
 from agl_core.types import Scope, ScopeKind, SpanKind
-from agl_langchain import _tasks
 from agl_langchain._agents import NO_NAMES, Introduction, Names, introduced
 from agl_langchain._run import FRAMEWORK, Run, Start, control_flow
 from agl_langchain._tools import Unreached
@@ -193,10 +192,6 @@ class RunTable:
             self._recorder.update(run.scope.span_id, kind=SpanKind.OPERATION)
 
     def _current(self) -> Run | None:
-        """The run whose code this is."""
-        return _tasks.innermost(self._configured(), self)
-
-    def _configured(self) -> Run | None:
         """The run whose code this is, as LangChain's own context variable says."""
         config = var_child_runnable_config.get()
         run_id: UUID | None = getattr((config or {}).get("callbacks"), "parent_run_id", None)
@@ -204,8 +199,7 @@ class RunTable:
 
     def _place(self, start: Start) -> _Place:
         named = self._runs.get(start.parent_run_id) if start.parent_run_id else None
-        named = named or self._configured()
-        parent = _tasks.innermost(named, self)
+        parent = named or self._current()
         opened = scope_around(FRAMEWORK)
         while opened is not None and opened.span_id in self._calls:
             opened = opened.parent
@@ -264,7 +258,6 @@ class RunTable:
         if place.introduction is not None:
             run.speaker = run
         self._runs[start.run_id] = run
-        _tasks.began(run)
         return run
 
     def _show_agent(self, speaker: Run | None) -> None:

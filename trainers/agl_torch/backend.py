@@ -193,7 +193,7 @@ async def _pieces(generation: Generation, *, deadline: float) -> list[Piece]:
     remaining = deadline - generation.loop.time()
     try:
         first = await asyncio.wait_for(generation.pieces.get(), timeout=max(remaining, 0.0))
-    except asyncio.TimeoutError as error:
+    except TimeoutError as error:
         generation.cancelled = True
         raise EngineError("Generation took longer than the request's time limit") from error
     results = [first]

@@ -151,7 +151,7 @@ class _Batch:
                         return answer
                     status, asked_s = reply.status, reply.headers.get("Retry-After", "")
                     problem = f"HTTP {status}: {answer[:500].decode('utf-8', 'replace')}"
-            except (OSError, asyncio.TimeoutError, aiohttp.ClientError) as error:
+            except (TimeoutError, OSError, aiohttp.ClientError) as error:
                 problem = f"{type(error).__name__}: {error}"
             if wait_s is None or (status and status not in _AGAIN):
                 break

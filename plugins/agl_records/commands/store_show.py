@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import click
 
@@ -116,4 +116,4 @@ def _value(value: object) -> str:
 
 
 def _moment(at: float) -> str:
-    return datetime.fromtimestamp(at, timezone.utc).astimezone().isoformat(timespec="seconds")
+    return datetime.fromtimestamp(at, UTC).astimezone().isoformat(timespec="seconds")

@@ -154,7 +154,6 @@ REGISTER = {
     "agl_register_metrics": "metrics",
     "agl_register_trackers": "trackers",
     "agl_register_checks": "checks",
-    "agl_register_panels": "panels",
     "agl_register_commands": "commands",
 }
 

@@ -368,7 +368,7 @@ async def test_a_caller_that_leaves_a_long_call_ends_it_before_the_next_sign_of_
     ended, waits = asyncio.Event(), []
     wait = asyncio.wait
 
-    async def one_pulse(tasks, *, timeout=None, **options):
+    async def one_pulse(tasks, *, timeout=None, **options):  # noqa: ASYNC109
         waits.append(timeout)
         return await wait(tasks, timeout=0.0 if len(waits) == 1 else None, **options)
 

@@ -1,10 +1,7 @@
 """What the doctor is told of LangChain's pitfalls: by hand-written spans, and by real programs."""
 
-import sys
-
 import langchain_core.globals as settings
 import pytest
-from agl_langchain import _checks
 from agl_langchain._checks import pitfalls
 from agl_testing.attempts import CallOptions, ScriptedAttempt
 from agl_testing.check_contract import CheckContract
@@ -106,21 +103,6 @@ def test_a_cache_is_told_even_where_nothing_was_recorded(cache):
 
 def test_calls_below_tools_are_counted():
     assert found(in_tool())["langchain.tools"].figures == {"calls": 1}
-
-
-@pytest.mark.parametrize(
-    ("version", "streamed", "severity"), [((3, 10), True, "warning"), ((3, 10), False, "ok")]
-)
-def test_python_310_is_told(monkeypatch, version, streamed, severity):
-    monkeypatch.setattr(_checks.sys, "version_info", version)
-    script = ScriptedAttempt()
-    script.call(WRITER, [1], [2], options=OURS, streamed=streamed)
-    assert found(script.record())["langchain.python"].severity == severity
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="says something there")
-def test_later_pythons_are_not():
-    assert "langchain.python" not in found(recorded(WRITER))
 
 
 async def test_a_second_answer_of_a_real_cache_is_found(bench, chat, cache):

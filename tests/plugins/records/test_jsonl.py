@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 from agl_records.jsonl import export_lines, read_export
@@ -33,7 +33,7 @@ LEAVES = (
     | st.floats(allow_nan=False)
     | TEXT
     | st.binary()
-    | st.datetimes(timezones=st.just(timezone.utc))
+    | st.datetimes(timezones=st.just(UTC))
 )
 VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner), max_leaves=12
@@ -60,7 +60,7 @@ async def filled():
     await store.publish(Resources(run_id="run", step=1))
     for number in range(3):
         claim = await begin(store, group_id=f"g{number}", mode="train" if number else "val")
-        attributes = {"at": datetime(2025, 1, 2, tzinfo=timezone.utc), "\ud800": b"\0", "$x": 2**80}
+        attributes = {"at": datetime(2025, 1, 2, tzinfo=UTC), "\ud800": b"\0", "$x": 2**80}
         odd = span(claim, attributes={"v": attributes, "nan": -math.inf})
         await succeed(store, claim, [model_call(claim), odd])
     failed = await begin(store)
