@@ -107,6 +107,15 @@ def agl_register_commands(register: Register) -> None:
         register(name, f"agl_core.cli.{module}:command", summary=summary)
 
 
+@hookimpl
+def agl_register_routes(register: Register) -> None:
+    for name, target, summary in (
+        ("POST /rewards", "rewards:RewardIngest", "take rewards from agents in any language"),
+        ("POST /tokenize", "tokenize:TokenCounting", "count the tokens of a prompt"),
+    ):
+        register(name, f"agl_core.gateway.{target}", summary=summary)
+
+
 def sqlite_store(config: StoreConfig, directory: Path) -> StoreLifecycle:
     """A store in one file, ``store.db`` in the run's directory unless the path says otherwise."""
     from agl_core.store.locate import STORE_FILE  # noqa: PLC0415

@@ -2,7 +2,7 @@
 
 from importlib.metadata import entry_points
 
-COMMANDS = {"doctor", "init", "records"}
-"""Those that offer commands of agl-core itself, and need nothing."""
-INSTALLED = ",".join(sorted({point.name for point in entry_points(group="agl_core")} - COMMANDS))
+OWN = {"doctor", "init", "otlp", "records"}
+"""Those that bring what agl-core itself offers, and need nothing."""
+INSTALLED = ",".join(sorted({point.name for point in entry_points(group="agl_core")} - OWN))
 """The others, as ``AGL_DISABLE_PLUGINS`` takes them."""

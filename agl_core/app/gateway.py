@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from agl_core.app.parts import make_routes
 from agl_core.app.store import store_file
 from agl_core.builtin import load_plugins
 from agl_core.config.loader import RESOLVED
@@ -50,7 +51,12 @@ def store_of(target: str, plugins: Callable[[], PluginManager] = load_plugins) -
 
 
 async def serve_gateway(
-    store: StoreLifecycle, *, host: str, port: int, ready: Callable[[str], None]
+    store: StoreLifecycle,
+    *,
+    host: str,
+    port: int,
+    ready: Callable[[str], None],
+    plugins: Callable[[], PluginManager] = load_plugins,
 ) -> None:
     """Serve until cancelled; attempts that are open then are sealed by nobody.
 
@@ -58,7 +64,8 @@ async def serve_gateway(
         store: Not yet open.
         host: Address to listen on.
         port: 0 for one that the system chooses.
-        ready: Told the address once calls are taken.
+        ready: Called with the address once calls are taken.
+        plugins: Loads them, for their routes.
 
     Raises:
         ConfigError: there is no shared key, the store refuses it, or the address is taken.
@@ -66,7 +73,7 @@ async def serve_gateway(
     """
     key = shared_key()
     options = GatewayOptions(host=host, port=port, secret=key, operator_key=key, restartable=True)
-    gateway = GatewayServer(store, options)
+    gateway = GatewayServer(store, options, routes=make_routes(plugins()))
     control = GatewayControl(gateway, key)
     await store.open()
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -24,6 +25,7 @@ from agl_core.interfaces import (
     Integration,
     KeepsFiles,
     RewardFunction,
+    RouteFactory,
     StoreLifecycle,
 )
 from agl_core.plugins import PluginManager, Registration
@@ -257,6 +259,16 @@ def make_integrations(plugins: PluginManager) -> list[Integration]:
         except MissingExtraError:
             continue
         _warn_if_untested(registry.get(name))
+    return found
+
+
+def make_routes(plugins: PluginManager) -> dict[str, RouteFactory]:
+    """Every route that plugins add to a gateway; those whose extra is not installed are left out."""
+    registry = plugins.registry("routes")
+    found: dict[str, RouteFactory] = {}
+    for name in registry.names():
+        with suppress(MissingExtraError):
+            found[name] = registry.resolve(name)
     return found
 
 

@@ -17,6 +17,7 @@ from agl_core.app.parts import (
     make_algorithm,
     make_engine,
     make_integrations,
+    make_routes,
     make_store,
     with_weights,
 )
@@ -131,7 +132,7 @@ async def open_rooms(
         await engine.start(policies)
         policies = [_described(policy, engine) for policy in policies]
         tell_stage(observers, "starting the gateway")
-        gateway = await _gateway(stack, config, store, engine)
+        gateway = await _gateway(stack, plan, store, engine)
         for policy in policies:
             await gateway.route(policy, engine.backend(policy.name))
             if policy.trainable and probe:
@@ -258,9 +259,9 @@ class _Counted:
 
 
 async def _gateway(
-    stack: AsyncExitStack, config: RunConfig, store: StoreLifecycle, engine: Engine
+    stack: AsyncExitStack, plan: Blueprint, store: StoreLifecycle, engine: Engine
 ) -> Gateway:
-    section = config.gateway
+    section = plan.config.gateway
     gateway: RemoteGateway | GatewayServer
     if section.url is not None:
         told = RemoteOptions(deterministic=engine.trains, backend_host=section.backend_host)
@@ -272,7 +273,7 @@ async def _gateway(
             deterministic=engine.trains,
             operator_key=given_key(),
         )
-        gateway = GatewayServer(store, options)
+        gateway = GatewayServer(store, options, routes=make_routes(plan.plugins))
     stack.push_async_callback(gateway.stop)
     await gateway.start()
     return gateway

@@ -34,5 +34,11 @@ def command(state: CliState, *, store: str, host: str, port: int) -> None:
         click.echo(f"Serving gateway at {url}")
 
     with rare_collections():
-        served = serve_gateway(store_of(store, state.plugins), host=host, port=port, ready=ready)
+        served = serve_gateway(
+            store_of(store, state.plugins),
+            host=host,
+            port=port,
+            ready=ready,
+            plugins=state.plugins,
+        )
         run_blocking(served, new_loop=serving_loop)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,10 +14,8 @@ from agl_core.gateway.probe import probe
 from agl_core.gateway.proxy import Proxy
 from agl_core.gateway.recording import Recording, RecordingOptions
 from agl_core.gateway.replay import find_replay
-from agl_core.gateway.rewards import RewardIngest
 from agl_core.gateway.routing import Route, Router
-from agl_core.gateway.traces import TraceIngest
-from agl_core.interfaces import Backend, Capabilities, Store
+from agl_core.interfaces import Backend, Capabilities, RouteFactory, Store
 from agl_core.serving import asgi
 from agl_core.serving.keys import AttemptKeys, fresh_key
 from agl_core.serving.server import GuestServer, address_of, bind
@@ -46,8 +44,8 @@ class GatewayOptions:
     secret: str = ""
     """The agents' keys are derived from it; one that nobody else has when empty."""
     operator_key: str = ""
-    """Opens the metrics, and the traces of every attempt: a collector sends for many. Empty: no
-    key does."""
+    """Opens the metrics, and routes such as that of traces: a collector sends for many attempts.
+    Empty: no key does."""
     restartable: bool = False
     """Attempts may have begun in an earlier life of this gateway: calls of an attempt that it does
     not know fail as the engine's fault, so that the attempt is tried again."""
@@ -59,12 +57,19 @@ class GatewayServer:
     Backends belong to whoever made them: the gateway never closes one.
     """
 
-    def __init__(self, store: Store, options: GatewayOptions | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        options: GatewayOptions | None = None,
+        *,
+        routes: Mapping[str, RouteFactory] | None = None,
+    ) -> None:
         """Set up without listening.
 
         Args:
             store: Where call records go.
             options: Address and behaviour.
+            routes: What is served beside model calls, by method and path below ``/v1``.
         """
         self._options = options or GatewayOptions()
         self._keys = AttemptKeys(self._options.secret or fresh_key())
@@ -93,8 +98,7 @@ class GatewayServer:
             attempts=self._attempts,
             recording=self._recording,
             proxy=self._proxy,
-            traces=TraceIngest(store, self._attempts, losses=self.losses),
-            rewards=RewardIngest(store, self._attempts, losses=self.losses),
+            routes={name: make(store, self.losses) for name, make in (routes or {}).items()},
             losses=self.losses,
             operator_key=self._options.operator_key,
         )

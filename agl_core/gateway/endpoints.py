@@ -1,28 +1,26 @@
-"""What the gateway answers: model calls, model lists, traces and metrics, each behind its key."""
+"""What the gateway answers: model calls and lists, metrics, routes of plugins, each behind a key."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from agl_core.gateway.attempts import Attempts, OpenAttempt
-from agl_core.gateway.counting import TokenCounting
 from agl_core.gateway.dialects.chat import ChatRequest
 from agl_core.gateway.dialects.responses import ResponsesRequest
 from agl_core.gateway.metrics import CONTENT_TYPE
 from agl_core.gateway.proxy import Proxy, answer
 from agl_core.gateway.recording import Recording
 from agl_core.gateway.responses import ResponsesAnswer
-from agl_core.gateway.rewards import RewardIngest
-from agl_core.gateway.routing import Caller, Identity, Route, Router, Target, parse_path
-from agl_core.gateway.traces import TraceIngest
+from agl_core.gateway.routes import Request, answer_route
+from agl_core.gateway.routing import Caller, Route, Router, Target, parse_path
+from agl_core.interfaces import GatewayRoute, Identity, Problem
 from agl_core.serving import asgi
-from agl_core.serving.counting import PATH
 from agl_core.serving.headers import passed_on
 from agl_core.serving.keys import ENV_KEY, AttemptKeys, bearer_of, equal
-from agl_core.serving.problems import Problem
 from agl_core.serving.rpc import PREFIX
 from agl_core.types import Losses
 
@@ -50,17 +48,13 @@ class Endpoints:
     attempts: Attempts
     recording: Recording
     proxy: Proxy
-    traces: TraceIngest
-    rewards: RewardIngest
     losses: Losses
-    operator_key: str = ""
-    """Opens the metrics, and the traces of every attempt."""
+    operator_key: str
+    """Opens the metrics, and the routes that are for operators too."""
+    routes: Mapping[str, GatewayRoute]
+    """By method and path below ``/v1``, such as ``POST /traces``."""
     control: asgi.App | None = None
     """Methods below `PREFIX`, behind a key of their own."""
-    counting: TokenCounting = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.counting = TokenCounting(self.router, self.attempts)
 
     async def __call__(self, scope: dict[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
         try:
@@ -88,12 +82,17 @@ class Endpoints:
             return
         path = raw_path.partition(b"?")[0].decode("ascii", "replace")
         target = self._target(raw_path, is_model=_is_model(method, path), token=token)
-        traces = target is not None and target.path == "/traces"
-        operator = traces and equal(token, self.operator_key)
+        route = self.routes.get(f"{method} {target.path}") if target is not None else None
+        operator = route is not None and route.operators and equal(token, self.operator_key)
         if not operator:
             self._check_run(token)
         caller = Caller(target or Target(path), headers, token, self.keys, operator)
-        if target is None or not await self._serve(method, caller, receive, send):
+        if route is not None:
+            request = Request(
+                caller=caller, attempts=self.attempts, router=self.router, receive=receive
+            )
+            await answer_route(route, request, send)
+        elif target is None or not await self._serve(method, caller, receive, send):
             raise self._not_served(method, path, caller)
 
     def _target(self, raw_path: bytes, *, is_model: bool, token: str) -> Target | None:
@@ -111,14 +110,8 @@ class Endpoints:
         path = caller.target.path
         if method == "POST" and path in (_CHAT, _RESPONSES):
             await self._generate(caller, receive, send)
-        elif method == "POST" and path == PATH:
-            await self.counting.serve(caller, receive, send)
         elif method == "GET" and path == "/models":
             await asgi.respond(send, 200, self._models())
-        elif method == "POST" and path == "/traces":
-            await self.traces.serve(caller, receive, send)
-        elif method == "POST" and path == "/rewards":
-            await self.rewards.serve(caller, receive, send)
         else:
             return False
         return True

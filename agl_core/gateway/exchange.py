@@ -19,12 +19,11 @@ from agl_core.gateway.dialects.surrogates import Halves
 from agl_core.gateway.replay import Recorded
 from agl_core.gateway.routing import Route
 from agl_core.gateway.stream import DONE, ERROR_EVENT, Event, EventParser, render
-from agl_core.interfaces import BackendReply
+from agl_core.interfaces import BackendReply, Problem
 from agl_core.semconv import HEADER_CALL
 from agl_core.serving import asgi
 from agl_core.serving.headers import answered
 from agl_core.serving.problem_text import error_text
-from agl_core.serving.problems import Problem
 from agl_core.types import Sampling
 
 _log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from agl_core.gateway.exchange import Exchange
 from agl_core.gateway.recording import Recording
 from agl_core.gateway.routing import Route, Router
 from agl_core.gateway.stream import render
+from agl_core.interfaces import Problem
 from agl_core.serving import asgi
-from agl_core.serving.problems import Problem
 from agl_core.types import Losses
 from agl_core.types.resources import RESERVED_PREFIX
 

@@ -16,9 +16,7 @@ from agl_core.gateway.attempts import Abort, Attempts, Call, OpenAttempt
 from agl_core.gateway.dialects.chat import distortions
 from agl_core.gateway.exchange import Exchange
 from agl_core.gateway.metrics import Metrics
-from agl_core.gateway.routing import Identity
-from agl_core.interfaces import Store
-from agl_core.serving.problems import Problem
+from agl_core.interfaces import Identity, Problem, Store
 from agl_core.types import Ingest, Losses, Mode, ModelCall, Span, SpanKind
 from agl_core.types.ids import new_id
 

@@ -10,8 +10,8 @@ from agl_core.gateway.dialects.chat_answer import Payload
 from agl_core.gateway.dialects.responses import ResponsesRequest
 from agl_core.gateway.dialects.responses_output import Event, ResponseBuilder
 from agl_core.gateway.stream import DONE, ERROR_EVENT, EventParser, render
+from agl_core.interfaces import Problem
 from agl_core.serving import asgi
-from agl_core.serving.problems import Problem
 
 __all__ = ["ResponsesAnswer", "as_chat"]
 

@@ -8,11 +8,7 @@ import msgspec
 
 from agl_core.clocks import wall_ns
 from agl_core.errors import StoreError
-from agl_core.gateway.attempts import Attempts
-from agl_core.gateway.routing import Caller, Identity
-from agl_core.interfaces import Store
-from agl_core.serving import asgi
-from agl_core.serving.problems import Problem
+from agl_core.interfaces import Identity, Problem, RouteAnswer, RouteRequest, Store
 from agl_core.types import Losses, Reward, RewardTarget, Span, SpanKind, finite_number
 from agl_core.types.ids import new_id
 
@@ -37,39 +33,29 @@ class _Given(msgspec.Struct, forbid_unknown_fields=True):
 class RewardIngest:
     """Takes rewards of attempts that run, and late ones where the store still does."""
 
-    def __init__(self, store: Store, attempts: Attempts, *, losses: Losses) -> None:
+    operators = False
+
+    def __init__(self, store: Store, losses: Losses) -> None:
         self._store = store
-        self._attempts = attempts
         self._losses = losses
 
-    async def serve(
-        self,
-        caller: Caller,
-        receive: asgi.Receive,
-        send: asgi.Send,
-    ) -> None:
+    async def serve(self, request: RouteRequest) -> RouteAnswer:
         """Answer one request.
 
         Raises:
             Problem: it is no reward, its attempt does not run, or the store is not to be had.
         """
-        identity = caller.identity()
-        try:
-            body = await asgi.read_body(receive, largest=_LARGEST)
-        except asgi.ClientLeft:
-            return
-        except asgi.TooLarge as error:
-            message = f"A reward has at most {_LARGEST} bytes: send a number, not what it is about"
-            raise Problem(413, "too_large", message) from error
+        identity = request.identity()
+        body = await request.body(largest=_LARGEST, advice="send a number, not what it is about")
         span = _span(identity, _read(body))
         try:
-            self._attempts.admit(identity)
+            request.admit(identity.rollout_id, identity.attempt_id)
         except Problem as problem:
             if problem.status != _ENDED:
                 self._losses.add("late_reward")
                 raise
         await self._keep(span)
-        await asgi.respond(send, 200, msgspec.json.encode({"id": span.id}))
+        return RouteAnswer(body=msgspec.json.encode({"id": span.id}))
 
     async def _keep(self, span: Span) -> None:
         """Have the store take it, which it does within the run's grace after the attempt, too."""

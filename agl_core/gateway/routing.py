@@ -14,9 +14,8 @@ import msgspec
 
 from agl_core import semconv
 from agl_core.errors import ConfigError
-from agl_core.interfaces import Backend
+from agl_core.interfaces import Backend, Identity, Problem
 from agl_core.serving.keys import AttemptKeys
-from agl_core.serving.problems import Problem
 from agl_core.types import LogprobsMode, Policy
 from agl_core.types.ids import new_id
 
@@ -31,26 +30,6 @@ _FIX: Final = (
     "or aiohttp, and other processes what agl_core.tracing.child_environment(agent=...) returns: "
     "{gateway}/r/<rollout>/a/<attempt>/agent/<name>/v1 as base URL, and the key of the attempt"
 )
-
-
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose call a request is."""
-
-    rollout_id: str
-    attempt_id: str
-    call_id: str
-    """Minted here when the caller minted none."""
-    agent: str = ""
-    """Empty when the caller named none."""
-    alias: str = ""
-    """What the program calls the agent in this attempt; empty without one."""
-    agent_run_id: str = ""
-    trainable: bool = True
-
-    @property
-    def known_as(self) -> str:
-        """Name that policies go by."""
-        return self.alias or self.agent
 
 
 class Target(msgspec.Struct, frozen=True):

@@ -1,16 +1,18 @@
 """The Protocols through which rooms meet; `agl_core.app` alone constructs what fulfils them.
 
-Reading order: `store`, `serving`, `learning`, `extending`, `tracking`.
+Reading order: `store`, `serving`, `routes`, `learning`, `extending`, `tracking`.
 """
 
 from agl_core.interfaces.agent_call import AgentCall, Usage, agent_calls
 from agl_core.interfaces.extending import (
     Check,
+    Exporter,
     Integration,
     KeepsFiles,
     Observer,
     Register,
     RewardFunction,
+    Sent,
     StageObserver,
     tell_stage,
 )
@@ -22,6 +24,14 @@ from agl_core.interfaces.learning import (
     AttemptRecord,
     CreditedCall,
     ForestBuilder,
+)
+from agl_core.interfaces.problems import Problem
+from agl_core.interfaces.routes import (
+    GatewayRoute,
+    Identity,
+    RouteAnswer,
+    RouteFactory,
+    RouteRequest,
 )
 from agl_core.interfaces.serving import (
     Backend,
@@ -60,19 +70,27 @@ __all__ = [
     "CountingBackend",
     "CreditedCall",
     "Engine",
+    "Exporter",
     "ExportingEngine",
     "ForestBuilder",
     "Gateway",
+    "GatewayRoute",
+    "Identity",
     "Integration",
     "KeepsFiles",
     "LegibleBackend",
     "Observer",
     "OverlappingEngine",
+    "Problem",
     "Register",
     "Renderer",
     "RenderingEngine",
     "RewardFunction",
+    "RouteAnswer",
+    "RouteFactory",
+    "RouteRequest",
     "SeeingEngine",
+    "Sent",
     "StageObserver",
     "Store",
     "StoreLifecycle",

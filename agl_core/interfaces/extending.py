@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+import msgspec
+
 from agl_core.interfaces.learning import AttemptRecord
-from agl_core.types import Evaluation, Finding, Report, Scope, StepReport, Task
+from agl_core.interfaces.store import Store
+from agl_core.types import Evaluation, Finding, Report, RolloutQuery, Scope, StepReport, Task
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -35,6 +38,46 @@ class Check(Protocol):
         """Give what was found in the ended attempts, under the run's `RunConfig`.
 
         Asked once, while agl is attached; nothing is given where the framework took no part.
+        """
+        ...
+
+
+class Sent(msgspec.Struct, kw_only=True):
+    """What an exporter sent of a store, and what the receiver did not keep."""
+
+    attempts: int = 0
+    spans: int = 0
+    """Roots of attempts included."""
+    rejected: int = 0
+    reasons: list[str] = []
+    running: int = 0
+    """Attempts that have not ended, which are not sent."""
+
+
+class Exporter(Protocol):
+    """Sends the attempts of a store elsewhere."""
+
+    async def __call__(
+        self,
+        store: Store,
+        endpoint: str,
+        *,
+        query: RolloutQuery | None = None,
+        headers: Mapping[str, str] | None = None,
+        content: bool = False,
+    ) -> Sent:
+        """Send every ended attempt.
+
+        Args:
+            store: Open, at least for reading.
+            endpoint: Address of the receiver.
+            query: Which rollouts; all when None.
+            headers: For the receiver, such as its key.
+            content: Also send what was asked and answered.
+
+        Raises:
+            ConfigError: the address is none.
+            StoreError: the receiver does not answer, or refuses.
         """
         ...
 

@@ -27,6 +27,8 @@ Kind = Literal[
     "metrics",
     "trackers",
     "checks",
+    "routes",
+    "exporters",
     "commands",
 ]
 """What can be offered: the last word of every ``agl_register_*`` hook."""

@@ -80,6 +80,22 @@ class RegisterSpecs:
         """Offer what ``agl doctor`` asks: ``check(records, config) -> Iterable[Finding]``."""
 
     @hookspec(historic=True)
+    def agl_register_routes(self, register: Register) -> None:
+        """Offer routes of the gateway: ``factory(store: Store, losses: Losses) -> GatewayRoute``.
+
+        The name is the method and the path below ``/v1``, such as ``POST /traces``. All routes that
+        are registered are served.
+        """
+
+    @hookspec(historic=True)
+    def agl_register_exporters(self, register: Register) -> None:
+        """Offer where ``agl store export`` sends a store.
+
+        ``async send(store, url, *, query, headers, content) -> Sent``, as `agl_core.interfaces.Exporter`
+        states.
+        """
+
+    @hookspec(historic=True)
     def agl_register_commands(self, register: Register) -> None:
         """Offer click commands of the ``agl`` program."""
 

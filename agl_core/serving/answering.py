@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from agl_core.errors import EngineError
-from agl_core.interfaces import Backend
+from agl_core.interfaces import Backend, Problem
 from agl_core.serving import asgi
 from agl_core.serving.headers import answered, passed_on
-from agl_core.serving.problems import Problem
 
 _NO_LIMIT_S: Final = 86_400.0
 """The client keeps the deadline of a call: it leaves, and the answer is closed."""

@@ -7,8 +7,7 @@ from typing import Final
 import msgspec
 
 from agl_core.errors import EngineError
-from agl_core.interfaces import Backend, CountingBackend
-from agl_core.serving.problems import Problem
+from agl_core.interfaces import Backend, CountingBackend, Problem
 
 PATH: Final = "/tokenize"
 """Below an agent's base URL; of a server as vLLM's, beside ``/v1``."""

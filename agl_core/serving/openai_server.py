@@ -7,11 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from agl_core.interfaces import Backend
+from agl_core.interfaces import Backend, Problem
 from agl_core.serving import asgi
 from agl_core.serving.answering import Answering
 from agl_core.serving.counting import PATH, answer_of
-from agl_core.serving.problems import Problem
 from agl_core.serving.server import GuestServer, address_of, bind
 
 _CHAT: Final = "/v1/chat/completions"

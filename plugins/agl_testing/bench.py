@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import copy_context
@@ -15,7 +15,9 @@ from typing import Any, Final
 
 from agl_core.adapters.adapter import TrajectoryAdapter
 from agl_core.gateway.app import GatewayServer
-from agl_core.interfaces import AdaptedAttempt, AttemptRecord, Integration
+from agl_core.gateway.rewards import RewardIngest
+from agl_core.gateway.tokenize import TokenCounting
+from agl_core.interfaces import AdaptedAttempt, AttemptRecord, Integration, RouteFactory
 from agl_core.serving.backend_http import HttpBackend
 from agl_core.store.memory import MemoryStore
 from agl_core.tracing import AttemptContext, Recorder, attach, emit_reward, enter, origins_of
@@ -52,6 +54,12 @@ Action = Callable[[Job], Any]
 _ROUND_S: Final = 60.0
 _PATIENT: Final = Limits(timeout_s=600.0, lease_s=600.0)
 """Nobody sends heartbeats here, and the machine may be slow."""
+
+ROUTES: Final[Mapping[str, RouteFactory]] = {
+    "POST /rewards": RewardIngest,
+    "POST /tokenize": TokenCounting,
+}
+"""Those of agl-core itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +109,7 @@ class Bench:
         options: FakeOptions | None = None,
         *,
         integrations: Sequence[Integration] | None = None,
+        routes: Mapping[str, RouteFactory] = ROUTES,
     ) -> AsyncGenerator[Bench, None]:
         """Start everything on loopback ports that the system chooses.
 
@@ -108,12 +117,13 @@ class Bench:
             options: How the fake model server behaves.
             integrations: Attached as long as the bench is open; an empty list marks requests and no
                 more, None attaches nothing.
+            routes: What the gateway serves beside model calls, by method and path.
         """
         store = MemoryStore()
         await store.open()
         async with FakeOpenAI(reply, options) as fake:
             backend = HttpBackend(fake.base_url, model=_POLICY.model)
-            gateway = GatewayServer(store)
+            gateway = GatewayServer(store, routes=routes)
             await gateway.route(_POLICY, backend)
             await gateway.start()
             try:

@@ -24,7 +24,7 @@ from typing import Any, final
 from aiohttp import web
 
 from agl_core.gateway.dialects.responses import ResponsesRequest
-from agl_core.serving.problems import Problem
+from agl_core.interfaces import Problem
 from agl_testing import _fake_answers as answers
 from agl_testing import _fake_responses as responses
 from agl_testing._fake_answers import Answered, AnsweredChoice, FakeReply, Script

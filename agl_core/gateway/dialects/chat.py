@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from agl_core.gateway.dialects.surrogates import mended
-from agl_core.serving.problems import Problem
+from agl_core.interfaces import Problem
 from agl_core.types import Sampling
 
 _TRANSPORT: Final = frozenset(

@@ -11,7 +11,7 @@ import msgspec
 
 from agl_core.gateway.dialects.responses_input import messages_of, refuse
 from agl_core.gateway.dialects.surrogates import mended
-from agl_core.serving.problems import Problem
+from agl_core.interfaces import Problem
 
 __all__ = ["ResponsesRequest"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from agl_core.serving.problems import Problem
+from agl_core.interfaces import Problem
 
 __all__ = ["messages_of", "refuse"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -11,6 +11,7 @@ from agl_core.cli.group import CliState
 from agl_core.cli.options import debug_option, plugin_option
 from agl_core.cli.output import STDOUT, writing
 from agl_core.errors import ConfigError
+from agl_core.interfaces import Exporter, Sent
 from agl_core.store.locate import StoreAddress
 from agl_records.commands.selection import (
     Filters,
@@ -21,9 +22,6 @@ from agl_records.commands.selection import (
     store_argument,
 )
 from agl_records.jsonl import export_lines
-
-if TYPE_CHECKING:
-    from agl_core.store.otlp.send import Sent
 
 
 @click.command()
@@ -92,12 +90,9 @@ async def _send(
     headers: dict[str, str],
     content: bool,
 ) -> Sent:
-    from agl_core.store.otlp.send import send_attempts  # noqa: PLC0415
-
+    send: Exporter = state.plugins().registry("exporters").resolve("otlp")
     async with reading(state, address) as store:
-        return await send_attempts(
-            store, endpoint, query=filters.query, headers=headers, content=content
-        )
+        return await send(store, endpoint, query=filters.query, headers=headers, content=content)
 
 
 def _headers(given: tuple[str, ...]) -> dict[str, str]:

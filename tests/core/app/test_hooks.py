@@ -154,6 +154,8 @@ REGISTER = {
     "agl_register_metrics": "metrics",
     "agl_register_trackers": "trackers",
     "agl_register_checks": "checks",
+    "agl_register_routes": "routes",
+    "agl_register_exporters": "exporters",
     "agl_register_commands": "commands",
 }
 

@@ -7,7 +7,7 @@ import pytest
 
 from agl_core.config.invocation import Invocation, current_invocation
 from agl_core.errors import TrainingError
-from tests.installed import COMMANDS
+from tests.installed import OWN
 
 SCRIPT = """
 import sys
@@ -103,7 +103,7 @@ def test_plugins_of_configuration_and_command_line_are_loaded_once(agl, app, tmp
 
     assert result.exit_code == 0, result.stderr
     loaded = [row.name for row in app.made[0].plugins.plugins() if row.state != "disabled"]
-    names = [name for name in loaded if name not in COMMANDS]
+    names = [name for name in loaded if name not in OWN]
     assert names == ["builtin", "one", "two"]
     stored = [str(tmp_path / "one.py"), str(tmp_path / "two.py")]
     assert app.made[0].config.plugins == stored

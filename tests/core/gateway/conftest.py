@@ -11,10 +11,13 @@ from urllib.parse import quote
 
 import aiohttp
 import pytest
+from agl_otlp.ingest import TraceIngest
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
 from agl_core.gateway.app import GatewayOptions, GatewayServer
 from agl_core.gateway.recording import RecordingOptions
+from agl_core.gateway.rewards import RewardIngest
+from agl_core.gateway.tokenize import TokenCounting
 from agl_core.serving.backend_http import HttpBackend
 from agl_core.store.memory import MemoryStore
 from agl_core.types import Attempt, Claim, Limits, ModelCall, Policy, Rollout, Task
@@ -24,6 +27,11 @@ ASK = {"model": "gpt-x", "messages": [{"role": "user", "content": "héllo 你好
 
 QUICK = RecordingOptions(interval_s=0.01, settle_s=0.0)
 OPTIONS = GatewayOptions(recording=QUICK, operator_key="operators")
+ROUTES = {
+    "POST /rewards": RewardIngest,
+    "POST /tokenize": TokenCounting,
+    "POST /traces": TraceIngest,
+}
 OPERATOR = {"Authorization": "Bearer operators"}
 
 
@@ -43,7 +51,7 @@ class World:
         self.session = await enter(aiohttp.ClientSession())
         self.backend = HttpBackend(self.server.base_url, model="weights-1")
         self.stack.push_async_callback(self.backend.close)
-        self.gateway = GatewayServer(self.store, gateway or OPTIONS)
+        self.gateway = GatewayServer(self.store, gateway or OPTIONS, routes=ROUTES)
         await self.route("trained", ("writer", "planner", "@*"), trainable=True)
         await self.route("frozen", ("*",), trainable=False)
         await self.gateway.start()

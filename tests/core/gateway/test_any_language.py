@@ -18,6 +18,7 @@ from agl_testing.fake_openai import FakeReply
 from agl_core import semconv
 from agl_core.tracing import child_environment
 from agl_core.types import SpanKind
+from tests.core.gateway.conftest import ROUTES
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "09_any_language"
 QUESTION = 'What does the "red" lamp cost?\\'
@@ -69,7 +70,7 @@ def in_shell(_: Any) -> str:
 
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
-    async with Bench.open() as bench:
+    async with Bench.open(routes=ROUTES) as bench:
         bench.fake.script = answer
         yield bench
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.core.gateway.conftest import ASK, OPERATOR
-from tests.core.store.otlp.test_codec import body, otel
+from tests.plugins.otlp.test_codec import body, otel
 
 openai = pytest.importorskip("openai")
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from agl_core.gateway.dialects.chat_answer import Payload
 from agl_core.gateway.dialects.responses import ResponsesRequest
 from agl_core.gateway.dialects.responses_output import ResponseBuilder
-from agl_core.serving.problems import Problem
+from agl_core.interfaces import Problem
 from agl_core.types import AttemptStatus, Failure, FailureKind, Limits, ModelCall
 
 PATH = "/v1/responses"

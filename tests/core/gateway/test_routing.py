@@ -7,7 +7,7 @@ import pytest
 
 from agl_core.errors import ConfigError, StaleAttemptError
 from agl_core.gateway.routing import Router, Target, identify, parse_path
-from agl_core.serving.problems import Problem
+from agl_core.interfaces import Problem
 from agl_core.types import Policy, Rollout, Task
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from agl_otlp.send import send_attempts
 from agl_testing._store_samples import begin, succeed
 from agl_testing.fake_openai import FakeOpenAI
 from aiohttp import web
@@ -12,7 +13,6 @@ from agl_core.serving.backend_http import HttpBackend
 from agl_core.serving.proxies import proxy_for
 from agl_core.serving.vllm_control import VllmControl
 from agl_core.store.memory import MemoryStore
-from agl_core.store.otlp.send import send_attempts
 
 NAMES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "REQUEST_METHOD")
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'

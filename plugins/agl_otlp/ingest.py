@@ -12,16 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
-from agl_core import semconv
 from agl_core.errors import StoreError
-from agl_core.gateway.attempts import Attempts
-from agl_core.gateway.routing import Caller, Identity
-from agl_core.interfaces import Store
-from agl_core.serving import asgi
-from agl_core.serving.problems import Problem
-from agl_core.store.otlp import Decoded, Sender, decode, protobuf
-from agl_core.store.otlp.values import Malformed
+from agl_core.interfaces import Problem, RouteAnswer, RouteRequest, Store
 from agl_core.types import Losses, Span
+from agl_otlp import protobuf
+from agl_otlp.decode import Decoded, Sender, decode
+from agl_otlp.values import Malformed
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +28,7 @@ _LARGEST: Final = 64 * 1024 * 1024
 _LARGE: Final = 64 * 1024
 """Bytes from which on a body is read beside the loop, so that the agents' calls go on."""
 _REASONS_TOLD: Final = 5
+_ADVICE: Final = "export fewer spans at a time"
 _GZIP_WINDOW: Final = 31
 """zlib's word for gzip with the largest window."""
 
@@ -39,56 +36,45 @@ _GZIP_WINDOW: Final = 31
 class TraceIngest:
     """Takes export requests; every span is stored, or refused with its reason in the answer."""
 
-    def __init__(self, store: Store, attempts: Attempts, *, losses: Losses) -> None:
+    operators = True
+
+    def __init__(self, store: Store, losses: Losses) -> None:
         self._store = store
-        self._attempts = attempts
         self._losses = losses
 
-    async def serve(
-        self,
-        caller: Caller,
-        receive: asgi.Receive,
-        send: asgi.Send,
-    ) -> None:
+    async def serve(self, request: RouteRequest) -> RouteAnswer:
         """Answer one request.
 
         Raises:
             Problem: it cannot be read at all, or the store is not to be had.
         """
-        given = {name.decode("latin-1"): value.decode("latin-1") for name, value in caller.headers}
+        given = request.headers
         kind = given.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in (_JSON, _PROTOBUF):
             message = f"OTLP comes as {_JSON} or {_PROTOBUF}, not as {kind!r}"
             raise Problem(415, "unsupported_media_type", message)
-        sender = _sender(caller)
-        try:
-            body = await asgi.read_body(receive, largest=_LARGEST)
-        except asgi.ClientLeft:
-            return
-        except asgi.TooLarge as error:
-            raise _too_large() from error
+        sender = _sender(request)
+        body = await request.body(largest=_LARGEST, advice=_ADVICE)
         packing = given.get("content-encoding", "")
         if packing or len(body) > _LARGE:
             found = await asyncio.to_thread(_decoded, body, packing, kind, sender)
         else:
             found = _decoded(body, packing, kind, sender)
-        outcome = await self._store_spans(found, caller)
+        outcome = await self._store_spans(found, request)
         if outcome.refused:
             self._losses.add("otlp_refused", outcome.refused)
             _log.warning("Refused %d OTLP spans: %s", outcome.refused, outcome.reason)
         if kind == _PROTOBUF:
             answer = protobuf.answer(refused=outcome.refused, reason=outcome.reason)
-            head = ((b"content-type", _PROTOBUF.encode()),)
-            await asgi.respond(send, 200, answer, headers=head)
-        else:
-            await asgi.respond(send, 200, msgspec.json.encode(outcome.answer()))
+            return RouteAnswer(body=answer, content_type=_PROTOBUF)
+        return RouteAnswer(body=msgspec.json.encode(outcome.answer()))
 
-    async def _store_spans(self, found: Decoded, caller: Caller) -> _Outcome:
+    async def _store_spans(self, found: Decoded, request: RouteRequest) -> _Outcome:
         outcome = _Outcome(refused=len(found.refused), reasons=list(found.refused))
         accepted: list[Span] = []
         for spans, sources in _by_attempt(found):
             try:
-                self._admit(spans[0], caller)
+                request.admit(spans[0].rollout_id, spans[0].attempt_id)
             except Problem as problem:
                 outcome.refuse(len(sources), problem.message)
                 continue
@@ -103,17 +89,6 @@ class TraceIngest:
         if ingest.late:
             outcome.refuse(ingest.late, "their attempt ended while they were on their way")
         return outcome
-
-    def _admit(self, span: Span, caller: Caller) -> None:
-        """Check that the span's attempt is open, and that the caller's key opens it.
-
-        Raises:
-            Problem: it is unknown, another rollout's or sealed, or the key is another's.
-        """
-        caller.check(span.rollout_id, span.attempt_id)
-        self._attempts.admit(
-            Identity(rollout_id=span.rollout_id, attempt_id=span.attempt_id, call_id="")
-        )
 
 
 @dataclass(slots=True)
@@ -152,17 +127,15 @@ def _by_attempt(found: Decoded) -> list[tuple[list[Span], set[int]]]:
     return [(spans[key], sources[key]) for key in spans]
 
 
-def _sender(caller: Caller) -> Sender:
-    """Who sends by URL or headers; nobody where the spans themselves have to say it.
+def _sender(request: RouteRequest) -> Sender:
+    """Who sends by URL or headers; empty where the spans themselves have to say it.
 
     Raises:
         Problem: the two disagree, or say only half of it, or the key is another attempt's.
     """
-    names = {name.decode("latin-1") for name, _ in caller.headers}
-    by_header = not names.isdisjoint((semconv.HEADER_ROLLOUT, semconv.HEADER_ATTEMPT))
-    if not by_header and not caller.target.rollout_id:
+    if not request.named:
         return Sender()
-    identity = caller.identity()
+    identity = request.identity()
     return Sender(
         rollout_id=identity.rollout_id, attempt_id=identity.attempt_id, agent=identity.agent
     )
@@ -187,7 +160,7 @@ def _unpacked(body: bytes, encoding: str) -> bytes:
 
 
 def _too_large() -> Problem:
-    message = f"The request has more than {_LARGEST} bytes: export fewer spans at a time"
+    message = f"The request has more than {_LARGEST} bytes: {_ADVICE}"
     return Problem(413, "too_large", message)
 
 

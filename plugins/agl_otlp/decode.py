@@ -10,8 +10,8 @@ from typing import Any, Final, cast
 from msgspec.structs import replace
 
 from agl_core import semconv
-from agl_core.store.otlp.values import Malformed, integer, mapping, plain_attributes, sequence
 from agl_core.types import Reward, RewardTarget, Span, SpanKind, SpanStatus, finite_number
+from agl_otlp.values import Malformed, integer, mapping, plain_attributes, sequence
 
 _SPAN_ID: Final = re.compile(r"[0-9a-fA-F]{16}")
 _NO_SPAN: Final = "0" * 16

@@ -8,13 +8,13 @@ import json
 import threading
 
 import pytest
+from agl_otlp import ingest
 
 from agl_core.errors import StoreError
-from agl_core.gateway import traces
 from agl_core.types import Reward
 from tests.core.gateway.conftest import OPERATOR
-from tests.core.store.otlp.test_codec import body, otel
-from tests.core.store.otlp.test_protobuf import FROM_AN_SDK
+from tests.plugins.otlp.test_codec import body, otel
+from tests.plugins.otlp.test_protobuf import FROM_AN_SDK
 
 JSON = {"Content-Type": "application/json"}
 
@@ -99,8 +99,8 @@ async def test_other_requests_are_served_while_a_large_one_is_read(world, monkey
             assert go_on.wait(60)
         return decode(request, sender=sender)
 
-    decode = traces.decode
-    monkeypatch.setattr(traces, "decode", slow)
+    decode = ingest.decode
+    monkeypatch.setattr(ingest, "decode", slow)
     payload = json.dumps(body(otel(text="x" * (100 if packed else 100_000)))).encode()
     if packed:
         sending = export(world, gzip.compress(payload), large, **{"Content-Encoding": "gzip"})
@@ -192,7 +192,7 @@ async def test_what_cannot_be_read_is_refused_as_a_whole(world, payload, headers
 
 
 async def test_a_bomb_and_a_flood_are_refused(world, monkeypatch):
-    monkeypatch.setattr(traces, "_LARGEST", 1000)
+    monkeypatch.setattr(ingest, "_LARGEST", 1000)
     bomb = gzip.compress(b" " * 100_000)
 
     assert (await export(world, bomb, **{"Content-Encoding": "gzip"}))[0] == 413

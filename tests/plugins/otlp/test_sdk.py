@@ -5,6 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
+pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+
+from agl_otlp import protobuf
+from agl_otlp.decode import decode
+from agl_otlp.encode import encode_attempt, request
 from google.protobuf import json_format
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -13,10 +19,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from agl_core.store.otlp import decode, encode_attempt, protobuf, request
 from agl_core.types import Reward
-from tests.core.gateway.conftest import make_world, world  # noqa: F401 - fixtures
-from tests.core.store.otlp.test_codec import spoken
+from tests.plugins.otlp.test_codec import spoken
 
 
 def agent(endpoint, key, compression, **resource):
@@ -40,7 +44,7 @@ def agent(endpoint, key, compression, **resource):
 
 
 @pytest.mark.parametrize("compression", [Compression.NoCompression, Compression.Gzip])
-async def test_an_agent_is_recorded_by_its_endpoint_alone(world, compression):  # noqa: F811
+async def test_an_agent_is_recorded_by_its_endpoint_alone(world, compression):
     attempt = await world.attempt()
     key = world.gateway.attempt_key(attempt.rollout_id, attempt.id)
     endpoint = f"{world.gateway.url}/r/{attempt.rollout_id}/a/{attempt.id}/v1/traces"
@@ -56,7 +60,7 @@ async def test_an_agent_is_recorded_by_its_endpoint_alone(world, compression):  
     assert judge.reward == Reward(value=0.5)
 
 
-async def test_an_agent_may_say_in_its_resource_whose_it_is(world):  # noqa: F811
+async def test_an_agent_may_say_in_its_resource_whose_it_is(world):
     attempt = await world.attempt()
     identity = {"agl.rollout": attempt.rollout_id, "agl.attempt": attempt.id}
     key = world.gateway.attempt_key(attempt.rollout_id, attempt.id)

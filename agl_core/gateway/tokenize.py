@@ -6,12 +6,10 @@ from typing import Any, Final
 
 import msgspec
 
-from agl_core.gateway.attempts import Attempts
 from agl_core.gateway.dialects.surrogates import mended
-from agl_core.gateway.routing import Caller, Route, Router
-from agl_core.serving import asgi
+from agl_core.interfaces import Problem, RouteAnswer, RouteRequest, Store
 from agl_core.serving.counting import answer_of
-from agl_core.serving.problems import Problem
+from agl_core.types import Losses
 
 
 class _Prompt(msgspec.Struct, omit_defaults=True):
@@ -29,29 +27,23 @@ _prompts: Final = msgspec.json.Decoder(_Prompt)
 class TokenCounting:
     """Lets the backend of the caller's policy count; nothing of it is recorded."""
 
-    def __init__(self, router: Router, attempts: Attempts) -> None:
-        self._router = router
-        self._attempts = attempts
+    operators = False
 
-    async def serve(
-        self,
-        caller: Caller,
-        receive: asgi.Receive,
-        send: asgi.Send,
-    ) -> None:
+    def __init__(self, store: Store, losses: Losses) -> None:
+        del store, losses
+
+    async def serve(self, request: RouteRequest) -> RouteAnswer:
         """Answer in the form of vLLM.
 
         Raises:
             Problem: the caller or its prompt is refused, or the backend cannot count.
         """
-        identity = caller.identity()
-        self._attempts.admit(identity)
-        try:
-            prompt = _read(await asgi.read_body(receive))
-        except asgi.ClientLeft:
-            return
-        route = self._router.find(identity.known_as, prompt.model)
-        await asgi.respond(send, 200, await answer_of(route.backend, _body(prompt, route)))
+        identity = request.identity()
+        request.admit(identity.rollout_id, identity.attempt_id)
+        prompt = _read(await request.body())
+        backend, model = request.backend(identity, prompt.model)
+        body = msgspec.json.encode(msgspec.structs.replace(prompt, model=model))
+        return RouteAnswer(body=await answer_of(backend, body))
 
 
 def _read(body: bytes) -> _Prompt:
@@ -62,7 +54,3 @@ def _read(body: bytes) -> _Prompt:
             return _prompts.decode(mended(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(400, "invalid_body", f"Request body is no prompt: {error}") from error
-
-
-def _body(prompt: _Prompt, route: Route) -> bytes:
-    return msgspec.json.encode(msgspec.structs.replace(prompt, model=route.upstream_model))

@@ -11,12 +11,12 @@ import aiohttp
 import msgspec
 
 from agl_core.errors import ConfigError, StoreError
-from agl_core.interfaces import Store
+from agl_core.interfaces import Sent, Store
 from agl_core.serving.peer import is_address
 from agl_core.serving.proxies import advice, proxy_for, through
-from agl_core.store.otlp.encode import encode_attempt, request
 from agl_core.store.paging import attempt_records, rollout_pages
 from agl_core.types import RolloutQuery
+from agl_otlp.encode import encode_attempt, request
 
 _PATH: Final = "/v1/traces"
 _HEADERS: Final = {"Content-Type": "application/json"}
@@ -29,18 +29,6 @@ _PAUSES_S: Final = (0.5, 1.0, 2.0, 4.0)
 _LONGEST_PAUSE_S: Final = 30.0
 
 Pause = Callable[[float], Awaitable[None]]
-
-
-class Sent(msgspec.Struct, kw_only=True):
-    """What a collector was sent, and what it did not keep."""
-
-    attempts: int = 0
-    spans: int = 0
-    """Roots of attempts included."""
-    rejected: int = 0
-    reasons: list[str] = []
-    running: int = 0
-    """Attempts that have not ended, which are not sent."""
 
 
 class _Partial(msgspec.Struct, rename="camel"):

@@ -6,6 +6,9 @@ import asyncio
 import json
 
 import pytest
+from agl_otlp import send
+from agl_otlp.decode import decode
+from agl_otlp.send import send_attempts, traces_url
 from agl_testing._store_samples import begin, model_call, span, succeed
 from aiohttp import web
 from click.testing import CliRunner
@@ -13,8 +16,6 @@ from click.testing import CliRunner
 from agl_core.cli.group import cli
 from agl_core.errors import ConfigError, StoreError
 from agl_core.store.memory import MemoryStore
-from agl_core.store.otlp import decode, send
-from agl_core.store.otlp.send import send_attempts, traces_url
 from agl_core.store.sqlite import SqliteStore
 from tests.installed import INSTALLED
 

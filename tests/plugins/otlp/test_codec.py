@@ -7,14 +7,14 @@ import math
 
 import msgspec
 import pytest
+from agl_otlp.decode import Sender, decode
+from agl_otlp.encode import encode_attempt, request, span_id, trace_id
+from agl_otlp.values import Malformed, any_value, plain
 from agl_testing.attempts import CallOptions, ScriptedAttempt
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agl_core.store.otlp import Sender, decode, encode_attempt, request
-from agl_core.store.otlp.encode import span_id, trace_id
-from agl_core.store.otlp.values import Malformed, any_value, plain
 from agl_core.types import (
     AttemptStatus,
     Choice,

@@ -9,9 +9,9 @@ from typing import Any, Final, cast
 
 from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
-from agl_core.store.otlp.values import attributes_of, text
 from agl_core.thinking import Part
 from agl_core.types import AttemptStatus, Choice, ModelCall, Reward, Span, SpanKind
+from agl_otlp.values import attributes_of, text
 
 _INTERNAL: Final = 1
 _SERVER: Final = 2

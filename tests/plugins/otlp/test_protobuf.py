@@ -5,12 +5,11 @@ from __future__ import annotations
 import struct
 
 import pytest
+from agl_otlp.decode import Sender, decode
+from agl_otlp.protobuf import answer, read_request
+from agl_otlp.values import Malformed, any_value, plain
 from hypothesis import given
 from hypothesis import strategies as st
-
-from agl_core.store.otlp import Sender, decode
-from agl_core.store.otlp.protobuf import answer, read_request
-from agl_core.store.otlp.values import Malformed, any_value, plain
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 NAMES = TEXT.filter(lambda name: not name.startswith(("agl.", "gen_ai.")))
