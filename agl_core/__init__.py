@@ -98,7 +98,7 @@ __all__ = [
     "train",
 ]
 
-_ROOMS = {
+_MODULES = {
     "agl_core.app": ("attach", "evaluate", "train"),
     "agl_core.app.weights": ("export_weights",),
     "agl_core.app.report": ("Report",),
@@ -129,7 +129,7 @@ _ROOMS = {
         "trace",
     ),
 }
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
@@ -137,7 +137,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'agl_core' has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415
 
-    value = getattr(import_module(_ROOM_OF.get(name, "agl_core.types")), name)
+    value = getattr(import_module(_MODULE_OF.get(name, "agl_core.types")), name)
     globals()[name] = value
     return value
 

@@ -1,7 +1,7 @@
 """The composition root: a configuration and plugins become components, and those a run.
 
-Reading order: `parts` (each part from its configuration), `rooms` (opened and closed in order),
-`run` (train or evaluate with them), `trial` (try them), `facade` (what a user calls).
+Reading order: `parts` (each part from its configuration), `components` (opened and closed in
+order), `run` (train or evaluate with them), `trial` (try them), `facade` (what a user calls).
 """
 
 from agl_core.app.facade import attach, evaluate, run_blocking, train

@@ -1,4 +1,4 @@
-"""One run: check everything, open the rooms, train or evaluate, close."""
+"""One run: check everything, open the components, train or evaluate, close."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from agl_core.adapters import forest
+from agl_core.app.components import Blueprint, Components, open_components, run_alongside
 from agl_core.app.parts import (
     Inputs,
     check_apart,
@@ -21,7 +22,6 @@ from agl_core.app.parts import (
     make_tasks,
 )
 from agl_core.app.report import Report
-from agl_core.app.rooms import Blueprint, Rooms, beside, open_rooms
 from agl_core.app.trackers import Tracking, make_tracking
 from agl_core.app.trial import Trial
 from agl_core.builtin import load_plugins
@@ -36,7 +36,7 @@ from agl_core.training.checkpoint import POLICIES, Checkpoints, CheckpointState,
 from agl_core.training.document import document
 from agl_core.training.evaluator import Evaluator
 from agl_core.training.groups import GroupBuilder
-from agl_core.training.loop import LoopRooms, TrainingLoop
+from agl_core.training.loop import LoopComponents, TrainingLoop
 from agl_core.training.resources import make_resources
 from agl_core.training.sampler import TaskSampler
 from agl_core.types import Evaluation, Losses, Task
@@ -99,17 +99,17 @@ class App:
         known = await self._verified(None)  # raises before any component starts
         tracking = self._tracking()
         plan = replace(self._plan, tracking=tracking)
-        async with open_rooms(plan, training=True) as rooms:
+        async with open_components(plan, training=True) as components:
             start = await self._verified(known)  # the trainer that led before may have written more
             for observer in self._observers:
                 observer.started(config)
-            self._plugins.observe("agl_run_started", run_id=config.name, store=rooms.store)
-            loop = self._loop(rooms, tasks, val_tasks)
+            self._plugins.observe("agl_run_started", run_id=config.name, store=components.store)
+            loop = self._loop(components, tasks, val_tasks)
             progress = await loop.prepare(start)
-            report = await beside(rooms.runner, loop.run(progress), rooms.lead)
+            report = await run_alongside(components.runner, loop.run(progress), components.lead)
             await tracking.finish(report)
             lost = Losses(counts=dict(report.lost))
-            lost.merge(await rooms.events.take_losses())
+            lost.merge(await components.events.take_losses())
             report = Report.of(msgspec.structs.replace(report, lost=lost.counts))
         write_private(self._plan.directory / REPORT, document(report))
         self._plugins.observe("agl_run_finished", report=report)
@@ -131,19 +131,19 @@ class App:
         plan = self._apart(EVALUATIONS)
         if weights is not None and weights.is_dir() and not (weights / POLICIES).is_dir():
             plan, weights = replace(plan, exported=weights.resolve()), None
-        async with open_rooms(plan, training=False) as rooms:
-            await rooms.source.abandon(self._config.name)
-            step = await _load(rooms, weights) if weights is not None else 0
-            evaluator = Evaluator(rooms.source, rooms.adapter, self._config)
-            made = make_resources(self._config, rooms.gateway, rooms.policies, step=step)
-            resources = await rooms.source.publish(made)
-            rooms.events.stage(f"evaluating on {len(tasks)} tasks")
+        async with open_components(plan, training=False) as components:
+            await components.source.abandon(self._config.name)
+            step = await _load(components, weights) if weights is not None else 0
+            evaluator = Evaluator(components.source, components.adapter, self._config)
+            made = make_resources(self._config, components.gateway, components.policies, step=step)
+            resources = await components.source.publish(made)
+            components.events.stage(f"evaluating on {len(tasks)} tasks")
             work = evaluator.evaluate(
                 tasks, step=step, resources_version=resources.version, mode="test"
             )
-            evaluation = await beside(rooms.runner, work)
+            evaluation = await run_alongside(components.runner, work)
             lost = Losses(counts=dict(evaluation.lost))
-            lost.merge(await rooms.events.take_losses())
+            lost.merge(await components.events.take_losses())
             evaluation = msgspec.structs.replace(evaluation, lost=lost.counts)
         for observer in self._observers:
             observer.evaluation(evaluation)
@@ -167,11 +167,11 @@ class App:
         chosen = TaskSampler(known, seed=self._config.seed).step(0, size=min(tasks, len(known)))
         each = min(self._config.algorithm.group_size, 4) if samples is None else samples
         plan = self._apart(folder)
-        async with open_rooms(plan, training=True, probe=False) as components:
+        async with open_components(plan, training=True, probe=False) as components:
             yield Trial(components, plan, tasks=chosen, samples=max(each, 2))
 
     def _apart(self, folder: str) -> Blueprint:
-        """Rooms in this process, with records of their own: no runner takes others' rollouts."""
+        """A plan for this process with records of its own: no runner takes others' rollouts."""
         config = self._config
         changes: dict[str, Any] = {"path": None, "url": None}
         if config.store.name == "http":
@@ -224,30 +224,32 @@ class App:
             return []
         return make_tasks(given, configured, "val")
 
-    def _loop(self, rooms: Rooms, tasks: Sequence[Task], val_tasks: Sequence[Task]) -> TrainingLoop:
+    def _loop(
+        self, components: Components, tasks: Sequence[Task], val_tasks: Sequence[Task]
+    ) -> TrainingLoop:
         config = self._config
-        if rooms.algorithm is None:
-            raise ConfigError("These rooms were opened to evaluate, not to train")
+        if components.algorithm is None:
+            raise ConfigError("These components were opened to evaluate, not to train")
         metrics = self._plugins.registry("metrics")
         return TrainingLoop(
             config,
-            LoopRooms(
-                source=rooms.source,
+            LoopComponents(
+                source=components.source,
                 groups=GroupBuilder(
-                    rooms.adapter,
+                    components.adapter,
                     rollout=config.rollout,
                     max_error_share=config.capture.max_error_share,
                 ),
-                algorithm=rooms.algorithm,
+                algorithm=components.algorithm,
                 forest=forest,
-                gateway=rooms.gateway,
-                engine=rooms.engine,
-                evaluator=Evaluator(rooms.source, rooms.adapter, config),
+                gateway=components.gateway,
+                engine=components.engine,
+                evaluator=Evaluator(components.source, components.adapter, config),
                 checkpoints=self._checkpoints,
-                events=rooms.events,
+                events=components.events,
                 metrics=[metrics.resolve(name) for name in metrics.names()],
             ),
-            policies=rooms.policies,
+            policies=components.policies,
             tasks=tasks,
             val_tasks=val_tasks,
             config_digest=config_digest(config),
@@ -270,7 +272,7 @@ def run_config_of(checkpoint: Path) -> Path:
     return file
 
 
-async def _load(rooms: Rooms, checkpoint: Path) -> int:
+async def _load(components: Components, checkpoint: Path) -> int:
     """Put a checkpoint's weights in service; returns its step.
 
     Raises:
@@ -278,17 +280,17 @@ async def _load(rooms: Rooms, checkpoint: Path) -> int:
     """
     state = await verify(checkpoint)
     loaded = 0
-    for policy in rooms.policies:
+    for policy in components.policies:
         weights = checkpoint / POLICIES / policy.name
         if weights.is_dir():
             version = state.versions[policy.name]
-            await rooms.engine.load(policy.name, str(weights), version=version)
+            await components.engine.load(policy.name, str(weights), version=version)
             served = msgspec.structs.replace(policy, version=version)
-            await rooms.gateway.route(served, rooms.engine.backend(policy.name))
+            await components.gateway.route(served, components.engine.backend(policy.name))
             loaded += 1
     if not loaded:
         raise ConfigError(
             f"Checkpoint {checkpoint} holds no weights for the policies of this configuration "
-            f"({[policy.name for policy in rooms.policies]})"
+            f"({[policy.name for policy in components.policies]})"
         )
     return state.step

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agl_core.app.rooms import Blueprint, Rooms, beside
+from agl_core.app.components import Blueprint, Components, run_alongside
 from agl_core.config import RunConfig
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Adapter, Algorithm, AttemptRecord, Backend, Capabilities
@@ -32,7 +32,7 @@ class Trial:
     """Open components, the tasks to try with them, and what they are made from."""
 
     def __init__(
-        self, components: Rooms, plan: Blueprint, *, tasks: Sequence[Task], samples: int
+        self, components: Components, plan: Blueprint, *, tasks: Sequence[Task], samples: int
     ) -> None:
         """Take components that were opened to train.
 
@@ -86,7 +86,7 @@ class Trial:
             )
         )
         runner = self._components.runner
-        records = await beside(runner, work)
+        records = await run_alongside(runner, work)
         return Tried(
             records=records,
             losses=await self._components.events.take_losses(),

@@ -21,7 +21,7 @@ from agl_core.types.summary import counts
 
 if TYPE_CHECKING:
     from agl_core.config import RunConfig
-    from agl_core.runner.lifeline import Lifeline, Tally
+    from agl_core.runner.worker_channel import Tally, WorkerChannel
 
 
 @click.command()
@@ -112,7 +112,7 @@ def _say(what: str, lost: Mapping[str, int]) -> None:
     click.echo(f"runner: {what}, lost {counts(lost) or 'nothing'}")
 
 
-def work(lifeline: Lifeline, config_json: str, debug: bool, key: str) -> None:
+def work(channel: WorkerChannel, config_json: str, debug: bool, key: str) -> None:
     """What a worker process does, from its first moment to its exit status.
 
     The key comes in no environment: agents run here.
@@ -121,11 +121,11 @@ def work(lifeline: Lifeline, config_json: str, debug: bool, key: str) -> None:
     from agl_core.app.runner import MAX_ABANDONED, serve_runner  # noqa: PLC0415
     from agl_core.builtin import load_plugins  # noqa: PLC0415
     from agl_core.config.loader import resolve  # noqa: PLC0415
-    from agl_core.runner.lifeline import RECYCLE  # noqa: PLC0415
+    from agl_core.runner.worker_channel import RECYCLE  # noqa: PLC0415
     from agl_core.serving.keys import withheld_key  # noqa: PLC0415
 
     stop = _Stop()
-    lifeline.watch(stop.ask)
+    channel.watch(stop.ask)
     tolerate_any_console()
 
     async def serve() -> int:
@@ -133,7 +133,7 @@ def work(lifeline: Lifeline, config_json: str, debug: bool, key: str) -> None:
         plugins = load_plugins(config.plugins)
         status = 1
         try:
-            await serve_runner(config, plugins, tell=lifeline.report, max_abandoned=MAX_ABANDONED)
+            await serve_runner(config, plugins, tell=channel.report, max_abandoned=MAX_ABANDONED)
             status = RECYCLE
         except asyncio.CancelledError:
             status = 0
@@ -141,7 +141,7 @@ def work(lifeline: Lifeline, config_json: str, debug: bool, key: str) -> None:
             show_failure(error, debug=debug)
             status = failure_status(error)
         finally:
-            lifeline.leave(status)
+            channel.leave(status)
         return status
 
     with warnings_shown(), withheld_key(key):

@@ -47,8 +47,8 @@ class GatewayOptions:
     """Opens the metrics, and routes such as that of traces: a collector sends for many attempts.
     Empty: no key does."""
     restartable: bool = False
-    """Attempts may have begun in an earlier life of this gateway: calls of an attempt that it does
-    not know fail as the engine's fault, so that the attempt is tried again."""
+    """Attempts may have begun in an earlier instance of this gateway: calls of an attempt that it
+    does not know fail as the engine's fault, so that the attempt is tried again."""
 
 
 class GatewayServer:

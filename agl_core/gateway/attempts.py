@@ -253,7 +253,7 @@ class Attempts:
         """Know none.
 
         Args:
-            restartable: Unknown ones may have begun in an earlier life of the gateway.
+            restartable: Unknown ones may have begun in an earlier instance of the gateway.
         """
         self._restartable = restartable
         self._open: dict[str, OpenAttempt] = {}

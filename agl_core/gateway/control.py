@@ -41,11 +41,11 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: LogprobsMode = "raw"
 
 
-class Orders(msgspec.Struct, frozen=True, kw_only=True):
+class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
     """All that a trainer wants of its gateway: a gateway that restarted needs nothing else."""
 
     trainer: str
-    """Names this life of the trainer."""
+    """Identifies this process of the trainer."""
     number: int
     """Counted up by the trainer: what was overtaken on its way is ignored."""
     services: list[Service]
@@ -61,7 +61,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
 
 class Sealing(msgspec.Struct, frozen=True, kw_only=True):
     attempt_id: str
-    life: str
+    instance_id: str
     """Of the gateway that opened it; empty when that is not known."""
 
 
@@ -71,7 +71,7 @@ class Flushing(msgspec.Struct, frozen=True, kw_only=True):
 
 class Watching(msgspec.Struct, frozen=True, kw_only=True):
     trainer: str
-    life: str
+    instance_id: str
     lost: dict[str, int]
     """What the trainer has heard of."""
 
@@ -84,18 +84,19 @@ class Draining(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float
 
 
-class News(msgspec.Struct, frozen=True, kw_only=True):
+class Status(msgspec.Struct, frozen=True, kw_only=True):
     """What a trainer has to know of its gateway."""
 
-    life: str
+    instance_id: str
     lost: dict[str, int]
-    """Losses by cause, since this life began."""
+    """Losses by cause, since this instance began."""
 
 
 class GatewayControl:
     """Methods over one `GatewayServer`, which serves them beside the agents' calls.
 
-    Attempts are taken while a trainer that has given orders is connected: until then, and while it
+    Attempts are taken while a trainer that has stated its desired state is connected: until then,
+    and while it
     is away, `open` waits.
     """
 
@@ -107,8 +108,8 @@ class GatewayControl:
             key: Bearer token of trainer and runners; agents must not have it.
         """
         self._gateway = gateway
-        self.life = new_id("gw")
-        self._orders: Orders | None = None
+        self.instance_id = new_id("gw")
+        self._desired: DesiredState | None = None
         self._watches = 0
         self._absence: asyncio.TimerHandle | None = None
         self._alone = asyncio.Event()
@@ -126,7 +127,7 @@ class GatewayControl:
             "flush": self._flush,
             "seal": self._seal,
         }
-        self._rpc = RpcApp(methods, key=key, instance=self.life)
+        self._rpc = RpcApp(methods, key=key, instance=self.instance_id)
         gateway.mount(self._rpc)
 
     async def start(self) -> None:
@@ -138,7 +139,7 @@ class GatewayControl:
         await self._gateway.start()
 
     async def stop(self) -> None:
-        """End the gateway; methods under way are sent again, by their callers, to the next life.
+        """End the gateway; callers send methods under way again to the next instance.
 
         Raises:
             StoreError: records could not be written.
@@ -151,33 +152,33 @@ class GatewayControl:
                 await backend.close()
             self._backends.clear()
 
-    async def _tell(self, request: Request) -> News:
+    async def _tell(self, request: Request) -> Status:
         del request
-        return self._news()
+        return self._status()
 
-    def _news(self) -> News:
-        return News(life=self.life, lost=dict(self._gateway.losses.counts))
+    def _status(self) -> Status:
+        return Status(instance_id=self.instance_id, lost=dict(self._gateway.losses.counts))
 
-    async def _serve(self, request: Request) -> News:
-        orders = msgspec.json.decode(request.body, type=Orders)
-        known = self._orders
-        if known is not None and known.trainer == orders.trainer:
-            if orders.number <= known.number:
-                return self._news()
+    async def _serve(self, request: Request) -> Status:
+        desired = msgspec.json.decode(request.body, type=DesiredState)
+        known = self._desired
+        if known is not None and known.trainer == desired.trainer:
+            if desired.number <= known.number:
+                return self._status()
         elif known is not None:
             await self._succeed(known.trainer)
-        self._orders = orders
-        if orders.paused:
+        self._desired = desired
+        if desired.paused:
             await self._gateway.pause()
-        routes = [self._route(service) for service in orders.services]
-        self._gateway.replace_routes(routes, deterministic=orders.deterministic)
-        if not orders.paused:
+        routes = [self._route(service) for service in desired.services]
+        self._gateway.replace_routes(routes, deterministic=desired.deterministic)
+        if not desired.paused:
             await self._gateway.resume()
-        if not orders.services:
+        if not desired.services:
             self._alone.set()  # it has left, even if its connection is not seen to close yet
         self._decide()
-        await self._forget_backends({service.endpoint for service in orders.services})
-        return self._news()
+        await self._forget_backends({service.endpoint for service in desired.services})
+        return self._status()
 
     async def _succeed(self, trainer: str) -> None:
         """Let go of what an earlier trainer left."""
@@ -203,15 +204,15 @@ class GatewayControl:
         """Close the connections to what nobody serves from any more, once no call needs them."""
         if self._gateway.in_flight:
             return
-        # All are taken out first: while one is closed, other orders may come.
+        # All are taken out first: while one is closed, another desired state may come.
         idle = [self._backends.pop(endpoint) for endpoint in self._backends.keys() - used]
         for backend in idle:
             await backend.close()
 
     @property
     def _has_policies(self) -> bool:
-        """Whether a trainer has given orders and has not taken leave."""
-        return self._orders is not None and bool(self._orders.services)
+        """Whether a trainer has stated its desired state and has not taken leave."""
+        return self._desired is not None and bool(self._desired.services)
 
     def _decide(self) -> None:
         """Take attempts, or hold them."""
@@ -220,10 +221,10 @@ class GatewayControl:
         else:
             self._serving.clear()
 
-    async def _watch(self, request: Request) -> News:
+    async def _watch(self, request: Request) -> Status:
         watching = msgspec.json.decode(request.body, type=Watching)
-        if watching.life != self.life or not self._has_policies:
-            return self._news()
+        if watching.instance_id != self.instance_id or not self._has_policies:
+            return self._status()
         self._check_served(watching.trainer)
         self._arrive()
         try:
@@ -232,7 +233,7 @@ class GatewayControl:
                 self._check_served(watching.trainer)
         finally:
             self._leave()
-        return self._news()
+        return self._status()
 
     def _check_served(self, trainer: str) -> None:
         """Check that no other trainer has taken the place of this one.
@@ -240,7 +241,7 @@ class GatewayControl:
         Raises:
             ConfigError: one has.
         """
-        served = self._orders.trainer if self._orders is not None else ""
+        served = self._desired.trainer if self._desired is not None else ""
         if served != trainer:
             raise ConfigError(
                 f"The gateway at {self._gateway.url} serves {served} now, as {trainer} was not "
@@ -276,7 +277,7 @@ class GatewayControl:
         opening = msgspec.json.decode(request.body, type=Opening)
         await self._served(opening)
         await self._gateway.open(opening.rollout, opening.attempt)
-        return self.life
+        return self.instance_id
 
     async def _served(self, opening: Opening) -> None:
         if self._serving.is_set():
@@ -298,7 +299,7 @@ class GatewayControl:
     async def _seal(self, request: Request) -> int:
         sealing = msgspec.json.decode(request.body, type=Sealing)
         count = await self._gateway.seal(sealing.attempt_id)
-        if sealing.life not in ("", self.life):
+        if sealing.instance_id not in ("", self.instance_id):
             raise EngineError(
                 f"The gateway at {self._gateway.url} was restarted while attempt "
                 f"{sealing.attempt_id!r} ran: calls that it had answered may not be on record"

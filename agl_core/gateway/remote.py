@@ -12,15 +12,15 @@ import msgspec
 from agl_core.errors import AglError, EngineError, StoreError
 from agl_core.gateway.backend_server import BackendServer
 from agl_core.gateway.control import (
+    DesiredState,
     Draining,
     Endpoint,
     Flushing,
-    News,
     Opening,
-    Orders,
     Probing,
     Sealing,
     Service,
+    Status,
     Watching,
 )
 from agl_core.gateway.routing import Route
@@ -37,7 +37,7 @@ _AGAIN_S: Final = 1.0
 _FAREWELL_S: Final = 3.0
 
 RESTARTS: Final = "gateway_restarts"
-"""Loss: a gateway began a new life; what the old one had lost in its last moments is not known."""
+"""Loss: a gateway was restarted; what it lost in its last moments is not known."""
 UNHEARD: Final = "gateway_unheard"
 """Loss: the gateway was away when it was asked what it had lost."""
 
@@ -55,24 +55,24 @@ class RemoteOptions:
 
 @dataclass(slots=True)
 class _Ledger:
-    """Losses of a gateway, summed over its lives."""
+    """Losses of a gateway, summed over its instances."""
 
-    life: str
+    instance_id: str
     base: dict[str, int]
     """What it had lost before anybody here used it."""
     ended: Losses = field(default_factory=Losses)
-    """In the lives before."""
+    """Of the instances before."""
     now: dict[str, int] = field(default_factory=dict[str, int])
 
-    def hear(self, news: News) -> None:
-        if news.life != self.life:
+    def hear(self, status: Status) -> None:
+        if status.instance_id != self.instance_id:
             self.ended.merge(Losses(counts=self.now))
             self.ended.add(RESTARTS)
-            self.life, self.now = news.life, {}
+            self.instance_id, self.now = status.instance_id, {}
         # Counts only grow: an answer that was overtaken on its way tells less.
         self.now = {
-            cause: max(self.now.get(cause, 0), news.lost.get(cause, 0))
-            for cause in self.now.keys() | news.lost.keys()
+            cause: max(self.now.get(cause, 0), status.lost.get(cause, 0))
+            for cause in self.now.keys() | status.lost.keys()
         }
 
     def total(self) -> Losses:
@@ -86,8 +86,8 @@ class _Ledger:
 class RemoteGateway:
     """A `GatewayServer` in another process; fulfils `agl_core.interfaces.Gateway`.
 
-    Calls wait out a gateway that restarts. A trainer, which routes, is told of a new life over a
-    connection that the gateway holds, and gives it all its orders again; runners only open and
+    Calls wait out a gateway that restarts. A trainer, which routes, learns of a new instance over a
+    connection that the gateway holds, and sends it the desired state again; runners only open and
     seal, and an attempt that outlived the gateway it was opened at cannot be sealed well.
     """
 
@@ -111,7 +111,7 @@ class RemoteGateway:
         self._backends = BackendServer(self._options.backend_host)
         self._paused = False
         self._told = ""
-        """The life that has all orders."""
+        """The instance that holds the desired state."""
         self._ledger = _Ledger("", {})
         self._watching: asyncio.Task[None] | None = None
 
@@ -136,8 +136,8 @@ class RemoteGateway:
             ConfigError: the key is wrong, or the gateway is of another version.
             EngineError: there is none at the address.
         """
-        news: News = await self._peer.call("instance", {}, News)
-        self._ledger = _Ledger(news.life, news.lost, now=dict(news.lost))
+        status: Status = await self._peer.call("instance", {}, Status)
+        self._ledger = _Ledger(status.instance_id, status.lost, now=dict(status.lost))
 
     async def stop(self) -> None:
         """Take leave and close all connections; idempotent. The gateway goes on."""
@@ -220,11 +220,11 @@ class RemoteGateway:
                 missing.
             StoreError: the records could not be written; sealing again tries again.
         """
-        sealing = Sealing(attempt_id=attempt_id, life=self._lives.pop(attempt_id, ""))
+        sealing = Sealing(attempt_id=attempt_id, instance_id=self._lives.pop(attempt_id, ""))
         try:
             count: int = await self._peer.call("seal", sealing, int)
         except StoreError:
-            self._lives[attempt_id] = sealing.life
+            self._lives[attempt_id] = sealing.instance_id
             raise
         return count
 
@@ -244,9 +244,9 @@ class RemoteGateway:
         await self._tell()
 
     async def lost(self) -> Losses:
-        """What the gateway lost since `start`, its former lives included."""
+        """What the gateway lost since `start`, its former instances included."""
         try:
-            self._ledger.hear(await self._peer.call("losses", {}, News))
+            self._ledger.hear(await self._peer.call("losses", {}, Status))
         except EngineError:
             _log.warning("The gateway could not be asked what it lost", exc_info=True)
             self._ledger.ended.add(UNHEARD)
@@ -261,29 +261,33 @@ class RemoteGateway:
         return Endpoint(base_url=url, api_key=self._backends.key, model=model)
 
     async def _tell(self) -> None:
-        """Give the gateway all orders."""
+        """Send the desired state to the gateway."""
         self._number += 1
-        orders = Orders(
+        desired = DesiredState(
             trainer=self._trainer,
             number=self._number,
             services=list(self._services.values()),
             paused=self._paused,
             deterministic=self._options.deterministic,
         )
-        news: News = await self._peer.call("serve", orders, News)
-        self._ledger.hear(news)
-        self._told = news.life
+        status: Status = await self._peer.call("serve", desired, Status)
+        self._ledger.hear(status)
+        self._told = status.instance_id
 
     async def _watch(self) -> None:
-        """Hear of losses and of new lives, for as long as this gateway is used."""
+        """Learn of losses and of new instances, for as long as this gateway is used."""
         told = ""
         while True:
-            watching = Watching(trainer=self._trainer, life=self._told, lost=self._ledger.now)
+            watching = Watching(
+                trainer=self._trainer, instance_id=self._told, lost=self._ledger.now
+            )
             try:
-                news: News = await self._peer.call("watch", watching, News)
-                self._ledger.hear(news)
-                if news.life != self._told:
-                    _log.warning("The gateway at %s was restarted: giving orders again", self.url)
+                status: Status = await self._peer.call("watch", watching, Status)
+                self._ledger.hear(status)
+                if status.instance_id != self._told:
+                    _log.warning(
+                        "The gateway at %s was restarted: sending the desired state again", self.url
+                    )
                     await self._tell()
             except AglError as error:
                 # Whatever the run asks next of the gateway will say so if it is gone.

@@ -1,4 +1,4 @@
-"""The Protocols through which rooms meet; `agl_core.app` alone constructs what fulfils them.
+"""The Protocols through which components meet; `agl_core.app` alone constructs what fulfils them.
 
 Reading order: `store`, `serving`, `routes`, `learning`, `extending`, `tracking`.
 """

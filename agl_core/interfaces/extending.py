@@ -86,7 +86,7 @@ class Observer(Protocol):
     """Watches a run from outside: the progress display. Called on the run's loop, in order."""
 
     def started(self, config: Any) -> None:
-        """The rooms are open, no rollout is queued yet; `config` is the run's `RunConfig`."""
+        """The components are open, no rollout is queued yet; `config` is the run's `RunConfig`."""
         ...
 
     def step(self, report: StepReport) -> None:

@@ -1,4 +1,4 @@
-"""What keeps a run: the store, as a room uses it and as the composition root holds it."""
+"""What keeps a run: the store, as a component uses it and as the composition root holds it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
 from agl_core.errors import ConfigError
-from agl_core.runner.lifeline import HOPELESS, RECYCLE, STOP, Lifeline, Tally
+from agl_core.runner.worker_channel import HOPELESS, RECYCLE, STOP, Tally, WorkerChannel
 from agl_core.types import Losses
 
 _log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ _SPAWN: Final = multiprocessing.get_context("spawn")
 """On every system alike: a fork would copy threads' locks and open connections."""
 
 Work = Callable[..., None]
-"""Runs a worker to its end, given its lifeline and further arguments; it exits the process itself
+"""Runs a worker to its end, given its channel and further arguments; it exits the process itself
 where the status matters. Pickled by name, so it must be a function of a module."""
 
 
@@ -64,7 +64,7 @@ class Fleet:
 
         Args:
             work: What each runs.
-            arguments: Handed to it after its lifeline; pickled.
+            arguments: Handed to it after its channel; pickled.
             options: How many.
         """
         self._work = work
@@ -168,8 +168,8 @@ class _Member:
         self.tally = Tally(lost={})
         orders, self._orders = _SPAWN.Pipe(duplex=False)
         self._tallies, tally = _SPAWN.Pipe(duplex=False)
-        lifeline = Lifeline(orders, tally, stop_s=stop_s)
-        self.process: BaseProcess = _SPAWN.Process(target=work, args=(lifeline, *arguments))
+        channel = WorkerChannel(orders, tally, stop_s=stop_s)
+        self.process: BaseProcess = _SPAWN.Process(target=work, args=(channel, *arguments))
         self.process.start()
         orders.close()
         tally.close()

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from agl_core.errors import StaleAttemptError
 from agl_core.interfaces import Gateway, Store
 from agl_core.plugins.requirements import own_version
-from agl_core.runner.aftermath import Aftermath
 from agl_core.runner.attempt import Agent, AttemptRun, Ending, Score
+from agl_core.runner.cleanup import Cleanup
 from agl_core.runner.heartbeat import Flight, Heartbeats
-from agl_core.runner.ledger import Ledger, span_of
 from agl_core.runner.limits import Limits
+from agl_core.runner.loss_counter import LossCounter, span_of
 from agl_core.runner.options import RunnerOptions
 from agl_core.runner.overflow import reconsidered
 from agl_core.runner.process import gateway_environment
@@ -80,12 +80,15 @@ class Runner:
         self._options = options or RunnerOptions()
         self._worker = f"{socket.gethostname()}-{os.getpid()}/{own_version()}"
         self._flights: dict[str, Flight] = {}
-        self._ledger = Ledger()
+        self._loss_counter = LossCounter()
         self._heartbeats = Heartbeats(
-            store, self._flights, interval_s=self._options.heartbeat_s, count=self._ledger.count
+            store,
+            self._flights,
+            interval_s=self._options.heartbeat_s,
+            count=self._loss_counter.count,
         )
         self._resources: Resources | None = None
-        self._aftermath = Aftermath(store, self._ledger)
+        self._cleanup = Cleanup(store, self._loss_counter)
         self._watch = LoopWatch()
         self._pace = Pace()
 
@@ -97,7 +100,7 @@ class Runner:
     @property
     def losses(self) -> Losses:
         """Counts by cause, for as long as the runner lives."""
-        return self._ledger.losses
+        return self._loss_counter.losses
 
     @property
     def abandoned(self) -> int:
@@ -105,7 +108,7 @@ class Runner:
 
         They hold memory and whatever they locked: a process with many of them is worth replacing.
         """
-        return self._aftermath.abandoned
+        return self._cleanup.abandoned
 
     @property
     def worn(self) -> bool:
@@ -137,7 +140,7 @@ class Runner:
 
     def _count_stray(self, cause: str) -> None:
         if self._flights:
-            self._ledger.count(cause)
+            self._loss_counter.count(cause)
 
     async def _serve(self, stop: asyncio.Event) -> None:
         stopping = asyncio.create_task(stop.wait())
@@ -191,7 +194,7 @@ class Runner:
 
     def _launch(self, claims: Sequence[Claim]) -> None:
         for claim in claims:
-            late = partial(self._aftermath.late, claim.rollout, asyncio.get_running_loop())
+            late = partial(self._cleanup.late, claim.rollout, asyncio.get_running_loop())
             recorder = Recorder(claim.rollout.id, claim.attempt.id, on_late=late)
             flight = Flight(claim, recorder, self._fly)
             self._flights[claim.attempt.id] = flight
@@ -235,13 +238,13 @@ class Runner:
         limits = Limits(
             context,
             grace_s=self._options.grace_s,
-            abandoned=self._aftermath.abandon,
+            abandoned=self._cleanup.abandon,
             begun=partial(self._pace.begun, attempt.id),
         )
         recorded = partial(self._recorded, attempt)
         ending = await AttemptRun(limits, self._agent, self._rewards, recorded).run()
         if ending.failure is not None:
-            self._aftermath.report(attempt, ending.failure)
+            self._cleanup.report(attempt, ending.failure)
         return ending
 
     async def _recorded(self, attempt: Attempt) -> list[Span]:
@@ -279,10 +282,10 @@ class Runner:
         ending = await sealed(self._gateway, attempt_id, ending)
         spans = flight.recorder.drain()
         ending = await reconsidered(self._store, flight.claim.attempt, ending, spans)
-        self._ledger.count("dropped_span", flight.recorder.dropped)
+        self._loss_counter.count("dropped_span", flight.recorder.dropped)
         output, cut = bounded(ending.output, MAX_OUTPUT_CHARS)
-        self._ledger.count("truncated_value", flight.recorder.truncated + cut)
-        carried = self._ledger.take() if self._options.outside else Losses()
+        self._loss_counter.count("truncated_value", flight.recorder.truncated + cut)
+        carried = self._loss_counter.take() if self._options.outside else Losses()
         for lost in (flight.recorder.losses, carried):
             if lost.counts:
                 after = spans[-1].sequence if spans else 0
@@ -296,8 +299,8 @@ class Runner:
                 output=output,
             )
         except StaleAttemptError:
-            self._ledger.put_back(carried)
-            self._ledger.count("late_attempt")
+            self._loss_counter.put_back(carried)
+            self._loss_counter.count("late_attempt")
             self._count(flight.recorder.losses)
             return
         if self._options.on_finished is not None:
@@ -306,12 +309,12 @@ class Runner:
     def _count(self, lost: Losses) -> None:
         """Of an attempt of which nothing is stored: no span carries them."""
         for cause, n in lost.counts.items():
-            self._ledger.count(cause, n)
+            self._loss_counter.count(cause, n)
 
     async def _give_up(self, flight: Flight, cause: str) -> None:
         """The store has ended this attempt itself: nothing of it can be stored any more."""
         flight.ending = True
-        self._ledger.count(cause)
+        self._loss_counter.count(cause)
         await sealed(self._gateway, flight.claim.attempt.id, self._given_up(cause))
         flight.recorder.drain()
         self._count(flight.recorder.losses)

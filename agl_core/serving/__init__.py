@@ -1,4 +1,4 @@
-"""HTTP between the rooms of one run: a server on the loop, calls with results, and their client.
+"""HTTP between the components of a run: a server on the loop, calls with results, their client.
 
 Reading order: `asgi` (the few pieces of it), `server` (uvicorn as a guest), `rpc` (methods behind
 one key), `peer` (who calls them, across restarts), `clocks` (of two machines that differ), `keys`;

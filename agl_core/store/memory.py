@@ -16,14 +16,14 @@ from agl_core.errors import AglError
 from agl_core.store._codec import ATTEMPTS, RESOURCES, ROLLOUTS, encode
 from agl_core.store._operations import Operations
 from agl_core.store._records import Lead, Owner, Records
-from agl_core.store._shell import Retention, StoreShell
+from agl_core.store.base import BaseStore, Retention
 from agl_core.store.lease import Clock
 from agl_core.types import Attempt, Mode, Resources, Rollout, RolloutQuery, RolloutStatus
 
 T = TypeVar("T")
 
 
-class MemoryStore(StoreShell):
+class MemoryStore(BaseStore):
     """Everything in dictionaries of one process; for tests and runs that need no record."""
 
     def __init__(self, *, retention: Retention = "keep", clock: Clock | None = None) -> None:

@@ -14,8 +14,8 @@ from agl_core.interfaces import StoreLifecycle
 from agl_core.store._operations import Operations
 from agl_core.store._records import Records
 from agl_core.store._schema import SCHEMA_VERSION, FileSettings, roll_back, store_errors
-from agl_core.store._shell import StoreShell
 from agl_core.store._sql import SqlRecords
+from agl_core.store.base import BaseStore
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class Readable(Protocol):
         ...
 
 
-class SqliteReader(StoreShell):
+class SqliteReader(BaseStore):
     """Reads a file and changes nothing in it; a method that would write raises StoreError.
 
     It takes no share in the file's ownership, so whoever opens the store beside it may still find

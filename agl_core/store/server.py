@@ -12,7 +12,7 @@ from agl_core.serving.server import GuestServer, address_of, bind
 from agl_core.store import _calls as calls
 from agl_core.store import _codec
 from agl_core.store._operations import Claiming
-from agl_core.store._shell import StoreShell
+from agl_core.store.base import BaseStore
 from agl_core.store.prune import Prunable, Pruned
 from agl_core.types import Attempt, Claim, Ingest, Resources, Rollout, Span
 from agl_core.types.ids import new_id
@@ -32,7 +32,7 @@ class StoreServer:
     """
 
     def __init__(
-        self, store: StoreShell, *, key: str, host: str = "127.0.0.1", port: int = 0
+        self, store: BaseStore, *, key: str, host: str = "127.0.0.1", port: int = 0
     ) -> None:
         """Describe the server.
 

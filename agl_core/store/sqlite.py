@@ -17,9 +17,9 @@ from agl_core.store._operations import Operations
 from agl_core.store._owners import FileOwnership
 from agl_core.store._records import Records
 from agl_core.store._schema import FileSettings, connect, prepare, store_errors
-from agl_core.store._shell import Retention, StoreShell
 from agl_core.store._sql import SqlRecords
 from agl_core.store._writer import Writer
+from agl_core.store.base import BaseStore, Retention
 from agl_core.store.lease import Clock
 from agl_core.store.prune import Pruned, prune_file
 from agl_core.store.reader import SqliteReader, look_up
@@ -28,7 +28,7 @@ T = TypeVar("T")
 Orphans = Literal["requeue", "keep"]
 
 
-class SqliteStore(StoreShell):
+class SqliteStore(BaseStore):
     """Everything in one file; more than a little of it is written by one thread, read by another.
 
     What was acknowledged survives the process (``synchronous="normal"``) or also the machine

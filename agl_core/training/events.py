@@ -16,7 +16,7 @@ class Notify(Protocol):
 
 
 class Events:
-    """Fans out to plugins and observers, and collects losses from rooms that count their own."""
+    """Fans out to plugins and observers, and collects losses that components count."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Events:
         Args:
             notify: Reaches the plugins.
             observers: Reached in order.
-            take_losses: Returns what the rooms have lost since it was last called.
+            take_losses: Returns what the components have lost since it was last called.
         """
         self.notify = notify
         self.take_losses = take_losses

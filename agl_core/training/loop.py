@@ -1,6 +1,6 @@
 """The training loop: rollouts, trajectories, batches, updates, new resources, and again.
 
-It knows neither frameworks nor algorithms nor tensors; it moves records between rooms.
+It knows neither frameworks nor algorithms nor tensors; it moves records between components.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import msgspec
 
 from agl_core.config import RunConfig
 from agl_core.interfaces import Algorithm, Engine, ForestBuilder, Gateway
-from agl_core.training.ahead import Ahead
 from agl_core.training.batcher import Batcher
 from agl_core.training.checkpoint import POLICIES, Checkpoints, CheckpointState
 from agl_core.training.evaluate import compare
 from agl_core.training.evaluator import Evaluator
 from agl_core.training.events import Events
 from agl_core.training.groups import GroupBuilder, StepGroups
-from agl_core.training.in_short import in_short
+from agl_core.training.prefetcher import Prefetcher
 from agl_core.training.resources import make_resources
 from agl_core.training.rollouts import RolloutPlan, RolloutSource
 from agl_core.training.sampler import TaskSampler
+from agl_core.training.summary import summary
 from agl_core.training.updates import Updates
 from agl_core.types import (
     Batch,
@@ -43,7 +43,7 @@ Metric = Callable[[Batch], dict[str, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoopRooms:
+class LoopComponents:
     """What the loop moves records between; constructed by `agl_core.app`."""
 
     source: RolloutSource
@@ -96,7 +96,7 @@ class TrainingLoop:
     def __init__(
         self,
         config: RunConfig,
-        rooms: LoopRooms,
+        components: LoopComponents,
         *,
         policies: Sequence[Policy],
         tasks: Sequence[Task],
@@ -107,22 +107,22 @@ class TrainingLoop:
 
         Args:
             config: The run's configuration.
-            rooms: What the loop moves records between.
+            components: What the loop moves records between.
             policies: All of the run, in config order.
             tasks: To train on.
             val_tasks: Held out; evaluated before, during and after.
             config_digest: Written into checkpoints.
         """
         self._config = config
-        self._rooms = rooms
+        self._components = components
         self._policies = {policy.name: policy for policy in policies}
         self._trained = [policy.name for policy in policies if policy.trainable]
         self._sampler = TaskSampler(tasks, seed=config.seed)
         self._val_tasks = val_tasks
         self._digest = config_digest
-        self._batcher = Batcher(rooms.algorithm, rooms.forest)
+        self._batcher = Batcher(components.algorithm, components.forest)
         self._updates = Updates(
-            rooms.engine, rooms.gateway, drain_timeout_s=config.gateway.drain_timeout_s
+            components.engine, components.gateway, drain_timeout_s=config.gateway.drain_timeout_s
         )
 
     async def prepare(self, start: tuple[Path, CheckpointState] | None) -> Progress:
@@ -130,12 +130,12 @@ class TrainingLoop:
 
         Nothing may serve rollouts yet: what an interrupted run left queued is cancelled here.
         """
-        engine = self._rooms.engine
+        engine = self._components.engine
         progress = Progress(
             policies=dict(self._policies),
             sha256_before={name: await engine.fingerprint(name) for name in self._policies},
         )
-        source, run_id = self._rooms.source, self._config.name
+        source, run_id = self._components.source, self._config.name
         await source.abandon(run_id)
         if start is not None:
             await self._restore(progress, *start)
@@ -144,26 +144,26 @@ class TrainingLoop:
         return progress
 
     async def run(self, progress: Progress) -> Report:
-        """Train to the configured step and report. See the errors of the rooms for what raises."""
+        """Train to the configured step and report. The components' errors say what raises."""
         started = time.perf_counter()
         steps = self._config.train.steps
         if progress.step == 0 and self._val_tasks:
             await self._evaluate(progress)
         if progress.step < steps:
-            self._rooms.events.stage(f"running the agents for step {progress.step + 1}")
-        ahead = self._ahead(progress)
+            self._components.events.stage(f"running the agents for step {progress.step + 1}")
+        prefetcher = self._ahead(progress)
         try:
             while progress.step < steps:
-                await self._step(progress, ahead)
-                await self._after_step(progress, ahead)
+                await self._step(progress, prefetcher)
+                await self._after_step(progress, prefetcher)
         finally:
-            await ahead.close()
+            await prefetcher.close()
         return await self._report(progress, wall_s=time.perf_counter() - started)
 
     async def _restore(self, progress: Progress, path: Path, state: CheckpointState) -> None:
         for name in self._trained:
             version = state.versions[name]
-            await self._rooms.engine.load(name, str(path / POLICIES / name), version=version)
+            await self._components.engine.load(name, str(path / POLICIES / name), version=version)
             await self._serve(progress, name, version)
         progress.step = state.step
         progress.sha256_before = state.sha256_before
@@ -172,17 +172,19 @@ class TrainingLoop:
         progress.losses.add("rollouts_abandoned", state.ahead)
         progress.calls = state.calls
         progress.checkpoint = path
-        self._rooms.source.newest = state.newest_rollout
+        self._components.source.newest = state.newest_rollout
         self._restore_best(progress)
 
     def _restore_best(self, progress: Progress) -> None:
         """The best evaluated checkpoint that is still there."""
-        paths = {int(path.name.rpartition("-")[2]): path for path in self._rooms.checkpoints.all()}
+        paths = {
+            int(path.name.rpartition("-")[2]): path for path in self._components.checkpoints.all()
+        }
         for evaluation in progress.evaluations:
             if evaluation.step in paths:
                 self._keep_if_best(progress, evaluation, paths[evaluation.step])
 
-    def _ahead(self, progress: Progress) -> Ahead:
+    def _ahead(self, progress: Progress) -> Prefetcher:
         train = self._config.train
 
         def plan(step: int) -> RolloutPlan:
@@ -194,20 +196,24 @@ class TrainingLoop:
                 resources_version=progress.resources.version,
             )
 
-        return Ahead(self._rooms.source, plan, ahead=train.max_staleness, steps=train.steps)
+        return Prefetcher(
+            self._components.source, plan, ahead=train.max_staleness, steps=train.steps
+        )
 
-    async def _step(self, progress: Progress, ahead: Ahead) -> None:
+    async def _step(self, progress: Progress, prefetcher: Prefetcher) -> None:
         """One turn of the loop."""
         started = time.perf_counter()
-        records = await ahead.take(progress.step)
-        groups = self._rooms.groups.build(records)
+        records = await prefetcher.take(progress.step)
+        groups = self._components.groups.build(records)
         for record, adapted in groups.adapted:
             paths = [path for agent in adapted.trajectories.values() for path in agent]
-            self._rooms.events.notify("agl_trajectories_built", record=record, trajectories=paths)
+            self._components.events.notify(
+                "agl_trajectories_built", record=record, trajectories=paths
+            )
         batches, lost = self._batcher.build(groups.groups, step=progress.step)
         groups.losses.merge(lost)
         trained = await self._update(progress, batches, groups.losses)
-        await self._rooms.source.consume(records)
+        await self._components.source.consume(records)
         progress.step += 1
         await self._record_step(progress, groups, trained, time.perf_counter() - started)
 
@@ -215,7 +221,7 @@ class TrainingLoop:
         self, progress: Progress, batches: Sequence[Batch], losses: Losses
     ) -> _Trained:
         """Train on the batches; the new versions serve afterwards."""
-        events, trained = self._rooms.events, _Trained()
+        events, trained = self._components.events, _Trained()
         for batch in batches:
             events.notify("agl_batch_built", batch=batch, step=progress.step)
 
@@ -236,19 +242,19 @@ class TrainingLoop:
     def _metrics(self, batch: Batch, update: Update, stale: int, *, one: bool) -> dict[str, float]:
         """The step's numbers; prefixed with the policy when several train."""
         found = {**batch.stats, **update.metrics, "staleness": float(stale)}
-        for metric in self._rooms.metrics:
+        for metric in self._components.metrics:
             found.update(metric(batch))
         return found if one else {f"{update.policy}/{key}": value for key, value in found.items()}
 
     async def _serve(self, progress: Progress, name: str, version: int) -> None:
         policy = msgspec.structs.replace(progress.policies[name], version=version)
         progress.policies[name] = policy
-        await self._rooms.gateway.route(policy, self._rooms.engine.backend(name))
+        await self._components.gateway.route(policy, self._components.engine.backend(name))
 
     async def _publish(self, policies: Mapping[str, Policy], *, step: int) -> Resources:
-        made = make_resources(self._config, self._rooms.gateway, policies.values(), step=step)
-        published = await self._rooms.source.publish(made)
-        self._rooms.events.notify("agl_resources_published", resources=published)
+        made = make_resources(self._config, self._components.gateway, policies.values(), step=step)
+        published = await self._components.source.publish(made)
+        self._components.events.notify("agl_resources_published", resources=published)
         return published
 
     async def _record_step(
@@ -259,7 +265,7 @@ class TrainingLoop:
         wall_s: float,
     ) -> None:
         losses = groups.losses
-        losses.merge(await self._rooms.events.take_losses())
+        losses.merge(await self._components.events.take_losses())
         report = StepReport(
             step=progress.step,
             steps=self._config.train.steps,
@@ -278,9 +284,9 @@ class TrainingLoop:
         progress.steps.append(report)
         progress.losses.merge(losses)
         progress.calls += report.calls
-        self._rooms.events.step(report)
+        self._components.events.step(report)
 
-    async def _after_step(self, progress: Progress, ahead: Ahead) -> None:
+    async def _after_step(self, progress: Progress, prefetcher: Prefetcher) -> None:
         """Checkpoint and evaluate when it is time; the last step does both."""
         train, step = self._config.train, progress.step
         last = step == train.steps
@@ -290,18 +296,18 @@ class TrainingLoop:
         if evaluate:
             await self._evaluate(progress)
         if last or evaluate or step % train.checkpoint_every == 0:
-            await self._checkpoint(progress, ahead)
+            await self._checkpoint(progress, prefetcher)
 
     async def _evaluate(self, progress: Progress) -> None:
-        self._rooms.events.stage(f"evaluating on {len(self._val_tasks)} tasks")
-        evaluation = await self._rooms.evaluator.evaluate(
+        self._components.events.stage(f"evaluating on {len(self._val_tasks)} tasks")
+        evaluation = await self._components.evaluator.evaluate(
             self._val_tasks, step=progress.step, resources_version=progress.resources.version
         )
-        progress.losses.merge(await self._rooms.events.take_losses())
+        progress.losses.merge(await self._components.events.take_losses())
         progress.evaluations.append(evaluation)
-        self._rooms.events.evaluation(evaluation)
+        self._components.events.evaluation(evaluation)
 
-    async def _checkpoint(self, progress: Progress, ahead: Ahead) -> None:
+    async def _checkpoint(self, progress: Progress, prefetcher: Prefetcher) -> None:
         state = CheckpointState(
             step=progress.step,
             config_digest=self._digest,
@@ -311,11 +317,11 @@ class TrainingLoop:
             evaluations=progress.evaluations,
             lost=progress.losses.counts,
             calls=progress.calls,
-            newest_rollout=self._rooms.source.newest,
-            ahead=ahead.rollouts,
+            newest_rollout=self._components.source.newest,
+            ahead=prefetcher.rollouts,
         )
-        progress.checkpoint = await self._rooms.checkpoints.save(
-            state, engine=self._rooms.engine, policies=self._trained, best=progress.best
+        progress.checkpoint = await self._components.checkpoints.save(
+            state, engine=self._components.engine, policies=self._trained, best=progress.best
         )
         evaluation = progress.evaluations[-1] if progress.evaluations else None
         if evaluation is not None and evaluation.step == progress.step:
@@ -329,9 +335,9 @@ class TrainingLoop:
             progress.best, progress.best_score = path, evaluation
 
     async def _report(self, progress: Progress, *, wall_s: float) -> Report:
-        after = {name: await self._rooms.engine.fingerprint(name) for name in self._policies}
+        after = {name: await self._components.engine.fingerprint(name) for name in self._policies}
         best = progress.best or progress.checkpoint
-        progress.losses.merge(await self._rooms.events.take_losses())
+        progress.losses.merge(await self._components.events.take_losses())
         seen = {channel for step in progress.steps for channel in step.channels}
         for channel in sorted(set(self._config.channel_weights) - seen):
             progress.losses.add(f"unused_weight_of_channel_{channel}")
@@ -354,7 +360,7 @@ class TrainingLoop:
             lost=dict(progress.losses.counts),
             breaks=sum_breaks(step.breaks for step in progress.steps),
             calls=progress.calls,
-            **in_short(progress.steps),
+            **summary(progress.steps),
             wall_s=wall_s,
             best=str(best) if best is not None else None,
         )

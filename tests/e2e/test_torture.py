@@ -40,7 +40,7 @@ pytestmark = [
 ]
 
 
-class Aftermath:
+class Cleanup:
     """What is in the store once all is over, and in the report."""
 
     def __init__(self, storm: Storm, witness: Witness, report: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ class Aftermath:
 
 
 @pytest.fixture(scope="module")
-def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Aftermath:
+def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Cleanup:
     storm = Storm(tmp_path_factory.mktemp("torture"), SEED)
     try:
         return asyncio.run(_live_through(storm))
@@ -107,7 +107,7 @@ def _for_ever(act: Callable[..., object], *arguments: object) -> NoReturn:
         act(*arguments)
 
 
-async def _live_through(storm: Storm) -> Aftermath:
+async def _live_through(storm: Storm) -> Cleanup:
     storm.start_all()
     witness = Witness(storm.store_url)
     witnessing = asyncio.create_task(witness.run())
@@ -123,7 +123,7 @@ async def _live_through(storm: Storm) -> Aftermath:
         assert storm.end(name) == 130, storm.tail(name)
     report = json.loads((storm.run / "report.json").read_bytes())
     _log.info("%s killed in %.0f s, lost %s", dict(storm.kills), wall_s, report["lost"])
-    aftermath = Aftermath(storm, witness, report)
+    aftermath = Cleanup(storm, witness, report)
     await aftermath.read()
     return aftermath
 
@@ -150,24 +150,24 @@ async def _all_final(storm: Storm, run_id: str) -> None:
         await store.close()
 
 
-def test_every_piece_was_killed(aftermath: Aftermath) -> None:
+def test_every_piece_was_killed(aftermath: Cleanup) -> None:
     assert aftermath.storm.kills.total() == KILLS
     assert set(aftermath.storm.kills) == {"store", "gateway", "trainer", *RUNNERS}
 
 
-def test_the_file_is_sound(aftermath: Aftermath) -> None:
+def test_the_file_is_sound(aftermath: Cleanup) -> None:
     with sqlite3.connect(aftermath.storm.database) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     connection.close()
 
 
-def test_no_rollout_is_stuck(aftermath: Aftermath) -> None:
+def test_no_rollout_is_stuck(aftermath: Cleanup) -> None:
     assert Counter(rollout.status.final for rollout in aftermath.rollouts).keys() == {True}
     for rollout in aftermath.rollouts:
         assert all(attempt.status.final and attempt.sealed for attempt in rollout.attempts)
 
 
-def test_fences_count_up_by_one(aftermath: Aftermath) -> None:
+def test_fences_count_up_by_one(aftermath: Cleanup) -> None:
     for rollout in aftermath.rollouts:
         fences = [attempt.fence for attempt in rollout.attempts]
         assert fences == list(range(1, len(fences) + 1))
@@ -175,7 +175,7 @@ def test_fences_count_up_by_one(aftermath: Aftermath) -> None:
         assert fences == sorted(set(fences))
 
 
-def test_what_was_acknowledged_is_there_once(aftermath: Aftermath) -> None:
+def test_what_was_acknowledged_is_there_once(aftermath: Cleanup) -> None:
     witness = aftermath.witness
     assert len(witness.queued) > KILLS / 10
     found = Counter(rollout.id for rollout in aftermath.rollouts)
@@ -190,13 +190,13 @@ def test_what_was_acknowledged_is_there_once(aftermath: Aftermath) -> None:
     assert {each: outputs.get(each) for each in witness.finished} == witness.finished
 
 
-def test_the_run_took_every_step_once(aftermath: Aftermath) -> None:
+def test_the_run_took_every_step_once(aftermath: Cleanup) -> None:
     steps = [step["step"] for step in aftermath.report["steps"]]
     assert steps == list(range(1, len(steps) + 1))
     assert len(steps) > 2
 
 
-def test_losses_are_counted_and_sum_up(aftermath: Aftermath) -> None:
+def test_losses_are_counted_and_sum_up(aftermath: Cleanup) -> None:
     report, lost = aftermath.report, aftermath.report["lost"]
     used = sum(step["rollouts"] for step in report["steps"])
     assert lost.get("rollouts_abandoned", 0) == len(aftermath.of_the_run) - used
@@ -213,7 +213,7 @@ def test_losses_are_counted_and_sum_up(aftermath: Aftermath) -> None:
 
 
 def test_the_weights_are_those_of_a_run_that_nobody_killed(
-    aftermath: Aftermath, tmp_path: Path
+    aftermath: Cleanup, tmp_path: Path
 ) -> None:
     assert not [cause for cause in aftermath.report["lost"] if "dropped" in cause]
     config = load_config(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.app import rooms
+from agl_core.app import components
 from agl_core.app.lead import leading
 from agl_core.errors import ConfigError, LeadHeldError
 from agl_core.store.sqlite import SqliteStore
@@ -21,12 +21,12 @@ def behind_an_elder(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
 
     @asynccontextmanager
     async def waiting(store: Any, *, lease_s: float) -> AsyncGenerator[Any]:
-        monkeypatch.setattr(rooms, "leading", leading)
+        monkeypatch.setattr(components, "leading", leading)
         await bench.app().train()
         async with leading(store, lease_s=lease_s) as lead:
             yield lead
 
-    monkeypatch.setattr(rooms, "leading", waiting)
+    monkeypatch.setattr(components, "leading", waiting)
 
 
 @pytest.mark.usefixtures("behind_an_elder")

@@ -10,7 +10,7 @@ import pytest
 from agl_doctor.diagnose import diagnose
 
 import agl_core as agl
-from agl_core.app import App, rooms, trackers
+from agl_core.app import App, components, trackers
 from agl_core.errors import ConfigError, LeadHeldError, MissingExtraError, TrainingError
 from agl_core.plugins.sources import Source
 from agl_core.types import Batch, Evaluation, StepReport
@@ -264,7 +264,7 @@ def test_a_trainer_that_is_refused_starts_no_tracker(
     def refused(store: Any, *, lease_s: float) -> Any:
         raise LeadHeldError("other-1-abcd", 0.0)
 
-    monkeypatch.setattr(rooms, "leading", refused)
+    monkeypatch.setattr(components, "leading", refused)
     with pytest.raises(LeadHeldError):
         train(bench)
     assert told == []

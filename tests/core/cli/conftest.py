@@ -1,4 +1,4 @@
-"""A run without rooms: what the commands hand to the application, and what they show of it."""
+"""A run without components: what the commands hand to the application, and what they show of it."""
 
 from __future__ import annotations
 

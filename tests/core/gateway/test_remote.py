@@ -1,4 +1,4 @@
-"""A gateway as a server: orders, restarts, attempts that outlive it, losses over its lives."""
+"""A gateway as a server: desired states, restarts, attempts that outlive it, its losses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agl_core.errors import (
     StoreError,
 )
 from agl_core.gateway.app import GatewayOptions, GatewayServer
-from agl_core.gateway.control import GatewayControl, News, Watching
+from agl_core.gateway.control import GatewayControl, Status, Watching
 from agl_core.gateway.recording import RecordingOptions
 from agl_core.gateway.remote import RemoteGateway, RemoteOptions
 from agl_core.interfaces import Capabilities
@@ -201,7 +201,7 @@ async def test_a_restarted_gateway_is_given_all_orders_again(site, caplog):
     await runner.seal(claim.attempt.id)
     (call,) = await site.calls(claim)
     assert (call.policy_version, call.logprobs_mode) == (2, "processed")
-    assert "giving orders again" in caplog.text
+    assert "sending the desired state again" in caplog.text
     assert (await trainer.lost()).counts == {"gateway_restarts": 1}
 
 
@@ -331,8 +331,8 @@ async def test_a_trainer_that_took_leave_is_not_waited_for(site, monkeypatch):
     monkeypatch.setattr("agl_core.gateway.control._LOOK_S", 600.0)
     monkeypatch.setattr("agl_core.gateway.control._PATIENCE_S", 0.05)
     first, other = await site.trainer(), await site.remote()
-    watching = Watching(trainer=first._trainer, life=site.control.life, lost={})
-    stays_open = asyncio.create_task(other._peer.call("watch", watching, News))
+    watching = Watching(trainer=first._trainer, instance_id=site.control.instance_id, lost={})
+    stays_open = asyncio.create_task(other._peer.call("watch", watching, Status))
     await until(lambda: site.control._watches == 2)
     await first.stop()
     second, claim = await site.trainer(), await site.claim()
@@ -345,8 +345,10 @@ async def test_a_watch_that_arrives_after_the_leave_holds_nobody_up(site, monkey
     monkeypatch.setattr("agl_core.gateway.control._PATIENCE_S", 0.05)
     first, other = await site.trainer(), await site.remote()
     await first.stop()
-    watching = Watching(trainer=first._trainer, life=site.control.life, lost={})
-    assert (await other._peer.call("watch", watching, News)).life == site.control.life
+    watching = Watching(trainer=first._trainer, instance_id=site.control.instance_id, lost={})
+    assert (
+        await other._peer.call("watch", watching, Status)
+    ).instance_id == site.control.instance_id
     await site.trainer()
 
 
@@ -390,7 +392,7 @@ async def test_orders_that_come_while_connections_are_closed_are_taken(site, mon
     first = asyncio.create_task(trainer._tell())
     await reached.wait()
     second = asyncio.create_task(trainer.pause())
-    await until(lambda: site.control._orders.paused)
+    await until(lambda: site.control._desired.paused)
     go_on.set()
     await asyncio.gather(first, second)
     assert not site.control._backends

@@ -9,46 +9,46 @@ import threading
 import time
 from pathlib import Path
 
-from agl_core.runner.lifeline import HOPELESS, RECYCLE, Tally
+from agl_core.runner.worker_channel import HOPELESS, RECYCLE, Tally
 
 
-def waits(lifeline, folder):
+def waits(channel, folder):
     """Ends when asked to."""
     asked = threading.Event()
-    lifeline.watch(asked.set)
+    channel.watch(asked.set)
     _began(folder)
     asked.wait()
-    lifeline.report(Tally(ended=2, lost={"late_span": 1}))
+    channel.report(Tally(ended=2, lost={"late_span": 1}))
 
 
-def dies_once(lifeline, folder):
+def dies_once(channel, folder):
     """The first of all dies of a signal after it has done something; the others wait."""
     if not list(Path(folder).iterdir()):
         _began(folder)
-        lifeline.report(Tally(ended=5, lost={"dropped_span": 3}))
+        channel.report(Tally(ended=5, lost={"dropped_span": 3}))
         os.kill(os.getpid(), 9)
-    waits(lifeline, folder)
+    waits(channel, folder)
 
 
-def recycles_once(lifeline, folder):
+def recycles_once(channel, folder):
     if not list(Path(folder).iterdir()):
         _began(folder)
         sys.exit(RECYCLE)
-    waits(lifeline, folder)
+    waits(channel, folder)
 
 
-def hopeless(lifeline, folder):
+def hopeless(channel, folder):
     sys.exit(HOPELESS)
 
 
-def will_not_end(lifeline, folder):
-    lifeline.watch(lambda: None)
+def will_not_end(channel, folder):
+    channel.watch(lambda: None)
     _began(folder)
     threading.Event().wait()
 
 
-def deaf(lifeline, folder):
-    """Not even its lifeline ends it."""
+def deaf(channel, folder):
+    """Not even its channel ends it."""
     _began(folder)
     threading.Event().wait()
 

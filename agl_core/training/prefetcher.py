@@ -11,7 +11,7 @@ from agl_core.training.rollouts import RolloutPlan, RolloutSource
 Records = list[AttemptRecord]
 
 
-class Ahead:
+class Prefetcher:
     """Keeps the rollouts of up to `ahead` steps under way beside those of the step that is taken.
 
     A step's rollouts are queued no sooner than the weights of the step `ahead` before it serve.

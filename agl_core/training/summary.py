@@ -14,7 +14,7 @@ _SPAN: Final = 5
 """Most steps at each end of a run whose rewards are averaged."""
 
 
-class InShort(TypedDict):
+class Summary(TypedDict):
     """Fields of a `Report`."""
 
     reward: RewardTrend | None
@@ -22,7 +22,7 @@ class InShort(TypedDict):
     seconds_per_step: float | None
 
 
-def in_short(steps: Sequence[StepReport]) -> InShort:
+def summary(steps: Sequence[StepReport]) -> Summary:
     """How the reward moved, whose calls were trained on, and how long a step took."""
     rows: dict[str, int] = {}
     for step in steps:
@@ -30,7 +30,7 @@ def in_short(steps: Sequence[StepReport]) -> InShort:
             rows[agent] = rows.get(agent, 0) + count
     rewards = [step.reward for step in steps]
     span = min(_SPAN, max(len(steps) // 2, 1))
-    return InShort(
+    return Summary(
         reward=RewardTrend(first=_mean(rewards[:span]), last=_mean(rewards[-span:]))
         if rewards
         else None,

@@ -10,7 +10,7 @@ from typing import Any
 from agl_core import semconv
 from agl_core.errors import StoreError
 from agl_core.interfaces import Store
-from agl_core.runner.ledger import Ledger
+from agl_core.runner.loss_counter import LossCounter
 from agl_core.types import Attempt, Failure, FailureKind, Rollout, Span, SpanKind
 
 _log = logging.getLogger(__name__)
@@ -19,12 +19,12 @@ Remnant = threading.Thread | asyncio.Task[Any]
 """User code that could not be stopped."""
 
 
-class Aftermath:
+class Cleanup:
     """Counts it, and delivers what the store may still take."""
 
-    def __init__(self, store: Store, ledger: Ledger) -> None:
+    def __init__(self, store: Store, counter: LossCounter) -> None:
         self._store = store
-        self._ledger = ledger
+        self._loss_counter = counter
         self._remnants: list[Remnant] = []
         self._seen_remnants: set[str] = set()
         self._seen_failures: set[tuple[FailureKind, str]] = set()
@@ -38,7 +38,7 @@ class Aftermath:
     def abandon(self, remnant: Remnant) -> None:
         self._remnants.append(remnant)
         kind = "thread" if isinstance(remnant, threading.Thread) else "task"
-        self._ledger.count(f"abandoned_{kind}")
+        self._loss_counter.count(f"abandoned_{kind}")
         if kind not in self._seen_remnants:
             self._seen_remnants.add(kind)
             _log.warning(
@@ -64,13 +64,13 @@ class Aftermath:
         """A span of an attempt that has ended, in the thread that made it."""
         if (lost := span.attributes.get(semconv.AGL_LOST)) is not None:
             for cause, count in lost.items():
-                self._ledger.count(cause, count)
+                self._loss_counter.count(cause, count)
             return
         graced = span.kind is SpanKind.REWARD and rollout.limits.reward_grace_s > 0
         if graced and not loop.is_closed():
             asyncio.run_coroutine_threadsafe(self._deliver(span), loop)
         else:
-            self._ledger.count(f"late_{span.kind.value}")
+            self._loss_counter.count(f"late_{span.kind.value}")
 
     async def _deliver(self, span: Span) -> None:
         """The store decides whether a late reward still counts."""
@@ -79,7 +79,7 @@ class Aftermath:
         except StoreError:
             _log.warning("The store did not take a late reward", exc_info=True)
             late = 1
-        self._ledger.count(f"late_{span.kind.value}", late)
+        self._loss_counter.count(f"late_{span.kind.value}", late)
 
 
 def _runs(remnant: Remnant) -> bool:

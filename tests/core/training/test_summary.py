@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from agl_core.training.in_short import in_short
+from agl_core.training.summary import summary
 from agl_core.types import StepReport
 from agl_core.types.run import RewardTrend, Rows
 
 
 def test_no_step_has_no_trend() -> None:
-    assert in_short([]) == {"reward": None, "rows": Rows(), "seconds_per_step": None}
+    assert summary([]) == {"reward": None, "rows": Rows(), "seconds_per_step": None}
 
 
 def test_ends_are_averaged_over_five_steps_and_rows_are_summed() -> None:
@@ -18,7 +18,7 @@ def test_ends_are_averaged_over_five_steps_and_rows_are_summed() -> None:
         StepReport(step=index, steps=12, reward=float(index), rows={"b": 2, "a": 1}, wall_s=wall)
         for index, wall in enumerate([9.0, *[1.0] * 11])
     ]
-    short = in_short(steps)
+    short = summary(steps)
     assert short["reward"] == RewardTrend(first=2.0, last=9.0)
     assert list(short["rows"].by_agent.items()) == [("a", 12), ("b", 24)]
     assert short["seconds_per_step"] == 1.0
@@ -43,4 +43,4 @@ def test_the_ends_of_a_short_run_share_no_step(
         StepReport(step=index, steps=len(rewards), reward=reward)
         for index, reward in enumerate(rewards)
     ]
-    assert in_short(steps)["reward"] == RewardTrend(first=first, last=last)
+    assert summary(steps)["reward"] == RewardTrend(first=first, last=last)

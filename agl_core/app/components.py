@@ -1,4 +1,4 @@
-"""Open the rooms of a run in the order of the data, and close them in reverse."""
+"""Open the components of a run in the order of the data, and close them in reverse."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blueprint:
-    """What rooms are built from."""
+    """What components are built from."""
 
     config: RunConfig
     plugins: PluginManager
@@ -72,8 +72,8 @@ class Blueprint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rooms:
-    """The open rooms of a run."""
+class Components:
+    """The open components of a run."""
 
     store: StoreLifecycle
     gateway: Gateway
@@ -85,15 +85,15 @@ class Rooms:
     events: Events
     policies: list[Policy]
     algorithm: Algorithm | None = None
-    """None when the rooms only evaluate."""
+    """None when the components only evaluate."""
     lead: asyncio.Task[None] | None = None
-    """Ends when the store's lead is lost; None when the rooms only evaluate."""
+    """Ends when the store's lead is lost; None when the components only evaluate."""
 
 
 @asynccontextmanager
-async def open_rooms(
+async def open_components(
     plan: Blueprint, *, training: bool, probe: bool = True
-) -> AsyncGenerator[Rooms]:
+) -> AsyncGenerator[Components]:
     """Open store, engine, gateway and runner and attach to the process.
 
     Args:
@@ -144,7 +144,7 @@ async def open_rooms(
             runner = _runner(plan, plan.agent, store, gateway)
             lossy.append(runner.losses)
             stack.callback(attach(integrations=make_integrations(plan.plugins)).detach)
-        yield Rooms(
+        yield Components(
             store=store,
             gateway=gateway,
             engine=engine,
@@ -206,7 +206,7 @@ def _described(policy: Policy, engine: Engine) -> Policy:
     return policy
 
 
-async def beside(
+async def run_alongside(
     runner: Runner | None, work: Coroutine[Any, Any, T], lead: asyncio.Task[None] | None = None
 ) -> T:
     """Do `work` while the runner serves and the lead is kept; whichever fails first ends all."""
@@ -241,7 +241,7 @@ def _ended_early(watched: set[asyncio.Task[None]]) -> NoReturn:
 
 @dataclass(slots=True)
 class _Counted:
-    """Hands out what several rooms lost since it was last asked."""
+    """Hands out what several components lost since it was last asked."""
 
     gateway: Gateway
     sources: Sequence[Losses]

@@ -10,7 +10,7 @@ from agl_core.types import Attempt, Losses, Span, SpanKind
 from agl_core.types.ids import new_id
 
 
-class Ledger:
+class LossCounter:
     """All losses, and those that nobody has taken yet. Agents' threads count too."""
 
     def __init__(self) -> None:

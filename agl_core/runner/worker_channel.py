@@ -33,7 +33,7 @@ class Tally:
     """Losses by cause; the trainer hears of those that an attempt could carry to the store."""
 
 
-class Lifeline:
+class WorkerChannel:
     """The worker's ends of two pipes; it can be pickled, to be handed to a spawned process.
 
     When the supervisor says so or dies, or on SIGTERM, the worker is asked to end. Whatever it
@@ -105,4 +105,4 @@ def _exit_later(status: int, wait_s: float) -> None:
 
 
 def _in_background(call: Callable[..., None], *arguments: Any) -> None:
-    threading.Thread(target=call, args=arguments, name="agl-lifeline", daemon=True).start()
+    threading.Thread(target=call, args=arguments, name="agl-worker-channel", daemon=True).start()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.errors import StoreError
-from agl_core.training.ahead import Ahead
+from agl_core.training.prefetcher import Prefetcher
 from agl_core.training.rollouts import RolloutPlan
 from agl_core.types import Task
 
@@ -47,7 +47,7 @@ def release(source, step):
 def test_a_step_is_queued_once_and_never_more_than_so_far_ahead(ahead, steps, data):
     async def run():
         source = Source()
-        under_way = Ahead(source, plan, ahead=ahead, steps=steps)
+        under_way = Prefetcher(source, plan, ahead=ahead, steps=steps)
         for step in range(steps):
             taking = asyncio.create_task(under_way.take(step))
             await asyncio.sleep(0)
@@ -68,7 +68,7 @@ def test_a_step_is_queued_once_and_never_more_than_so_far_ahead(ahead, steps, da
 
 async def test_what_goes_wrong_with_a_later_step_is_told_when_its_turn_comes():
     source = Source()
-    under_way = Ahead(source, plan, ahead=1, steps=2)
+    under_way = Prefetcher(source, plan, ahead=1, steps=2)
     first = asyncio.create_task(under_way.take(0))
     await asyncio.sleep(0)
     source.released[1].set_exception(StoreError("gone"))
@@ -81,7 +81,7 @@ async def test_what_goes_wrong_with_a_later_step_is_told_when_its_turn_comes():
 
 async def test_closing_waits_for_nothing():
     source = Source()
-    under_way = Ahead(source, plan, ahead=2, steps=5)
+    under_way = Prefetcher(source, plan, ahead=2, steps=5)
     first = asyncio.create_task(under_way.take(0))
     await asyncio.sleep(0)
     release(source, 0)

@@ -37,7 +37,7 @@ _SPANS_EXPECTED: Final = 16
 """Of a rollout, where nobody has counted them."""
 
 
-class StoreShell(ABC):
+class BaseStore(ABC):
     """A `StoreLifecycle` over a medium that runs operations.
 
     Writes of this very object wake its waiters at once.
