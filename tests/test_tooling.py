@@ -158,6 +158,16 @@ NEEDS_NOTHING = {"agl_doctor", "agl_init", "agl_otlp", "agl_records"}
 """Plugins that work with the base dependencies: there is nothing an extra could bring."""
 
 
+def test_the_imports_of_every_package_are_checked():
+    folders = {
+        folder.name
+        for root in (".", "integrations", "plugins", "trainers")
+        for folder in (ROOT / root).glob("agl_*")
+        if folder.is_dir() and folder.name != "agl_runs"
+    }
+    assert folders == set(PROJECT["tool"]["importlinter"]["root_packages"])
+
+
 NO_PLUGIN = {"agl_testing"}
 """Packages beside the plugins that hang on no hook."""
 

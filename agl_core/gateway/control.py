@@ -96,8 +96,7 @@ class GatewayControl:
     """Methods over one `GatewayServer`, which serves them beside the agents' calls.
 
     Attempts are taken while a trainer that has stated its desired state is connected: until then,
-    and while it
-    is away, `open` waits.
+    and while it is away, `open` waits.
     """
 
     def __init__(self, gateway: GatewayServer, key: str) -> None:
