@@ -10,6 +10,6 @@ if [ -z "${AGL_DEVICE:-}" ]; then
   AGL_DEVICE="$("$python" -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')"
 fi
 export AGL_DEVICE
-export PYTHONPATH="$PWD:$PWD/trainers:$PWD/integrations:$PWD/examples${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH="$PWD:$PWD/trainers:$PWD/integrations:$PWD/plugins:$PWD/examples${PYTHONPATH:+:$PYTHONPATH}"
 "$python" -m pytest tests/gpu -q -p no:cacheprovider
 cat "$AGL_MEASUREMENTS"

@@ -25,7 +25,7 @@ if [ -n "${AGL_DRY:-}" ]; then
   printf '%s\n' "${settings[@]}"
   exit
 fi
-export PYTHONPATH="$PWD:$PWD/trainers:$PWD/integrations:$PWD/examples${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH="$PWD:$PWD/trainers:$PWD/integrations:$PWD/plugins:$PWD/examples${PYTHONPATH:+:$PYTHONPATH}"
 "$python" -m agl_core.cli train examples/03_verl_cpu/run.toml "${settings[@]}" --json "$figures"
 "$python" - "$figures" "$steps" "${AGL_MODEL:-}" <<'CHECK'
 import json
