@@ -47,7 +47,7 @@ class CpuRollout(_compat.BaseRollout):
         directory.mkdir(mode=0o700)
         try:
             save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
-            server = ray.get_actor(actor_name(self.replica_rank))
+            server: Any = ray.get_actor(actor_name(self.replica_rank))
             await server.load.remote(str(directory), kwargs.get("global_steps") or 0)
         finally:
             shutil.rmtree(directory, ignore_errors=True)
