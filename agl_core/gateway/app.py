@@ -70,6 +70,9 @@ class GatewayServer:
             store: Where call records go.
             options: Address and behaviour.
             routes: What is served beside model calls, by method and path below ``/v1``.
+
+        Raises:
+            PluginError: a route cannot be served under its name.
         """
         self._options = options or GatewayOptions()
         self._keys = AttemptKeys(self._options.secret or fresh_key())

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from agl_core.errors import PluginError
 from agl_core.gateway.attempts import Attempts, OpenAttempt
 from agl_core.gateway.dialects.chat import ChatRequest
 from agl_core.gateway.dialects.responses import ResponsesRequest
@@ -26,6 +27,7 @@ from agl_core.types import Losses
 
 _CHAT: Final = "/chat/completions"
 _RESPONSES: Final = "/responses"
+_LIST: Final = "/models"
 _MODELS: Final = ("/completions", _RESPONSES, "/messages")
 """How the paths of model requests end, those of dialects that are not served included."""
 _CONTROL: Final = PREFIX.encode()
@@ -55,6 +57,25 @@ class Endpoints:
     """By method and path below ``/v1``, such as ``POST /traces``."""
     control: asgi.App | None = None
     """Methods below `PREFIX`, behind a key of their own."""
+
+    def __post_init__(self) -> None:
+        """Check the routes.
+
+        Raises:
+            PluginError: a name is no method and path, or the gateway serves the path itself.
+        """
+        for name in self.routes:
+            method, _, path = name.partition(" ")
+            if not (method.isupper() and path.startswith("/")):
+                raise PluginError(
+                    f"Route {name!r} cannot be served: register it under a method and a path below "
+                    f"/v1, such as 'POST /traces'"
+                )
+            if _is_model(method, path) or (method, path) == ("GET", _LIST):
+                raise PluginError(
+                    f"Route {name!r} cannot be served: the gateway serves {path} itself; choose "
+                    f"another path"
+                )
 
     async def __call__(self, scope: dict[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
         try:
@@ -110,7 +131,7 @@ class Endpoints:
         path = caller.target.path
         if method == "POST" and path in (_CHAT, _RESPONSES):
             await self._generate(caller, receive, send)
-        elif method == "GET" and path == "/models":
+        elif method == "GET" and path == _LIST:
             await asgi.respond(send, 200, self._models())
         else:
             return False

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from agl_core import semconv
 from agl_core.gateway.attempts import Attempts
 from agl_core.gateway.routing import Caller, Router
 from agl_core.interfaces import Backend, GatewayRoute, Identity, Problem
 from agl_core.serving import asgi
+
+_NAMES: Final = (semconv.HEADER_ROLLOUT.encode(), semconv.HEADER_ATTEMPT.encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +32,9 @@ class Request:
 
     @property
     def named(self) -> bool:
-        names = (semconv.HEADER_ROLLOUT, semconv.HEADER_ATTEMPT)
-        return bool(self.caller.target.rollout_id) or not self.headers.keys().isdisjoint(names)
+        return bool(self.caller.target.rollout_id) or any(
+            name in _NAMES for name, _ in self.caller.headers
+        )
 
     def identity(self) -> Identity:
         return self.caller.identity()
