@@ -21,6 +21,7 @@ def hello():
 def agl_register_commands(register):
     register("hello", "{module}:hello", summary="say hello")
     register("later", "no_such_framework_module:command", summary="needs a framework")
+    register("store.hello", "{module}:hello", summary="say hello of a store")
 """
 
 
@@ -198,3 +199,16 @@ def test_a_console_without_unicode_ends_nothing(arguments, status, tmp_path):
     assert b"UnicodeEncodeError" not in done.stderr
     assert b"Traceback" not in done.stderr
     assert done.returncode == status, done.stderr
+
+
+def test_a_dotted_name_is_a_subcommand_of_its_group_alone(agl, tmp_path):
+    (tmp_path / "dotted.py").write_text(COMMAND_PLUGIN.replace("{module}", "dotted"))
+
+    inside = agl("--plugin", "dotted.py", "store", "hello")
+    listed = agl("--plugin", "dotted.py", "store", "--help")
+    outside = agl("--plugin", "dotted.py", "--help")
+
+    assert inside.stdout == "hello from a plugin\n"
+    assert "say hello of a store" in listed.stdout
+    assert "say hello of a store" not in outside.stdout
+    assert agl("--plugin", "dotted.py", "store.hello").exit_code == 2
