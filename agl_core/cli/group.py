@@ -87,7 +87,8 @@ class Subcommands(click.Group):
         try:
             command: click.Command = commands.resolve(name)
         except ConfigError as error:
-            raise click.UsageError(str(error), ctx) from error
+            unknown = commands.unknown(cmd_name, self.list_commands(ctx))
+            raise click.UsageError(str(unknown), ctx) from error
         registration = commands.get(name)
         return command if registration.extra is None else _checked(command, registration)
 

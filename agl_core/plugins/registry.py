@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
@@ -130,7 +130,7 @@ class Registry:
             if owner in self._problems:
                 problem = self._problems[owner]
                 raise PluginError(f"{self._noun} {name!r} cannot be used: {problem}") from problem
-        raise self._unknown(name)
+        raise self.unknown(name, self.names())
 
     def resolve(self, name: str) -> Any:
         """Import and return the target chosen by `name`.
@@ -177,8 +177,8 @@ class Registry:
     def _usable(self, name: str) -> list[Registration]:
         return [e for e in self._entries.get(name, []) if e.plugin not in self._problems]
 
-    def _unknown(self, name: str) -> ConfigError:
-        known = self.names()
+    def unknown(self, name: str, known: Sequence[str]) -> ConfigError:
+        """The error for a name that is not registered, with those that could be meant."""
         near = get_close_matches(name, known, n=1)
         parts = [f"Unknown {self._noun.lower()} {name!r}"]
         if near:

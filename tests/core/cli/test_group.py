@@ -212,3 +212,13 @@ def test_a_dotted_name_is_a_subcommand_of_its_group_alone(agl, tmp_path):
     assert "say hello of a store" in listed.stdout
     assert "say hello of a store" not in outside.stdout
     assert agl("--plugin", "dotted.py", "store.hello").exit_code == 2
+
+
+@pytest.mark.parametrize("group", [(), ("store",)])
+def test_the_error_for_an_unknown_command_lists_those_of_its_group(agl, group):
+    result = agl(*group, "servw" if group else "trian")
+
+    near, other = ("serve", "train") if group else ("train", "store.serve")
+    assert result.exit_code == 2
+    assert f"did you mean {near!r}?; known: " in result.stderr
+    assert other not in result.stderr.partition("known: ")[2].split(", ")
