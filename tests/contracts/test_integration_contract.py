@@ -16,7 +16,7 @@ from agl_testing.toy_program import ToyProgram
 from agl_core.tracing import active
 from agl_core.types import Scope, SpanKind
 
-TEMPLATE = Path(__file__).parents[2] / "integrations" / "_template"
+TEMPLATE = Path(__file__).parents[2] / "plugins" / "_template" / "integration"
 sys.path.insert(0, str(TEMPLATE))
 try:
     from agl_template._handler import AglTemplateListener

@@ -1,0 +1,71 @@
+"""Each template renders to a plugin that passes its contract as it is."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tools import new
+from tools.new import KINDS, ROOT, render
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_rendered_plugin_passes_its_contract(kind, tmp_path):
+    written = render(kind, "open_house", tmp_path)
+    source = tmp_path / KINDS[kind].source
+    assert source / "agl_open_house" / "plugin.py" in written
+    for path in written:
+        assert "template" not in path.read_text(encoding="utf-8").lower()
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml")),
+            *("-p", "no:cacheprovider", f"--rootdir={tmp_path}", str(tmp_path / "tests")),
+        ],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(source), *sys.path[1:]])},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
+
+
+def test_every_template_has_a_kind():
+    folders = {path.name for path in new.TEMPLATES.iterdir() if path.is_dir()}
+    assert folders - {"__pycache__"} == set(KINDS)
+
+
+def test_nothing_is_overwritten(tmp_path):
+    render("integration", "mine", tmp_path)
+    with pytest.raises(FileExistsError):
+        render("integration", "mine", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "My", "my-framework", "1st"])
+def test_a_name_that_cannot_be_imported_is_refused(tmp_path, name):
+    with pytest.raises(ValueError, match="lower-case identifier"):
+        render("integration", name, tmp_path)
+
+
+def test_an_unknown_kind_is_refused_with_those_there_are(tmp_path):
+    with pytest.raises(ValueError, match="Unknown kind 'robot': use one of integration"):
+        render("robot", "mine", tmp_path)
+
+
+def test_the_command_writes_into_the_repository_and_names_the_lines_to_add(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(new, "ROOT", tmp_path)
+    assert new.main(["integration", "open_house"]) == 0
+    printed = capsys.readouterr().out
+    assert "integrations/agl_open_house/plugin.py\n" in printed
+    assert 'open_house = "agl_open_house.plugin"' in printed
+    assert "tests/integrations/open_house" in printed
+
+
+@pytest.mark.parametrize(("arguments", "code"), [([], 2), (["robot", "mine"], 1)])
+def test_a_wrong_command_line_fails_with_its_reason(arguments, code, capsys):
+    assert new.main(arguments) == code
+    assert capsys.readouterr().err

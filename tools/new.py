@@ -1,0 +1,117 @@
+"""Render a plugin from a template: ``python -m tools.new KIND NAME``."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+TEMPLATES: Final = ROOT / "plugins" / "_template"
+_SUFFIXES: Final = frozenset({".py", ".md", ".typed"})
+_TEMPLATE: Final = re.compile("template", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Where plugins of a kind live."""
+
+    source: str
+    """Folder of the repository that gets ``agl_<name>/``."""
+    layer: str
+    """The import-linter contract that limits what these packages import."""
+
+
+KINDS: Final[dict[str, Kind]] = {
+    "integration": Kind("integrations", "Integrations see of core what records calls"),
+}
+
+
+def render(kind: str, name: str, root: Path) -> list[Path]:
+    """Write a package and its contract test.
+
+    Args:
+        kind: One of `KINDS`.
+        name: The plugin's name, such as ``openai_agents``.
+        root: Gets ``<source>/agl_<name>/`` and ``tests/<source>/<name>/test_contract.py``.
+
+    Returns:
+        The files written.
+
+    Raises:
+        ValueError: there is no such kind, or the name is no lower-case identifier.
+        FileExistsError: a file exists; nothing is overwritten.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"Unknown kind {kind!r}: use one of {', '.join(KINDS)}")
+    if not name.isidentifier() or name != name.lower():
+        raise ValueError(f"Name {name!r} must be a lower-case identifier, such as 'my_framework'")
+    template, source = TEMPLATES / kind, KINDS[kind].source
+    package = root / source / f"agl_{name}"
+    targets = {
+        file: package / file.name
+        for file in sorted((template / "agl_template").iterdir())
+        if file.suffix in _SUFFIXES
+    }
+    test = template / "test_contract.py"
+    targets[test] = root / "tests" / source / name / test.name
+    for file, target in targets.items():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("x", encoding="utf-8") as written:
+            written.write(_renamed(file.read_text(encoding="utf-8"), name))
+    return list(targets.values())
+
+
+def _renamed(text: str, name: str) -> str:
+    """`text` with the plugin's name in every form that the template's name has."""
+    extra = name.replace("_", "-")
+    title = "".join(part.capitalize() for part in name.split("_"))
+    text = text.replace("agl-core[template]", f"agl-core[{extra}]")
+    text = text.replace('extra="template"', f'extra="{extra}"')
+    return _TEMPLATE.sub(lambda found: title if found[0][0] == "T" else name, text)
+
+
+def steps(kind: str, name: str) -> str:
+    """What is left to do: the lines to add to ``pyproject.toml`` and ``tox.ini``."""
+    source, extra = KINDS[kind].source, name.replace("_", "-")
+    return f"""\
+Add to pyproject.toml:
+  [project.optional-dependencies]      {extra} = ["the-library>=1.0,<2"]
+  [project.entry-points.agl_core]      {name} = "agl_{name}.plugin"
+  [tool.hatch.build.targets.wheel]     "{source}/agl_{name}",
+  [tool.importlinter]                  "agl_{name}", in root_packages
+  [[tool.importlinter.contracts]]      "agl_{name}", in "Core imports no plugin",
+                                       "Integrations and plugins do not import each other"
+                                       and "{KINDS[kind].layer}"
+Add to tox.ini:
+  env_list                             {name}-latest
+  labels, full                         {name}-latest, {name}-oldest, {name}-newest
+  [testenv:{name}-{{latest,oldest,newest}}] as the sections beside it, with
+                                       AGL_TESTS = tests/{source}/{name}
+Then:
+  pip install -e '.[{extra}]'
+  python -m pytest -n 0 tests/{source}/{name}
+  tox -e lock -- {name}-latest
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    if len(arguments) != 2:  # noqa: PLR2004
+        sys.stderr.write(f"Usage: python -m tools.new {{{','.join(KINDS)}}} NAME\n")
+        return 2
+    try:
+        written = render(*arguments, ROOT)
+    except (ValueError, FileExistsError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    for path in written:
+        sys.stdout.write(f"{path.relative_to(ROOT)}\n")
+    sys.stdout.write(f"\n{steps(*arguments)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
