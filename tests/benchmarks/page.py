@@ -13,7 +13,7 @@ _HEAD = """# How fast it is, beside what else there is
 
 `tox -e bench` measures all of this, `tox -e bench -- NAME` one of `capture`, `gateway`, `import`,
 `integrations` and `store`. Each runs both sides in turn in one go, at least five times, writes every sample to
-`NAME.json` beside this page, and this page anew. A ratio is the median of the rounds' ratios. Figures
+`NAME.json` beside this page, and rewrites this page. A ratio is the median of the rounds' ratios. Figures
 depend on the machine and on what else it does; ratios much less.
 """
 _PEER = "agentlightning"
