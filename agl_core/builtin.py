@@ -50,24 +50,6 @@ def agl_register_adapters(register: Register) -> None:
 
 
 @hookimpl
-def agl_register_rewards(register: Register) -> None:
-    for name, summary in (
-        ("exact_match", "the answer equals the expected one"),
-        ("numeric", "the answer's number is within a tolerance of the expected one"),
-        ("regex", "the answer matches a pattern"),
-        ("json_schema", "the answer is JSON that a schema accepts"),
-        ("llm_judge", "a language model scores the answer by a rubric"),
-    ):
-        attribute = "".join(part.capitalize() for part in name.split("_"))
-        register(
-            name,
-            f"agl_core.rewards.{name}:{attribute}",
-            config=f"agl_core.rewards.{name}:{attribute}Options",
-            summary=summary,
-        )
-
-
-@hookimpl
 def agl_register_algorithms(register: Register) -> None:
     for name, attribute, summary in (
         ("grpo", "GRPO", "group-relative advantages, clipped token ratios"),

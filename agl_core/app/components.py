@@ -42,8 +42,7 @@ from agl_core.interfaces import (
     tell_stage,
 )
 from agl_core.plugins import PluginManager
-from agl_core.rewards import Scorer
-from agl_core.runner import Runner, RunnerOptions
+from agl_core.runner import Runner, RunnerOptions, Scorer
 from agl_core.serving.keys import given_key, shared_key
 from agl_core.tracing import attach
 from agl_core.training.events import Events

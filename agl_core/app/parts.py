@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from agl_core.config import RunConfig, TasksConfig
+from agl_core.config import RewardConfig, RunConfig, TasksConfig
 from agl_core.config.loader import check_options, validate
 from agl_core.config.references import load_object
 from agl_core.config.rows import load_tasks
@@ -28,9 +28,9 @@ from agl_core.interfaces import (
     RouteFactory,
     StoreLifecycle,
 )
-from agl_core.plugins import PluginManager, Registration
+from agl_core.plugins import PluginManager, Registration, Registry
 from agl_core.plugins.registry import unmet_extra
-from agl_core.rewards import NamedReward, Scorer, build_rewards
+from agl_core.runner import NamedReward, Scorer
 from agl_core.types import Policy, Task
 
 _log = logging.getLogger(__name__)
@@ -121,6 +121,47 @@ def make_scorer(
         if isinstance(reward.function, KeepsFiles):
             reward.function.keep_in(Path(config.directory) / config.name)
     return Scorer(rewards)
+
+
+def build_rewards(sections: Sequence[RewardConfig], registry: Registry) -> list[NamedReward]:
+    """Make the rewards that a configuration names.
+
+    A name with a colon is a reference to the user's own function, any other a registered reward.
+    Rewards of one name are told apart by their channel, then by their number.
+
+    Raises:
+        ConfigError: a name, an option or a reference is wrong.
+        PluginError: a reward's plugin is broken or lacks its framework.
+    """
+    named: list[NamedReward] = []
+    for index, section in enumerate(sections):
+        name = section.name.rpartition(":")[2]
+        taken = {reward.name for reward in named}
+        for candidate in (name, f"{name}[{section.channel}]", f"{name}[{index}]"):
+            if candidate not in taken:
+                name = candidate
+                break
+        function = _reward_function(section, registry, f"rewards.{index}")
+        named.append(NamedReward(name=name, function=function, channel=section.channel))
+    return named
+
+
+def _reward_function(section: RewardConfig, registry: Registry, where: str) -> RewardFunction:
+    if ":" in section.name:
+        check_options(section, None, where=where)
+        return load_object(section.name)
+    model = registry.options_model(section.name)
+    if model is None:
+        try:
+            return registry.create(section.name, **section.options)
+        except TypeError as error:
+            raise ConfigError(
+                f"Configuration: {where} ({section.name}) does not take "
+                f"{sorted(section.options)}: {error}"
+            ) from error
+    options = check_options(section, model, where=where)
+    given = options.model_dump(by_alias=True, exclude_unset=True)
+    return registry.create(section.name, **given)
 
 
 def make_tasks(given: Any, config: TasksConfig, kind: Literal["train", "val"]) -> list[Task]:

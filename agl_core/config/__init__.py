@@ -16,6 +16,7 @@ from agl_core.config.models import (
     TrackerConfig,
     TrainConfig,
 )
+from agl_core.config.validation import validate
 
 __all__ = [
     "AlgorithmConfig",
@@ -32,4 +33,5 @@ __all__ = [
     "TasksConfig",
     "TrackerConfig",
     "TrainConfig",
+    "validate",
 ]

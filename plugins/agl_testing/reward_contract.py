@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from agl_core.interfaces import AttemptRecord, RewardFunction
-from agl_core.rewards import NamedReward, Scorer
+from agl_core.runner import NamedReward, Scorer
 from agl_core.types import Reward, RewardTarget
 from agl_testing._guard import ContractSuite
 

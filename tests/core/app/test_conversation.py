@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from agl_rewards import LlmJudge
 from agl_testing.fake_openai import FakeOpenAI
 
 import agl_core as agl
-from agl_core.rewards import LlmJudge
 from tests.core.app.conftest import Bench, speak, two_agents
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from agl_rewards.exact_match import ExactMatch
 
 import agl_core as agl
 from agl_core.errors import (
@@ -19,7 +20,6 @@ from agl_core.errors import (
     RewardError,
     TrainingError,
 )
-from agl_core.rewards.exact_match import ExactMatch
 from agl_core.types import Attempt, Limits
 from tests.core.app.conftest import Bench, ask, says_yes, speak, two_agents
 from tests.core.bandit_engine import FIRST_ID
@@ -474,7 +474,7 @@ async def test_an_evaluation_makes_the_rewards_once(
             made.append(self)
             super().__init__(**options)
 
-    monkeypatch.setattr("agl_core.rewards.exact_match.ExactMatch", Counted)
+    monkeypatch.setattr("agl_rewards.exact_match.ExactMatch", Counted)
     inputs = {"reward": None, "tasks": [{"input": 0, "expected": "yes"}]}
     await bench.app(inputs, rewards='[{"name": "exact_match"}]').evaluate()
     assert len(made) == 1

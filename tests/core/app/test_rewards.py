@@ -1,10 +1,10 @@
 import pytest
 from agl_testing.attempts import ScriptedAttempt
 
+from agl_core.app.parts import build_rewards
 from agl_core.builtin import load_plugins
 from agl_core.config import RewardConfig
 from agl_core.errors import ConfigError, PluginError
-from agl_core.rewards import build_rewards
 from agl_core.types import Task
 
 

@@ -4,12 +4,12 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pytest
+from agl_rewards import ExactMatch, JsonSchema, Numeric, Regex
+from agl_rewards.numeric import as_number, numbers
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.errors import ConfigError, RewardError
-from agl_core.rewards import ExactMatch, JsonSchema, Numeric, Regex
-from agl_core.rewards.numeric import as_number, numbers
 from agl_core.types import Task
 
 

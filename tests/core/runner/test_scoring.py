@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.errors import ConfigError, RewardError
-from agl_core.rewards import NamedReward, Scorer
-from agl_core.rewards.values import as_rewards
+from agl_core.runner import NamedReward, Scorer, as_rewards
 from agl_core.types import Reward, RewardTarget
 
 WHO = contextvars.ContextVar("who", default="nobody")

@@ -13,11 +13,11 @@ from typing import Any, NoReturn, cast
 import fastjsonschema
 from pydantic import Field
 
-from agl_core.config.validation import validate
+from agl_core.config import validate
 from agl_core.errors import ConfigError
 from agl_core.interfaces import AttemptRecord
-from agl_core.rewards.answer import ABSENT, AnswerOptions, answer
 from agl_core.types import Task
+from agl_rewards._answer import ABSENT, AnswerOptions, answer
 
 _log = logging.getLogger(__name__)
 

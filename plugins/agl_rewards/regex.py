@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from agl_core.config.validation import validate
+from agl_core.config import validate
 from agl_core.errors import ConfigError
 from agl_core.interfaces import AttemptRecord
-from agl_core.rewards.answer import ABSENT, AnswerOptions, answer, expected
 from agl_core.types import Task
+from agl_rewards._answer import ABSENT, AnswerOptions, answer, expected
 
 
 class RegexOptions(AnswerOptions):

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_rewards import LlmJudge, llm_judge
 from agl_testing.attempts import ScriptedAttempt
 from agl_testing.fake_openai import FakeOpenAI
 
+from agl_core.app.parts import build_rewards
 from agl_core.builtin import load_plugins
 from agl_core.config import RewardConfig
 from agl_core.errors import ConfigError, RewardError
-from agl_core.rewards import LlmJudge, build_rewards, llm_judge
 from agl_core.types import Task
 from tests.core.interfaces.test_agent_call import recorded
 

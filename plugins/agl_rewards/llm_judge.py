@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import tempfile
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
@@ -17,16 +18,14 @@ from typing import Any, Final, cast
 import msgspec
 from pydantic import Field
 
-from agl_core.config.validation import validate
+from agl_core.config import validate
 from agl_core.errors import ConfigError, EngineError, RewardError
-from agl_core.files import make_private_directory, private_opener
 from agl_core.interfaces import AttemptRecord
-from agl_core.rewards.answer import ABSENT, AnswerOptions, answer
 from agl_core.serving.backend_http import HttpBackend
 from agl_core.tracing import active
 from agl_core.tracing.values import represent
 from agl_core.types import Task
-from agl_core.types.ids import new_id
+from agl_rewards._answer import ABSENT, AnswerOptions, answer
 
 _log = logging.getLogger(__name__)
 
@@ -300,14 +299,12 @@ class LlmJudge:
         return verdict
 
     def _write(self, folder: Path, digest: str, verdict: Verdict) -> Verdict:
-        target, part = self._file(digest), folder / f"{new_id('part')}.tmp"
-        make_private_directory(folder)
-        fields = msgspec.structs.asdict(verdict)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        target, fields = self._file(digest), msgspec.structs.asdict(verdict)
+        with tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp", delete=False) as stream:
+            part = Path(stream.name)
+            stream.write(msgspec.json.encode(_Kept(**fields, sha256=_checksum(digest, verdict))))
         try:
-            with open(part, "xb", opener=private_opener) as stream:
-                stream.write(
-                    msgspec.json.encode(_Kept(**fields, sha256=_checksum(digest, verdict)))
-                )
             try:
                 os.link(part, target)
             except FileExistsError:

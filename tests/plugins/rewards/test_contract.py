@@ -1,8 +1,8 @@
 import pytest
+from agl_rewards import ExactMatch, Numeric, Regex
 from agl_testing.attempts import ScriptedAttempt
 from agl_testing.reward_contract import RewardContract
 
-from agl_core.rewards import ExactMatch, Numeric, Regex
 from agl_core.types import Reward, RewardTarget
 
 

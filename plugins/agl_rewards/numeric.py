@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from agl_core.config.validation import validate
+from agl_core.config import validate
 from agl_core.errors import RewardError
 from agl_core.interfaces import AttemptRecord
-from agl_core.rewards.answer import ABSENT, AnswerOptions, answer, expected
 from agl_core.types import Task
+from agl_rewards._answer import ABSENT, AnswerOptions, answer, expected
 
 _NUMBER = re.compile(
     r"""

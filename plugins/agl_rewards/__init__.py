@@ -1,0 +1,24 @@
+"""Rewards that a configuration chooses by name.
+
+Four compare the answer with what is expected of it: its text, its number, a pattern, a JSON schema.
+`LlmJudge` asks a language model.
+"""
+
+from agl_rewards.exact_match import ExactMatch, ExactMatchOptions
+from agl_rewards.json_schema import JsonSchema, JsonSchemaOptions
+from agl_rewards.llm_judge import LlmJudge, LlmJudgeOptions
+from agl_rewards.numeric import Numeric, NumericOptions
+from agl_rewards.regex import Regex, RegexOptions
+
+__all__ = [
+    "ExactMatch",
+    "ExactMatchOptions",
+    "JsonSchema",
+    "JsonSchemaOptions",
+    "LlmJudge",
+    "LlmJudgeOptions",
+    "Numeric",
+    "NumericOptions",
+    "Regex",
+    "RegexOptions",
+]
