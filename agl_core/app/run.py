@@ -32,8 +32,8 @@ from agl_core.errors import ConfigError
 from agl_core.files import write_private
 from agl_core.interfaces import Observer, TrackedRun
 from agl_core.plugins import PluginManager
+from agl_core.text import json_bytes
 from agl_core.training.checkpoint import POLICIES, Checkpoints, CheckpointState, verify
-from agl_core.training.document import document
 from agl_core.training.evaluator import Evaluator
 from agl_core.training.groups import GroupBuilder
 from agl_core.training.loop import LoopComponents, TrainingLoop
@@ -111,7 +111,7 @@ class App:
             lost = Losses(counts=dict(report.lost))
             lost.merge(await components.events.take_losses())
             report = Report.of(msgspec.structs.replace(report, lost=lost.counts))
-        write_private(self._plan.directory / REPORT, document(report))
+        write_private(self._plan.directory / REPORT, json_bytes(report, indent=2))
         self._plugins.observe("agl_run_finished", report=report)
         for observer in self._observers:
             observer.finished(report)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -16,6 +16,7 @@ from agl_core.budget.history import Message
 from agl_core.errors import ConfigError, DeadlineError, EngineError
 from agl_core.interfaces import Counted
 from agl_core.serving.counting import NOT_COUNTED, PATH, REFUSED, CountAnswer
+from agl_core.text import url_quoted
 from agl_core.tracing.context import AttemptContext
 
 _OK: Final = 200
@@ -96,11 +97,7 @@ def _headers(context: AttemptContext, agent: str) -> Mapping[str, str]:
         semconv.HEADER_AGENT: agent,
         semconv.HEADER_ALIAS: context.aliases.names().get(agent, ""),
     }
-    headers = {
-        name: quote(value, safe="", errors="surrogatepass")
-        for name, value in identity.items()
-        if value
-    }
+    headers = {name: url_quoted(value) for name, value in identity.items() if value}
     return {
         **headers,
         "Authorization": f"Bearer {context.llm.api_key}",

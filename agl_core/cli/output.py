@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import os
@@ -12,6 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
+
+from agl_core.text import escape_what_stream_lacks, json_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,8 +32,7 @@ def tolerate_any_console() -> None:
     a run.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="backslashreplace")
+        escape_what_stream_lacks(stream)
 
 
 class _WarningsHandler(logging.Handler):
@@ -82,9 +82,7 @@ def write_json(value: Any, target: str) -> None:
     Raises:
         ConfigError: the file cannot be written.
     """
-    from agl_core.training.document import document  # noqa: PLC0415
-
-    text = document(value)
+    text = json_bytes(value, indent=2)
     if target == STDOUT:
         click.echo(json.dumps(json.loads(text), indent=2))
         return

@@ -6,6 +6,8 @@ import re
 import sys
 from typing import Final
 
+from agl_core.text import exact_bytes
+
 SERVED: Final = (
     "a file on this machine is what 'sqlite' takes; agl store serve's address is url with "
     "name = 'http', and a database server needs a plugin that registers a store for it as name"
@@ -35,7 +37,7 @@ def folder_name(given: str) -> str:
         why = "is the name of a device on Windows"
     elif given != given.strip() or given.endswith("."):
         why = "begins or ends with a space, or ends with a dot"
-    elif len(given.encode("utf-8", "surrogatepass")) > _MOST_BYTES:
+    elif len(exact_bytes(given)) > _MOST_BYTES:
         why = f"is longer than {_MOST_BYTES} bytes"
     if why:
         raise ValueError(

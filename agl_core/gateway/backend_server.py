@@ -13,6 +13,7 @@ from agl_core.serving.answering import Answering
 from agl_core.serving.counting import PATH, answer_of
 from agl_core.serving.keys import fresh_key
 from agl_core.serving.server import GuestServer, address_of, bind
+from agl_core.text import decoded
 
 _CHAT: Final = "/v1/chat/completions"
 
@@ -88,6 +89,6 @@ class BackendServer:
         path: bytes = scope["raw_path"]
         backend = self._backends.get(path) or self._counting.get(path)
         if backend is None or scope["method"] != "POST":
-            shown = path.decode("ascii", "replace")
+            shown = decoded(path)
             raise Problem(404, "not_found", f"No policy is served at {scope['method']} {shown}")
         return backend

@@ -23,6 +23,7 @@ from agl_core.serving import asgi
 from agl_core.serving.headers import passed_on
 from agl_core.serving.keys import ENV_KEY, AttemptKeys, bearer_of, equal
 from agl_core.serving.rpc import PREFIX
+from agl_core.text import decoded
 from agl_core.types import Losses
 
 _CHAT: Final = "/chat/completions"
@@ -101,7 +102,7 @@ class Endpoints:
             head = ((b"content-type", CONTENT_TYPE),)
             await asgi.respond(send, 200, self._metrics(), headers=head)
             return
-        path = raw_path.partition(b"?")[0].decode("ascii", "replace")
+        path = decoded(raw_path.partition(b"?")[0])
         target = self._target(raw_path, is_model=_is_model(method, path), token=token)
         route = self.routes.get(f"{method} {target.path}") if target is not None else None
         operator = route is not None and route.operators and equal(token, self.operator_key)

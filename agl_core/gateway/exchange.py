@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import quote
 
 import msgspec
 
@@ -24,6 +23,7 @@ from agl_core.semconv import HEADER_CALL
 from agl_core.serving import asgi
 from agl_core.serving.headers import answered
 from agl_core.serving.problem_text import error_text
+from agl_core.text import decoded, url_quoted
 from agl_core.types import Sampling
 
 _log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class Exchange(msgspec.Struct, eq=False):
         return body
 
     def _head(self, headers: Mapping[str, str], kind: str) -> list[tuple[bytes, bytes]]:
-        call_id = quote(self.call.id, safe="", errors="surrogatepass")
+        call_id = url_quoted(self.call.id)
         return answered(headers, {"content-type": kind, HEADER_CALL: call_id})
 
     async def _plain(self, reply: BackendReply, head: asgi.RawHeaders, send: asgi.Send) -> None:
@@ -243,7 +243,7 @@ class Exchange(msgspec.Struct, eq=False):
         return render(data, name=event.name) if data else b""
 
     def _take_unreadable(self, event: Event, error: Exception) -> None:
-        text = event.data.decode("utf-8", "replace")
+        text = decoded(event.data)
         if event.name == ERROR_EVENT:
             self.answer.error = self.answer.error or text[:2000]
         else:
@@ -265,4 +265,4 @@ def _error_of(body: bytes) -> str:
     try:
         return error_text(msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return body.decode("utf-8", "replace")
+        return decoded(body)

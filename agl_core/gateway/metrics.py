@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from agl_core import semconv
+from agl_core.text import replaced
 from agl_core.types import Span
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
@@ -128,5 +129,5 @@ def _labels(labels: Labels) -> str:
 
 
 def _escaped(value: str) -> str:
-    plain = value.encode("utf-8", "replace").decode()
+    plain = replaced(value)
     return plain.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

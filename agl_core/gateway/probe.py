@@ -12,10 +12,10 @@ import msgspec
 from agl_core.errors import EngineError, MissingTokensError
 from agl_core.gateway.capture import Answer
 from agl_core.gateway.dialects.chat_answer import Payload
-from agl_core.gateway.dialects.surrogates import mended
 from agl_core.gateway.routing import Route
 from agl_core.gateway.stream import DONE, EventParser
 from agl_core.interfaces import Backend, Capabilities
+from agl_core.text import decoded, replaced_json
 from agl_core.types import LogprobsMode
 
 _log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ async def _ask(
         if status not in _UNSUPPORTED:
             break
     if status >= _UNSUPPORTED[0]:
-        text = data[:500].decode("utf-8", "replace")
+        text = decoded(data[:500])
         raise EngineError(
             f"Backend of policy {route.policy.name!r} answered a probe with HTTP {status}: {text}"
         )
@@ -142,7 +142,7 @@ def _read(payloads: list[bytes]) -> tuple[Answer, dict[str, float]]:
         found.add(payload)
         if found.error:
             raise EngineError(f"Backend answered a probe with an error: {found.error}")
-        candidates = candidates or _candidates(msgspec.json.decode(mended(data)))
+        candidates = candidates or _candidates(msgspec.json.decode(replaced_json(data)))
     return found, candidates
 
 

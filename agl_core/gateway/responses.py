@@ -12,6 +12,7 @@ from agl_core.gateway.dialects.responses_output import Event, ResponseBuilder
 from agl_core.gateway.stream import DONE, ERROR_EVENT, EventParser, render
 from agl_core.interfaces import Problem
 from agl_core.serving import asgi
+from agl_core.text import decoded
 
 __all__ = ["ResponsesAnswer", "as_chat"]
 
@@ -86,7 +87,7 @@ class ResponsesAnswer:
         try:
             chunk = Payload(data)
         except msgspec.DecodeError as error:
-            text = data.decode(errors="replace")
+            text = decoded(data)
             unread = f"The backend's stream holds no chunk ({error}): {text[:200]!r}"
             self._end({"message": text if name == ERROR_EVENT else unread})
             return

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from typing import Final
-from urllib.parse import unquote
 
 import msgspec
 
@@ -16,6 +15,7 @@ from agl_core import semconv
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Backend, Identity, Problem
 from agl_core.serving.keys import AttemptKeys
+from agl_core.text import decoded, url_unquoted
 from agl_core.types import LogprobsMode, Policy
 from agl_core.types.ids import new_id
 
@@ -48,9 +48,7 @@ def parse_path(raw_path: bytes) -> Target | None:
     if match is None:
         return None
     parts = [match["rollout"], match["attempt"], match["agent"]]
-    return Target(
-        match["rest"].decode("ascii", "replace"), *(_decoded(part or b"") for part in parts)
-    )
+    return Target(decoded(match["rest"]), *(_decoded(part or b"") for part in parts))
 
 
 def identify(target: Target, headers: Iterable[tuple[bytes, bytes]]) -> Identity:
@@ -128,7 +126,7 @@ def _agreed(what: str, header: str, url: str) -> str:
 def _decoded(value: bytes) -> str:
     try:
         text = value.decode("ascii")
-        return unquote(text, errors="surrogatepass") if "%" in text else text
+        return url_unquoted(text)
     except UnicodeDecodeError as error:
         message = f"Identity {value!r} is not percent-encoded UTF-8"
         raise Problem(400, "identity_encoding", message) from error

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
-from agl_core.gateway.dialects.surrogates import mended
 from agl_core.interfaces import Problem, RouteAnswer, RouteRequest, Store
 from agl_core.serving.counting import answer_of
+from agl_core.text import replaced_json
 from agl_core.types import Losses
 
 
@@ -51,6 +51,6 @@ def _read(body: bytes) -> _Prompt:
         try:
             return _prompts.decode(body)
         except msgspec.DecodeError:
-            return _prompts.decode(mended(body))
+            return _prompts.decode(replaced_json(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(400, "invalid_body", f"Request body is no prompt: {error}") from error

@@ -24,6 +24,7 @@ from agl_core.serving.bodies import sendable
 from agl_core.serving.counting import CountAnswer
 from agl_core.serving.problem_text import error_text
 from agl_core.serving.proxies import advice, proxy_for, through
+from agl_core.text import decoded
 
 _CONNECT_S: Final = 30.0
 _IDLE_S: Final = 4.0
@@ -171,7 +172,7 @@ class HttpBackend:
         try:
             answer = msgspec.json.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            answer = content[:200].decode("utf-8", "replace")
+            answer = decoded(content[:200])
         if status in _REFUSALS:
             raise ValueError(f"HTTP {status}: {error_text(answer)}")
         if status >= _ERROR and status not in _NOT_SERVED:

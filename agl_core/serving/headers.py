@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Final
 
 from agl_core.serving import asgi
+from agl_core.text import system_bytes
 
 _CONTROLS: Final = bytes((*range(9), *range(10, 32), 127))
 _BLANKS: Final = bytes.maketrans(_CONTROLS, b" " * len(_CONTROLS))
@@ -42,4 +43,4 @@ def _passes(name: str) -> bool:
 
 def _encoded(text: str) -> bytes:
     """The bytes that HTTP clients read the text from; a line break would begin another header."""
-    return text.encode("utf-8", "surrogateescape").translate(_BLANKS)
+    return system_bytes(text).translate(_BLANKS)

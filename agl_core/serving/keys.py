@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from agl_core.errors import ConfigError
+from agl_core.text import exact_bytes, system_bytes, system_text
 
 ENV_KEY: Final = "AGL_API_KEY"
 """Environment variable that holds it: secrets stand in no configuration and no command line."""
@@ -114,14 +115,14 @@ class AttemptKeys:
 
     def __init__(self, secret: str) -> None:
         """Derive from `secret`: the shared key, or one that lives as long as a gateway."""
-        self._secret = _raw(secret)
+        self._secret = system_bytes(secret)
         self._tag = f"agl-{self._mac(b'agl run', _TAG_CHARS)}-"
         self.client = self._tag + self._mac(b"agl client", _MAC_CHARS)
 
     def of(self, rollout_id: str, attempt_id: str) -> str:
         """The token that opens the calls, rewards and traces of one attempt."""
         named = f"agl attempt {len(rollout_id)}:{rollout_id}{attempt_id}"
-        return self._tag + self._mac(named.encode(errors="surrogatepass"), _MAC_CHARS)
+        return self._tag + self._mac(exact_bytes(named), _MAC_CHARS)
 
     def belongs(self, token: str) -> bool:
         """Whether a token is of this run: its clients', or that of any of its attempts."""
@@ -137,16 +138,11 @@ class AttemptKeys:
 
 def equal(given: str, key: str) -> bool:
     """Compare in constant time; an empty key opens nothing."""
-    return bool(key) and hmac.compare_digest(_raw(given), _raw(key))
-
-
-def _raw(text: str) -> bytes:
-    """The bytes that a header or an environment variable had."""
-    return text.encode(errors="surrogateescape")
+    return bool(key) and hmac.compare_digest(system_bytes(given), system_bytes(key))
 
 
 def bearer_of(headers: list[tuple[bytes, bytes]]) -> str:
     """The bearer token of a request; empty where there is none. The scheme's case does not count."""
     given = next((value for name, value in headers if name == b"authorization"), b"")
-    scheme, _, token = given.decode(errors="surrogateescape").partition(" ")
+    scheme, _, token = system_text(given).partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""

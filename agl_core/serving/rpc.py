@@ -21,6 +21,7 @@ import msgspec
 from agl_core.clocks import wall
 from agl_core.errors import AglError
 from agl_core.serving import asgi
+from agl_core.text import decoded, escaped
 
 _log = logging.getLogger(__name__)
 
@@ -123,7 +124,7 @@ class RpcApp:
         """Status and message for who may not come in."""
         if not hmac.compare_digest(headers.get(b"authorization", b""), self._bearer):
             return 401, "wrong key: give every process of the run the same AGL_API_KEY"
-        spoken = headers.get(HEADER_PROTOCOL.encode(), b"").decode("ascii", "replace")
+        spoken = decoded(headers.get(HEADER_PROTOCOL.encode(), b""))
         if spoken != str(PROTOCOL):
             return 426, (
                 f"the caller speaks protocol {spoken or 'unknown'}, this server {PROTOCOL}: install "
@@ -191,17 +192,12 @@ async def _outcome(method: Method, request: Request) -> bytes:
 
 def _failed(kind: str, message: str, fields: Mapping[str, Any] | None = None) -> bytes:
     plain = {
-        name: value
+        name: escaped(value) if isinstance(value, str) else value
         for name, value in (fields or {}).items()
         if value is None or isinstance(value, str | int | float)
     }
-    refusal = Refusal(type=kind, message=message, fields=plain)
-    try:
-        return msgspec.json.encode({"error": refusal})
-    except UnicodeEncodeError:
-        # UTF-8 has no form for a lone surrogate.
-        readable = message.encode(errors="backslashreplace").decode()
-        return msgspec.json.encode({"error": Refusal(type=kind, message=readable)})
+    refusal = Refusal(type=kind, message=escaped(message), fields=plain)
+    return msgspec.json.encode({"error": refusal})
 
 
 def _number(headers: Mapping[bytes, bytes], name: str) -> float:

@@ -10,6 +10,7 @@ import msgspec
 from agl_core.errors import ConfigError, EngineError
 from agl_core.serving.peer import is_address
 from agl_core.serving.proxies import advice, proxy_for, through
+from agl_core.text import decoded
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -154,4 +155,4 @@ def _decoded(raw: bytes) -> Any:
     try:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return raw.decode("utf-8", "replace")
+        return decoded(raw)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from agl_core.store._codec import ATTEMPTS, LEADS, RESOURCES, ROLLOUTS, encode
 from agl_core.store._records import Lead, Owner
+from agl_core.text import exact_bytes, has_lone_surrogate
 from agl_core.types import Attempt, Resources, Rollout, RolloutQuery, RolloutStatus
 
 _MOST_VALUES = 500
@@ -28,13 +29,7 @@ _ROLLOUTS = (
 
 def key(text: str) -> str | bytes:
     """A form of any text that SQLite can compare: its own, or bytes if UTF-8 has none for it."""
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass")
-    return text
+    return exact_bytes(text) if has_lone_surrogate(text) else text
 
 
 def _chunks(values: Sequence[str]) -> Iterator[tuple[str, list[str | bytes]]]:

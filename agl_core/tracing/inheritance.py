@@ -7,13 +7,14 @@ import os
 from collections.abc import Callable
 from threading import Event
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
 from agl_core import semconv
 from agl_core.clocks import wall
 from agl_core.errors import ConfigError
+from agl_core.text import url_quoted
 from agl_core.tracing.aliases import Aliases
 from agl_core.tracing.context import AttemptContext, current, current_scope
 from agl_core.tracing.recorder import Recorder
@@ -166,4 +167,4 @@ def _identity_url(context: AttemptContext, agent: str | None) -> str:
 
 
 def _quoted(text: str) -> str:
-    return quote(text, safe="", errors="surrogatepass")
+    return url_quoted(text)

@@ -7,6 +7,8 @@ from typing import Any, cast
 
 from msgspec import json, to_builtins
 
+from agl_core.text import escaped
+
 
 def bounded(value: Any, limit: int) -> tuple[Any, bool]:
     """Copy `value` as a JSON value of at most about `limit` characters.
@@ -39,7 +41,7 @@ def _encoded(value: Any) -> bytes:
 def _escaped(tree: Any) -> Any:
     """Builtins with every text in a form that encodes."""
     if isinstance(tree, str):
-        return _encodable(tree)
+        return escaped(tree)
     if isinstance(tree, dict):
         items = cast("dict[Any, Any]", tree).items()
         return {_escaped(key): _escaped(item) for key, item in items}
@@ -61,7 +63,7 @@ def text(value: Any) -> str:
 def represent(value: Any) -> str:
     """``repr`` that never raises and always encodes."""
     try:
-        return _encodable(repr(value))
+        return escaped(repr(value))
     except Exception:  # noqa: BLE001  telemetry: a broken __repr__ is not the agent's failure
         return f"<{type(value).__qualname__} without a repr>"
 
@@ -71,7 +73,7 @@ def _scalar(value: bool | float | str | None) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return _encodable(str.__str__(value))
+        return escaped(str.__str__(value))
     if isinstance(value, float):
         return float.__float__(value) if math.isfinite(value) else float.__repr__(value)
     return int.__int__(value)
@@ -80,12 +82,6 @@ def _scalar(value: bool | float | str | None) -> Any:
 def _inside(value: Any) -> Any:
     """What the encoder makes of an object inside a container that it does not know itself."""
     return _scalar(value) if isinstance(value, (int, float, str)) else represent(value)
-
-
-def _encodable(text: str) -> str:
-    if text.isascii():
-        return text
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _cut(value: Any, limit: int) -> tuple[Any, bool]:

@@ -21,11 +21,11 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
-from urllib.parse import quote
 
 from agl_core import semconv
 from agl_core.errors import CaptureError
 from agl_core.interfaces import Integration
+from agl_core.text import url_quoted
 from agl_core.tracing.calls import (
     FIRST_ERROR,
     Sent,
@@ -295,4 +295,4 @@ def _encode(value: str) -> str:
     # Ids and most names: `quote` takes many times as long to leave them as they are.
     if _UNRESERVED(value):
         return value
-    return quote(value, safe="", errors="surrogatepass")
+    return url_quoted(value)

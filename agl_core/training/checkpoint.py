@@ -13,6 +13,7 @@ import msgspec
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.files import make_private_directory, restrict, write_private
 from agl_core.interfaces import Engine
+from agl_core.text import json_bytes, read_json
 from agl_core.training.checksums import (
     STATE,
     check_files,
@@ -21,7 +22,6 @@ from agl_core.training.checksums import (
     digests,
     state_checksum,
 )
-from agl_core.training.document import document, read_document
 from agl_core.types import Evaluation, StepReport
 
 _PREFIX = "step-"
@@ -93,7 +93,9 @@ class Checkpoints:
             await engine.save(policy, str(partial / POLICIES / policy))
         restrict(partial)
         files = await asyncio.to_thread(digests, partial)
-        data = document(msgspec.structs.replace(state, engine=self._engine, files=files))
+        data = json_bytes(
+            msgspec.structs.replace(state, engine=self._engine, files=files), indent=2
+        )
         write_private(partial / STATE, data)
         write_private(*state_checksum(partial, data))
         shutil.rmtree(target, ignore_errors=True)
@@ -159,7 +161,7 @@ def read_state(path: Path) -> CheckpointState:
     try:
         data = (path / STATE).read_bytes()
         check_state(path, data)
-        return read_document(data, CheckpointState)
+        return read_json(data, CheckpointState)
     except FileNotFoundError as error:
         raise damaged(path, f"{STATE} is missing") from error
     except (OSError, msgspec.MsgspecError) as error:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 
 from agl_core.errors import ConfigError
+from agl_core.text import exact_bytes
 from agl_core.types import Task
 
 
@@ -43,7 +44,5 @@ class TaskSampler:
 
 def derive_seed(*parts: object) -> int:
     """A 31-bit seed that depends on every part, equal in every process and on every platform."""
-    digest = hashlib.sha256(
-        "\x1f".join(str(part) for part in parts).encode("utf-8", "surrogatepass")
-    ).digest()
+    digest = hashlib.sha256(exact_bytes("\x1f".join(str(part) for part in parts))).digest()
     return int.from_bytes(digest[:4], "big") >> 1

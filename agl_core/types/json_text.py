@@ -16,6 +16,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from agl_core.text import has_lone_surrogate
+
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
     """Any record as JSON text that `json_value` reads back; see the module on what has no form."""
@@ -43,10 +45,7 @@ def _dump(tree: Any, indent: int | None) -> str:
     text = json.dumps(
         tree, ensure_ascii=False, allow_nan=False, separators=separators, indent=indent
     )
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # A lone surrogate has no form in UTF-8, but an escape in JSON.
+    if has_lone_surrogate(text):
         return json.dumps(tree, allow_nan=False, separators=separators, indent=indent)
     return text
 

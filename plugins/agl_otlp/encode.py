@@ -9,9 +9,10 @@ from typing import Any, Final, cast
 
 from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
+from agl_core.text import exact_bytes, replaced
 from agl_core.thinking import Part
 from agl_core.types import AttemptStatus, Choice, ModelCall, Reward, Span, SpanKind
-from agl_otlp.values import attributes_of, text
+from agl_otlp.values import attributes_of
 
 _INTERNAL: Final = 1
 _SERVER: Final = 2
@@ -83,7 +84,7 @@ def span_id(attempt_id: str, own_id: str) -> str:
 
 
 def _digest(size: int, *parts: str) -> str:
-    data = "\0".join(parts).encode("utf-8", "surrogatepass")
+    data = exact_bytes("\0".join(parts))
     return blake2b(data, digest_size=size).hexdigest()
 
 
@@ -105,14 +106,14 @@ def _root(record: AttemptRecord) -> dict[str, Any]:
     return {
         "traceId": trace_id(attempt.id),
         "spanId": span_id(attempt.id, ""),
-        "name": text(f"attempt {rollout.task.id}"),
+        "name": replaced(f"attempt {rollout.task.id}"),
         "kind": _INTERNAL,
         "startTimeUnixNano": str(int(attempt.started_at * _NS_PER_S)),
         "endTimeUnixNano": str(int(ended * _NS_PER_S)),
         "attributes": attributes_of(attributes),
         "status": {
             "code": _STATUS["ok" if succeeded else "error"],
-            "message": text(failure.message) if failure else "",
+            "message": replaced(failure.message) if failure else "",
         },
     }
 
@@ -157,12 +158,12 @@ def _span(span: Span, *, below: str | None, repeated: bool, content: bool) -> di
         "traceId": trace_id(span.attempt_id),
         "spanId": span_id(span.attempt_id, span.id),
         "parentSpanId": span_id(span.attempt_id, below or ""),
-        "name": text(span.name),
+        "name": replaced(span.name),
         "kind": kind,
         "startTimeUnixNano": str(span.start_ns),
         "endTimeUnixNano": str(span.end_ns),
         "attributes": attributes_of(attributes),
-        "status": {"code": _STATUS[span.status], "message": text(span.error)},
+        "status": {"code": _STATUS[span.status], "message": replaced(span.error)},
     }
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, cast
 
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+from agl_core.text import replaced
+
 _INT64: Final = 2**63
 
 
@@ -18,7 +18,7 @@ class Malformed(ValueError):  # noqa: N818  what is wrong with a piece of somebo
 
 def attributes_of(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Plain attributes as OTLP's list of pairs."""
-    return [{"key": text(name), "value": any_value(value)} for name, value in values.items()]
+    return [{"key": replaced(name), "value": any_value(value)} for name, value in values.items()]
 
 
 def any_value(value: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def any_value(value: Any) -> dict[str, Any]:
         return {"doubleValue": value if math.isfinite(value) else _UNUSUAL[str(value)]}
     if value is None:
         return {}
-    return _compound(value) or {"stringValue": text(str(value))}
+    return _compound(value) or {"stringValue": replaced(str(value))}
 
 
 def _compound(value: Any) -> dict[str, Any]:
@@ -46,11 +46,6 @@ def _compound(value: Any) -> dict[str, Any]:
 
 
 _UNUSUAL: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-
-
-def text(value: str) -> str:
-    """Text that UTF-8 has a form for: lone surrogates become the replacement character."""
-    return _SURROGATE.sub("\ufffd", value)
 
 
 def plain_attributes(pairs: Any, *, where: str) -> dict[str, Any]:

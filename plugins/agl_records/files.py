@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from importlib import import_module
 from typing import IO, Any, Final, Protocol
 
@@ -11,6 +10,7 @@ import msgspec
 from agl_core.errors import MissingExtraError
 from agl_core.plugins.registry import CORE
 from agl_core.plugins.requirements import requirements, told
+from agl_core.text import json_bytes, replaced
 from agl_records.rows import TrajectoryRow
 
 _EXTRA: Final = "parquet"
@@ -34,7 +34,7 @@ class JsonLines:
         self._stream = stream
 
     def write(self, row: Any) -> None:
-        self._stream.write(_json(row) + b"\n")
+        self._stream.write(json_bytes(row) + b"\n")
 
     def close(self) -> None:
         return
@@ -56,8 +56,8 @@ class Parquet:
 
     def write(self, row: TrajectoryRow) -> None:
         columns = {name: _storable(value) for name, value in msgspec.structs.asdict(row).items()}
-        columns["messages"] = _json(row.messages).decode()
-        columns["tools"] = _json(row.tools).decode()
+        columns["messages"] = json_bytes(row.messages).decode()
+        columns["tools"] = json_bytes(row.tools).decode()
         columns["status"] = row.status.value
         columns["calls"] = [
             {name: _storable(value) for name, value in msgspec.structs.asdict(call).items()}
@@ -115,14 +115,4 @@ def _schema(arrow: Any) -> Any:
 
 
 def _storable(value: Any) -> Any:
-    """Text without lone surrogates, which UTF-8 has no form for."""
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
-
-
-def _json(value: Any) -> bytes:
-    try:
-        return msgspec.json.encode(value)
-    except (UnicodeEncodeError, OverflowError):
-        # Lone surrogates have an escape in JSON, and its integers any length.
-        tree = msgspec.to_builtins(value)
-        return json.dumps(tree, separators=(",", ":")).encode()
+    return replaced(value) if isinstance(value, str) else value

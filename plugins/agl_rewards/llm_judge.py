@@ -22,6 +22,7 @@ from agl_core.config import validate
 from agl_core.errors import ConfigError, EngineError, RewardError
 from agl_core.interfaces import AttemptRecord
 from agl_core.serving.backend_http import HttpBackend
+from agl_core.text import decoded, escaped
 from agl_core.tracing import active
 from agl_core.tracing.values import represent
 from agl_core.types import Task
@@ -140,9 +141,7 @@ class LlmJudge:
                 for call in attempt.calls
             ]
         document["answer"] = found
-        return _encodable(
-            json.dumps(document, ensure_ascii=False, default=represent, skipkeys=True)
-        )
+        return escaped(json.dumps(document, ensure_ascii=False, default=represent, skipkeys=True))
 
     async def _verdict(self, digest: str, shown: str) -> Verdict:
         """The one verdict on a digest: the first caller asks, the others wait for it."""
@@ -228,7 +227,7 @@ class LlmJudge:
             content = b"".join([chunk async for chunk in reply.body()])
         finally:
             await reply.close()
-        return reply.status, content.decode("utf-8", "replace")
+        return reply.status, decoded(content)
 
     def _read_answer(self, text: str) -> Verdict:
         model = self._options.model
@@ -254,7 +253,7 @@ class LlmJudge:
                 f"Reward 'llm_judge': {model!r} gave no score from 0 to 1 but said: {_short(words)}"
             )
         reason = given.get("reason") if given else None
-        return Verdict(score=float(score), reason=_encodable(str(reason or "")), model=model)
+        return Verdict(score=float(score), reason=escaped(str(reason or "")), model=model)
 
     def _read(self, digest: str) -> Verdict | None:
         """A verdict that is known; one whose file is damaged is counted, and asked for again."""
@@ -350,11 +349,6 @@ def _object_at(words: str, at: int) -> tuple[dict[str, Any] | None, int]:
     except (ValueError, RecursionError):
         return None, at + 1
     return cast("dict[str, Any]", value), end
-
-
-def _encodable(text: str) -> str:
-    """Lone surrogates, which UTF-8 has no form for, as escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _short(text: str) -> str:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from agl_core.gateway.dialects.surrogates import mended
 from agl_core.interfaces import Problem
+from agl_core.text import exact_bytes, replaced_json
 from agl_core.types import Sampling
 
 _TRANSPORT: Final = frozenset(
@@ -114,7 +114,7 @@ class ChatRequest:
             try:
                 self._read(body)
             except msgspec.DecodeError:
-                self._read(mended(body))
+                self._read(replaced_json(body))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Problem(
                 400, "invalid_body", f"Request body is no chat request: {error}"
@@ -257,5 +257,5 @@ def derive_seed(seed: int, *, agent: str, digest: bytes, occurrence: int) -> int
     and how often this agent has asked exactly this in the attempt: independent of the order in
     which parallel agents happen to speak.
     """
-    text = f"{seed}\0{agent}\0{digest.hex()}\0{occurrence}".encode("utf-8", "surrogatepass")
+    text = exact_bytes(f"{seed}\0{agent}\0{digest.hex()}\0{occurrence}")
     return int.from_bytes(hashlib.sha256(text).digest()[:4], "big") >> 1

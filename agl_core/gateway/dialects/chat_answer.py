@@ -14,6 +14,7 @@ import msgspec
 from agl_core.gateway.dialects.answer_fields import Row, Usage, read_loosely
 from agl_core.gateway.dialects.chat import Wants
 from agl_core.gateway.dialects.surrogates import repaired
+from agl_core.text import decoded
 
 __all__ = ["Payload"]
 
@@ -87,7 +88,7 @@ class Payload:
             data.decode()
         except UnicodeDecodeError as error:
             self.faults.append(f"invalid UTF-8 at byte {error.start}")
-            data = data.decode(errors="replace").encode()
+            data = decoded(data).encode()
         fixed = repaired(data)
         try:
             if fixed != self.data:

@@ -10,8 +10,8 @@ from typing import Any, Final, cast
 import msgspec
 
 from agl_core.gateway.dialects.responses_input import messages_of, refuse
-from agl_core.gateway.dialects.surrogates import mended
 from agl_core.interfaces import Problem
+from agl_core.text import replaced_json
 
 __all__ = ["ResponsesRequest"]
 
@@ -103,7 +103,7 @@ def _object(body: bytes) -> dict[str, Any]:
         try:
             return msgspec.json.decode(body, type=dict[str, Any])
         except msgspec.DecodeError:
-            return msgspec.json.decode(mended(body), type=dict[str, Any])
+            return msgspec.json.decode(replaced_json(body), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         message = f"Request body is no Responses request: {error}"
         raise Problem(400, "invalid_body", message) from error

@@ -7,33 +7,19 @@ import re
 from collections.abc import Iterator, MutableMapping
 from typing import Any, Final, cast
 
-__all__ = ["Halves", "mended", "repaired"]
+from agl_core.text import cut_half, has_lone_surrogate, joined_halves, replaced_json
 
-_REPLACEMENT: Final = rb"\ufffd"
-_ESCAPE: Final = re.compile(
-    rb"\\(?:(?P<pair>u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
-    rb"|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
-    re.DOTALL,
-)
+__all__ = ["Halves", "repaired"]
+
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]+|\\.)*"?|(?P<number>-?Infinity|-?NaN)', re.DOTALL)
 """A string, closed or not, or a number that JSON has no form for."""
 _BOM: Final = b"\xef\xbb\xbf"
-_HALF: Final = re.compile("[\ud800-\udfff]")
 _TEXTS: Final = ("content", "reasoning_content", "reasoning", "refusal")
 
 
-def mended(data: bytes) -> bytes:
-    """The same JSON with U+FFFD in place of each escaped lone surrogate.
-
-    Programs that cut text between the two halves of an emoji and escape what is not ASCII send
-    such JSON. Neither msgspec nor tokenizers take it.
-    """
-    return _ESCAPE.sub(lambda match: _REPLACEMENT if match["lone"] else match[0], data)
-
-
 def repaired(data: bytes, *, numbers: bool = True) -> bytes:
-    """`mended`, with null for NaN and Infinity and without a byte order mark: JSON for every parser."""
-    data = mended(data.removeprefix(_BOM))
+    """`replaced_json`, with null for NaN and Infinity and without a byte order mark: JSON for every parser."""
+    data = replaced_json(data.removeprefix(_BOM))
     if numbers and (b"NaN" in data or b"Infinity" in data):
         data = _TOKEN.sub(lambda match: b"null" if match["number"] else match[0], data)
     return data
@@ -56,7 +42,7 @@ class Halves:
             return data
         try:
             chunk: Any = json.loads(data)
-            alone = _HALF.search(json.dumps(chunk, ensure_ascii=False)) is not None
+            alone = has_lone_surrogate(json.dumps(chunk, ensure_ascii=False))
         except (ValueError, RecursionError):
             return data
         if not isinstance(chunk, dict) or not (self._held or alone):
@@ -64,7 +50,7 @@ class Halves:
         fields = cast("dict[str, Any]", chunk)
         for row in _objects(fields.get("choices")):
             self._join_row(row)
-        return mended(json.dumps(fields).encode())
+        return replaced_json(json.dumps(fields).encode())
 
     def _join_row(self, row: dict[str, Any]) -> None:
         delta: Any = row.get("delta")
@@ -81,11 +67,10 @@ class Halves:
 
     def _join_text(self, key: tuple[Any, ...], owner: MutableMapping[str, Any], name: str) -> None:
         text: str = self._held.pop(key, "") + owner[name]
-        if "\ud800" <= text[-1:] <= "\udbff":
-            self._held[key], text = text[-1], text[:-1]
-        # UTF-16 joins halves that meet; those that stay alone are replaced.
-        whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-        owner[name] = whole
+        text, half = cut_half(text)
+        if half:
+            self._held[key] = half
+        owner[name] = joined_halves(text)
 
 
 def _append(row: dict[str, Any], name: str, text: str) -> None:

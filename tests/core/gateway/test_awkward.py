@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agl_core.clocks import wall_ns
 from agl_core.gateway import recording
-from agl_core.gateway.dialects.surrogates import mended
+from agl_core.text import replaced_json
 
 AWKWARD = "NUL \x00, lone \ud83d and \udfff, \\ud83d, both \U0001f600, line\r\n\u2028"
 MENDED = "NUL \x00, lone \ufffd and \ufffd, \\ud83d, both \U0001f600, line\r\n\u2028"
@@ -26,12 +26,12 @@ def test_only_half_characters_are_replaced(parts: list[str]) -> None:
     # As Python reads it: halves that follow each other are one character.
     text = json.loads(json.dumps("".join(parts)))
     expected = "".join("\ufffd" if is_half(each) else each for each in text)
-    assert json.loads(mended(json.dumps(text).encode())) == expected
+    assert json.loads(replaced_json(json.dumps(text).encode())) == expected
 
 
 @pytest.mark.parametrize("escape", [b"\\uD83D", b"\\udFfF", b"\\uD83D\\uD83D"])
 def test_the_case_of_digits_does_not_matter(escape: bytes) -> None:
-    assert set(json.loads(b'"' + mended(escape) + b'"')) == {"\ufffd"}
+    assert set(json.loads(b'"' + replaced_json(escape) + b'"')) == {"\ufffd"}
 
 
 @pytest.mark.parametrize("agent", ["writer", "other"], ids=["trained", "frozen"])

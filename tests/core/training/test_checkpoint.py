@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from agl_core.errors import ConfigError, TrainingError
+from agl_core.text import json_bytes
 from agl_core.training.checkpoint import (
     Checkpoints,
     CheckpointState,
@@ -17,7 +18,6 @@ from agl_core.training.checkpoint import (
     read_state,
     verify,
 )
-from agl_core.training.document import document
 from agl_core.types import Policy
 from tests.core.bandit_engine import BanditEngine
 
@@ -185,7 +185,7 @@ async def test_a_checkpoint_without_checksums_is_read(tmp_path: Path, engine: Ba
     path = await _save(Checkpoints(tmp_path, keep=3), engine, 1)
     (path / "state.json.sha256").unlink()
     state = msgspec.structs.replace(read_state(path), files={})
-    (path / "state.json").write_bytes(document(state))
+    (path / "state.json").write_bytes(json_bytes(state, indent=2))
     (path / LOGITS).write_bytes(b"{}")
     assert (await verify(path)).step == 1
 
