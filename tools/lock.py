@@ -1,4 +1,4 @@
-"""Move the locked environments: write `constraints/locked/<environment>.txt` anew.
+"""Renew the locked environments: rewrite `constraints/locked/<environment>.txt`.
 
 Run it as ``tox -e lock``, or ``tox -e lock -- lint core`` for some environments. It reads from
 tox.ini what each environment asks for, resolves that with the newest releases for Linux and

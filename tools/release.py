@@ -1,4 +1,4 @@
-"""Build what a release uploads, and try it as somebody who installs it.
+"""Build what a release uploads, and try it as a user who installs it.
 
 Run it as ``tox -e release``. Sdist and wheel are left in ``dist/``; ``twine upload dist/*``
 publishes them. It builds the wheel from the sdist, checks the metadata of both, installs the wheel

@@ -34,7 +34,7 @@ def client() -> OpenAI:
 
 
 def plan(question: str) -> str | None:
-    """Ask the planner for a tool call and carry it out; None when there is nothing to tell."""
+    """Ask the planner for a tool call and run it; None without a result."""
     reply = client().chat.completions.create(
         model=MODEL,
         messages=[

@@ -39,11 +39,11 @@ def found(result: TaskResult) -> str | None:
 
 
 async def answer(question: str) -> str:
-    """Answer one customer. Agents remember what they were told, so each customer has new ones."""
+    """Answer one customer. Agents keep their conversation, so each customer has new ones."""
     planner = AssistantAgent("planner", client(), tools=[lookup], system_message=PLANNER_SYSTEM)
     writer = AssistantAgent("writer", client(), system_message=WRITER_SYSTEM)
     result = found(await planner.run(task=question))
     if result is None:
         return SORRY
-    told = (await writer.run(task=writer_request(question, result))).messages[-1]
-    return told.content if isinstance(told, TextMessage) else SORRY
+    answer = (await writer.run(task=writer_request(question, result))).messages[-1]
+    return answer.content if isinstance(answer, TextMessage) else SORRY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import agent
-from agl_demo.example import held_out_tasks, reward, tell, train_tasks
+from agl_demo.example import held_out_tasks, reward, show, train_tasks
 
 import agl_core as agl
 
@@ -23,4 +23,4 @@ if __name__ == "__main__":
         reward=reward,
         config=Path(__file__).with_name("run.toml"),
     )
-    tell(report)
+    show(report)

@@ -1,4 +1,4 @@
-"""Train the writer of `agent.py`, which stays as it is: one line tells who speaks."""
+"""Train the writer of `agent.py`, which stays as it is: one line records its agents."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import agent
 from agents import add_trace_processor
-from agl_demo.example import held_out_tasks, reward, tell, train_tasks
+from agl_demo.example import held_out_tasks, reward, show, train_tasks
 from agl_openai_agents import AglTracingProcessor
 
 import agl_core as agl
@@ -27,4 +27,4 @@ if __name__ == "__main__":
         reward=reward,
         config=Path(__file__).with_name("run.toml"),
     )
-    tell(report)
+    show(report)

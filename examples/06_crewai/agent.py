@@ -16,7 +16,7 @@ from crewai.tools import tool
 MODEL = "openai/gpt-4o-mini"
 SORRY = "Sorry, I could not find that item."
 
-AglEventListener()  # the one added line: it tells who speaks, and does nothing outside a run
+AglEventListener()  # the one added line: it records the agents, and does nothing outside a run
 
 
 @tool("lookup", result_as_answer=True)

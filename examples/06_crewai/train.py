@@ -14,7 +14,7 @@ os.environ |= {
 }
 
 import agent
-from agl_demo.example import held_out_tasks, reward, tell, train_tasks
+from agl_demo.example import held_out_tasks, reward, show, train_tasks
 from crewai.events.event_listener import event_listener
 
 import agl_core as agl
@@ -36,4 +36,4 @@ if __name__ == "__main__":
         reward=reward,
         config=Path(__file__).with_name("run.toml"),
     )
-    tell(report)
+    show(report)

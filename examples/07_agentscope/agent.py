@@ -19,15 +19,15 @@ from agl_agentscope import AglMiddleware
 from agl_demo.world import PLANNER_SYSTEM, WRITER_SYSTEM, lookup_price, writer_request
 
 SORRY = "Sorry, I could not find that item."
-TELL = [AglMiddleware()]
-"""The one added line: it tells who speaks, and does nothing outside a run."""
+RECORD = [AglMiddleware()]
+"""The one added line: it records the agents, and does nothing outside a run."""
 ALLOWED = PermissionDecision(behavior=PermissionBehavior.ALLOW, message="It only reads.")
 NO_CLOCK = InjectionConfig(inject_runtime_state=False)
 """Equal questions make equal prompts: the framework would add the time of day."""
 CANCELLED = ReActConfig(interruption_raise_cancelled_error=True)
-"""A reply that is cancelled ends: the framework would answer that it was interrupted, and go on."""
+"""A reply that is cancelled ends: the framework would answer that it was interrupted, and continue."""
 ONE_TOOL = CANCELLED.model_copy(update={"max_iters": 1})
-"""The tool is used once. The framework then asks for a closing word, which nobody reads."""
+"""The tool is used once. The framework then asks for a closing message, which is not used."""
 
 
 async def lookup(item: str) -> str:
@@ -55,7 +55,7 @@ async def plan(question: str) -> str | None:
         PLANNER_SYSTEM,
         model(),
         Toolkit(tools=[FunctionTool(lookup, permission=ALLOWED)]),
-        TELL,
+        RECORD,
         react_config=ONE_TOOL,
         injection_config=NO_CLOCK,
     )
@@ -67,7 +67,7 @@ async def plan(question: str) -> str | None:
 
 
 async def answer(question: str) -> str:
-    """Answer one customer, with agents of its own: an agent remembers what it was told."""
+    """Answer one customer, with agents of its own: an agent keeps its conversation."""
     result = await plan(question)
     if result is None:
         return SORRY
@@ -75,7 +75,7 @@ async def answer(question: str) -> str:
         "writer",
         WRITER_SYSTEM,
         model(),
-        middlewares=TELL,
+        middlewares=RECORD,
         react_config=CANCELLED,
         injection_config=NO_CLOCK,
     )

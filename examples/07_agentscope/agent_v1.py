@@ -21,7 +21,7 @@ SORRY = "Sorry, I could not find that item."
 
 
 class Assistant(ReActAgent):
-    """A reply that is cancelled ends: the framework would answer that it was, and go on."""
+    """A reply that is cancelled ends: the framework would answer that it was, and continue."""
 
     async def handle_interrupt(self, *_: Any, **__: Any) -> Msg:
         raise asyncio.CancelledError
@@ -48,7 +48,7 @@ async def plan(question: str) -> str | None:
 
     tools = Toolkit()
     tools.register_tool_function(lookup)
-    # The tool is used once. The framework then asks for a closing word, which nobody reads.
+    # The tool is used once. The framework then asks for a closing message, which is not used.
     planner = Assistant(
         "planner", PLANNER_SYSTEM, model(), OpenAIChatFormatter(), tools, max_iters=1
     )
@@ -57,7 +57,7 @@ async def plan(question: str) -> str | None:
 
 
 async def answer(question: str) -> str:
-    """Answer one customer, with agents of its own: an agent remembers what it was told."""
+    """Answer one customer, with agents of its own: an agent keeps its conversation."""
     result = await plan(question)
     if result is None:
         return SORRY

@@ -6,7 +6,7 @@ import os
 from importlib.metadata import version
 from pathlib import Path
 
-from agl_demo.example import held_out_tasks, reward, tell, train_tasks
+from agl_demo.example import held_out_tasks, reward, show, train_tasks
 
 import agl_core as agl
 
@@ -31,4 +31,4 @@ if __name__ == "__main__":
         reward=reward,
         config=Path(__file__).with_name("run.toml"),
     )
-    tell(report)
+    show(report)

@@ -22,8 +22,8 @@ from agl_demo.world import PLANNER_SYSTEM, WRITER_SYSTEM, lookup_price, writer_r
 
 MODEL = "gpt-4o-mini"
 SORRY = "Sorry, I could not find that item."
-TELL = [AglMiddleware()]
-"""The one added line: it tells who speaks, and does nothing outside a run."""
+RECORD = [AglMiddleware()]
+"""The one added line: it records the agents, and does nothing outside a run."""
 
 
 def lookup(item: str) -> str:
@@ -50,9 +50,9 @@ def agents() -> tuple[Agent, Agent]:
         PLANNER_SYSTEM,
         name="planner",
         tools=[lookup],
-        middleware=[*TELL, StopAfterLookup()],
+        middleware=[*RECORD, StopAfterLookup()],
     )
-    writer = Agent(client, WRITER_SYSTEM, name="writer", middleware=TELL)
+    writer = Agent(client, WRITER_SYSTEM, name="writer", middleware=RECORD)
     return planner, writer
 
 

@@ -41,7 +41,7 @@ def look(url: str) -> tuple[str, str]:
 
 
 def report(colour: str, warm: str) -> str:
-    """Pass on what was seen, to somebody who sees nothing."""
+    """Describe the image to an agent that cannot see it."""
     return _ask([{"role": "user", "content": f"It is {colour}. Warm: {warm}."}])
 
 

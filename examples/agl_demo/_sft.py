@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SftConfig:
-    """Everything the weights depend on, besides the machine and its thread count."""
+    """Everything the weights depend on, except the machine and its thread count."""
 
     seed: int = 0
     drill_steps: int = 200

@@ -43,7 +43,7 @@ def convert(source: Path, target: Path) -> None:
 
 
 def _bars_on_terminals_only() -> AbstractContextManager[object]:
-    """Keep the bar, which transformers cannot be told to leave out, from what is no terminal."""
+    """Keep the bar, which transformers cannot switch off, from what is no terminal."""
     return nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO())
 
 

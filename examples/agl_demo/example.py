@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from agl_core import Task
     from agl_core.app.report import Report
 
-__all__ = ["held_out_tasks", "reward", "tell", "train_tasks"]
+__all__ = ["held_out_tasks", "reward", "show", "train_tasks"]
 
 _SEED = 1
 _TRAIN_TASKS, _HELD_OUT_TASKS = 200, 100
@@ -27,7 +27,7 @@ def held_out_tasks() -> list[Task]:
     return rows("held_out", _HELD_OUT_TASKS, _SEED)
 
 
-def tell(report: Report) -> None:
+def show(report: Report) -> None:
     """Print how many held-out tasks were right before and after, and where the weights are."""
     before, after = report.evaluations[0].score, report.evaluations[-1].score
     lines = (

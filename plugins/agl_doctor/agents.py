@@ -1,4 +1,4 @@
-"""Who spoke, and whether those are the agents that the configuration names."""
+"""Which agents called models, and whether the configuration names them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agl_doctor.evidence import Evidence
 
 
 def agents(evidence: Evidence) -> list[Finding]:
-    """Everything about names."""
+    """All findings about agent names."""
     return [
         _speakers(evidence),
         *_matches(evidence),
@@ -66,7 +66,7 @@ def _matches(evidence: Evidence) -> list[Finding]:
                 Finding(
                     check="agents.match",
                     severity="error",
-                    measured=f"{pattern!r} matches no agent; seen were {names or 'no agents'}.",
+                    measured=f"{pattern!r} matches no agent; agents seen: {names or 'none'}.",
                     fix=_nearest(pattern, names),
                     figures=figures,
                 )
@@ -81,7 +81,7 @@ def _matches(evidence: Evidence) -> list[Finding]:
                 severity="error" if mute else "ok",
                 measured=f"{says}, which ran but made no model call." if mute else f"{says}.",
                 fix="Let its calls go through the gateway in the task that runs the agent, or give "
-                "more tasks (--tasks) if it is rarely asked."
+                "more tasks (--tasks) if it rarely runs."
                 if mute
                 else "",
                 figures=figures,
@@ -95,7 +95,7 @@ def _nearest(pattern: str, names: list[str]) -> str:
     hint = f"Did you mean {near[0]!r}? " if near else ""
     return (
         f"{hint}Name agents in 'agents' as they were seen, or name the agent in the program: by "
-        f"its framework, or with agl.agent_scope({pattern!r}). One that is rarely asked may need "
+        f"its framework, or with agl.agent_scope({pattern!r}). An agent that rarely runs may need "
         f"more tasks: --tasks."
     )
 
@@ -137,7 +137,7 @@ def _unowned(evidence: Evidence) -> list[Finding]:
                 severity="warning",
                 measured=f"{len(unnamed)} of {len(evidence.calls)} calls belong to no agent{where}.",
                 fix="Name who speaks with agl.agent_scope(name), with trainable=False for a judge "
-                "or a tool; hand the framework's callbacks and context on to nested agents, and "
+                "or a tool; pass the framework's callbacks and context to nested agents, and "
                 "run threads of your own with contextvars.copy_context().run.",
                 figures={"calls": len(unnamed), "in_tools": in_tools},
             )

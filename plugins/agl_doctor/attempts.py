@@ -1,4 +1,4 @@
-"""How attempts ended, how long they took, and what of them could not be used."""
+"""How attempts ended, how long they took, and which losses they have."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from agl_doctor.requests import is_request, requests
 from agl_doctor.tools import UNSHOWN
 
 _SLOW: Final = 0.5
-"""Share of the deadline from which on an attempt is slow: training runs more at a time."""
+"""Share of the deadline above which an attempt is slow: training runs more attempts at a time."""
 _HARMLESS: Final = frozenset({"calls_untrainable", "superseded_tries"})
-"""Losses that the program asked for, or that a retry made good."""
+"""Losses that the program asked for, or that a retry replaced."""
 _SAMPLING: Final = "sampling_"
 _RETRIED: Final = "attempts_retried_"
-"""Told by the failures themselves."""
+"""Losses that the findings on failures already report."""
 
 
 def attempts(evidence: Evidence) -> list[Finding]:
-    """Everything about attempts as a whole."""
+    """All findings about whole attempts."""
     return [
         _fail(evidence),
         *_retried(evidence),
@@ -50,7 +50,7 @@ def _fail(evidence: Evidence) -> Finding:
     return Finding(
         check="attempts.fail",
         severity="error" if len(failures) == total else "warning",
-        measured=f"{len(failures)} of {total} attempts failed: {_told(failures)}.",
+        measured=f"{len(failures)} of {total} attempts failed: {_by_kind(failures)}.",
         fix="Correct what raised; --debug shows the traceback. rollout.failures says what becomes "
         "of each kind in training.",
         figures={
@@ -61,7 +61,7 @@ def _fail(evidence: Evidence) -> Finding:
     )
 
 
-def _told(failures: list[Failure]) -> str:
+def _by_kind(failures: list[Failure]) -> str:
     """Each kind with its number and its first message."""
     first: dict[str, str] = {}
     for failure in failures:
@@ -83,7 +83,7 @@ def _retried(evidence: Evidence) -> list[Finding]:
         Finding(
             check="attempts.retry",
             severity="warning",
-            measured=f"{len(earlier)} attempts failed and were tried again: {_told(earlier)}.",
+            measured=f"{len(earlier)} attempts failed and were tried again: {_by_kind(earlier)}.",
             fix="Retries cost time and hide an unsteady backend or worker: see its log.",
             figures={"retried": len(earlier)},
         )
@@ -100,11 +100,11 @@ def _time(evidence: Evidence) -> Finding:
         return Finding(
             check="attempts.time",
             severity="not checked",
-            measured="No attempt tells how long it took.",
+            measured="No attempt has a duration.",
             figures=figures,
         )
     slow = longest >= _SLOW * limit_s
-    says = f"The longest attempt took {longest:.1f} s of the {limit_s:g} s that it may"
+    says = f"The longest attempt took {longest:.1f} s of the {limit_s:g} s it may take"
     return Finding(
         check="attempts.time",
         severity="error" if late else "warning" if slow else "ok",
@@ -126,7 +126,7 @@ def _blocked(evidence: Evidence) -> list[Finding]:
         Finding(
             check="agents.block",
             severity="warning",
-            measured=f"While attempts ran, {stall}. Other attempts wait meanwhile.",
+            measured=f"While attempts ran, {stall}. Other attempts had to wait.",
             fix=f"{UNBLOCK.format(function=stall.function)}.",
             figures={
                 "function": stall.function,
@@ -170,7 +170,7 @@ def _exact(evidence: Evidence) -> Finding:
 
 
 def _sockets(evidence: Evidence) -> list[Finding]:
-    """What is said over a WebSocket the gateway never hears."""
+    """Model calls over a WebSocket, which the gateway does not see."""
     asked = [
         span
         for record in evidence.records
@@ -185,10 +185,10 @@ def _sockets(evidence: Evidence) -> list[Finding]:
         Finding(
             check="capture.websocket",
             severity="error" if any(map(evidence.trains, agents)) else "warning",
-            measured=f"{len(asked)} times a model was asked over a WebSocket, of which the gateway "
+            measured=f"Models were called {len(asked)} times over a WebSocket, of which the gateway "
             f"records no token: {', '.join(addresses)}, by "
             f"{', '.join(agent or 'no agent' for agent in agents)}.",
-            fix="Ask over HTTP what is to be trained; put a session that is not into "
+            fix="Call models of trained agents over HTTP; put other sessions into "
             "agl.agent_scope(name, trainable=False).",
             figures={"connections": len(asked), "addresses": addresses, "agents": agents},
         )
@@ -212,7 +212,7 @@ def _losses(losses: Losses) -> list[Finding]:
                 severity="warning",
                 measured=f"Answers to be trained on do not follow the model's plain distribution, "
                 f"by what their request asked for: {listed} calls.",
-                fix="Ask with top_p 1 and without top_k, penalties and logit_bias in training; set "
+                fix="In training, send top_p 1 and no top_k, penalties or logit_bias; set "
                 "rollout.temperature above 0.",
                 figures={"calls": sampling},
             )

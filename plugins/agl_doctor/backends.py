@@ -1,4 +1,4 @@
-"""What the engine's backends give: token ids, whether they decode to the text, fresh answers."""
+"""Whether backends return token ids that decode to the text, and fresh answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agl_core.types import Choice, Finding, Policy
 from agl_doctor.evidence import Evidence
 
 _CONTROL: Final = re.compile(r"(?:\s|\ufffd|<[^<>]{1,60}>|\[/?[A-Z_]{1,30}\])*")
-"""What may stand beside an answer's text: control tokens that are spelled out, white space."""
+"""What decoded ids may contain in addition to the text: control tokens and white space."""
 _EXCERPT: Final = 80
 
 
@@ -25,7 +25,7 @@ async def probe(trial: Trial) -> list[Finding]:
 
 
 def answering(findings: list[Finding]) -> bool:
-    """Whether a trial makes sense: every backend that was asked gave some answer."""
+    """Whether a trial makes sense: every backend gave an answer."""
     return all(finding.figures.get("answers", True) for finding in findings)
 
 
@@ -64,7 +64,7 @@ def _capable(policy: Policy, found: Capabilities) -> Finding:
         measured=f"Policy {policy.name!r}: token ids are given, {streams}; {where}.",
         fix=""
         if found.stream_token_ids
-        else "Agents that stream cannot be trained with this backend: let them ask without stream.",
+        else "Agents that stream cannot be trained with this backend: let them call it without stream.",
         figures={
             "policy": policy.name,
             "token_ids": found.token_ids,
@@ -113,8 +113,8 @@ def _decoding(found: _Decoded) -> Finding:
         return Finding(
             check="tokens.decode",
             severity="error",
-            measured=f"{len(found.wrong)} of {found.checked} answers do not read as their token ids "
-            f"do. The first: {found.wrong[0]}.",
+            measured=f"The token ids of {len(found.wrong)} of {found.checked} answers decode to "
+            f"another text. The first: {found.wrong[0]}.",
             fix="Training would reward tokens that were never sampled. Switch off what rewrites "
             "answers between the model and the agent: a tool or reasoning parser, a proxy.",
             figures=figures,
@@ -125,7 +125,7 @@ def _decoding(found: _Decoded) -> Finding:
             check="tokens.decode",
             severity="not checked",
             measured=f"The backend of policy {names} cannot say what its token ids stand for.",
-            fix="Compare one answer's ids with its text by hand, or use a backend that offers "
+            fix="Compare one answer's ids with its text yourself, or use a backend that offers "
             "agl_core.interfaces.LegibleBackend.",
             figures=figures,
         )
@@ -134,7 +134,7 @@ def _decoding(found: _Decoded) -> Finding:
             check="tokens.decode",
             severity="not checked",
             measured="No answer carried token ids.",
-            fix="See backend.tokens and agents.match: ids are asked for where an agent is trained.",
+            fix="See backend.tokens and agents.match: ids are requested only for trained agents.",
             figures=figures,
         )
     return Finding(

@@ -1,4 +1,4 @@
-"""Whose call each of the gateway's records is, without the strictness of the join."""
+"""The agent of each recorded call; unlike the join, without errors."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class OwnedCall:
     agent: str
     """Empty: no agent is named."""
     agent_run_id: str
-    """Empty: runs of the agent cannot be told apart."""
+    """Empty: runs of the agent cannot be distinguished."""
     in_tool: bool
     """It was sent while a tool ran."""
     prompt_tokens: int | None
-    """None: neither ids nor usage tell."""
+    """None: the record has neither ids nor usage."""
     answer_tokens: int | None
     """Of the longest choice."""
 

@@ -14,7 +14,7 @@ from agl_core.types import Finding
 def ask_checks(
     plugins: PluginManager, records: Sequence[AttemptRecord], config: RunConfig
 ) -> list[Finding]:
-    """What all checks found. One that fails is a finding itself; none hides another's."""
+    """The findings of all checks. A check that fails becomes a finding of its own."""
     registry = plugins.registry("checks")
     found: list[Finding] = []
     for name in registry.names():

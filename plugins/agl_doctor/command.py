@@ -51,11 +51,11 @@ def command(
     overrides: tuple[str, ...],
     json_file: str | None,
 ) -> int:
-    """Try a run on a few tasks before it is trained, and say what is wrong with it.
+    """Run a few tasks before training and report what is wrong.
 
-    Nothing is trained. Looked at are token ids and whether they decode to the text, who spoke and
-    who would be trained, rewards and how they differ, lengths, breaks in conversations, failures,
-    and the pitfalls of frameworks that plugins know. Records lie in the run's folder doctor.
+    Nothing is trained. The findings are about token ids and whether they decode to the text, the
+    agents that called models and would be trained, rewards and how they differ, lengths, breaks in
+    conversations, failures, and the pitfalls of frameworks. The run's folder doctor has the records.
 
     CONFIG is a configuration (.toml, .yaml, .json). The exit status is 1 when anything is an error.
     """
@@ -76,7 +76,7 @@ def command(
 
 
 def show(target: Console, diagnosis: Diagnosis, *, tracebacks: bool) -> None:
-    """Print the findings: as a table on a terminal, as plain lines elsewhere."""
+    """Print the findings: a table on a terminal, else plain lines."""
 
     def say(text: str) -> None:
         target.print(text, markup=False, soft_wrap=True)
@@ -111,9 +111,9 @@ def _table(target: Console, findings: Sequence[Finding]) -> None:
     table = Table("", "check", "measured", box=lines, pad_edge=False)
     for finding in findings:
         style = _STYLES[finding.severity]
-        told = Text(" ".join(finding.measured.split()))
+        measured = Text(" ".join(finding.measured.split()))
         if finding.fix:
-            told.append("\nfix: ", style="bold")
-            told.append(finding.fix)
-        table.add_row(Text(finding.severity, style=style), Text(finding.check), told)
+            measured.append("\nfix: ", style="bold")
+            measured.append(finding.fix)
+        table.add_row(Text(finding.severity, style=style), Text(finding.check), measured)
     target.print(table)

@@ -1,4 +1,4 @@
-"""Open the components of a run, try a few tasks, and state what was found."""
+"""Open the components of a run, run a few tasks, and report the findings."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from agl_doctor.rewards import rewards
 from agl_doctor.tools import tools
 
 FOLDER = "doctor"
-"""In the run's directory: holds the records of what is tried."""
+"""Folder in the run's directory with the records of the trial."""
 
 
 async def diagnose(app: App, *, tasks: int = 2, samples: int | None = None) -> Diagnosis:
-    """Try the first tasks that training would take, without training, and state what is wrong.
+    """Run the first tasks of training, without training, and report what is wrong.
 
-    Records lie in ``<run>/doctor``, apart from those of the run.
+    The records go to ``<run>/doctor``, separate from those of the run.
 
     Args:
         app: The run.

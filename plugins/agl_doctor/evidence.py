@@ -1,4 +1,4 @@
-"""What the attempts of a trial show."""
+"""What the attempts of a trial recorded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Evidence:
     records: Sequence[AttemptRecord]
     calls: Sequence[OwnedCall]
     adapted: Mapping[str, AdaptedAttempt] = field(default_factory=dict[str, AdaptedAttempt])
-    """Attempt id to what training would use; attempts that failed or are unusable are missing."""
+    """What training would use, by attempt id, without failed and unusable attempts."""
     scored: Mapping[str, AdaptedAttempt] = field(default_factory=dict[str, AdaptedAttempt])
     """The same and, without any tokens, the attempts that were not captured exactly."""
     capture_errors: Sequence[CaptureError] = ()
@@ -68,7 +68,7 @@ class Evidence:
 
 
 def adapt(trial: Trial, tried: Tried) -> Evidence:
-    """Give every attempt that succeeded to the adapter and keep what it refuses as data."""
+    """Give every successful attempt to the adapter and keep its errors as data."""
     adapted: dict[str, AdaptedAttempt] = {}
     scored: dict[str, AdaptedAttempt] = {}
     capture_errors: list[CaptureError] = []
@@ -102,7 +102,7 @@ def adapt(trial: Trial, tried: Tried) -> Evidence:
 
 
 def _without_tokens(record: AttemptRecord, adapter: Adapter) -> dict[str, AdaptedAttempt]:
-    """Rewards and agents of an attempt as an evaluation would take it: nobody needs tokens there."""
+    """Rewards and agents of an attempt as an evaluation takes them, which needs no tokens."""
     rollout = msgspec.structs.replace(record.rollout, mode="test")
     try:
         return {record.attempt.id: adapter.adapt(replace(record, rollout=rollout))}

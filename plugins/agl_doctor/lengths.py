@@ -14,11 +14,11 @@ from agl_doctor.calls import OwnedCall
 from agl_doctor.evidence import Evidence
 
 _TIGHT: Final = 0.9
-"""Share of the context from which on the longest call is called tight."""
+"""Share of the context above which the longest call is a warning."""
 
 
 async def lengths(evidence: Evidence, backends: Mapping[str, Backend]) -> list[Finding]:
-    """Everything about lengths."""
+    """All findings about lengths."""
     found: list[Finding] = []
     by_policy: dict[str, list[OwnedCall]] = defaultdict(list)
     for owned in evidence.calls:
@@ -39,7 +39,7 @@ def context(policy: str, calls: Sequence[OwnedCall], limit: int | None) -> Findi
     unknown = len(calls) - len(known)
     says = f"Policy {policy!r}: the longest prompt with its answer has {longest} tokens"
     if unknown:
-        says += f", {unknown} of {len(calls)} calls do not tell their length"
+        says += f", {unknown} of {len(calls)} calls have no known length"
     figures = {"policy": policy, "longest": longest, "context": limit, "unknown": unknown}
     if limit is None or not known:
         return Finding(
@@ -47,10 +47,10 @@ def context(policy: str, calls: Sequence[OwnedCall], limit: int | None) -> Findi
             severity="not checked",
             measured=f"{says}; its context is not known."
             if limit is None
-            else f"Policy {policy!r}: no call tells its length.",
+            else f"Policy {policy!r}: no call has a known length.",
             fix="Compare it with the model's context yourself."
             if limit is None
-            else "Let streamed calls ask for usage: stream_options = {'include_usage': true}.",
+            else "Request usage in streamed calls: stream_options = {'include_usage': true}.",
             figures=figures,
         )
     cramped = sum((o.prompt_tokens or 0) + (o.call.sampling.max_tokens or 0) > limit for o in known)
@@ -71,7 +71,7 @@ def context(policy: str, calls: Sequence[OwnedCall], limit: int | None) -> Findi
 
 
 def _overflows(evidence: Evidence) -> list[Finding]:
-    """Told by the attempts' failures, and by the calls: not every client says why it failed."""
+    """From the failures of attempts and from calls: some clients do not report the cause."""
     failures = [(r.attempt.id, failure_of(r)) for r in evidence.records]
     reasons = {
         attempt: failure.message
@@ -110,12 +110,12 @@ def _cut_of(agent: str, calls: Sequence[OwnedCall]) -> Finding:
     cut = [owned for owned, choice in choices if choice.finish_reason == "length"]
     share = len(cut) / max(len(choices), 1)
     limits = sorted({owned.call.sampling.max_tokens or 0 for owned in cut})
-    told = ", ".join(str(limit) if limit else "the engine's default" for limit in limits)
+    stated = ", ".join(str(limit) if limit else "the engine's default" for limit in limits)
     says = f"{agent}: {len(cut)} of {len(choices)} answers are cut ({share:.0%})"
     return Finding(
         check="lengths.cut",
         severity="warning" if cut else "ok",
-        measured=f"{says}, at max_tokens {told}." if cut else f"{says}.",
+        measured=f"{says}, at max_tokens {stated}." if cut else f"{says}.",
         fix="A cut answer is trained without its end. Raise the agent's max_tokens and "
         "rollout.max_tokens, or ask for shorter answers."
         if cut

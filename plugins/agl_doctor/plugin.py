@@ -11,5 +11,5 @@ def agl_register_commands(register: Register) -> None:
     register(
         "doctor",
         "agl_doctor.command:command",
-        summary="try a run on a few tasks and say what is wrong with it",
+        summary="run a few tasks and report what is wrong",
     )

@@ -50,8 +50,8 @@ def _whole(found: Continuity, breaks: Sequence[Break]) -> Finding:
         measured=f"{whole} of {found.later} later calls of agent runs continue an earlier one token "
         f"by token"
         + (f"; breaks cost {figures['tokens']} tokens of shared context." if breaks else "."),
-        fix="Calls that break off start a path of their own: they are trained all the same, but "
-        "their context is computed again. The findings prefix.break say why."
+        fix="A call that breaks off starts a new path: it is trained too, but "
+        "its context is computed again. The findings prefix.break give the causes."
         if breaks
         else "",
         figures=figures,
@@ -71,7 +71,7 @@ def _broken(agent: str, why: Cause, breaks: Sequence[Break], shown: str) -> Find
 
 
 async def _shown(one: Break, backend: Backend | None) -> str:
-    """Where the first break is, as text where the backend can tell it."""
+    """Where the first break is, as text if the backend can decode ids."""
     texts = None
     if isinstance(backend, LegibleBackend):
         texts = (await backend.text_of(one.expected), await backend.text_of(one.found))

@@ -1,4 +1,4 @@
-"""Model requests that are on no record or gave no answer: what each cause means, and the fix."""
+"""Model requests without a record or an answer: the meaning and the fix of each cause."""
 
 from __future__ import annotations
 

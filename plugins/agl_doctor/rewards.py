@@ -21,7 +21,7 @@ _MOSTLY: Final = 0.5
 
 
 def rewards(evidence: Evidence, algorithm: Algorithm) -> list[Finding]:
-    """Everything about rewards."""
+    """All findings about rewards."""
     return [_arrive(evidence), _vary(evidence, algorithm)]
 
 
@@ -44,7 +44,7 @@ def _arrive(evidence: Evidence) -> Finding:
         return Finding(
             check="rewards.arrive",
             severity="not checked",
-            measured="No attempt came as far as its reward.",
+            measured="No attempt reached its reward.",
             fix="See capture.exact and attempts.fail.",
         )
     return _arrived(scored)
@@ -55,14 +55,14 @@ def _arrived(scored: Sequence[AdaptedAttempt]) -> Finding:
     for attempt in scored:
         for channel, value in attempt.channels.items():
             channels[channel].append(value)
-    told = "; ".join(
+    ranges = "; ".join(
         f"{channel} from {min(values):g} to {max(values):g}, mean {fmean(values):g}"
         for channel, values in sorted(channels.items())
     )
     return Finding(
         check="rewards.arrive",
         severity="ok",
-        measured=f"{len(scored)} attempts were rewarded: {told}.",
+        measured=f"{len(scored)} attempts were rewarded: {ranges}.",
         figures={
             "channels": {
                 channel: {"min": min(values), "max": max(values), "mean": fmean(values)}
@@ -74,7 +74,7 @@ def _arrived(scored: Sequence[AdaptedAttempt]) -> Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Signal:
-    """What a group of attempts would teach."""
+    """What training could learn from a group of attempts."""
 
     moves: bool
     alike: bool
@@ -136,7 +136,7 @@ def _fix(*, alike: bool) -> str:
 
 
 def _signals(evidence: Evidence, algorithm: Algorithm) -> list[_Signal]:
-    """One per group, told by the algorithm itself; by the scores where no tokens were captured."""
+    """One per group: from the algorithm, or from the scores if no tokens were captured."""
     groups = group_attempts(list(evidence.adapted.values()), Losses())
     if groups:
         return [_signal(group, algorithm) for group in groups]

@@ -1,4 +1,4 @@
-"""Tools that a request offered and its model was never shown."""
+"""Tools of a request that the chat template leaves out of the prompt."""
 
 from __future__ import annotations
 

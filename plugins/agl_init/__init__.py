@@ -1,5 +1,4 @@
-"""``agl init``: the files that a program that already works needs to be trained.
+"""``agl init``: writes the files that a working program needs for training.
 
-Reading order: `_program` (what the source says, without running it), `_frameworks` (which
-integration it concerns), `_files` (what is written), `command`.
+Reading order: `_program` (what the source says, without running it), `_frameworks` (its integrations), `_files` (what is written), `command`.
 """

@@ -1,4 +1,4 @@
-"""The text of what is written."""
+"""The text of the files that are written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXAMPLES: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What the run file states besides the program."""
+    """Settings of the run file beyond the program itself."""
 
     model: str
     naming: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Which integration a program concerns: by what it imports and what that depends on."""
+"""The integrations of a program, from its imports and their dependencies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the source of a program says of it, read without running it."""
+"""What a program's source says about it; the source is read, not run."""
 
 from __future__ import annotations
 
@@ -190,9 +190,7 @@ def _parameters(found: ast.stmt, reference: str) -> tuple[Parameter, ...] | None
         if default is None
     ]
     if not required and not positional and given.vararg is None:
-        raise ConfigError(
-            f"{reference!r} takes nothing: name a function that takes what it is to answer"
-        )
+        raise ConfigError(f"{reference!r} takes no argument: name a function that takes a task")
     chosen = required or positional[:1]
     return tuple(
         Parameter(name=each.arg, annotation=ast.unparse(each.annotation) if each.annotation else "")

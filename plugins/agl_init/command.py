@@ -34,7 +34,7 @@ _MODEL: Final = "HuggingFaceTB/SmolLM2-135M-Instruct"
 @debug_option
 @click.pass_obj
 def command(state: CliState, *, program: str, model: str | None, force: bool) -> None:
-    """Write what a program that already works needs to be trained: run.toml, tasks and a reward.
+    """Write the files that a working program needs for training: run.toml, tasks and a reward.
 
     PROGRAM is package.module:function or file.py:function, a function that answers one question.
     Its source is read, not run. The files go beside file.py, or into the working
@@ -47,7 +47,7 @@ def command(state: CliState, *, program: str, model: str | None, force: bool) ->
     weights = model or next(iter(state.plugins().registry("models").names()), _MODEL)
     files = texts(found, Choices(model=_beside(weights, folder), naming=naming))
     _write({folder / name: text for name, text in files.items()}, found, force=force)
-    _tell(found, folder, integrations)
+    _report(found, folder, integrations)
 
 
 def _beside(model: str, folder: Path) -> str:
@@ -62,7 +62,7 @@ def _beside(model: str, folder: Path) -> str:
 
 
 def _write(files: dict[Path, str], program: Program, *, force: bool) -> None:
-    """Write all files or, where one of them must not be touched, none.
+    """Write all files, or none if one of them must not be overwritten.
 
     Raises:
         ConfigError: a file exists, is the program itself, or cannot be written.
@@ -86,13 +86,13 @@ def _write(files: dict[Path, str], program: Program, *, force: bool) -> None:
             raise ConfigError(f"Cannot write {str(file)!r}: {error.strerror}") from error
 
 
-def _tell(program: Program, folder: Path, integrations: Sequence[Registration]) -> None:
+def _report(program: Program, folder: Path, integrations: Sequence[Registration]) -> None:
     for name, what in (
         (RUN, "the run: program, agents, model, tasks, reward, algorithm"),
         (TASKS, "two tasks: put yours there"),
         (TRAINING, "the reward" if takes_task(program) else "the function of a task, the reward"),
     ):
-        click.echo(f"wrote {_told(folder / name)}  {what}")
+        click.echo(f"wrote {_shown(folder / name)}  {what}")
     for integration in integrations:
         click.echo(f"framework: {integration.summary or integration.name}")
         if integration.extra is not None and unmet_extra(integration):
@@ -101,11 +101,11 @@ def _tell(program: Program, folder: Path, integrations: Sequence[Registration]) 
         click.echo("framework: none of the known ones; name agents with agl.agent_scope(name)")
     if program.agents:
         click.echo(f"names in the source that may be agents: {', '.join(program.agents)}")
-    click.echo(f"Next: put your tasks into {_told(folder / TASKS)}, then")
-    click.echo(f"  agl doctor {_shell(_told(folder / RUN))}")
+    click.echo(f"Next: put your tasks into {_shown(folder / TASKS)}, then")
+    click.echo(f"  agl doctor {_shell(_shown(folder / RUN))}")
 
 
-def _told(file: Path) -> str:
+def _shown(file: Path) -> str:
     try:
         return str(file.resolve().relative_to(Path.cwd().resolve()))
     except ValueError:

@@ -23,5 +23,5 @@ def mlflow_name(name: str) -> str:
 
 
 def _part(text: str) -> str:
-    """A path's part that leads neither nowhere nor up."""
+    """A part of a path that is neither empty nor ``..``."""
     return text if text.strip(".") else "_2e_" * len(text) or "_"

@@ -43,7 +43,7 @@ class MlflowTracker:
     """
 
     def __init__(self, options: MlflowOptions) -> None:
-        # MLflow would tell its makers of every run that it opens.
+        # MLflow sends usage data to its vendor for every run that it opens.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         self._mlflow: Any = importlib.import_module("mlflow")
         self._entities: Any = importlib.import_module("mlflow.entities")
@@ -99,12 +99,12 @@ class MlflowTracker:
         return given
 
     def _experiment(self, runs: Path, *, local: bool) -> str:
-        """Id of the experiment; made if need be."""
+        """Id of the experiment, which is created if missing."""
         name = self._options.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or _EXPERIMENT
         found = self._client.get_experiment_by_name(name)
         if found is not None:
             return found.experiment_id
-        # Files that others add to the run lie beside it, not wherever the program was started.
+        # Artifacts go beside the run, not into the working directory.
         place = (runs / _ARTIFACTS).as_uri() if local else None
         try:
             return self._client.create_experiment(name, artifact_location=place)

@@ -1,4 +1,4 @@
-"""Recorded attempts as OTLP traces: one trace per attempt, gen_ai names for everybody's readers."""
+"""Recorded attempts as OTLP traces: one trace per attempt, with gen_ai attribute names."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def encode_attempt(record: AttemptRecord, *, content: bool = False) -> dict[str,
 
     Args:
         record: An attempt that ended.
-        content: Also tell what was asked and answered, as ``gen_ai.*.messages``.
+        content: Also send prompts and answers, as ``gen_ai.*.messages``.
     """
     rollout, attempt = record.rollout, record.attempt
     resource = {
@@ -196,7 +196,7 @@ def _reward(reward: Reward) -> dict[str, Any]:
 
 
 def _derived(span: Span, *, content: bool) -> dict[str, Any]:
-    """Standard attributes, for readers that know nothing of ours."""
+    """Standard attributes, for readers that do not know agl's attributes."""
     derived: dict[str, Any] = {
         semconv.GEN_AI_OPERATION_NAME: _OPERATIONS.get(span.kind),
         semconv.GEN_AI_AGENT_NAME: span.agent,

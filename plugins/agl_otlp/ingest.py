@@ -26,11 +26,11 @@ _PROTOBUF: Final = "application/x-protobuf"
 _LARGEST: Final = 64 * 1024 * 1024
 """Bytes of a request, unpacked."""
 _LARGE: Final = 64 * 1024
-"""Bytes from which on a body is read beside the loop, so that the agents' calls go on."""
-_REASONS_TOLD: Final = 5
+"""Bodies from this size, in bytes, are read in a thread, so that the event loop is not blocked."""
+_MOST_REASONS: Final = 5
 _ADVICE: Final = "export fewer spans at a time"
 _GZIP_WINDOW: Final = 31
-"""zlib's word for gzip with the largest window."""
+"""zlib's parameter for gzip with the largest window."""
 
 
 class TraceIngest:
@@ -46,7 +46,7 @@ class TraceIngest:
         """Answer one request.
 
         Raises:
-            Problem: it cannot be read at all, or the store is not to be had.
+            Problem: the request cannot be read, or the store is not reachable.
         """
         given = request.headers
         kind = given.get("content-type", "").partition(";")[0].strip().lower()
@@ -87,7 +87,7 @@ class TraceIngest:
             message = f"The store did not take the spans: {error}"
             raise Problem(503, "store_unavailable", message, retry=True) from error
         if ingest.late:
-            outcome.refuse(ingest.late, "their attempt ended while they were on their way")
+            outcome.refuse(ingest.late, "their attempt ended before they arrived")
         return outcome
 
 
@@ -105,15 +105,15 @@ class _Outcome:
     @property
     def reason(self) -> str:
         different = list(dict.fromkeys(self.reasons))
-        more = ["..."] if len(different) > _REASONS_TOLD else []
-        return "; ".join([*different[:_REASONS_TOLD], *more])
+        more = ["..."] if len(different) > _MOST_REASONS else []
+        return "; ".join([*different[:_MOST_REASONS], *more])
 
     def answer(self) -> dict[str, Any]:
         """In OTLP's JSON form: numbers of 64 bits are text."""
         if not self.refused:
             return {}
-        told = {"rejectedSpans": str(self.refused), "errorMessage": self.reason}
-        return {"partialSuccess": told}
+        partial = {"rejectedSpans": str(self.refused), "errorMessage": self.reason}
+        return {"partialSuccess": partial}
 
 
 def _by_attempt(found: Decoded) -> list[tuple[list[Span], set[int]]]:
@@ -128,10 +128,10 @@ def _by_attempt(found: Decoded) -> list[tuple[list[Span], set[int]]]:
 
 
 def _sender(request: RouteRequest) -> Sender:
-    """Who sends by URL or headers; empty where the spans themselves have to say it.
+    """The attempt by URL or headers; empty where the spans themselves name it.
 
     Raises:
-        Problem: the two disagree, or say only half of it, or the key is another attempt's.
+        Problem: the two disagree, name the rollout or the attempt alone, or the key is another attempt's.
     """
     if not request.named:
         return Sender()
@@ -151,11 +151,11 @@ def _unpacked(body: bytes, encoding: str) -> bytes:
     try:
         data = unpacking.decompress(body, _LARGEST + 1)
     except zlib.error as error:
-        raise Problem(400, "malformed", f"The body is no gzip: {error}") from error
+        raise Problem(400, "malformed", f"The body is not gzip: {error}") from error
     if len(data) > _LARGEST:
         raise _too_large()
     if not unpacking.eof:
-        raise Problem(400, "malformed", "The body is no whole gzip: it ends too early")
+        raise Problem(400, "malformed", "The gzip body is incomplete")
     return data
 
 
@@ -171,4 +171,4 @@ def _decoded(body: bytes, packing: str, kind: str, sender: Sender) -> Decoded:
             return decode(protobuf.read_request(plain), sender=sender)
         return decode(msgspec.json.decode(plain), sender=sender)
     except (Malformed, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Problem(400, "malformed", f"The body is no OTLP request: {error}") from error
+        raise Problem(400, "malformed", f"The body is not an OTLP request: {error}") from error

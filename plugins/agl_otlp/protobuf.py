@@ -36,7 +36,7 @@ def read_request(data: bytes) -> dict[str, Any]:
     """An ExportTraceServiceRequest in OTLP's JSON form.
 
     Raises:
-        Malformed: the bytes are no such message.
+        Malformed: the bytes are not such a message.
     """
     return _message(memoryview(data), _REQUEST, 0)
 
@@ -45,11 +45,11 @@ def answer(*, refused: int, reason: str) -> bytes:
     """An ExportTraceServiceResponse."""
     if not refused and not reason:
         return b""
-    told = reason.encode()
+    message = reason.encode()
     inner = b"".join(
         [
             b"\x08" + _varint_bytes(refused) if refused else b"",
-            b"\x12" + _varint_bytes(len(told)) + told if told else b"",
+            b"\x12" + _varint_bytes(len(message)) + message if message else b"",
         ]
     )
     return b"\x0a" + _varint_bytes(len(inner)) + inner
@@ -88,9 +88,9 @@ def _pairs(data: memoryview) -> Iterator[tuple[int, int, Any]]:
         elif wire in (_FIXED64, _FIXED32):
             size = 8 if wire == _FIXED64 else 4
         else:
-            raise Malformed(f"the request is no protobuf: wire type {wire} at byte {at}")
+            raise Malformed(f"the request is not protobuf: wire type {wire} at byte {at}")
         if at + size > end:
-            raise Malformed("the request is no whole protobuf: it ends inside a field")
+            raise Malformed("the request is incomplete protobuf: it ends inside a field")
         yield number, wire, data[at : at + size]
         at += size
 
@@ -99,12 +99,12 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
     number = 0
     for place in range(_LONGEST_VARINT):
         if at + place >= len(data):
-            raise Malformed("the request is no whole protobuf: it ends inside a number")
+            raise Malformed("the request is incomplete protobuf: it ends inside a number")
         byte = data[at + place]
         number |= (byte & 0x7F) << 7 * place
         if byte < 0x80:  # noqa: PLR2004 - the bit that says there is more
             return number & 0xFFFF_FFFF_FFFF_FFFF, at + place + 1
-    raise Malformed("the request is no protobuf: a number has more than 10 bytes")
+    raise Malformed("the request is not protobuf: a number has more than 10 bytes")
 
 
 def _varint_bytes(number: int) -> bytes:
@@ -120,7 +120,7 @@ def _text(value: Any, _: int) -> str:
     try:
         return bytes(value).decode()
     except UnicodeDecodeError as error:
-        raise Malformed(f"text is no UTF-8: {bytes(value)!r:.100}") from error
+        raise Malformed(f"text is not UTF-8: {bytes(value)!r:.100}") from error
 
 
 def _hex(value: Any, _: int) -> str:

@@ -24,7 +24,7 @@ _PAGE: Final = 50
 _SPANS_PER_REQUEST: Final = 500
 _TIMEOUT_S: Final = 30.0
 _AGAIN: Final = frozenset({429, 502, 503, 504})
-"""Statuses after which OTLP tells a client to try once more."""
+"""Statuses after which OTLP asks a client to retry."""
 _PAUSES_S: Final = (0.5, 1.0, 2.0, 4.0)
 _LONGEST_PAUSE_S: Final = 30.0
 
@@ -62,8 +62,8 @@ async def send_attempts(
         pause: Waits between tries, in seconds.
 
     Raises:
-        ConfigError: the address is none.
-        StoreError: the collector is not to be had, or refuses.
+        ConfigError: the address is not valid.
+        StoreError: the collector is not reachable, or refuses.
     """
     url = traces_url(endpoint)
     sent = Sent()
@@ -88,7 +88,7 @@ def traces_url(endpoint: str) -> str:
     """
     if not is_address(endpoint):
         raise ConfigError(
-            f"Collector {endpoint!r} is no address: give one such as http://127.0.0.1:4318"
+            f"Collector {endpoint!r} is not an address: write one such as http://127.0.0.1:4318"
         )
     bare = urlsplit(endpoint).path in ("", "/")
     return endpoint.rstrip("/") + _PATH if bare else endpoint

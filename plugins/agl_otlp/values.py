@@ -12,7 +12,7 @@ from agl_core.text import replaced
 _INT64: Final = 2**63
 
 
-class Malformed(ValueError):  # noqa: N818  what is wrong with a piece of somebody's request
+class Malformed(ValueError):  # noqa: N818  names the fault in a client's request
     """A piece of a request that is not OTLP."""
 
 
@@ -52,7 +52,7 @@ def plain_attributes(pairs: Any, *, where: str) -> dict[str, Any]:
     """OTLP's list of pairs as plain attributes; of equal keys the last counts.
 
     Raises:
-        Malformed: it is no such list.
+        Malformed: it is not such a list.
     """
     found: dict[str, Any] = {}
     for pair in sequence(pairs, where=where):
@@ -71,7 +71,7 @@ def plain(value: Any, *, where: str) -> Any:
     if not value and (value is None or isinstance(value, dict)):
         return None
     if not isinstance(value, dict) or len(cast("dict[str, Any]", value)) != 1:
-        raise Malformed(f"{where} is no typed value: {value!r:.200}")
+        raise Malformed(f"{where} is not a typed value: {value!r:.200}")
     ((kind, inner),) = cast("dict[str, Any]", value).items()
     read = _READERS.get(kind)
     if read is None:
@@ -81,7 +81,7 @@ def plain(value: Any, *, where: str) -> Any:
     except Malformed:
         raise
     except (TypeError, ValueError, OverflowError) as error:
-        raise Malformed(f"{where} is no {kind}: {inner!r:.200}") from error
+        raise Malformed(f"{where} is not a {kind}: {inner!r:.200}") from error
 
 
 def sequence(value: Any, *, where: str) -> list[Any]:
@@ -93,7 +93,7 @@ def sequence(value: Any, *, where: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise Malformed(f"{where} is no list: {value!r:.200}")
+        raise Malformed(f"{where} is not a list: {value!r:.200}")
     return cast("list[Any]", value)
 
 
@@ -104,7 +104,7 @@ def mapping(value: Any, *, where: str) -> dict[str, Any]:
         Malformed: it is something else.
     """
     if not isinstance(value, dict):
-        raise Malformed(f"{where} is no mapping: {value!r:.200}")
+        raise Malformed(f"{where} is not a mapping: {value!r:.200}")
     return cast("dict[str, Any]", value)
 
 

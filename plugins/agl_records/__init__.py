@@ -1,7 +1,7 @@
-"""The records of a run: look at them, thin them out, take them elsewhere.
+"""The records of a run: list, show, delete and export them.
 
-Reading order: `run` (the rows of an export) with `rows` and `files`, `facade` (what a program
-calls), `jsonl` (a whole store), then `commands`.
+Reading order: `run` (the rows of an export) with `rows` and `files`, `facade` (the Python
+interface), `jsonl` (a whole store), then `commands`.
 """
 
 from __future__ import annotations

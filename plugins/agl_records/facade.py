@@ -1,4 +1,4 @@
-"""What a user calls to take training data elsewhere."""
+"""The Python interface for exporting training data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole store as lines of JSON and back, with nothing lost on the way.
+"""A whole store as lines of JSON and back, without loss.
 
 ::
 
@@ -66,7 +66,7 @@ def read_export(lines: Iterable[str]) -> Iterator[Resources | Rollout | Span]:
     """The records of an export in their order.
 
     Raises:
-        StoreError: a line is none of an export, or the export was cut off.
+        StoreError: a line does not belong to an export, or the export is cut off.
     """
     counts = dict.fromkeys(_KINDS, 0)
     number, ended = 0, False
@@ -84,9 +84,11 @@ def read_export(lines: Iterable[str]) -> Iterator[Resources | Rollout | Span]:
                 yield msgspec.convert(row["record"], _KINDS[kind])
                 counts[kind] += 1
         except (ValueError, TypeError, KeyError) as error:
-            raise StoreError(f"Line {number} is none of a store's export: {error!r}") from error
+            raise StoreError(f"Line {number} is not from a store's export: {error!r}") from error
     if not ended:
-        raise StoreError(f"The export is not whole: {number} lines, the last does not count them")
+        raise StoreError(
+            f"The export is incomplete: it has {number} lines and no matching last line"
+        )
 
 
 def _check_head(row: dict[str, Any], number: int) -> None:

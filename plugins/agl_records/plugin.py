@@ -10,7 +10,7 @@ from agl_core.plugins import hookimpl
 def agl_register_commands(register: Register) -> None:
     for name, module, summary in (
         ("trace", "trace", "show what happened inside a run's rollouts"),
-        ("rollouts", "rollouts", "use a run's rollouts elsewhere: export training data"),
+        ("rollouts", "rollouts", "export a run's rollouts as training data"),
         (
             "rollouts.export",
             "rollouts_export",
@@ -21,7 +21,7 @@ def agl_register_commands(register: Register) -> None:
             "store_export",
             "write a whole store as lines of JSON, or send it as traces",
         ),
-        ("store.gc", "store_gc", "delete spans that are not needed any more"),
+        ("store.gc", "store_gc", "delete spans that are no longer needed"),
         ("store.ls", "store_ls", "list rollouts, and count them by status"),
         ("store.show", "store_show", "show one rollout with its attempts"),
     ):

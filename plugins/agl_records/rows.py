@@ -19,7 +19,7 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
     agent_run_id: str
     choice: int
     continued: bool
-    """The conversation went on from this choice, or the call had only one."""
+    """The conversation continued from this choice, or the call had only one."""
     prompt_tokens: int
     response_tokens: int
     finish_reason: str | None

@@ -213,7 +213,7 @@ class _Export:
             yield example.weighted()
 
     def _renderer(self, policy: str) -> Renderer | None:
-        """How the conversations of a policy become tokens; None where nothing here can tell."""
+        """Renders conversations of a policy to tokens; None where no engine can."""
         model = next((p.model for p in self._policies or () if p.name == policy), "")
         if model not in self._renderers:
             self._renderers[model] = self._make_renderer(model) if model else None

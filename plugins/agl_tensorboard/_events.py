@@ -1,4 +1,4 @@
-"""Event files, written at once by whoever calls, so that a full disk is noticed by them."""
+"""Event files, written at once in the caller's thread, so that a full disk raises there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _VERSION: Final = "brain.Event:2"
 class EventFiles:
     """Appends to a folder of event files.
 
-    tensorboardX' own writer hands events to a thread that a full disk ends without a word.
+    tensorboardX's own writer uses a thread that a full disk ends silently.
     """
 
     def __init__(self, folder: Path, *, first_step: int) -> None:
@@ -37,7 +37,7 @@ class EventFiles:
 
         Args:
             folder: Where it goes; made if need be.
-            first_step: What other files there tell of this step and later ones does not count.
+            first_step: Values of this and later steps in older files are ignored.
         """
         make_private_directory(folder)
         self._folder = folder
@@ -66,7 +66,7 @@ class EventFiles:
             self._writer.write(event.SerializeToString())
             self._writer.flush()
         except OSError:
-            # The file may end in half a record, which nobody reads past: the next event begins one.
+            # The file may end in half a record, which no reader gets past: the next event starts a new file.
             with suppress(OSError):
                 self.close()
             self._writer = None

@@ -59,5 +59,7 @@ class TensorBoardTracker:
     @property
     def _opened(self) -> EventFiles:
         if self._events is None:
-            raise TrainingError("The tracker 'tensorboard' was told of a run that it did not start")
+            raise TrainingError(
+                "The tracker 'tensorboard' got a report of a run that it did not start"
+            )
         return self._events

@@ -28,11 +28,11 @@ _AXIS: Final = "step"
 class WandbTracker:
     """Numbers as history, the configuration as config, what the run came to as summary.
 
-    A resumed run has the id of the one that it goes on from.
+    A resumed run keeps the id of the run that it continues.
     """
 
     def __init__(self, options: WandbOptions) -> None:
-        # Faults of wandb itself are its makers' business only where somebody wants that.
+        # Errors of wandb itself are reported to its vendor only if the user turns that on.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         self._wandb: Any = importlib.import_module("wandb")
         self._options = options
@@ -59,7 +59,7 @@ class WandbTracker:
                 mode=given.mode or environ.get("WANDB_MODE"),
                 dir=str(run.directory),
                 config=dict(run.config),
-                # What a program prints is its own, and nobody sits there to answer a question.
+                # Do not capture the program's output, and never prompt for input.
                 settings=self._wandb.Settings(console="off", silent=True, login_timeout=1),
                 allow_val_change=True,
             )

@@ -25,12 +25,12 @@ def test_the_reward_is_for_answers_that_are_right_in_every_part() -> None:
     assert [example.reward(task, text, None) for text in (right, wrong)] == [1.0, 0.0]
 
 
-def test_a_run_is_told_in_three_lines(capsys) -> None:
+def test_a_run_is_shown_in_three_lines(capsys) -> None:
     scores = [SimpleNamespace(score=SimpleNamespace(mean=mean)) for mean in (0.25, 0.875)]
     report = SimpleNamespace(
         evaluations=scores, calls=7, lost={}, directory="runs/one", export=lambda path: path
     )
-    example.tell(report)
+    example.show(report)
     assert capsys.readouterr().out.splitlines() == [
         "held-out tasks answered right: 0.25 before, 0.88 after",
         "model calls: 7, lost by cause: nothing",

@@ -9,4 +9,4 @@ from agl_core.cli.group import Subcommands
 
 @click.command(name="rollouts", cls=Subcommands)
 def command() -> None:
-    """Use a run's rollouts elsewhere."""
+    """Export a run's rollouts."""

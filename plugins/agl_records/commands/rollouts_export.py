@@ -85,8 +85,8 @@ def command(state: CliState, *, target: str, output: str, **options: Any) -> Non
         failed=options["failed"],
     )
     if chosen.format == "parquet" and output == STDOUT:
-        raise ConfigError("Parquet is no text: name a file with --output FILE")
-    _tell(asyncio.run(_export(state, target, output, chosen)), output)
+        raise ConfigError("Parquet is binary: name a file with --output FILE")
+    _report(asyncio.run(_export(state, target, output, chosen)), output)
 
 
 async def _export(
@@ -103,7 +103,7 @@ async def _export(
             return await export_from(store, stream, options, plugins=plugins, config=address.run)
 
 
-def _tell(summary: ExportSummary, output: str) -> None:
+def _report(summary: ExportSummary, output: str) -> None:
     where = "" if output == STDOUT else f" in {output}"
     click.echo(f"{summary.rows} rows of {summary.attempts} attempts{where}", err=True)
     for title, counts in (
@@ -111,12 +111,12 @@ def _tell(summary: ExportSummary, output: str) -> None:
         ("not in these rows", summary.lost),
     ):
         if counts:
-            told = ", ".join(f"{cause} {count}" for cause, count in sorted(counts.items()))
-            click.echo(f"{title}: {told}", err=True)
+            listed = ", ".join(f"{cause} {count}" for cause, count in sorted(counts.items()))
+            click.echo(f"{title}: {listed}", err=True)
     if summary.unverified:
         click.echo(
             f"{summary.unverified} rows were not compared with the recorded tokens: the model's chat "
-            f"template is not at hand",
+            f"template is not available",
             err=True,
         )
     for problem in summary.problems:

@@ -1,4 +1,4 @@
-"""Which store and which of its rollouts: arguments and options that the subcommands share."""
+"""The store and filters of rollouts: arguments and options that the subcommands share."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def filters_of(options: dict[str, Any]) -> Filters:
-    """What the options of `filter_options` mean; they are taken out of `options`."""
+    """The filters of `filter_options`, which are removed from `options`."""
     statuses = cast("tuple[str, ...]", options.pop("statuses"))
     return Filters(
         statuses=tuple(RolloutStatus(status) for status in statuses),
@@ -74,7 +74,7 @@ def filters_of(options: dict[str, Any]) -> Filters:
 
 
 def located(target: str) -> StoreAddress:
-    """The store that the argument of a command means.
+    """The store that a command's argument names.
 
     Raises:
         ConfigError: there is none, or only a run's own record names its server.
@@ -112,9 +112,11 @@ def seconds(text: str) -> float:
     """Seconds of an age such as ``90s``, ``15m``, ``12h``, ``7d`` or ``2w``.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the text is not an age.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip())
     if match is None:
-        raise ConfigError(f"Age {text!r} is none: write a number and s, m, h, d or w, such as 7d")
+        raise ConfigError(
+            f"Cannot read the age {text!r}: write a number and s, m, h, d or w, such as 7d"
+        )
     return float(match[1]) * _SECONDS[match[2]]

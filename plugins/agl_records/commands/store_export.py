@@ -59,9 +59,9 @@ def command(
     filters, address = filters_of(options), located(target)
     if otlp is not None:
         if output is not None:
-            raise ConfigError("--otlp sends and --output writes: give one of them")
+            raise ConfigError("Give either --otlp or --output, not both")
         sent = asyncio.run(_send(state, address, otlp, filters, headers, content))
-        return _tell(sent, otlp)
+        return _report(sent, otlp)
     if headers or content:
         raise ConfigError("--header and --content are for a collector: give --otlp URL too")
     target_file = output or STDOUT
@@ -100,12 +100,12 @@ def _headers(given: tuple[str, ...]) -> dict[str, str]:
     for text in given:
         name, equals, value = text.partition("=")
         if not (name and equals):
-            raise ConfigError(f"--header {text!r} is none: write NAME=VALUE")
+            raise ConfigError(f"Cannot read --header {text!r}: write NAME=VALUE")
         headers[name.strip()] = value
     return headers
 
 
-def _tell(sent: Sent, endpoint: str) -> int:
+def _report(sent: Sent, endpoint: str) -> int:
     """Say what was sent; 1 if the collector did not keep all of it."""
     click.echo(f"sent {sent.spans} spans of {sent.attempts} attempts to {endpoint}")
     if sent.running:

@@ -26,7 +26,7 @@ _BATCH = 1000
 @click.option(
     "--consumed",
     is_flag=True,
-    help="Of rollouts that were trained on: what happens without options.",
+    help="Of rollouts that were trained on; the default.",
 )
 @click.option(
     "--older-than",
@@ -49,10 +49,10 @@ def command(  # noqa: PLR0913 - one per option
     dry_run: bool,
     json_file: str | None,
 ) -> None:
-    """Delete the spans of rollouts that are not needed any more, and give their space back.
+    """Delete the spans of rollouts that are no longer needed, and free their space.
 
-    With both --consumed and --older-than, both have to hold. Rollouts, attempts, failures and
-    outputs stay; whatever is queued or runs is left alone, so a run may go on meanwhile.
+    With both --consumed and --older-than, both must hold. Rollouts, attempts, failures and
+    outputs stay. Queued and running rollouts are kept, so the run may be active.
     """
     address = located(target)
     ended_by = time.time() - seconds(older_than) if older_than is not None else None
@@ -91,20 +91,20 @@ def command(  # noqa: PLR0913 - one per option
         }
         write_records(figures, json_file)
     if json_file != STDOUT:
-        _tell(pruned, dry_run=dry_run, before=before, after=after)
+        _report(pruned, dry_run=dry_run, before=before, after=after)
 
 
-def _tell(pruned: Pruned, *, dry_run: bool, before: int | None, after: int | None) -> None:
+def _report(pruned: Pruned, *, dry_run: bool, before: int | None, after: int | None) -> None:
     verb = "would delete" if dry_run else "deleted"
     click.echo(f"{verb} {pruned.spans} spans ({_size(pruned.size)}) of {pruned.rollouts} rollouts")
     if pruned.kept:
-        click.echo(f"left {pruned.kept} rollouts alone that are not final")
+        click.echo(f"kept {pruned.kept} rollouts that are not final")
     if not dry_run and before is not None and after is not None:
         click.echo(f"the file went from {_size(before)} to {_size(after)}")
 
 
 def _file_size(address: StoreAddress) -> int | None:
-    """Bytes on disk, the write-ahead log included; None where the store is no file of ours."""
+    """Bytes on disk, the write-ahead log included; None where the store is not a file."""
     path = address.file
     if path is None:
         return None

@@ -105,7 +105,7 @@ def command(  # noqa: PLR0913 - one per option
     """Show what happened inside a run's rollouts: spans by agent, rewards, tokens.
 
     STORE is a run's directory, a configuration, a database file or an http:// address. The run
-    may be going on: looking changes nothing.
+    may be active: reading changes nothing.
     """
     wanted = Wanted(rollout=rollout, agents=agents, failed=failed, limit=limit)
     address = located(target)
@@ -151,7 +151,9 @@ async def find(store: Store, wanted: Wanted) -> tuple[list[tuple[Rollout, list[S
         if wanted.limit and len(found) >= wanted.limit:
             break
     if wanted.agents and ids and not found:
-        raise ConfigError(f"No rollout has agent {list(wanted.agents)}; seen were {sorted(seen)}")
+        raise ConfigError(
+            f"No rollout has agent {list(wanted.agents)}; agents seen: {sorted(seen)}"
+        )
     newest = found[: wanted.limit or None]
     return newest[::-1], len(ids) if not wanted.agents else len(newest)
 

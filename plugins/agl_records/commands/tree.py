@@ -124,7 +124,7 @@ def add_spans(tree: Tree, spans: Sequence[Span], *, messages: bool = False) -> N
 
 
 def _reachable(roots: list[_Node], nodes: dict[str, _Node]) -> list[_Node]:
-    """Roots, plus one span of every circle of parents: nothing recorded stays unseen."""
+    """Roots, plus one span of every cycle of parents, so that every span is shown."""
     seen: set[str] = set()
 
     def visit(start: _Node) -> None:

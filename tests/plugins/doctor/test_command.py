@@ -175,5 +175,5 @@ engine = {{ name = "bandit" }}
     assert (tmp_path / "agl_runs" / "run" / "doctor" / "store.db").is_file()
     broken = runner.invoke(cli, ["doctor", "run.toml", "--set", 'agents=["wirter"]'])
     assert broken.exit_code == 1
-    assert "seen were ['writer']" in broken.output
+    assert "agents seen: ['writer']" in broken.output
     assert runner.invoke(cli, ["doctor", "run.toml", "--set", "agents=[]"]).exit_code == 2

@@ -190,7 +190,7 @@ def test_the_program_itself_is_never_overwritten(folder):
         ("shop.py:graph.invoke", "names no function"),
         ("shop.py:anwser", r"functions there are answer, ask, nothing; did you mean 'answer'\?"),
         ("shop.py:Desk", "'Desk' is a class"),
-        ("shop.py:nothing", "takes nothing"),
+        ("shop.py:nothing", "takes no argument"),
         ("shap.py:answer", "there is no file"),
         ("no_such_module:answer", "there is no module 'no_such_module'"),
         ("json.no_such:answer", "there is no module 'json.no_such'"),

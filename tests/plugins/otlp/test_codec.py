@@ -502,4 +502,4 @@ def test_what_is_no_request_is_refused_as_a_whole(wrong):
 
 def test_nothing_is_a_request_without_spans():
     assert decode({}, sender=ME).received == 0
-    assert decode(body(1), sender=ME).refused == ["span is no mapping: 1"]
+    assert decode(body(1), sender=ME).refused == ["span is not a mapping: 1"]

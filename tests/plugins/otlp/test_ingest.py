@@ -159,7 +159,7 @@ async def test_spans_that_come_while_their_attempt_ends_are_counted(world):
     _, told = await export(world, body(otel(1), otel(2)), attempt)
 
     assert told["partialSuccess"]["rejectedSpans"] == "2"
-    assert "ended while" in told["partialSuccess"]["errorMessage"]
+    assert "ended before" in told["partialSuccess"]["errorMessage"]
 
 
 async def test_many_reasons_are_told_in_few_words(world):

@@ -111,7 +111,7 @@ async def test_an_export_that_was_cut_off_or_changed_is_noticed():
     await store.close()
 
     for broken in (lines[:-1], lines[:-3] + lines[-1:], [*lines, lines[-2]], []):
-        with pytest.raises(StoreError, match="not whole"):
+        with pytest.raises(StoreError, match="incomplete"):
             list(read_export(broken))
     for broken in (lines[1:], [*lines[:2], "{"], [*lines[:2], '{"kind":"cat"}'], ['{"kind":1}']):
         with pytest.raises(StoreError, match=r"Line \d"):
