@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -227,11 +227,7 @@ class GatewayServer:
         attempt = self._attempts.find(attempt_id)
         if attempt is None:
             return
-        ends = [asyncio.ensure_future(call.ended.wait()) for call in attempt.calls]
-        if ends:
-            _, late = await asyncio.wait(ends, timeout=_FLUSH_S)
-            for end in late:
-                end.cancel()
+        await _wait(attempt.calls, _FLUSH_S)
         await self._write(attempt)
 
     async def _write(self, attempt: OpenAttempt) -> None:
@@ -269,11 +265,7 @@ class GatewayServer:
 
     async def _end(self, calls: Sequence[Call]) -> None:
         """Wait until stopped calls are recorded; those that do not end are recorded as such."""
-        ends = [asyncio.ensure_future(call.ended.wait()) for call in calls]
-        if ends:
-            _, late = await asyncio.wait(ends, timeout=_END_S)
-            for end in late:
-                end.cancel()
+        await _wait(calls, _END_S)
         for call in calls:
             self._recording.give_up(call)
 
@@ -296,3 +288,9 @@ class GatewayServer:
     async def resume(self) -> None:
         """Let calls in again."""
         self._proxy.resume()
+
+
+async def _wait(calls: Iterable[Call], timeout_s: float) -> None:
+    """Wait until calls are recorded, for so long at most."""
+    if ends := [call.ended() for call in calls]:
+        await asyncio.wait(ends, timeout=timeout_s)

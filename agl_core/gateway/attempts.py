@@ -55,12 +55,14 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
     """Past the door: its exchange with the backend has begun."""
     abort: Abort = ""
     """Why its exchange was cancelled."""
-    ended: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+    recorded: bool = False
+    """Nothing of it is under way any more."""
     _work: asyncio.Task[Any] | None = None
     """The task that `stop` cancels; None outside of an exchange and the wait for it."""
     _cancellations: int = 0
     """By `stop`, of the work under way."""
     _outside: asyncio.Future[None] | None = None
+    _ended: asyncio.Future[None] | None = None
 
     def begin(self) -> None:
         """From now on `stop` cancels the current task, until `finish`."""
@@ -84,6 +86,20 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
         if self._outside is None:
             self._outside = asyncio.get_running_loop().create_future()
         return self._outside
+
+    def ended(self) -> asyncio.Future[None]:
+        """Done as soon as the call is `recorded`."""
+        if self._ended is None:
+            self._ended = asyncio.get_running_loop().create_future()
+            if self.recorded:
+                self._ended.set_result(None)
+        return self._ended
+
+    def end(self) -> None:
+        """It is recorded."""
+        if not self.recorded and self._ended is not None:
+            self._ended.set_result(None)
+        self.recorded = True
 
     def stop(self, reason: Abort) -> None:
         """Cancel the exchange with the backend unless it has ended by itself.
@@ -121,6 +137,24 @@ class OpenAttempt:
     _asked: Counter[tuple[str, bytes]] = field(default_factory=Counter[tuple[str, bytes]])
     _seeds: dict[str, int] = field(default_factory=dict[str, int])
     _sequence: int = 0
+    _timer: asyncio.TimerHandle | None = None
+
+    def watch_deadline(self) -> None:
+        """End the calls that are under way at the deadline: one timer for all of them."""
+        seconds = max(self.seconds_left(), 0.0)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._pass_deadline)
+
+    def _pass_deadline(self) -> None:
+        if self.seconds_left() > 0:  # the loop's clock is coarser
+            self.watch_deadline()
+            return
+        for call in tuple(self.calls):
+            call.stop("deadline")
+
+    def close(self) -> None:
+        """No call comes any more."""
+        if self._timer is not None:
+            self._timer.cancel()
 
     def begin(self, identity: Identity, request: ChatRequest, headers: dict[str, str]) -> Call:
         """Register a request as the next try of its call; the try before is superseded."""
@@ -180,7 +214,7 @@ class OpenAttempt:
     def end(self, call: Call) -> None:
         """Nothing of this request is under way any more."""
         self.calls.discard(call)
-        call.ended.set()
+        call.end()
 
     def take(self, *, ended_before_ns: int | None) -> list[Span]:
         """Remove and return records to be written; all of them when `ended_before_ns` is None.
@@ -273,7 +307,8 @@ class Attempts:
             )
         if known is None:
             deadline = attempt.monotonic_deadline(rollout.limits)
-            self._open[attempt.id] = OpenAttempt(rollout, attempt, deadline, replay)
+            opened = self._open[attempt.id] = OpenAttempt(rollout, attempt, deadline, replay)
+            opened.watch_deadline()
 
     def find(self, attempt_id: str) -> OpenAttempt | None:
         """An attempt whose records are not all written, open or just being sealed."""
@@ -281,7 +316,9 @@ class Attempts:
 
     def forget(self, attempt_id: str) -> None:
         """Drop a sealed attempt whose records are written."""
-        self._sealed[attempt_id] = self._open.pop(attempt_id).recorded
+        sealed = self._open.pop(attempt_id)
+        sealed.close()
+        self._sealed[attempt_id] = sealed.recorded
         while len(self._sealed) > _REMEMBERED:
             self._sealed.popitem(last=False)
 

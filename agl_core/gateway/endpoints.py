@@ -114,7 +114,7 @@ class Endpoints:
                 caller=caller, attempts=self.attempts, router=self.router, receive=receive
             )
             await answer_route(route, request, send)
-        elif target is None or not await self._serve(method, caller, receive, send):
+        elif target is None or not await self._serve(scope, caller, receive, send):
             raise self._not_served(method, path, caller)
 
     def _target(self, raw_path: bytes, *, is_model: bool, token: str) -> Target | None:
@@ -126,12 +126,12 @@ class Endpoints:
             raise
 
     async def _serve(
-        self, method: str, caller: Caller, receive: asgi.Receive, send: asgi.Send
+        self, scope: asgi.Scope, caller: Caller, receive: asgi.Receive, send: asgi.Send
     ) -> bool:
         """Answer one request below ``/v1``; False where nothing serves it."""
-        path = caller.target.path
+        method, path = scope["method"], caller.target.path
         if method == "POST" and path in (_CHAT, _RESPONSES):
-            await self._generate(caller, receive, send)
+            await self._generate(scope, caller, receive, send)
         elif method == "GET" and path == _LIST:
             await asgi.respond(send, 200, self._models())
         else:
@@ -174,10 +174,7 @@ class Endpoints:
         return msgspec.json.encode({"object": "list", "data": rows})
 
     async def _generate(
-        self,
-        caller: Caller,
-        receive: asgi.Receive,
-        send: asgi.Send,
+        self, scope: asgi.Scope, caller: Caller, receive: asgi.Receive, send: asgi.Send
     ) -> None:
         identity = self._identify(caller)
         attempt = self._admit(identity)
@@ -199,7 +196,7 @@ class Endpoints:
             raise
         call = attempt.begin(identity, request, passed_on(caller.headers))
         call.output, call.translated = output, send is not output
-        await self.proxy.serve(call, route, receive, send)
+        await self.proxy.serve(call, route, scope, send)
 
     def _identify(self, caller: Caller) -> Identity:
         """Identify a model request; one that belongs to no attempt is counted by cause."""

@@ -74,13 +74,10 @@ class Proxy:
             await asyncio.wait(late)
         return len(late)
 
-    async def serve(self, call: Call, route: Route, receive: asgi.Receive, send: asgi.Send) -> None:
+    async def serve(self, call: Call, route: Route, scope: asgi.Scope, send: asgi.Send) -> None:
         """Answer a request whose body has been read, and record it."""
         exchange = self._exchange(call, route)
-        left = asyncio.create_task(asgi.client_leaves(receive))
-        left.add_done_callback(partial(_leave, call))
-        seconds = max(call.attempt.seconds_left(), 0.0)
-        deadline = asyncio.get_running_loop().call_later(seconds, call.stop, "deadline")
+        stays = asgi.on_client_left(scope, partial(call.stop, "client"))
         self._calls.add(call)
         try:
             while not await self._attend(call, exchange, send):
@@ -88,8 +85,7 @@ class Proxy:
                 call.abort = ""
                 exchange = self._exchange(call, exchange.route)
         finally:
-            deadline.cancel()
-            left.cancel()
+            stays()
             self._calls.discard(call)
             if exchange.recorded is not None and exchange.complete:
                 self._losses.add("replayed_calls")
@@ -185,11 +181,6 @@ def _remember(exchange: Exchange) -> None:
     )
     if exchange.recorded is not None:
         exchange.route = exchange.recorded.route(route)
-
-
-def _leave(call: Call, left: asyncio.Task[None]) -> None:
-    if not left.cancelled():
-        call.stop("client")
 
 
 async def _part(words: Coroutine[Any, Any, None]) -> None:

@@ -210,7 +210,7 @@ class Recording:
     def keep(self, call: Call, exchange: Exchange) -> None:
         """Record a request that ended, once; what cannot be built is recorded as an error."""
         try:
-            if not call.ended.is_set():
+            if not call.recorded:
                 self._keep(call.attempt, _built(call, exchange))
                 if call.request.tools and not exchange.route.policy.shows_tools:
                     self._losses.add("calls_with_unshown_tools")
@@ -219,7 +219,7 @@ class Recording:
 
     def give_up(self, call: Call) -> None:
         """Record a request that does not end although it was stopped."""
-        if not call.ended.is_set():
+        if not call.recorded:
             self._keep(
                 call.attempt, _span_without_answer(call, "the call did not end when stopped")
             )

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from agl_core import semconv
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+Scope = MutableMapping[str, Any]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
 JSON: Final = ((b"content-type", b"application/json"),)
 FILLER: Final = "filler"
 """Key in a request's state: bytes that its client skips wherever the answer's body stands."""
+CONNECTION: Final = "connection"
+"""Key in a request's state: the `Connection` that it came over."""
 
 _KEPT_BACK: Final = frozenset(
     {
@@ -78,6 +81,27 @@ async def read_body(receive: Receive, *, largest: int | None = None) -> bytes:
         parts.append(part)
         if not message.get("more_body"):
             return b"".join(parts)
+
+
+class Connection(Protocol):
+    """What a server puts into a request's state under `CONNECTION`."""
+
+    def on_lost(self, call: Callable[[], Any]) -> Callable[[], None]:
+        """Have `call` called once when the connection is lost; returns what takes that back."""
+        ...
+
+
+def on_client_left(scope: Scope, call: Callable[[], Any]) -> Callable[[], None]:
+    """Have `call` called once when the client closes its connection; returns what takes that back.
+
+    It costs no task, unlike `client_leaves`. Servers that do not offer it never call.
+    """
+    connection: Connection | None = scope.get("state", {}).get(CONNECTION)
+    return connection.on_lost(call) if connection is not None else _nothing
+
+
+def _nothing() -> None:
+    """Nothing is to be taken back."""
 
 
 async def client_leaves(receive: Receive) -> None:

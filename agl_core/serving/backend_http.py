@@ -47,13 +47,44 @@ class _ModelList(msgspec.Struct):
     data: list[_Model]
 
 
+class _TimeLimit:
+    """The time for one request, by one timer: ends the wait for the head, later the body."""
+
+    __slots__ = ("_cancelling", "_task", "_timer", "passed", "response")
+
+    def __init__(self, timeout_s: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._timer = asyncio.get_running_loop().call_later(timeout_s, self._pass)
+        self.passed = False
+        self.response: ClientResponse | None = None
+        """Closed instead of the task's cancellation, once its head is there."""
+
+    def _pass(self) -> None:
+        self.passed = True
+        if self.response is None:
+            self._task.cancel()
+        else:
+            self.response.close()
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+    def alone_cancelled(self) -> bool:
+        """Take back the cancellation of the task; whether nobody else asked for one."""
+        return self.passed and self._task.uncancel() <= self._cancelling
+
+
 class HttpReply:
     """An answer as it arrives; its connection is closed when the time for it is over."""
 
-    def __init__(self, response: ClientResponse, base_url: str, *, ends_at: float) -> None:
+    def __init__(self, response: ClientResponse, base_url: str, limit: _TimeLimit) -> None:
         self._response = response
         self._base_url = base_url
-        self._end = asyncio.get_running_loop().call_at(ends_at, response.close)
+        self._limit = limit
+        limit.response = response
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
 
@@ -73,7 +104,7 @@ class HttpReply:
 
     async def close(self) -> None:
         """Close the connection unless the body was read to its end."""
-        self._end.cancel()
+        self._limit.end()
         self._response.close()
 
 
@@ -107,21 +138,30 @@ class HttpBackend:
             EngineError: the endpoint cannot be reached or did not answer in time.
         """
         url = self.base_url + "/chat/completions"
-        ends_at = asyncio.get_running_loop().time() + timeout_s
+        # The session's own limit and asyncio.timeout are several times as dear.
+        limit = _TimeLimit(timeout_s)
         try:
-            # The session's own limit on a whole request is several times as dear.
-            async with asyncio.timeout(timeout_s):
-                response = await self._post(url, body, {**headers, **self._headers})
-        except TimeoutError as error:
-            raise EngineError(
-                f"{url}{through(self._proxy)} did not answer within {timeout_s:.1f} s"
-            ) from error
-        except (ClientError, OSError) as error:
-            check = advice(self._proxy, "Check that the server runs and that base_url is right")
-            raise EngineError(
-                f"Cannot reach {url}{through(self._proxy)}: {error or type(error).__name__}. {check}"
-            ) from error
-        return HttpReply(response, self.base_url, ends_at=ends_at)
+            response = await self._post(url, body, {**headers, **self._headers})
+        except BaseException as error:
+            limit.end()
+            failure = self._failure(url, error, limit, timeout_s)
+            if failure is None:
+                raise
+            raise failure from error
+        return HttpReply(response, self.base_url, limit)
+
+    def _failure(
+        self, url: str, error: BaseException, limit: _TimeLimit, timeout_s: float
+    ) -> EngineError | None:
+        """What `error` says of the endpoint; None where it says nothing of it."""
+        late = limit.alone_cancelled() and isinstance(error, asyncio.CancelledError)
+        where = f"{url}{through(self._proxy)}"
+        if late or isinstance(error, TimeoutError):
+            return EngineError(f"{where} did not answer within {timeout_s:.1f} s")
+        if not isinstance(error, (ClientError, OSError)):
+            return None
+        check = advice(self._proxy, "Check that the server runs and that base_url is right")
+        return EngineError(f"Cannot reach {where}: {error or type(error).__name__}. {check}")
 
     async def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> ClientResponse:
         post = self._session().post

@@ -8,6 +8,7 @@ import secrets
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Final
 
 from agl_core.errors import ConfigError
@@ -18,6 +19,8 @@ ENV_KEY: Final = "AGL_API_KEY"
 
 _TAG_CHARS: Final = 16
 _MAC_CHARS: Final = 40
+_DERIVED: Final = 4096
+"""Keys kept at a time: every call of an attempt is checked against its key."""
 
 
 class _Withheld:
@@ -108,7 +111,7 @@ class AttemptKeys:
     no attempt.
     """
 
-    __slots__ = ("_secret", "_tag", "client")
+    __slots__ = ("_derived", "_secret", "_tag", "_tag_bytes", "client")
 
     client: str
     """For the process environment, which many attempts share: it opens no attempt."""
@@ -117,20 +120,25 @@ class AttemptKeys:
         """Derive from `secret`: the shared key, or one that lives as long as a gateway."""
         self._secret = system_bytes(secret)
         self._tag = f"agl-{self._mac(b'agl run', _TAG_CHARS)}-"
+        self._tag_bytes = self._tag.encode()
         self.client = self._tag + self._mac(b"agl client", _MAC_CHARS)
+        self._derived = lru_cache(maxsize=_DERIVED)(self._derive)
 
     def of(self, rollout_id: str, attempt_id: str) -> str:
         """The token that opens the calls, rewards and traces of one attempt."""
+        return self._derived(rollout_id, attempt_id).decode()
+
+    def _derive(self, rollout_id: str, attempt_id: str) -> bytes:
         named = f"agl attempt {len(rollout_id)}:{rollout_id}{attempt_id}"
-        return self._tag + self._mac(exact_bytes(named), _MAC_CHARS)
+        return (self._tag + self._mac(exact_bytes(named), _MAC_CHARS)).encode()
 
     def belongs(self, token: str) -> bool:
         """Whether a token is of this run: its clients', or that of any of its attempts."""
-        return equal(token[: len(self._tag)], self._tag)
+        return hmac.compare_digest(system_bytes(token[: len(self._tag)]), self._tag_bytes)
 
     def opens(self, token: str, rollout_id: str, attempt_id: str) -> bool:
         """Whether a token is that of the attempt."""
-        return equal(token, self.of(rollout_id, attempt_id))
+        return hmac.compare_digest(system_bytes(token), self._derived(rollout_id, attempt_id))
 
     def _mac(self, message: bytes, chars: int) -> str:
         return hmac.digest(self._secret, message, "sha256").hex()[:chars]

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, Final, cast
 
 import uvicorn
@@ -27,7 +28,36 @@ _COMMENT: Final = b":\n\n"
 
 
 class _Connection(AutoHTTPProtocol):
-    """uvicorn's own, with fewer writes, and with answers for clients that closed their side."""
+    """uvicorn's own, with fewer writes, and with answers for clients that closed their side.
+
+    Fulfils `asgi.Connection`.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._on_lost: set[Callable[[], Any]] = set()
+        self._lost = False
+        protocol = cast("Any", self)
+        protocol.app_state = {**protocol.app_state, asgi.CONNECTION: self}
+
+    def on_lost(self, call: Callable[[], Any]) -> Callable[[], None]:
+        """Have `call` called once when the connection is lost; returns what takes that back.
+
+        Reading goes on, as only that notices a client that leaves.
+        """
+        protocol = cast("Any", self)
+        if self._lost:
+            return protocol.loop.call_soon(call).cancel
+        protocol.flow.resume_reading()
+        self._on_lost.add(call)
+        return partial(self._on_lost.discard, call)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._lost = True
+        calls, self._on_lost = self._on_lost, set()
+        for call in calls:
+            call()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are none by name.

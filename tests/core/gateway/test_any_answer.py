@@ -257,7 +257,8 @@ def only_usage(document: Any) -> bool:
     """Take usage, which no client here asked for, out of a chunk; whether that was all."""
     if not isinstance(document, dict) or "choices" not in document:
         return False
-    silent = document["choices"] in ([], None) and not document.get("error")
+    error = document.get("error") or document.get("object") == "error"
+    silent = document["choices"] in ([], None) and not error
     return document.pop("usage", None) is not None and silent
 
 
