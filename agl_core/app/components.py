@@ -35,10 +35,7 @@ from agl_core.interfaces import (
     Engine,
     Gateway,
     Observer,
-    SeeingEngine,
     StoreLifecycle,
-    ToolsEngine,
-    VocabularyEngine,
     tell_stage,
 )
 from agl_core.plugins import PluginManager
@@ -195,14 +192,13 @@ def _adapter(plan: Blueprint, policies: Sequence[Policy], *, training: bool) -> 
 
 def _described(policy: Policy, engine: Engine) -> Policy:
     """The policy with what its engine knows of its token ids and its chat template."""
-    if isinstance(engine, SeeingEngine):
-        image_token = engine.image_token(policy.name)
-        policy = msgspec.structs.replace(policy, image_token=image_token)
-    if isinstance(engine, ToolsEngine):
-        policy = msgspec.structs.replace(policy, shows_tools=engine.shows_tools(policy.name))
-    if isinstance(engine, VocabularyEngine):
-        policy = msgspec.structs.replace(policy, vocab_size=engine.vocab_size(policy.name))
-    return policy
+    name = policy.name
+    return msgspec.structs.replace(
+        policy,
+        image_token=engine.image_token(name),
+        shows_tools=engine.shows_tools(name) is not False,
+        vocab_size=engine.vocab_size(name),
+    )
 
 
 async def run_alongside(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from agl_core.config import RewardConfig, RunConfig, TasksConfig
+from agl_core.config import EngineOptions, RewardConfig, RunConfig, TasksConfig
 from agl_core.config.loader import check_options, validate
 from agl_core.config.references import load_object
 from agl_core.config.rows import load_tasks
@@ -20,7 +21,6 @@ from agl_core.errors import ConfigError, MissingExtraError, pip_line
 from agl_core.interfaces import (
     Algorithm,
     AlgorithmSetup,
-    ChecksModel,
     Engine,
     Integration,
     KeepsFiles,
@@ -237,13 +237,26 @@ def make_engine(
     """
     name, registry = engine_name(config, plugins), plugins.registry("engines")
     options = check_options(config.engine, registry.options_model(name), where="engine")
-    if isinstance(options, ChecksModel):
+    if isinstance(options, EngineOptions):
         named = plugins.registry("models")
         for policy in policies:
             if policy.model not in named:
                 options.check_model(policy.model)
     engine: Engine = registry.create(name, options, setup)
     return engine
+
+
+def engine_class(name: str, plugins: PluginManager) -> type[Engine]:
+    """The class of a registered engine, for what it offers without weights.
+
+    `Engine` itself, which offers nothing of that, where a function is registered.
+
+    Raises:
+        ConfigError: there is no such engine.
+        PluginError: it cannot be imported.
+    """
+    known = plugins.registry("engines").resolve(name)
+    return known if inspect.isclass(known) and issubclass(known, Engine) else Engine
 
 
 def engine_name(config: RunConfig, plugins: PluginManager) -> str:

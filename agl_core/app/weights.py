@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
-import shutil
 from pathlib import Path
 
 from agl_core.app.blocking import run_blocking
+from agl_core.app.parts import engine_class
 from agl_core.builtin import load_plugins
 from agl_core.config.loader import RESOLVED
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.files import write_private
-from agl_core.interfaces import ExportingEngine
+from agl_core.interfaces import Engine
 from agl_core.training.checkpoint import POLICIES, verify
 from agl_core.types import Report
 
@@ -46,15 +45,12 @@ def export_weights(target: Report | str | Path, directory: str | Path) -> str:
 
 async def _export(checkpoint: Path, directory: Path) -> None:
     state = await verify(checkpoint)
-    engines = load_plugins().registry("engines")
+    plugins = load_plugins()
     # An engine of a plugin file is not loaded to look at what it wrote: it is copied.
-    known = engines.resolve(state.engine) if state.engine in engines else None
+    known = state.engine in plugins.registry("engines")
+    engine = engine_class(state.engine, plugins) if known else Engine
     policies = sorted(path for path in (checkpoint / POLICIES).iterdir() if path.is_dir())
     if not policies:
         raise ConfigError(f"Checkpoint {checkpoint} holds no weights")
     for policy in policies:
-        if inspect.isclass(known) and issubclass(known, ExportingEngine):
-            await known.export(str(policy), str(directory / policy.name))
-        else:
-            resumable = shutil.ignore_patterns("training_state*")
-            shutil.copytree(policy, directory / policy.name, dirs_exist_ok=True, ignore=resumable)
+        await engine.export(str(policy), str(directory / policy.name))

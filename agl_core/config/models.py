@@ -105,6 +105,19 @@ class PolicyConfig(_Config):
     are not those of the model's own distribution; False leaves such calls out."""
 
 
+class EngineOptions(_Config):
+    """Base class of an engine's options. They are read before the engine's libraries are imported."""
+
+    def check_model(self, model: str) -> None:
+        """Check a policy's model as far as this goes without the engine's libraries.
+
+        Default: nothing is checked.
+
+        Raises:
+            ConfigError: the model cannot be loaded.
+        """
+
+
 class EngineConfig(_PluginOptions):
     name: str | None = None
     """A registered engine; further keys of this section are its options. None: the one that the

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import NoReturn
 
-from pydantic import BaseModel, ConfigDict
-
+from agl_core.config import EngineOptions
 from agl_core.errors import ConfigError
-from agl_core.interfaces import AlgorithmSetup, Backend
+from agl_core.interfaces import AlgorithmSetup, Backend, Engine
 from agl_core.serving.backend_http import HttpBackend
-from agl_core.types import Batch, Policy, Update
+from agl_core.types import Policy
 
 AUTO = "auto"
 """As a policy's model: the one model that the endpoint lists."""
 
 
-class HttpOptions(BaseModel):
+class HttpOptions(EngineOptions):
     """Options of the engine ``http``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     base_url: str
     """Of the endpoint, ending in ``/v1``."""
@@ -28,10 +24,8 @@ class HttpOptions(BaseModel):
     """Environment variable that holds the endpoint's key; may be unset for open endpoints."""
 
 
-class HttpEngine:
+class HttpEngine(Engine):
     """Serves every policy from one endpoint; a policy's `model` is the model name there, or ``auto``."""
-
-    trains = False
 
     def __init__(self, options: HttpOptions, setup: AlgorithmSetup | None = None) -> None:
         """Take the endpoint.
@@ -40,7 +34,7 @@ class HttpEngine:
             ConfigError: an algorithm was chosen, which this engine cannot run.
         """
         if setup is not None:
-            self._refuse(f"run algorithm {setup.name!r}")
+            raise self.only_serves(f"run algorithm {setup.name!r}")
         self._options = options
         self._backends: dict[str, HttpBackend] = {}
 
@@ -65,18 +59,6 @@ class HttpEngine:
     def backend(self, policy: str) -> Backend:
         return self._backends[policy]
 
-    async def update(self, batch: Batch) -> Update:
-        self._refuse(f"update policy {batch.policy!r}")
-
-    async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:  # noqa: ARG002
-        self._refuse(f"save policy {policy!r}")
-
-    async def load(self, policy: str, directory: str, *, version: int) -> None:  # noqa: ARG002
-        self._refuse(f"load policy {policy!r}")
-
-    async def fingerprint(self, policy: str) -> str:
-        self._refuse(f"read the weights of policy {policy!r}")
-
     async def _only_model(self, backend: HttpBackend) -> str:
         names = await backend.models()
         if len(names) != 1:
@@ -84,9 +66,3 @@ class HttpEngine:
                 f"Endpoint {self._options.base_url} lists the models {names}: name one in 'model'"
             )
         return names[0]
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise ConfigError(
-            f"Engine 'http' cannot {what}: the weights belong to the endpoint. "
-            f"Choose an engine that trains, such as engine.name = 'torch'"
-        )

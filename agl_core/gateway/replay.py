@@ -13,7 +13,7 @@ from agl_core import semconv
 from agl_core.clocks import wall
 from agl_core.gateway.routing import Route
 from agl_core.gateway.stream import DONE, render
-from agl_core.interfaces import Store
+from agl_core.interfaces import Backend, Store
 from agl_core.types import Attempt, AttemptStatus, Choice, FailureKind, ModelCall, Rollout, Span
 
 RESUME: Final = "resume"
@@ -140,8 +140,8 @@ class _Asked(msgspec.Struct):
     stream_options: _StreamOptions | None = None
 
 
-class RecordBackend:
-    """A `Backend` that knows one answer: what was sampled then, whichever way it is asked for."""
+class RecordBackend(Backend):
+    """Knows one answer: what was sampled then, whichever way it is asked for."""
 
     def __init__(self, recorded: Recorded, model: str) -> None:
         """Answer with `recorded`; `model` is the name of the weights."""
@@ -162,9 +162,6 @@ class RecordBackend:
         usage = options is not None and bool(options.include_usage)
         events = [render(msgspec.json.encode(chunk)) for chunk in self._chunks(usage=usage)]
         return RecordReply("text/event-stream", b"".join([*events, render(DONE)]))
-
-    async def close(self) -> None:
-        """Nothing is open."""
 
     def _envelope(self, kind: str) -> dict[str, Any]:
         created = int(wall())

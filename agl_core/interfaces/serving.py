@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
+from agl_core.errors import ConfigError
 from agl_core.types import Attempt, Batch, LogprobsMode, Losses, Policy, Rollout, Update
 
 
@@ -24,40 +28,6 @@ class BackendReply(Protocol):
         ...
 
 
-class Backend(Protocol):
-    """Something that answers OpenAI chat completions, in or out of process.
-
-    A training backend honours ``return_token_ids`` and ``logprobs``: top-level
-    ``prompt_token_ids``, ``choices[].token_ids`` (deltas in a stream, the prompt's ids in its first
-    chunk) and one log-probability per sampled token, the end-of-sequence token included.
-    """
-
-    async def chat(
-        self, body: bytes, *, headers: Mapping[str, str], timeout_s: float
-    ) -> BackendReply:
-        """Send one request body as it stands.
-
-        Raises:
-            EngineError: no answer could be had. An HTTP error status is an answer.
-        """
-        ...
-
-    async def close(self) -> None: ...
-
-
-@runtime_checkable
-class LegibleBackend(Protocol):
-    """What a `Backend` may offer besides, for ``agl doctor``; None wherever it cannot be told."""
-
-    async def text_of(self, token_ids: Sequence[int]) -> str | None:
-        """Text of ids; control tokens have none, or are spelled out like ``<|im_end|>``."""
-        ...
-
-    async def context_length(self) -> int | None:
-        """Tokens that a prompt and its answer may have together."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Counted:
     """The length of a prompt."""
@@ -68,18 +38,50 @@ class Counted:
     """Tokens that prompt and answer may have together; None where it is not known."""
 
 
-@runtime_checkable
-class CountingBackend(Protocol):
-    """What a `Backend` may offer besides: the length of a prompt by its own chat template."""
+class Backend(ABC):
+    """Base class of what answers OpenAI chat completions, in or out of process.
 
-    async def count_tokens(self, body: bytes) -> Counted | None:
-        """Length of the prompt that a chat request makes; None where this cannot be told.
+    A backend must define `chat`. Every other method is optional and has a default.
+
+    A training backend honours ``return_token_ids`` and ``logprobs``: top-level
+    ``prompt_token_ids``, ``choices[].token_ids`` (deltas in a stream, the prompt's ids in its first
+    chunk) and one log-probability per sampled token, the end-of-sequence token included.
+    """
+
+    @abstractmethod
+    async def chat(
+        self, body: bytes, *, headers: Mapping[str, str], timeout_s: float
+    ) -> BackendReply:
+        """Send one request body as it stands.
+
+        Raises:
+            EngineError: no answer could be had. An HTTP error status is an answer.
+        """
+
+    async def close(self) -> None:  # noqa: B027 (optional, not abstract)
+        """Release connections; idempotent. Default: there are none."""
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str | None:  # noqa: ARG002
+        """Text of ids; control tokens have none, or are spelled out like ``<|im_end|>``.
+
+        Default: None, not known.
+        """
+        return None
+
+    async def context_length(self) -> int | None:
+        """Tokens that a prompt and its answer may have together. Default: None, not known."""
+        return None
+
+    async def count_tokens(self, body: bytes) -> Counted | None:  # noqa: ARG002
+        """Length of the prompt that a chat request makes by the model's chat template.
+
+        Default: None, not known.
 
         Raises:
             ValueError: the chat template refuses the messages.
             EngineError: the backend does not answer.
         """
-        ...
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,138 +153,129 @@ class Gateway(Protocol):
         ...
 
 
-class Engine(Protocol):
-    """Serves policies and, if it can, trains them. Tensor work runs off the event loop."""
+Renderer = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], Sequence[int]]
+"""From messages and tools to the token ids of the whole conversation, by a model's chat template.
+Raises ValueError where the template refuses them."""
 
-    trains: bool
+
+class Engine(ABC):
+    """Base class of what serves policies and, where `trains` is true, trains them.
+
+    Every engine defines `start`, `stop` and `backend`. One that trains sets `trains` and defines
+    `update`, `save`, `load` and `fingerprint`. All other members are optional abilities: an engine
+    declares one by overriding it, and the default says that the engine does not have it.
+    `agl_testing.engine_contract` compares what is declared with what the engine does.
+
+    Tensor work runs off the event loop.
+    """
+
+    trains: bool = False
     """False for engines that only serve; `update` then raises ConfigError."""
 
+    @abstractmethod
     async def start(self, policies: Sequence[Policy]) -> None:
         """Load every policy's weights.
 
         Raises:
             ConfigError: a model path is wrong or its tokenizer has no chat template.
         """
-        ...
 
-    async def stop(self) -> None: ...
+    @abstractmethod
+    async def stop(self) -> None:
+        """Release what `start` took, also where it failed; idempotent."""
 
-    def backend(self, policy: str) -> Backend: ...
+    @abstractmethod
+    def backend(self, policy: str) -> Backend:
+        """What answers the calls of a policy."""
 
     async def update(self, batch: Batch) -> Update:
         """Train ``batch.policy`` on the batch; the new version serves when this returns."""
-        ...
+        raise self.only_serves(f"update policy {batch.policy!r}")
 
-    async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:
+    async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:  # noqa: ARG002
         """Write weights and tokenizer as a servable directory.
 
         What only a resumption needs goes to files named ``training_state*``, which an export
-        leaves out. An `ExportingEngine` may leave out of a resumable one what did not change.
+        leaves out. An engine with an `export` of its own may leave out of a resumable directory
+        what training did not change.
         """
-        ...
+        raise self.only_serves(f"save policy {policy!r}")
 
-    async def load(self, policy: str, directory: str, *, version: int) -> None:
+    async def load(self, policy: str, directory: str, *, version: int) -> None:  # noqa: ARG002
         """Restore what `save` wrote, as `version`."""
-        ...
+        raise self.only_serves(f"load policy {policy!r}")
 
     async def fingerprint(self, policy: str) -> str:
         """sha256 over the names and bytes of the policy's weights."""
-        ...
+        raise self.only_serves(f"read the weights of policy {policy!r}")
 
-
-@runtime_checkable
-class ChecksModel(Protocol):
-    """What the options of an engine may offer besides: to look at a model before it is loaded.
-
-    They are read before the engine's libraries are imported, which can take a minute.
-    """
-
-    def check_model(self, model: str) -> None:
-        """Check a policy's model as far as this goes without those libraries.
-
-        Raises:
-            ConfigError: it cannot be loaded.
-        """
-        ...
-
-
-@runtime_checkable
-class OverlappingEngine(Protocol):
-    """What an `Engine` may offer besides: to train while it serves. Its `update` does both at once."""
+    def only_serves(self, action: str) -> ConfigError:
+        """The error of an engine that only serves and is asked to do more."""
+        return ConfigError(
+            f"{type(self).__name__} only serves and cannot {action}: choose an engine that trains, "
+            f"such as engine.name = 'torch'"
+        )
 
     @property
     def overlaps(self) -> bool:
-        """Whether it does as it is configured; `train` and `publish` are not called otherwise."""
-        ...
+        """Whether the engine trains while it serves, by `train` and `publish`. Default: no."""
+        return False
 
     async def train(self, batch: Batch) -> Update:
-        """Train ``batch.policy`` while the old version answers calls; the new one is not served."""
-        ...
+        """Train ``batch.policy`` while the old version answers calls; the new one is not served.
+
+        Called where `overlaps` is true, in place of `update`.
+        """
+        raise NotImplementedError
 
     async def publish(self, policy: str) -> None:
         """Serve what was trained last. No call is in flight."""
-        ...
+        raise NotImplementedError
 
+    def vocab_size(self, policy: str) -> int | None:  # noqa: ARG002
+        """Number of token ids that the weights have a row for; every recorded id is below it.
 
-@runtime_checkable
-class VocabularyEngine(Protocol):
-    """What an `Engine` may offer besides: the size of each policy's vocabulary."""
+        Default: None, not known.
+        """
+        return None
 
-    def vocab_size(self, policy: str) -> int | None:
-        """Number of token ids that its weights have a row for; every recorded id is below it."""
-        ...
+    def shows_tools(self, policy: str) -> bool | None:  # noqa: ARG002
+        """Whether the model's chat template renders another prompt with tools than without.
 
+        Default: None, not known.
+        """
+        return None
 
-@runtime_checkable
-class ToolsEngine(Protocol):
-    """What an `Engine` may offer besides: whether its models are shown the tools of a request."""
+    def image_token(self, policy: str) -> int | None:  # noqa: ARG002
+        """The id that stands in a prompt for each part of an image.
 
-    def shows_tools(self, policy: str) -> bool:
-        """Whether the model's chat template renders another prompt with tools than without."""
-        ...
-
-
-Renderer = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], Sequence[int]]
-"""From messages and tools to the token ids of the whole conversation, by a model's chat template.
-Raises ValueError where the template refuses them."""
-
-
-@runtime_checkable
-class RenderingEngine(Protocol):
-    """What the class of an `Engine` may offer besides: to render conversations without weights."""
+        Default: None, the policy takes text alone.
+        """
+        return None
 
     @staticmethod
-    def renderer(model: str) -> Renderer:
-        """How conversations with a model become tokens.
+    def renderer(model: str) -> Renderer | None:  # noqa: ARG004
+        """How conversations with a model become tokens, without its weights.
+
+        Default: None, not known.
 
         Raises:
             ConfigError: the model's tokenizer cannot be loaded, or has no chat template.
         """
-        ...
-
-
-@runtime_checkable
-class ExportingEngine(Protocol):
-    """What an `Engine`'s class may offer besides: to make a servable directory of what it saved."""
+        return None
 
     @staticmethod
     async def export(source: str, target: str) -> None:
         """Write a policy's directory of a checkpoint as one that any program can serve.
 
+        Default: copy it without ``training_state*``.
+
         Args:
-            source: What `Engine.save` wrote.
+            source: What `save` wrote.
             target: Made when missing; gets no ``training_state*``.
 
         Raises:
             ConfigError: something that the directory refers to is not there.
         """
-        ...
-
-
-@runtime_checkable
-class SeeingEngine(Protocol):
-    """What an `Engine` may offer besides: to train policies that are shown images."""
-
-    def image_token(self, policy: str) -> int | None:
-        """The id that stands in a prompt for each part of an image; None for text alone."""
-        ...
+        ignored = shutil.ignore_patterns("training_state*")
+        await asyncio.to_thread(shutil.copytree, source, target, ignore=ignored, dirs_exist_ok=True)

@@ -19,7 +19,7 @@ from aiohttp import (
 )
 
 from agl_core.errors import EngineError
-from agl_core.interfaces import Counted
+from agl_core.interfaces import Backend, Counted
 from agl_core.serving.bodies import sendable
 from agl_core.serving.counting import CountAnswer
 from agl_core.serving.problem_text import error_text
@@ -108,7 +108,7 @@ class HttpReply:
         self._response.close()
 
 
-class HttpBackend:
+class HttpBackend(Backend):
     """Sends chat completions to an endpoint over pooled connections, as many as are needed."""
 
     def __init__(self, base_url: str, api_key: str = "", model: str = "") -> None:
@@ -185,7 +185,7 @@ class HttpBackend:
         below = [row for row in rows if row.id == found[0].parent]
         return found[0].max_model_len or (below[0].max_model_len if below else None)
 
-    async def text_of(self, token_ids: Sequence[int]) -> str | None:
+    async def detokenize(self, token_ids: Sequence[int]) -> str | None:
         """What vLLM's ``/detokenize`` says, which lies beside ``/v1``; None where there is none."""
         url = self.base_url.removesuffix("/v1") + "/detokenize"
         answer = await self._json("POST", url, {"model": self.model, "tokens": list(token_ids)})

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from agl_core.errors import EngineError
-from agl_core.interfaces import Backend, CountingBackend, Problem
+from agl_core.interfaces import Backend, Problem
 
 PATH: Final = "/tokenize"
 """Below an agent's base URL; of a server as vLLM's, beside ``/v1``."""
@@ -31,7 +31,7 @@ async def answer_of(backend: Backend, body: bytes) -> bytes:
         Problem: there is none.
     """
     try:
-        counted = await backend.count_tokens(body) if isinstance(backend, CountingBackend) else None
+        counted = await backend.count_tokens(body)
     except ValueError as error:
         raise Problem(400, REFUSED, str(error)) from error
     except EngineError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from agl_core.interfaces import Engine, Gateway, OverlappingEngine
+from agl_core.interfaces import Engine, Gateway
 from agl_core.types import Batch, Update
 
 Serve = Callable[[str, int], Awaitable[None]]
@@ -34,7 +34,7 @@ class Updates:
     async def take(self, batches: Sequence[Batch], serve: Serve) -> list[Update]:
         """Train on the batches, in this order, and serve what comes of them."""
         engine = self._engine
-        if isinstance(engine, OverlappingEngine) and engine.overlaps:
+        if engine.overlaps:
             updates = [await engine.train(batch) for batch in batches]
             async with self._no_calls():
                 for update in updates:

@@ -10,7 +10,7 @@ from typing import Final
 
 from agl_core.app import Trial
 from agl_core.errors import CaptureError, EngineError
-from agl_core.interfaces import Backend, Capabilities, LegibleBackend
+from agl_core.interfaces import Backend, Capabilities
 from agl_core.types import Choice, Finding, Policy
 from agl_doctor.evidence import Evidence
 
@@ -91,11 +91,7 @@ async def decode(evidence: Evidence, backends: Mapping[str, Backend]) -> Finding
             if not choice.token_ids:
                 continue
             backend = backends.get(call.policy)
-            text = (
-                await backend.text_of(choice.token_ids)
-                if isinstance(backend, LegibleBackend)
-                else None
-            )
+            text = None if backend is None else await backend.detokenize(choice.token_ids)
             if text is None:
                 found.untold.add(call.policy)
                 continue
@@ -125,8 +121,8 @@ def _decoding(found: _Decoded) -> Finding:
             check="tokens.decode",
             severity="not checked",
             measured=f"The backend of policy {names} cannot say what its token ids stand for.",
-            fix="Compare one answer's ids with its text yourself, or use a backend that offers "
-            "agl_core.interfaces.LegibleBackend.",
+            fix="Compare one answer's ids with its text yourself, or use a backend that defines "
+            "agl_core.interfaces.Backend.detokenize.",
             figures=figures,
         )
     if not found.checked:

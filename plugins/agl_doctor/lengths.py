@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from agl_core.interfaces import Backend, LegibleBackend
+from agl_core.interfaces import Backend
 from agl_core.training.groups import failure_of
 from agl_core.types import FailureKind, Finding
 from agl_core.types.overflow import says_overflow
@@ -26,7 +26,7 @@ async def lengths(evidence: Evidence, backends: Mapping[str, Backend]) -> list[F
             by_policy[owned.call.policy].append(owned)
     for policy, calls in sorted(by_policy.items()):
         backend = backends.get(policy)
-        limit = await backend.context_length() if isinstance(backend, LegibleBackend) else None
+        limit = None if backend is None else await backend.context_length()
         found.append(context(policy, calls, limit))
     return [*found, *_overflows(evidence), *_cut(evidence)]
 

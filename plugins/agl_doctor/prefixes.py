@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from agl_core.adapters.continuity import Break, Continuity, continuity
-from agl_core.interfaces import Backend, LegibleBackend
+from agl_core.interfaces import Backend
 from agl_core.types import Finding
 from agl_core.types.breaks import FIX, TOLD, Cause
 from agl_doctor.evidence import Evidence
@@ -72,9 +72,9 @@ def _broken(agent: str, why: Cause, breaks: Sequence[Break], shown: str) -> Find
 
 async def _shown(one: Break, backend: Backend | None) -> str:
     """Where the first break is, as text if the backend can decode ids."""
-    texts = None
-    if isinstance(backend, LegibleBackend):
-        texts = (await backend.text_of(one.expected), await backend.text_of(one.found))
-    if texts is None or None in texts:
+    texts = (None, None)
+    if backend is not None:
+        texts = (await backend.detokenize(one.expected), await backend.detokenize(one.found))
+    if None in texts:
         return f"Call {one.call_id!r} differs from token {one.shared} on."
     return f"Call {one.call_id!r} reads {texts[1]!r} at token {one.shared} instead of {texts[0]!r}."

@@ -12,7 +12,7 @@ import msgspec
 from agl_core.adapters.conversation import Conversation
 from agl_core.adapters.select import AgentSelector
 from agl_core.adapters.untrained import adapt_untrained
-from agl_core.app.parts import engine_name
+from agl_core.app.parts import engine_class, engine_name
 from agl_core.config import RunConfig
 from agl_core.config.policies import resolve_policies, trained_agents
 from agl_core.errors import CaptureError, ConfigError, PluginError, RewardError
@@ -21,7 +21,6 @@ from agl_core.interfaces import (
     Adapter,
     AttemptRecord,
     Renderer,
-    RenderingEngine,
     Store,
 )
 from agl_core.plugins import PluginManager
@@ -224,8 +223,7 @@ class _Export:
             return None
         try:
             name = engine_name(self._config, self._plugins)
-            engine = self._plugins.registry("engines").resolve(name)
-            return engine.renderer(model) if isinstance(engine, RenderingEngine) else None
+            return engine_class(name, self._plugins).renderer(model)
         except (ConfigError, PluginError) as error:
             _log.info("Rows of model %s are not rendered again: %s", model, error)
             return None

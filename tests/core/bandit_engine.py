@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from agl_core.errors import ConfigError
-from agl_core.interfaces import AlgorithmSetup, Backend, BackendReply
+from agl_core.interfaces import AlgorithmSetup, Backend, BackendReply, Engine
 from agl_core.types import Batch, Policy, Update
 
 WORDS = ("yes", "no", "maybe")
@@ -38,7 +38,7 @@ class BanditReply:
         return
 
 
-class BanditBackend:
+class BanditBackend(Backend):
     """Answers with one word drawn from the policy's softmax; ``seed`` fixes the draw."""
 
     def __init__(self, logits: list[float], *, token_ids: bool = True) -> None:
@@ -97,8 +97,8 @@ class BanditBackend:
         return answer
 
 
-class BanditEngine:
-    """Trains softmax logits by the plain policy gradient; fulfils `agl_core.interfaces.Engine`."""
+class BanditEngine(Engine):
+    """Trains softmax logits by the plain policy gradient."""
 
     trains = True
 

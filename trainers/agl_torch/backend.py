@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from agl_core.errors import EngineError
-from agl_core.interfaces import Counted
+from agl_core.interfaces import Backend, Counted
 from agl_torch.chat.request import ChatRequest, RequestError, parse_request
 from agl_torch.chat.response import Completion, error_document
 from agl_torch.chat.template import ChatTemplate, PromptError
@@ -79,7 +79,7 @@ class StreamReply:
         self._generation.cancelled = True
 
 
-class TorchBackend:
+class TorchBackend(Backend):
     """Answers one policy's requests with what the worker's thread generates."""
 
     def __init__(self, endpoint: Endpoint, worker: Worker[Any]) -> None:
@@ -126,10 +126,7 @@ class TorchBackend:
             generation.cancelled = True
         return DocumentReply(200, completion.document())
 
-    async def close(self) -> None:
-        """The engine owns everything."""
-
-    async def text_of(self, token_ids: Sequence[int]) -> str:
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
         """Text of the ids; control tokens have none."""
         return self._endpoint.vocabulary.decode(token_ids)
 

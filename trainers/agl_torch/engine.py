@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from agl_core.errors import ConfigError
-from agl_core.interfaces import AlgorithmSetup, Renderer
+from agl_core.interfaces import AlgorithmSetup, Engine, Renderer
 from agl_core.types import Batch, Policy, Update
 from agl_torch.adapters import export
 from agl_torch.backend import TorchBackend
@@ -36,7 +36,7 @@ operations per token, and waits up to this long for it when agents are busy in P
 default of 5 ms, generation beside one fully busy thread took 1.1 to 1.7 times as long."""
 
 
-class TorchEngine:
+class TorchEngine(Engine):
     """Policies on one device, served and trained by one thread.
 
     An update waits for the requests under way and then has the device to itself, so no request
@@ -131,7 +131,7 @@ class TorchEngine:
 
     @staticmethod
     def renderer(model: str) -> Renderer:
-        """How conversations with a model become tokens; see `agl_core.interfaces.RenderingEngine`."""
+        """How conversations with a model become tokens; see `agl_core.interfaces.Engine.renderer`."""
         template = ChatTemplate(load_tokenizer(model), source=model)
         whole = {"add_generation_prompt": False}
         return lambda messages, tools: template.encode(messages, tools=tools, options=whole)

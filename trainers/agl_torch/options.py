@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
+from agl_core.config import EngineOptions
 from agl_torch.sources import check_source
 
 
@@ -23,10 +24,8 @@ class LoraOptions(BaseModel):
     unless named."""
 
 
-class TorchOptions(BaseModel):
+class TorchOptions(EngineOptions):
     """How the engine holds, serves and trains its models."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """``auto``: CUDA where there is a device."""

@@ -12,7 +12,7 @@ from agl_torch.adapters import export
 from agl_torch.sources import is_adapter
 
 from agl_core.errors import ConfigError
-from agl_core.interfaces import AlgorithmSetup
+from agl_core.interfaces import AlgorithmSetup, Engine
 from agl_core.types import Batch, Policy, Update
 from agl_verl import _compat
 from agl_verl.cluster import Cluster, choose_device, use_platform
@@ -30,7 +30,7 @@ from agl_verl.writing import files_digest
 _WEIGHTS: Final = ("*.safetensors", "*.bin")
 
 
-class VerlEngine:
+class VerlEngine(Engine):
     """One trained policy, and frozen ones beside it on the trainer's devices.
 
     verl's training workers hold one set of weights, so one policy can be trained; it may serve

@@ -8,7 +8,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from agl_core.errors import AglError, EngineError
-from agl_core.interfaces import BackendReply, Counted
+from agl_core.interfaces import Backend, BackendReply, Counted
 from agl_core.serving.backend_http import HttpBackend
 
 _HEAD: Final = 2048
@@ -25,7 +25,7 @@ def _url(address: str) -> str:
     return f"http://{address}/v1"
 
 
-class Fleet:
+class Fleet(Backend):
     """Sends a conversation to the replica that has its beginning cached, unless others idle."""
 
     def __init__(self, addresses: Sequence[str], model: str, revive: Revive) -> None:
@@ -57,15 +57,15 @@ class Fleet:
             return await self._send(index, body, headers, timeout_s)
 
     async def count_tokens(self, body: bytes) -> Counted | None:
-        """See `agl_core.interfaces.CountingBackend`."""
+        """See `agl_core.interfaces.Backend`."""
         return await self._backends[self._choose(body)].count_tokens(body)
 
-    async def text_of(self, token_ids: Sequence[int]) -> str | None:
-        """See `agl_core.interfaces.LegibleBackend`."""
-        return await self._backends[0].text_of(token_ids)
+    async def detokenize(self, token_ids: Sequence[int]) -> str | None:
+        """See `agl_core.interfaces.Backend`."""
+        return await self._backends[0].detokenize(token_ids)
 
     async def context_length(self) -> int | None:
-        """See `agl_core.interfaces.LegibleBackend`."""
+        """See `agl_core.interfaces.Backend`."""
         return await self._backends[0].context_length()
 
     async def close(self) -> None:
@@ -125,7 +125,7 @@ class _Counted:
         await self._reply.close()
 
 
-class LaterFleet:
+class LaterFleet(Backend):
     """Replicas that are started by the first call; calls that come meanwhile wait.
 
     A start that failed is not tried again: each try takes minutes.
@@ -147,15 +147,15 @@ class LaterFleet:
         return await fleet.chat(body, headers=headers, timeout_s=timeout_s)
 
     async def count_tokens(self, body: bytes) -> Counted | None:
-        """See `agl_core.interfaces.CountingBackend`."""
+        """See `agl_core.interfaces.Backend`."""
         return await (await self._started()).count_tokens(body)
 
-    async def text_of(self, token_ids: Sequence[int]) -> str | None:
-        """See `agl_core.interfaces.LegibleBackend`; None before the first call."""
-        return None if self._fleet is None else await self._fleet.text_of(token_ids)
+    async def detokenize(self, token_ids: Sequence[int]) -> str | None:
+        """See `agl_core.interfaces.Backend`; None before the first call."""
+        return None if self._fleet is None else await self._fleet.detokenize(token_ids)
 
     async def context_length(self) -> int | None:
-        """See `agl_core.interfaces.LegibleBackend`; None before the first call."""
+        """See `agl_core.interfaces.Backend`; None before the first call."""
         return None if self._fleet is None else await self._fleet.context_length()
 
     async def close(self) -> None:

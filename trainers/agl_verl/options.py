@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from agl_torch.sources import check_source
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import Field, PositiveInt
+
+from agl_core.config import EngineOptions
 
 
-class VerlOptions(BaseModel):
+class VerlOptions(EngineOptions):
     """Where verl runs, and how a batch is laid out for it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """``auto``: GPUs where the Ray cluster has any, else the CPU of this machine."""

@@ -256,10 +256,10 @@ def test_what_was_exported_can_be_evaluated(config, tmp_path, monkeypatch) -> No
 
 
 _SLOW_ENGINE = """
-from pydantic import BaseModel
 from agl_core import ConfigError, hookimpl
+from agl_core.config import EngineOptions
 
-class Options(BaseModel):
+class Options(EngineOptions):
     def check_model(self, model):
         raise ConfigError(f"no model {model!r}")
 

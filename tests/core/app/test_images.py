@@ -1,4 +1,4 @@
-"""Agents that show images: an engine that sees trains on them, any other's calls are refused."""
+"""Agents that show images: an engine with vision trains on them, any other's calls are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 
 import agl_core as agl
 from agl_core.errors import CaptureError
-from agl_core.interfaces import SeeingEngine
 from tests.core.app.conftest import Bench, ask, says_yes
 from tests.core.bandit_engine import BanditEngine
 
@@ -17,7 +16,7 @@ MARK = ord("[")
 RED = "data:image/png;base64,cmVk"
 
 
-class Seeing(BanditEngine):
+class VisionEngine(BanditEngine):
     """Takes a bracket for an image."""
 
     def image_token(self, policy: str) -> int | None:
@@ -35,9 +34,9 @@ def shown(bench: Bench, **inputs: Any) -> agl.Report:
 
 
 def test_a_run_trains_on_images(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.core.app.conftest.BanditEngine", Seeing)
+    monkeypatch.setattr("tests.core.app.conftest.BanditEngine", VisionEngine)
     shown(bench)
-    assert isinstance(bench.engine, SeeingEngine)
+    assert isinstance(bench.engine, VisionEngine)
     for batch in bench.engine.batches:
         assert batch.images == (RED,)
         assert list(batch.tokens[:3]) == [-1, ord("{"), ord("'")]

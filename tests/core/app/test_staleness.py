@@ -8,7 +8,6 @@ import pytest
 
 import agl_core as agl
 from agl_core.errors import TrainingError
-from agl_core.interfaces import OverlappingEngine
 from agl_core.types import Batch, Update
 from tests.core.app.conftest import Bench, speak
 from tests.core.bandit_engine import BanditEngine
@@ -106,7 +105,7 @@ def test_an_engine_that_can_serves_while_it_trains(overlapping: Bench) -> None:
     report = overlapping.train(
         {"agent": asks_meanwhile}, train__max_staleness=1, rollout__concurrency=16
     )
-    assert isinstance(overlapping.engine, OverlappingEngine)
+    assert overlapping.engine.overlaps
     assert steps_of(overlapping)[0] == (0,) * 8
     assert 0 in steps_of(overlapping)[1]
     assert [step.metrics["staleness"] for step in report.steps] == [0.0, 1.0]

@@ -117,7 +117,7 @@ async def test_context_and_text_are_told_where_the_server_knows_them() -> None:
     async with FakeOpenAI(options=FakeOptions(max_model_len=77, detokenize=True)) as server:
         backend = HttpBackend(server.base_url, model="fake-model")
         assert await backend.context_length() == 77
-        assert await backend.text_of([*(16 + byte for byte in b"hi"), 2]) == "hi"
+        assert await backend.detokenize([*(16 + byte for byte in b"hi"), 2]) == "hi"
         await backend.close()
         other = HttpBackend(server.base_url, model="another")
         assert await other.context_length() is None
@@ -152,10 +152,10 @@ async def test_an_adapter_has_the_context_of_the_model_below_it() -> None:
 async def test_context_and_text_are_unknown_elsewhere() -> None:
     async with FakeOpenAI() as server:
         backend = HttpBackend(server.base_url, model="fake-model")
-        assert await backend.text_of([1]) is None
+        assert await backend.detokenize([1]) is None
         await backend.close()
     assert await backend.context_length() is None
-    assert await backend.text_of([1]) is None
+    assert await backend.detokenize([1]) is None
     await backend.close()
 
 

@@ -89,7 +89,7 @@ async def test_the_engine_finds_the_model_and_what_it_can(site: Site) -> None:
     assert (await site.gateway.probe("trained")).token_ids
     assert backend.model == NAME
     assert await backend.context_length() == CONTEXT_LENGTH
-    assert await backend.text_of(make_tokenizer().encode("hi")) == "hi"
+    assert await backend.detokenize(make_tokenizer().encode("hi")) == "hi"
     await engine.stop()
 
 

@@ -18,6 +18,7 @@ from agl_core.app import App, Inputs
 from agl_core.builtin import load_plugins
 from agl_core.config.loader import resolve
 from agl_core.gateway import HttpBackend
+from agl_core.interfaces import Engine
 from agl_core.plugins import hookimpl
 from agl_core.plugins.sources import Source
 from agl_core.types import Diagnosis, Finding
@@ -26,7 +27,7 @@ from tests.core.app.conftest import ask
 _SERVERS: dict[str, Any] = {}
 
 
-class ServedEngine:
+class ServedEngine(Engine):
     """Serves every policy from the fake server, as an engine whose servers run elsewhere."""
 
     trains = True

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from agl_core.builtin import load_plugins
 from agl_core.errors import ConfigError, MissingExtraError, pip_line
+from agl_core.interfaces import Engine
 from agl_core.plugins import Registry
 from agl_core.types import Report
 from tests.plugins.records.recorded import CONFIG, FAILURE, spoken
@@ -224,7 +225,7 @@ def rendered(monkeypatch):
     """What the engine's chat template makes of a conversation, by its last message."""
     ids = {}
 
-    class Engine:
+    class Rendering(Engine):
         @staticmethod
         def renderer(model):
             assert model == "m"
@@ -238,7 +239,7 @@ def rendered(monkeypatch):
 
             return render
 
-    monkeypatch.setattr("agl_core.plugins.registry.Registry.resolve", resolving(Engine))
+    monkeypatch.setattr("agl_core.plugins.registry.Registry.resolve", resolving(Rendering))
     return ids
 
 

@@ -19,7 +19,6 @@ from agl_verl.options import VerlOptions
 from agl_core.app.parts import make_algorithm
 from agl_core.builtin import load_plugins
 from agl_core.config.loader import resolve
-from agl_core.interfaces import OverlappingEngine
 from agl_core.types import Policy
 from tests.trainers.verl.test_engine import LR, MODEL, batch_of, served_by
 
@@ -52,7 +51,7 @@ async def engine(policy: Policy) -> AsyncIterator[VerlEngine]:
 async def test_the_old_weights_serve_until_the_new_ones_are_published(
     engine: VerlEngine, policy: Policy, tmp_path: Path
 ) -> None:
-    assert isinstance(engine, OverlappingEngine)
+    assert engine.overlaps
     assert engine.overlaps
     before = await engine.fingerprint(policy.name)
 

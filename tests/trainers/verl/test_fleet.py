@@ -245,7 +245,7 @@ async def test_prompts_are_counted_and_tokens_told_by_a_replica(fleet, servers):
     await ask(fleet, body("a"))
     sent = servers[owner(servers)].log[0]
     assert counted.tokens == len(sent.prompt_token_ids)
-    assert await fleet.text_of(sent.choices[0].token_ids) == sent.choices[0].text
+    assert await fleet.detokenize(sent.choices[0].token_ids) == sent.choices[0].text
     assert await fleet.context_length() is None  # they serve another name than the fleet's model
 
 
@@ -269,7 +269,7 @@ async def test_a_frozen_replica_starts_with_the_first_call(monkeypatch):
 
     fleet = LaterFleet(start)
     assert await fleet.context_length() is None
-    assert await fleet.text_of([1]) is None
+    assert await fleet.detokenize([1]) is None
     await fleet.close()
     assert started == []
     asked = [fleet.chat(b"x", headers={}, timeout_s=1) for _ in range(3)]

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 import ray
@@ -19,7 +19,7 @@ from transformers import AutoConfig
 from agl_core.builtin import load_plugins
 from agl_core.config.validation import validate
 from agl_core.errors import ConfigError, EngineError
-from agl_core.interfaces import Backend
+from agl_core.interfaces import Engine
 from agl_core.serving.openai_server import OpenAIServer
 from agl_core.types import Policy
 from agl_verl.vision import vision_of
@@ -41,25 +41,13 @@ def handover(replica_rank: int) -> Path:
     return Path(tempfile.gettempdir()) / f"{run}-{replica_rank}"
 
 
-class _Serving(Protocol):
-    """What is asked of an engine here."""
-
-    async def start(self, policies: Sequence[Policy]) -> None: ...
-
-    def backend(self, policy: str) -> Backend: ...
-
-    async def load(self, policy: str, directory: str, *, version: int) -> None: ...
-
-    async def stop(self) -> None: ...
-
-
 class CpuServer:
     """A Ray actor; what `RolloutReplica` calls on its servers is here."""
 
     def __init__(self, model: str, options: Mapping[str, Any]) -> None:
         self._model = model
         self._options = dict(options)
-        self._engine: _Serving | None = None
+        self._engine: Engine | None = None
         self._server: OpenAIServer | None = None
         self._address = ""
         self._handed = ""
@@ -119,7 +107,7 @@ class CpuServer:
 
     async def resume_generation(self) -> None: ...
 
-    def _made(self) -> _Serving:
+    def _made(self) -> Engine:
         """What answers, before it has loaded anything.
 
         Raises:
@@ -137,7 +125,7 @@ class CpuServer:
 
         return VisionEngine(options, vision)
 
-    def _loaded(self) -> _Serving:
+    def _loaded(self) -> Engine:
         if self._engine is None:
             raise EngineError("The server has not been started")
         return self._engine

@@ -20,6 +20,7 @@ from agl_torch.serving.worker import Worker
 from transformers import AutoModelForImageTextToText
 
 from agl_core.errors import AglError, ConfigError
+from agl_core.interfaces import Engine
 from agl_core.types import Policy
 from agl_verl.cpu.lane import VisionLane
 from agl_verl.vision import Vision
@@ -32,7 +33,7 @@ _IMAGE: Final = {"type": "image"}
 """How chat templates are told of an image."""
 
 
-class VisionEngine:
+class VisionEngine(Engine):
     """Serves policies whose model sees; their weights are float32.
 
     Requests are answered one after the other, the answers to one of them together. New weights
@@ -89,7 +90,7 @@ class VisionEngine:
         torch.set_num_threads(thread_count(self._options))
         for policy in policies:
             tokenizer = load_tokenizer(policy.model)
-            template = SeeingTemplate(tokenizer, source=policy.model)
+            template = VisionTemplate(tokenizer, source=policy.model)
             model = _read(policy.model)
             wanted = self._options.max_model_len
             self._endpoints[policy.name] = Endpoint(
@@ -127,7 +128,7 @@ def _read(source: str) -> Any:
     return model.eval().requires_grad_(requires_grad=False)
 
 
-class SeeingTemplate(ChatTemplate):
+class VisionTemplate(ChatTemplate):
     """Renders ``{"type": "image"}`` beside text; the template writes the mark that stands for it.
 
     Marks that are spelled out in a text stay text, as all control tokens do.
