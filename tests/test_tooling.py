@@ -10,7 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-import yaml
+from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -131,7 +131,7 @@ def test_the_page_of_figures_is_what_the_benchmarks_wrote(monkeypatch):
 
 
 def test_hooks_pin_the_versions_of_the_lint_group():
-    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    hooks = YAML(typ="safe", pure=True).load((ROOT / ".pre-commit-config.yaml").read_text())
     used = {
         need
         for repo in hooks["repos"]

@@ -175,7 +175,10 @@ def make_tasks(given: Any, config: TasksConfig, kind: Literal["train", "val"]) -
         raise ConfigError(
             f"There are no {kind} tasks: set tasks.{kind} in the configuration, or pass them"
         )
-    return load_tasks(source, columns=config.columns.named)
+    columns = config.columns
+    named = {"id": columns.id, "input": columns.input, "expected": columns.expected}
+    given_names = {field: name for field, name in named.items() if name is not None}
+    return load_tasks(source, columns=given_names)
 
 
 def with_weights(policies: Sequence[Policy], plugins: PluginManager) -> list[Policy]:

@@ -63,12 +63,6 @@ class ColumnsConfig(_Config):
     expected: str | None = None
     """Column of the reference answer; ``expected`` when None."""
 
-    @property
-    def named(self) -> dict[str, str]:
-        """Field to column, of the fields that have one."""
-        given = {"id": self.id, "input": self.input, "expected": self.expected}
-        return {field: name for field, name in given.items() if name is not None}
-
 
 class TasksConfig(_Config):
     train: str | None = None

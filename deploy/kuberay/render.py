@@ -11,13 +11,14 @@ FOLDER holds ``run.toml`` and the files that it names, up to the 1 MiB that a Co
 from __future__ import annotations
 
 import argparse
+import io
 import re
 import sys
 from pathlib import Path
 from string import Template
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
 
 from agl_core.config import RunConfig
 from agl_core.config.loader import load_config
@@ -55,8 +56,12 @@ def render(given: argparse.Namespace) -> str:
     cpus = max(given.cpus or 0, _CPUS_PER_GPU * given.gpus)
     values = {**vars(given), "name": config.name, "cpus": cpus}
     filled = Template(_MANIFEST.read_text(encoding="utf-8")).substitute(values)
-    program = yaml.safe_dump(_program(given.folder, config.name), sort_keys=False)
-    return f"{program}---\n{filled}"
+    program = io.StringIO()
+    writer = YAML(typ="safe", pure=True)
+    writer.default_flow_style = False
+    writer.sort_base_mapping_type_on_output = False
+    writer.dump(_program(given.folder, config.name), program)
+    return f"{program.getvalue()}---\n{filled}"
 
 
 def _check(config: RunConfig) -> None:

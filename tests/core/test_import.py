@@ -23,12 +23,12 @@ HEAVY = {
     "pluggy",
     "pydantic",
     "rich",
+    "ruamel",
     "sqlite3",
     "ssl",
     "torch",
     "transformers",
     "uvicorn",
-    "yaml",
 }
 
 

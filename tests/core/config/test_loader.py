@@ -56,11 +56,10 @@ def test_a_boolean_that_is_none_is_a_typed_error():
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("seed: 010", "quote it"),
-        ("seed: 1:30", "quote it"),
-        ("seed: 1\nseed: 2", "stands twice"),
-        ("channel_weights:\n  1: 2.0", "quote it"),
-        ("a: [1", "cannot be parsed"),
+        ("seed: 1:30", "seed = '1:30'"),
+        ("seed: 1\nseed: 2", r"duplicate key \"seed\".* \(line 2\)"),
+        ("channel_weights:\n  1: 2.0", r"the key 1 is not text: quote it \(line 2\)"),
+        ("a: [1", r"cannot be parsed: .* \(line 1\)"),
         ("a: !!python/object:os.system x", "cannot be parsed"),
         ("- 1", "must be a table"),
         ("text", "must be a table"),
@@ -72,6 +71,16 @@ def test_yaml_surprises_are_refused(tmp_path, text, reason):
 
     with pytest.raises(ConfigError, match=reason):
         load_config(file)
+
+
+def test_yaml_is_read_as_1_2(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("seed: 010\ntrain: {steps: 0x10, resume: yes}\n", encoding="utf-8")
+
+    config = load_config(file)
+
+    assert (config.seed, config.train.steps) == (10, 16)
+    assert config.train.resume is True
 
 
 def test_yaml_text_stays_text(tmp_path):

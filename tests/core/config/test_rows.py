@@ -145,12 +145,12 @@ def test_columns_come_from_the_configuration(tmp_path):
     config = load_config(write(tmp_path, "run.toml", text))
 
     assert config.tasks.train == str(tmp_path / "rows.csv")
-    assert config.tasks.columns.named == NAMED
+    assert config.tasks.columns.model_dump(exclude_none=True) == NAMED
     with pytest.raises(ConfigError, match=r"tasks\.columns\.answer"):
         load_config(
             write(tmp_path, "bad.toml", text.replace("expected =", "answer =")),
         )
-    assert RunConfig().tasks.columns.named == {}
+    assert RunConfig().tasks.columns.model_dump(exclude_none=True) == {}
 
 
 def test_csv(tmp_path):

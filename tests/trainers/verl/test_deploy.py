@@ -13,9 +13,9 @@ from pathlib import Path
 
 import click
 import pytest
-import yaml
 from agl_verl.config import make_config
 from agl_verl.options import VerlOptions
+from ruamel.yaml import YAML
 
 from agl_core.app.parts import engine_name
 from agl_core.builtin import load_plugins
@@ -89,7 +89,7 @@ def folder(tmp_path):
 def rendered(render, folder, capsys):
     def with_options(*options):
         assert render.main([str(folder), *IMAGES, *options]) == 0
-        documents = list(yaml.safe_load_all(capsys.readouterr().out))
+        documents = list(YAML(typ="safe", pure=True).load_all(capsys.readouterr().out))
         return {(each["kind"], each["metadata"]["name"]): each for each in documents}
 
     return with_options
