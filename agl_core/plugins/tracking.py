@@ -17,7 +17,7 @@ from agl_core.interfaces import TrackedRun
 from agl_core.types import Estimate, Evaluation, Report, StepReport
 
 __all__ = [
-    "SentLedger",
+    "SentLog",
     "evaluation_numbers",
     "flat_config",
     "outcome_facts",
@@ -105,7 +105,7 @@ class _Sent(msgspec.Struct, kw_only=True):
     evaluation: int = -1
 
 
-class SentLedger:
+class SentLog:
     """What a service that keeps every value was sent, in a file of the run's directory.
 
     A resumed run goes on in the service's own run, and the steps that it repeats are not sent a
@@ -117,9 +117,9 @@ class SentLedger:
         self._sent = sent
 
     @classmethod
-    def open(cls, run: TrackedRun, tracker: str) -> SentLedger | None:
+    def open(cls, run: TrackedRun, tracker: str) -> SentLog | None:
         """That of the run that is resumed; None where there is none, or the run begins."""
-        file = _ledger_file(run, tracker)
+        file = _log_file(run, tracker)
         if run.resumed_at is None or not file.exists():
             return None
         sent = msgspec.json.decode(file.read_bytes(), type=_Sent)
@@ -134,13 +134,13 @@ class SentLedger:
         return cls(file, sent)
 
     @classmethod
-    def create(cls, run: TrackedRun, tracker: str, service_run: str) -> SentLedger:
+    def create(cls, run: TrackedRun, tracker: str, service_run: str) -> SentLog:
         """One of a service's run that nothing was sent to yet."""
-        file = _ledger_file(run, tracker)
+        file = _log_file(run, tracker)
         make_private_directory(file.parent)
-        ledger = cls(file, _Sent(run=service_run))
-        ledger._write()
-        return ledger
+        log = cls(file, _Sent(run=service_run))
+        log._write()
+        return log
 
     @property
     def run(self) -> str:
@@ -169,7 +169,7 @@ class SentLedger:
         written.replace(self._file)
 
 
-def _ledger_file(run: TrackedRun, tracker: str) -> Path:
+def _log_file(run: TrackedRun, tracker: str) -> Path:
     return run.directory / _FOLDER / f"{tracker}.json"
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from agl_core.errors import ConfigError
 from agl_core.interfaces import TrackedRun
 from agl_core.plugins.tracking import (
-    SentLedger,
+    SentLog,
     evaluation_numbers,
     flat_config,
     outcome_facts,
@@ -49,7 +49,7 @@ class MlflowTracker:
         self._entities: Any = importlib.import_module("mlflow.entities")
         self._options = options
         self._client: Any = None
-        self._ledger: Any = None
+        self._sent_log: Any = None
         self._step = 0
 
     def start(self, run: TrackedRun) -> None:
@@ -57,25 +57,25 @@ class MlflowTracker:
         runs = run.directory.absolute().parent
         address = self._address(runs)
         self._client = self._mlflow.MlflowClient(tracking_uri=address)
-        self._ledger = SentLedger.open(run, _NAME)
-        if self._ledger is None:
+        self._sent_log = SentLog.open(run, _NAME)
+        if self._sent_log is None:
             created = self._client.create_run(
                 self._experiment(runs, local=address.startswith("sqlite:")),
                 run_name=run.name,
                 tags=self._options.tags,
             )
-            self._ledger = SentLedger.create(run, _NAME, created.info.run_id)
+            self._sent_log = SentLog.create(run, _NAME, created.info.run_id)
         else:
-            self._client.update_run(self._ledger.run, status="RUNNING")
+            self._client.update_run(self._sent_log.run, status="RUNNING")
         self._log_settings(flat_config(run.config))
 
     def step(self, report: StepReport) -> None:
         self._step = report.step
-        if self._ledger.takes_step(report.step):
+        if self._sent_log.takes_step(report.step):
             self._log_numbers(step_numbers(report), report.step)
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        if self._ledger.takes_evaluation(evaluation.step):
+        if self._sent_log.takes_evaluation(evaluation.step):
             self._log_numbers(evaluation_numbers(evaluation), evaluation.step)
 
     def finish(self, outcome: Report | BaseException) -> None:
@@ -85,7 +85,7 @@ class MlflowTracker:
         if isinstance(outcome, BaseException):
             stopped = isinstance(outcome, (asyncio.CancelledError, KeyboardInterrupt))
             status = "KILLED" if stopped else "FAILED"
-        self._client.set_terminated(self._ledger.run, status=status)
+        self._client.set_terminated(self._sent_log.run, status=status)
 
     def _address(self, runs: Path) -> str:
         given = self._options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
@@ -117,10 +117,10 @@ class MlflowTracker:
     def _log_settings(self, settings: Mapping[str, str]) -> None:
         """New ones as parameters; those that differ in a resumed run as tags: parameters stay."""
         named = {mlflow_name(key): value[:_LONGEST] for key, value in settings.items()}
-        there = self._client.get_run(self._ledger.run).data.params
+        there = self._client.get_run(self._sent_log.run).data.params
         new = [self._entities.Param(key, value) for key, value in named.items() if key not in there]
         for some in _portions(new):
-            self._client.log_batch(self._ledger.run, params=some)
+            self._client.log_batch(self._sent_log.run, params=some)
         changed = {key: value for key, value in named.items() if there.get(key, value) != value}
         self._log_texts({f"resumed/{key}": value for key, value in changed.items()})
 
@@ -130,7 +130,7 @@ class MlflowTracker:
             for key, value in texts.items()
         ]
         for some in _portions(tags):
-            self._client.log_batch(self._ledger.run, tags=some)
+            self._client.log_batch(self._sent_log.run, tags=some)
 
     def _log_numbers(self, numbers: Mapping[str, float], step: int) -> None:
         now = time.time_ns() // 1_000_000
@@ -139,7 +139,7 @@ class MlflowTracker:
             for name, value in numbers.items()
         ]
         for some in _portions(metrics):
-            self._client.log_batch(self._ledger.run, metrics=some)
+            self._client.log_batch(self._sent_log.run, metrics=some)
 
 
 def _portions(items: Sequence[T]) -> Iterator[Sequence[T]]:

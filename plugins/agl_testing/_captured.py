@@ -1,4 +1,4 @@
-"""Comparisons of what was recorded with what really happened."""
+"""Comparisons of the records with what happened."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def speaker(call: ModelCall) -> str:
 
 
 def check_tokens(played: Played, log: Sequence[Answered]) -> None:
-    """Every recorded call equals the one answer of the backend's log that it claims to be."""
+    """Every recorded call equals its answer in the backend's log."""
     answers = {answer.id: answer for answer in log}
     assert played.calls, "the gateway recorded no call"
     for call in played.calls:
@@ -43,7 +43,7 @@ def check_identity(
 
     Args:
         played: The attempt.
-        names: Who really spoke to the name that must be recorded, where they differ.
+        names: The agent that called to the name that must be recorded, where they differ.
 
     Returns:
         The LLM spans by call id.
@@ -59,8 +59,8 @@ def check_identity(
         real = speaker(call)
         expected = (names or {}).get(real, real)
         recorded, traced = call.agent or None, spans[call.id].agent
-        assert recorded == expected, f"{real} spoke, the gateway was told {recorded!r}"
-        assert traced == expected, f"{real} spoke, the span says {traced!r}"
+        assert recorded == expected, f"{real} called, the gateway recorded {recorded!r}"
+        assert traced == expected, f"{real} called, the span names {traced!r}"
         assert call.rollout_id == played.record.rollout.id, "a call of another rollout"
         assert call.model == played.job.model(real), "a call of another rollout"
         if expected is not None:
@@ -154,4 +154,4 @@ def check_wrong_join_is_caught(played: Played) -> None:
         wrong.adapt("*")
     except CaptureError:
         return
-    raise AssertionError("calls of two agents were exchanged and nobody noticed")
+    raise AssertionError("calls of two agents were exchanged without an error")

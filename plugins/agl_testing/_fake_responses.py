@@ -23,16 +23,16 @@ def whole(asked: ResponsesRequest, payload: dict[str, Any]) -> dict[str, Any]:
 
 def streamed(asked: ResponsesRequest, chunks: Iterable[dict[str, Any]]) -> Iterable[bytes]:
     """Chunks of a chat completion as the events of a response, one piece for each chunk."""
-    told: list[bytes] = []
+    events: list[bytes] = []
 
-    def tell(event: Event) -> None:
+    def collect(event: Event) -> None:
         data = json.dumps(event, ensure_ascii=False)
-        told.append(f"event: {event['type']}\ndata: {data}\n\n".encode())
+        events.append(f"event: {event['type']}\ndata: {data}\n\n".encode())
 
-    builder = ResponseBuilder(asked.fields, tell)
+    builder = ResponseBuilder(asked.fields, collect)
     for chunk in chunks:
         builder.feed(Payload(msgspec.json.encode(chunk)))
-        yield b"".join(told)
-        told.clear()
+        yield b"".join(events)
+        events.clear()
     builder.end()
-    yield b"".join(told)
+    yield b"".join(events)

@@ -1,4 +1,4 @@
-"""What keeps a contract whole: nothing in it is overridden in silence."""
+"""Keeps contract suites complete: no test is overridden without a reason."""
 
 from __future__ import annotations
 

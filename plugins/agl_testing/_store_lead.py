@@ -47,7 +47,7 @@ class LeadRules(ContractSuite):
         with pytest.raises(LeadHeldError, match="second"):
             await store.lead("first", lease_s=60.0)
 
-    async def test_nobody_leads_without_a_name_or_without_end(self, store: StoreLifecycle) -> None:
+    async def test_a_leader_needs_a_name_and_an_end(self, store: StoreLifecycle) -> None:
         for instance, lease_s in (("", 1.0), ("a", -1.0), ("a", math.nan), ("a", math.inf)):
             with pytest.raises(StoreError, match="lease_s"):
                 await store.lead(instance, lease_s=lease_s)

@@ -112,7 +112,7 @@ class QueueRules(ContractSuite):
             got += [] if isinstance(result, BaseException) else result
         while len(got) < 20:
             claims = await store.claim("w2", timeout_s=self.patience_s)
-            assert claims, f"{20 - len(got)} rollouts were claimed by nobody"
+            assert claims, f"{20 - len(got)} rollouts were never claimed"
             got += claims
         assert len({claim.rollout.id for claim in got}) == 20
 

@@ -60,7 +60,7 @@ class RecordRules(ContractSuite):
         await sample.succeed(store, first)
         assert await store.spans(ids) == [*ordered, other]
 
-    async def test_spans_of_one_attempt_can_be_told_apart(self, store: StoreLifecycle) -> None:
+    async def test_spans_of_one_attempt_are_distinguished(self, store: StoreLifecycle) -> None:
         first = await sample.begin(store, limits=Limits(max_attempts=2))
         early = sample.span(first, sequence=7)
         assert await store.add_spans([early]) == Ingest(accepted=1)

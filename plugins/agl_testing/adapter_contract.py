@@ -127,7 +127,7 @@ class AdapterContract(ContractSuite):
         adapted = build_adapter(["writer"], _POLICIES).adapt(attempt.record())
         assert set(adapted.trajectories) == {"writer"}
 
-    def test_an_agent_nobody_saw_is_an_error(self, build_adapter: BuildAdapter) -> None:
+    def test_an_unknown_agent_is_an_error(self, build_adapter: BuildAdapter) -> None:
         with pytest.raises(ConfigError, match=r"writter.*writer"):
             build_adapter(["writter"], _POLICIES).check({"planner", "writer"})
 
@@ -231,7 +231,7 @@ def _break_join(attempt: ScriptedAttempt, wrong: str) -> None:
 
 
 def _random_conversations(seed: int) -> ScriptedAttempt:
-    """Interleaved agents whose calls go on, fork, repeat, or rewrite their history."""
+    """Interleaved agents whose calls continue, fork, repeat, or rewrite their history."""
     random = Random(seed)  # noqa: S311 (a reproducible scenario)
     attempt = ScriptedAttempt()
     histories: dict[str, list[list[int]]] = {"a": [[]], "b": [[]]}

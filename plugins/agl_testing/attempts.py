@@ -1,4 +1,4 @@
-"""Attempts written by hand: the spans that both recorders would have left."""
+"""Attempts made in tests: the spans that both recorders would write."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ScriptedAttempt:
         """Begin an attempt.
 
         Args:
-            name: Tells attempts apart: rollout ``ro_<name>``, attempt ``at_<name>``.
+            name: Distinguishes attempts: rollout ``ro_<name>``, attempt ``at_<name>``.
             task: Id of its task.
             expected: What its task expects.
             group: Id of its group.

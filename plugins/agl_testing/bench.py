@@ -53,7 +53,7 @@ Action = Callable[[Job], Any]
 """A program to run in a rollout: sync, in a thread of its own, or async, in a task of its own."""
 _ROUND_S: Final = 60.0
 _PATIENT: Final = Limits(timeout_s=600.0, lease_s=600.0)
-"""Nobody sends heartbeats here, and the machine may be slow."""
+"""The bench sends no heartbeats, and the machine may be slow."""
 
 ROUTES: Final[Mapping[str, RouteFactory]] = {
     "POST /rewards": RewardIngest,
@@ -174,8 +174,8 @@ class Bench:
     def interleave(self, count: int) -> None:
         """Hold the model's answers until `count` requests wait, then give them in random order.
 
-        With `count` rollouts of equally many calls, every round of answers mixes all of them. Whoever
-        ends is waited for no longer, so that an error, or an end too soon, is seen.
+        With `count` rollouts of equally many calls, every round of answers mixes all of them. A rollout
+        that has ended is not waited for, so that an error, or an early end, is seen.
         """
         self._rounds = _Rounds(count, Random(0))  # noqa: S311
         self.fake.pace = self._rounds.pace

@@ -59,7 +59,7 @@ class CheckContract(ContractSuite):
     def test_it_says_nothing_where_nothing_ran(self, check: Check) -> None:
         assert not _bad(check, []), "it complains although its framework took no part"
 
-    def test_every_finding_is_told_and_every_bad_one_has_a_fix(
+    def test_every_finding_has_a_measure_and_every_bad_one_a_fix(
         self, check: Check, healthy: list[AttemptRecord], pitfall: list[AttemptRecord]
     ) -> None:
         for finding in [*_ask(check, healthy), *_ask(check, pitfall)]:

@@ -1,4 +1,4 @@
-"""A clock that tests move by hand."""
+"""A clock that tests advance."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ManualClock:
         await self._settle()
 
     def set_by(self, seconds: float) -> None:
-        """Set the clock forward, or back, as a person does; nobody's sleep gets shorter."""
+        """Set the clock forward or back, as a user does; sleeps keep their length."""
         self._set_by += seconds
 
     async def _settle(self) -> None:

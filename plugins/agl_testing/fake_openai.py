@@ -58,7 +58,7 @@ class FakeOptions:
     max_model_len: int = 1_000_000
     """Longer prompts are refused with 400."""
     overflow_code: str | int = "context_length_exceeded"
-    """Of that refusal; vLLM's is 400, so that only the words tell."""
+    """Status of that refusal; vLLM's is 400, so only the message says why."""
     api_key: str | None = None
     """Bearer token that requests must carry."""
     models: tuple[str, ...] = ("fake-model",)

@@ -125,18 +125,18 @@ class IntegrationContract(ContractSuite):
                 WRITER: 1.5,
             }
 
-    async def test_tools_tell_their_arguments_and_calls_what_they_took(self) -> None:
+    async def test_tools_have_arguments_and_calls_have_usage(self) -> None:
         program = self.program()
         async with self._attached() as bench:
             played = await self._play(bench, program.run)
             (tool,) = [span for span in played.spans if span.kind is SpanKind.TOOL]
             given = tool.attributes[semconv.GEN_AI_TOOL_ARGUMENTS]
             assert (json.loads(given) if isinstance(given, str) else given) == {"item": ITEM}
-            told = _captured.usage(played)
+            usage = _captured.usage(played)
             if program.hides_usage:
-                assert not told, "hides_usage is declared, but spans tell it"
+                assert not usage, "hides_usage is declared, but spans have it"
             else:
-                assert told == {answer.id: answer.usage for answer in bench.fake.log}
+                assert usage == {answer.id: answer.usage for answer in bench.fake.log}
 
     async def test_token_ids_equal_the_log_of_the_backend(self) -> None:
         async with self._attached() as bench:
@@ -238,7 +238,7 @@ class IntegrationContract(ContractSuite):
             assert runs[1] not in (runs[0], runs[2])
             assert {each.agent for each in _captured.triplets(played, PLANNER)} == {PLANNER}
 
-    async def test_a_model_in_a_tool_is_nobody(self) -> None:
+    async def test_a_model_in_a_tool_has_no_agent(self) -> None:
         program = self.program()
         if "judge" in program.lacks:
             return
@@ -282,7 +282,7 @@ class IntegrationContract(ContractSuite):
             assert f"{_AgentError.__name__}: the shop is closed" in trace
             assert all(span.error != "not ended" for span in played.spans)
 
-    async def test_a_prompt_that_nobody_cuts_ends_as_an_overflow(self) -> None:
+    async def test_an_uncut_prompt_ends_as_an_overflow(self) -> None:
         async with self._attached() as bench:
             bench.fake.fail(_TRIES, status=400, body=_OVERFLOW)
             played = await bench.one(self.program().run)

@@ -87,13 +87,14 @@ class PluginContract(ContractSuite):
     def test_every_option_is_documented(self) -> None:
         for entry, model in self._options():
             bare = [name for name, field in model.model_fields.items() if not field.description]
-            assert not bare, f"options of {entry.name}: {model.__name__} says nothing of {bare}"
+            assert not bare, (
+                f"options of {entry.name}: {model.__name__} has no docstring for {bare}"
+            )
 
     def test_unknown_options_are_refused(self) -> None:
         for entry, model in self._options():
             assert model.model_config.get("extra") == "forbid", (
-                f"options of {entry.name}: {model.__name__} takes keys that nobody reads; set "
-                f'extra="forbid"'
+                f'options of {entry.name}: {model.__name__} takes unknown keys; set extra="forbid"'
             )
 
     def _module(self) -> ModuleType:

@@ -1,7 +1,7 @@
-"""The canonical scenario: planner, tool, writer; three calls, and texts that tell nobody apart.
+"""The canonical scenario: planner, tool, writer; three calls, and texts that do not identify an agent.
 
 A framework's author writes `ScenarioProgram` once in the framework; the contract runs it in every
-form and compares what was recorded with what the model server says it answered.
+form and compares the records with the model server's log.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ PLANNER: Final = "planner"
 WRITER: Final = "writer"
 JUDGE: Final = "judge"
 SYSTEM: Final = "Answer in one sentence."
-"""System prompt of every agent: prompts do not tell agents apart."""
+"""System prompt of every agent: prompts do not identify agents."""
 ITEM: Final = "tea"
 TOOL: Final = "lookup"
 TOOL_RESULT: Final = "4 coins"
 ANSWER: Final = "Tea is 4 coins."
-"""What every agent says in the end: answers do not tell agents apart either."""
+"""What every agent says in the end: answers do not identify agents either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Job:
 
     @property
     def question(self) -> str:
-        """The user's text, the first message after the system prompt of whoever is asked first."""
+        """The user's text, the first message after the system prompt of the first agent."""
         return f"What is the price of {ITEM}? ({self.key})"
 
     def model(self, agent: str) -> str:
@@ -82,7 +82,7 @@ CAPABILITIES: Final = (
 
 
 class ScenarioProgram(ABC):
-    """The scenario in one framework. Every method makes its agents anew, as a user's code would.
+    """The scenario in one framework. Every method makes new agents, as a user's code would.
 
     The planner has a tool `TOOL` with one text argument, ``item``, that gives `TOOL_RESULT`; what
     the planner says in the end is the writer's input. All agents have the system prompt `SYSTEM` and use the model
@@ -96,7 +96,7 @@ class ScenarioProgram(ABC):
     sends_once: ClassVar[str] = ""
     """Why a request that failed is not sent again."""
     hides_usage: ClassVar[str] = ""
-    """Why its spans do not tell how many tokens a call took, which the gateway's record does."""
+    """Why its spans do not state how many tokens a call took, which the gateway's record does."""
 
     @abstractmethod
     def run(self, job: Job) -> str:
@@ -193,7 +193,7 @@ def skeleton(spans: Sequence[Span]) -> tuple[Node, ...]:
 
 
 def _who_or_what(span: Span) -> str:
-    """Who speaks in agents and calls, whose own names are each framework's; else the span's name."""
+    """The agent of agent and llm spans, whose names differ by framework; else the span's name."""
     speaks = span.kind in (SpanKind.AGENT, SpanKind.LLM)
     return f"{span.kind.value} {(span.agent or '-') if speaks else span.name}"
 

@@ -1,7 +1,7 @@
 """An agent framework in one file, with the hooks that real ones have, over httpx alone.
 
 It stands in for a framework where a test is about agl-core: agents with tools, plain and streamed
-calls, sync and async, listeners told of every start and end, and its own idea of what runs inside
+calls, sync and async, listeners called at every start and end, and its own idea of what runs inside
 what, kept in a context variable.
 """
 
@@ -26,7 +26,7 @@ _Answer = tuple[dict[str, Any], Mapping[str, int]]
 
 
 class Listener(Protocol):
-    """Told of everything the framework runs, in the task that runs it."""
+    """Called at everything the framework runs, in the task that runs it."""
 
     def started(
         self,
@@ -48,7 +48,7 @@ class Listener(Protocol):
         error: BaseException | None,
         usage: Mapping[str, int],
     ) -> None:
-        """Only models that answer in one piece tell their `usage`, in OpenAI's form."""
+        """Only models that do not stream report their `usage`, in OpenAI's form."""
         ...
 
 

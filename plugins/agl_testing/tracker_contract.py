@@ -36,7 +36,7 @@ from agl_testing._guard import ContractSuite
 __all__ = ["Kept", "TrackerContract"]
 
 _AGENTS = ("writer", "@selector", "team/second writer", "Schreiber ü", "a:b", "a;b", "a//b", "c/.")
-"""Programs call their agents what they like."""
+"""Programs choose the names of agents freely."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Kept:
     numbers: Mapping[str, Mapping[int, Sequence[float]]]
     """Name to step to every value that is there."""
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The configuration, as `flat_config` tells it."""
+    """The configuration, as `flat_config` gives it."""
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
     """Texts by name."""
     runs: int = 1
@@ -154,7 +154,7 @@ class TrackerContract(ContractSuite):
         _track(make(), tracked, [_step(1)], error)
         _check_facts(read(tracked), outcome_facts(error))
 
-    def test_a_run_that_fails_at_once_can_be_told(
+    def test_a_run_that_fails_at_once_is_reported(
         self, make: Make, read: Read, tracked: TrackedRun
     ) -> None:
         _track(make(), tracked, [], OSError("no weights"))
@@ -201,7 +201,7 @@ class TrackerContract(ContractSuite):
         _track(make(), replace(tracked, resumed_at=5), [_step(6)])
         assert list(read(tracked).numbers[named("reward")]) == [6]
 
-    def test_agents_of_any_name_are_told_apart(
+    def test_agents_of_any_name_are_distinguished(
         self, make: Make, read: Read, tracked: TrackedRun
     ) -> None:
         rows = {agent: 100 + index for index, agent in enumerate(_AGENTS)}
@@ -236,21 +236,21 @@ class TrackerContract(ContractSuite):
 def _track(
     tracker: Tracker,
     run: TrackedRun,
-    told: Iterable[StepReport | Evaluation],
+    reports: Iterable[StepReport | Evaluation],
     ending: Report | BaseException | Kill | None = None,
 ) -> None:
     """Track a run in one thread, as a run does; it ends with a report where nothing is said."""
-    told = list(told)
+    reports = list(reports)
 
     def track() -> None:
         tracker.start(run)
-        for each in told:
+        for each in reports:
             if isinstance(each, StepReport):
                 tracker.step(each)
             else:
                 tracker.evaluation(each)
         if ending is None:
-            tracker.finish(_report(run, [each for each in told if isinstance(each, StepReport)]))
+            tracker.finish(_report(run, [each for each in reports if isinstance(each, StepReport)]))
         elif isinstance(ending, (Report, BaseException)):
             tracker.finish(ending)
         else:
@@ -303,12 +303,12 @@ def _evaluation(step: int, score: float) -> Evaluation:
 
 
 def _report(run: TrackedRun, steps: Sequence[StepReport]) -> Report:
-    told: dict[str, Any] = {"version": 2, "path": "p", "sha256_before": "a", "sha256_after": "b"}
+    weights: dict[str, Any] = {"version": 2, "path": "p", "sha256_before": "a", "sha256_after": "b"}
     return Report(
         run_id=run.name,
         directory=str(run.directory),
         steps=list(steps),
-        policies={"trained": told},
+        policies={"trained": weights},
         lost={"late_calls": 2},
         calls=16,
         wall_s=2.0,

@@ -10,7 +10,7 @@ from typing import Any, Final
 from agl_core.errors import ConfigError
 from agl_core.interfaces import TrackedRun
 from agl_core.plugins.tracking import (
-    SentLedger,
+    SentLog,
     evaluation_numbers,
     outcome_facts,
     outcome_numbers,
@@ -36,19 +36,19 @@ class WandbTracker:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         self._wandb: Any = importlib.import_module("wandb")
         self._options = options
-        self._ledger: Any = None
+        self._sent_log: Any = None
         self._run: Any = None
         self._step = 0
 
     def start(self, run: TrackedRun) -> None:
         given, environ = self._options, os.environ
         self._step = run.resumed_at or 0
-        self._ledger = SentLedger.open(run, _NAME) or SentLedger.create(
+        self._sent_log = SentLog.open(run, _NAME) or SentLog.create(
             run, _NAME, secrets.token_hex(4)
         )
         try:
             self._run = self._wandb.init(
-                id=self._ledger.run,
+                id=self._sent_log.run,
                 resume="allow",
                 reinit="create_new",
                 project=given.project or environ.get("WANDB_PROJECT") or _PROJECT,
@@ -72,11 +72,11 @@ class WandbTracker:
 
     def step(self, report: StepReport) -> None:
         self._step = report.step
-        if self._ledger.takes_step(report.step):
+        if self._sent_log.takes_step(report.step):
             self._run.log({_AXIS: report.step, **step_numbers(report)})
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        if self._ledger.takes_evaluation(evaluation.step):
+        if self._sent_log.takes_evaluation(evaluation.step):
             self._run.log({_AXIS: evaluation.step, **evaluation_numbers(evaluation)})
 
     def finish(self, outcome: Report | BaseException) -> None:

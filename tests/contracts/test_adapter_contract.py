@@ -210,7 +210,7 @@ _CASES = [
     ("delivery_order_changes_nothing", _GivesNothing, ()),
     ("only_the_selected_agents_are_trained", _TrainsEverybody, ()),
     ("untrained_agents_need_no_tokens", _WantsTokensOfAll, ()),
-    ("an_agent_nobody_saw_is_an_error", _KnowsEverybody, ()),
+    ("an_unknown_agent_is_an_error", _KnowsEverybody, ()),
     ("a_trained_call_without_tokens_is_an_error", _Shrugs, ()),
     ("logprobs_that_do_not_match_are_an_error", _Shrugs, ()),
     *(

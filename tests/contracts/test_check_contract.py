@@ -72,7 +72,7 @@ def clears(records, config):
     return findings
 
 
-_TOLD = "every_finding_is_told_and_every_bad_one_has_a_fix"
+_TOLD = "every_finding_has_a_measure_and_every_bad_one_a_fix"
 _CASES = [
     ("it_finds_the_pitfall", blind),
     ("it_is_content_without_it", always_where_something_ran),

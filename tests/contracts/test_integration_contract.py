@@ -250,11 +250,11 @@ RULES = [
     ("one_span_per_call_with_the_right_agent_and_parent", listening(SwapsAgents)),
     ("one_span_per_call_with_the_right_agent_and_parent", listening(LosesCalls)),
     ("one_span_per_call_with_the_right_agent_and_parent", RecordsTwice),
-    ("tools_tell_their_arguments_and_calls_what_they_took", listening(LosesArguments)),
-    ("tools_tell_their_arguments_and_calls_what_they_took", listening(MistakesUsage)),
-    ("tools_tell_their_arguments_and_calls_what_they_took", listening(LosesUsage)),
+    ("tools_have_arguments_and_calls_have_usage", listening(LosesArguments)),
+    ("tools_have_arguments_and_calls_have_usage", listening(MistakesUsage)),
+    ("tools_have_arguments_and_calls_have_usage", listening(LosesUsage)),
     (
-        "tools_tell_their_arguments_and_calls_what_they_took",
+        "tools_have_arguments_and_calls_have_usage",
         programmed(hides_usage="it does not say"),
     ),
     ("every_form_gives_equal_triplets", programmed(stream=ToyProgram.run)),
@@ -266,14 +266,14 @@ RULES = [
     ("structured_output_equals_the_log", listening(SwapsAgents)),
     ("parallel_agents_with_equal_texts_keep_their_names", GlobalIdentity),
     ("an_agent_in_a_tool_speaks_for_itself", listening(IgnoresInnerAgents)),
-    ("a_model_in_a_tool_is_nobody", listening(IgnoresTools)),
+    ("a_model_in_a_tool_has_no_agent", listening(IgnoresTools)),
     ("selecting_the_writer_gives_only_its_calls", listening(SwapsAgents)),
     ("interleaved_rollouts_in_threads_never_mix", GlobalIdentity),
     ("interleaved_rollouts_in_tasks_never_mix", GlobalIdentity),
     ("the_exception_arrives_unchanged", patching("run", mangled)),
     ("the_exception_arrives_unchanged", listening(LosesErrors)),
     ("the_exception_arrives_unchanged", listening(RetellsErrors)),
-    ("a_prompt_that_nobody_cuts_ends_as_an_overflow", patching("run", muffled)),
+    ("an_uncut_prompt_ends_as_an_overflow", patching("run", muffled)),
     ("a_failing_sink_never_reaches_the_agent", listening(Raises)),
     ("requests_and_output_are_the_same_with_and_without", patching("_turns", chatty)),
     ("attaching_twice_records_once_and_detaching_restores", RecordsTwice),
@@ -341,7 +341,7 @@ async def test_altered_tokens_are_caught(monkeypatch):
 
 async def test_a_join_that_takes_anything_is_caught(monkeypatch):
     monkeypatch.setattr(Played, "adapt", lambda self, *agents: None)
-    with pytest.raises(AssertionError, match="nobody noticed"):
+    with pytest.raises(AssertionError, match="without an error"):
         await Good().test_a_wrong_join_is_caught()
 
 

@@ -9,7 +9,7 @@ import pytest
 from agl_testing.tracker_contract import Kept, TrackerContract
 
 from agl_core.plugins.tracking import (
-    SentLedger,
+    SentLog,
     evaluation_numbers,
     flat_config,
     outcome_facts,
@@ -27,13 +27,13 @@ class Keeping:
 
     def start(self, run):
         self.run, self.at = run, run.resumed_at or 0
-        self.ledger = self.opened(run)
-        SERVICE.setdefault(self.ledger.run, {"numbers": [], "facts": {}})
-        SERVICE[self.ledger.run]["settings"] = self.settings(run)
+        self.sent = self.opened(run)
+        SERVICE.setdefault(self.sent.run, {"numbers": [], "facts": {}})
+        SERVICE[self.sent.run]["settings"] = self.settings(run)
 
     def opened(self, run):
-        ledger = SentLedger.open(run, "keeping")
-        return ledger or SentLedger.create(run, "keeping", str(next(IDS)))
+        log = SentLog.open(run, "keeping")
+        return log or SentLog.create(run, "keeping", str(next(IDS)))
 
     def settings(self, run):
         return flat_config(run.config)
@@ -42,7 +42,7 @@ class Keeping:
         return numbers
 
     def takes(self, kind, step):
-        return getattr(self.ledger, f"takes_{kind}")(step)
+        return getattr(self.sent, f"takes_{kind}")(step)
 
     def step(self, report):
         self.at = report.step
@@ -55,11 +55,11 @@ class Keeping:
 
     def finish(self, outcome):
         self.keep(outcome_numbers(outcome), self.at)
-        SERVICE[self.ledger.run]["facts"] = outcome_facts(outcome)
+        SERVICE[self.sent.run]["facts"] = outcome_facts(outcome)
 
     def keep(self, numbers, step):
         numbers = self.named(numbers)
-        SERVICE[self.ledger.run]["numbers"] += [(name, step, numbers[name]) for name in numbers]
+        SERVICE[self.sent.run]["numbers"] += [(name, step, numbers[name]) for name in numbers]
 
 
 def read(run):
@@ -99,7 +99,7 @@ class ForgetsFailures(Keeping):
 class ForgetsTexts(Keeping):
     def finish(self, outcome):
         super().finish(outcome)
-        SERVICE[self.ledger.run]["facts"] = {}
+        SERVICE[self.sent.run]["facts"] = {}
 
 
 class NeedsASample(Keeping):
@@ -110,7 +110,7 @@ class NeedsASample(Keeping):
 
 class BeginsAnew(Keeping):
     def opened(self, run):
-        return SentLedger.create(run, "keeping", str(next(IDS)))
+        return SentLog.create(run, "keeping", str(next(IDS)))
 
 
 class SendsTwice(Keeping):
@@ -120,8 +120,8 @@ class SendsTwice(Keeping):
 
 class TakesEvaluationsForSteps(Keeping):
     def takes(self, kind, step):
-        fresh = step > self.ledger._sent.step
-        return (kind == "step" and self.ledger.takes_step(step)) or fresh
+        fresh = step > self.sent._sent.step
+        return (kind == "step" and self.sent.takes_step(step)) or fresh
 
 
 class GoesOnUnasked(Keeping):
@@ -164,12 +164,12 @@ BROKEN = {
     "test_where_the_weights_lie_arrives": ForgetsTexts,
     "test_a_failure_arrives": ForgetsFailures,
     "test_why_a_run_failed_arrives": ForgetsTexts,
-    "test_a_run_that_fails_at_once_can_be_told": NeedsASample,
+    "test_a_run_that_fails_at_once_is_reported": NeedsASample,
     "test_a_resumed_run_goes_on_with_one_value_for_each_step": SendsTwice,
     "test_an_evaluation_that_a_crash_forestalled_arrives_after_it": TakesEvaluationsForSteps,
     "test_a_run_that_begins_anew_holds_nothing_of_the_try_before": GoesOnUnasked,
     "test_a_tracker_that_is_added_to_a_run_begins_with_its_next_step": CountsFromTheStart,
-    "test_agents_of_any_name_are_told_apart": MixesAgents,
+    "test_agents_of_any_name_are_distinguished": MixesAgents,
     "test_a_number_that_is_none_costs_the_others_nothing": StumblesOverNan,
     "test_one_process_tracks_several_runs": OnePerProcess,
 }

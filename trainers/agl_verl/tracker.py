@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agl_core.errors import ConfigError
 from agl_core.interfaces import TrackedRun
 from agl_core.plugins.tracking import (
-    SentLedger,
+    SentLog,
     evaluation_numbers,
     outcome_numbers,
     step_numbers,
@@ -57,13 +57,13 @@ class VerlTracker:
             )
         self._options = options
         self._tracking: Any = None
-        self._ledger: Any = None
+        self._sent_log: Any = None
         self._step = 0
 
     def start(self, run: TrackedRun) -> None:
         options = self._options
         self._step = run.resumed_at or 0
-        self._ledger = SentLedger.open(run, _NAME) or SentLedger.create(
+        self._sent_log = SentLog.open(run, _NAME) or SentLog.create(
             run, _NAME, secrets.token_hex(4)
         )
         # verl looks up `trainer` in whatever configuration it is given.
@@ -71,7 +71,7 @@ class VerlTracker:
         try:
             if "wandb" in options.backends:
                 self._begin_at_wandb(run, config)
-            with _environment(self._places(run.directory.absolute() / _NAME / self._ledger.run)):
+            with _environment(self._places(run.directory.absolute() / _NAME / self._sent_log.run)):
                 self._tracking = _compat.Tracking(
                     options.project, run.name, list(options.backends), config=config
                 )
@@ -88,11 +88,11 @@ class VerlTracker:
 
     def step(self, report: StepReport) -> None:
         self._step = report.step
-        if self._ledger.takes_step(report.step):
+        if self._sent_log.takes_step(report.step):
             self._log(step_numbers(report), report.step)
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        if self._ledger.takes_evaluation(evaluation.step):
+        if self._sent_log.takes_evaluation(evaluation.step):
             self._log(evaluation_numbers(evaluation), evaluation.step)
 
     def finish(self, outcome: Report | BaseException) -> None:
@@ -114,7 +114,7 @@ class VerlTracker:
         """
         wandb: Any = importlib.import_module("wandb")
         wandb.init(
-            id=self._ledger.run,
+            id=self._sent_log.run,
             resume="allow",
             project=self._options.project,
             name=run.name,

@@ -45,7 +45,7 @@ def test_references_are_functions_of_the_user(registry, tmp_path):
     assert (mine.name, mine.channel, score(mine, None)) == ("score", "own", 0.25)
 
 
-def test_equal_names_are_told_apart(registry):
+def test_equal_names_are_distinguished(registry):
     sections = [{"name": "exact_match", "channel": channel} for channel in ("a", "b", "b")]
 
     names = [reward.name for reward in build(registry, *sections)]

@@ -6,7 +6,7 @@ import pytest
 
 from agl_core.interfaces import TrackedRun
 from agl_core.plugins.tracking import (
-    SentLedger,
+    SentLog,
     evaluation_numbers,
     flat_config,
     outcome_facts,
@@ -146,10 +146,10 @@ def run_in(directory, resumed_at=None):
 
 
 def test_what_was_sent_is_not_sent_again(tmp_path, caplog):
-    first = SentLedger.create(run_in(tmp_path), "mine", "abc")
+    first = SentLog.create(run_in(tmp_path), "mine", "abc")
     assert first.takes_evaluation(0)
     assert all(first.takes_step(step) for step in (1, 2, 3))
-    resumed = SentLedger.open(run_in(tmp_path, 2), "mine")
+    resumed = SentLog.open(run_in(tmp_path, 2), "mine")
     assert resumed.run == "abc"
     assert [resumed.takes_step(step) for step in (3, 4)] == [False, True]
     assert [resumed.takes_evaluation(step) for step in (0, 4)] == [False, True]
@@ -157,13 +157,13 @@ def test_what_was_sent_is_not_sent_again(tmp_path, caplog):
 
 
 def test_nothing_is_said_where_nothing_is_repeated(tmp_path, caplog):
-    SentLedger.create(run_in(tmp_path), "mine", "abc").takes_step(2)
-    assert SentLedger.open(run_in(tmp_path, 2), "mine")
+    SentLog.create(run_in(tmp_path), "mine", "abc").takes_step(2)
+    assert SentLog.open(run_in(tmp_path, 2), "mine")
     assert caplog.text == ""
 
 
 @pytest.mark.parametrize("resumed_at", [None, 2])
 def test_a_run_that_begins_and_one_without_records_have_none(tmp_path, resumed_at):
     if resumed_at is None:
-        SentLedger.create(run_in(tmp_path), "mine", "abc")
-    assert SentLedger.open(run_in(tmp_path, resumed_at), "mine") is None
+        SentLog.create(run_in(tmp_path), "mine", "abc")
+    assert SentLog.open(run_in(tmp_path, resumed_at), "mine") is None

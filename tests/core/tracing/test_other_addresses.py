@@ -65,7 +65,7 @@ def test_a_query_that_holds_an_address_changes_no_address(server, make):
 
 
 @pytest.mark.usefixtures("attached")
-def test_addresses_of_version_6_are_told_apart(make):
+def test_addresses_of_version_6_are_distinguished(make):
     """C3: the gateway may listen at [::1]."""
     context = make()
     context.origins = origins_of("http://[::1]:9")

@@ -187,7 +187,7 @@ def test_capture_errors_cannot_be_penalised():
         builder(capture="penalize")
 
 
-def test_an_agent_nobody_saw_is_an_error():
+def test_an_unknown_agent_is_an_error():
     with pytest.raises(ConfigError, match=r"'wirter'.*\['writer'\]"):
         builder("wirter").build(records(attempt("1")))
 

@@ -124,7 +124,7 @@ class _Job:
 
 
 @pytest.mark.parametrize("ask", [reply, streamed])
-async def test_a_prompt_that_nobody_cuts_ends_as_an_overflow(bench, caplog, ask):
+async def test_an_uncut_prompt_ends_as_an_overflow(bench, caplog, ask):
     async def program(job):
         async with models(job, stream=ask is streamed) as model:
             await ask(agent(model, WRITER), job.question)

@@ -78,7 +78,7 @@ def test_calls_of_nobody_are_a_warning(clinic) -> None:
     assert "agl.agent_scope" in found.fix
 
 
-def test_calls_of_the_framework_are_told_apart(clinic) -> None:
+def test_calls_of_the_framework_are_distinguished(clinic) -> None:
     async def framework(task: agl.Task) -> str:
         with agl.agent_scope("@summarizer"):
             await ask("sum it up")

@@ -81,7 +81,7 @@ def test_parallel_calls_and_repeated_prompts_break_nothing(clinic) -> None:
     assert clinic.find(again, "prefix.continue").figures["breaks"] == 0
 
 
-def test_runs_of_one_agent_are_told_apart(clinic) -> None:
+def test_runs_of_one_agent_are_distinguished(clinic) -> None:
     async def twice(task: agl.Task) -> str:
         await writer(task)
         with agl.agent_scope("writer"):
@@ -221,7 +221,7 @@ def why(old, new, *, choice=None, shared=5, prompt=10) -> str:
         ),
     ],
 )
-def test_edited_histories_are_told_apart(old, new, expected) -> None:
+def test_edited_histories_are_distinguished(old, new, expected) -> None:
     assert why(old, new) == expected
 
 

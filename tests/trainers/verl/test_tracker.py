@@ -33,8 +33,8 @@ def environment(monkeypatch: Any, tmp_path: Path) -> None:
 
 
 def folder_of(run: TrackedRun) -> Path:
-    ledger = json.loads((run.directory / "trackers" / "verl.json").read_text())
-    return run.directory / "verl" / ledger["run"]
+    log = json.loads((run.directory / "trackers" / "verl.json").read_text())
+    return run.directory / "verl" / log["run"]
 
 
 def in_tensorboard(run: TrackedRun) -> Numbers:

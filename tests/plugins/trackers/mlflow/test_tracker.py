@@ -128,7 +128,7 @@ def test_a_run_that_is_gone_is_an_error(run: TrackedRun) -> None:
 
 def test_a_database_that_is_away_is_an_error_of_that_step(run: TrackedRun) -> None:
     tracker = started(run)
-    tracker._client.delete_run(tracker._ledger.run)
+    tracker._client.delete_run(tracker._sent_log.run)
     with pytest.raises(MlflowException):
         tracker.step(StepReport(step=1, steps=2, reward=0.5))
 

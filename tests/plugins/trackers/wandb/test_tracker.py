@@ -55,8 +55,8 @@ def records(file: Path) -> Iterator[Any]:
 def read(run: TrackedRun) -> Kept:
     files = sorted((run.directory / "wandb").glob("wandb/offline-run-*/*.wandb"))
     files = files or sorted(run.directory.glob("wandb/offline-run-*/*.wandb"))
-    ledger = json.loads((run.directory / "trackers" / "wandb.json").read_text(encoding="utf-8"))
-    last = f"run-{ledger['run']}"  # which of them is: two may begin within one second
+    log = json.loads((run.directory / "trackers" / "wandb.json").read_text(encoding="utf-8"))
+    last = f"run-{log['run']}"  # which of them is: two may begin within one second
     numbers: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     settings: dict[str, Any] = {}
     facts: dict[str, Any] = {}
