@@ -5,14 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from agl_core.errors import ConfigError
-from agl_core.interfaces import Register, StoreLifecycle
+from agl_core.interfaces import Register
 from agl_core.plugins import PluginManager, hookimpl
-
-if TYPE_CHECKING:
-    from agl_core.config import StoreConfig
 
 
 def load_plugins(files: Iterable[str | Path] = ()) -> PluginManager:
@@ -31,13 +26,17 @@ def load_plugins(files: Iterable[str | Path] = ()) -> PluginManager:
 
 @hookimpl
 def agl_register_stores(register: Register) -> None:
-    register(
-        "sqlite",
-        "agl_core.builtin:sqlite_store",
-        summary="one file that survives a crash (the default)",
-    )
-    register("memory", "agl_core.builtin:memory_store", summary="gone when the process ends")
-    register("http", "agl_core.builtin:http_store", summary="kept by agl store serve")
+    for name, module, options, summary in (
+        ("sqlite", "sqlite", "SqliteOptions", "one file that survives a crash (the default)"),
+        ("memory", "memory", "MemoryOptions", "gone when the process ends"),
+        ("http", "client", "HttpStoreOptions", "kept by agl store serve"),
+    ):
+        register(
+            name,
+            f"agl_core.store.{module}:make_store",
+            config=f"agl_core.store.options:{options}",
+            summary=summary,
+        )
 
 
 @hookimpl
@@ -96,39 +95,3 @@ def agl_register_routes(register: Register) -> None:
         ("POST /tokenize", "tokenize:TokenCounting", "count the tokens of a prompt"),
     ):
         register(name, f"agl_core.gateway.{target}", summary=summary)
-
-
-def sqlite_store(config: StoreConfig, directory: Path) -> StoreLifecycle:
-    """A store in one file, ``store.db`` in the run's directory unless the path says otherwise."""
-    from agl_core.store.locate import STORE_FILE  # noqa: PLC0415
-    from agl_core.store.sqlite import SqliteStore  # noqa: PLC0415
-
-    return SqliteStore(
-        config.path or directory / STORE_FILE,
-        synchronous=config.synchronous,
-        busy_timeout_s=config.busy_timeout_s,
-        retention=config.retention,
-    )
-
-
-def memory_store(config: StoreConfig, directory: Path) -> StoreLifecycle:
-    """A store that keeps nothing on disk."""
-    from agl_core.store.memory import MemoryStore  # noqa: PLC0415
-
-    del directory
-    return MemoryStore(retention=config.retention)
-
-
-def http_store(config: StoreConfig, directory: Path) -> StoreLifecycle:
-    """The store that a server keeps.
-
-    Raises:
-        ConfigError: there is no address or no shared key.
-    """
-    from agl_core.serving.keys import shared_key  # noqa: PLC0415
-    from agl_core.store.client import HttpStore  # noqa: PLC0415
-
-    del directory
-    if config.url is None:
-        raise ConfigError("The store 'http' needs store.url, which agl store serve prints")
-    return HttpStore(config.url, shared_key())

@@ -113,13 +113,14 @@ def config() -> str:
 
 
 def options() -> str:
-    """The options of every engine, algorithm, reward and tracker that comes with agl-core."""
+    """The options of every engine, algorithm, reward, store and tracker that comes with agl-core."""
     manager = own_plugins()
     parts: list[str] = []
     for kind, where in (
         ("engines", "engine"),
         ("algorithms", "algorithm"),
         ("rewards", "rewards"),
+        ("stores", "store"),
         ("trackers", "trackers"),
     ):
         registry = manager.registry(kind)  # pyright: ignore[reportArgumentType]

@@ -18,8 +18,7 @@ from agl_core.gateway.control import GatewayControl
 from agl_core.interfaces import StoreLifecycle
 from agl_core.plugins import PluginManager
 from agl_core.serving.keys import shared_key
-from agl_core.store.locate import locate_store, make_store_at
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store.locate import is_address, locate_store, make_store_at, of_file
 
 _HOST_AND_PORT: Final = re.compile(r"[^/\\]+:\d+")
 _END_S: Final = 3.0
@@ -37,17 +36,17 @@ def store_of(target: str, plugins: Callable[[], PluginManager] = load_plugins) -
         ConfigError: the target is an address and there is no shared key, or it lacks ``http://``;
             or it is a run whose store cannot be shared, or is gone.
     """
+    loaded = plugins()
     of_a_run = (Path(target).expanduser() / RESOLVED).is_file()
-    if not of_a_run and not target.startswith(("http://", "https://")):
-        file = store_file(target)
+    if not of_a_run and not is_address(target):
+        file = store_file(target, loaded)
         if not file.exists():
             if _HOST_AND_PORT.fullmatch(target):
                 raise ConfigError(
                     f"There is no store file {target!r}: an address is http://{target}"
                 )
-            return SqliteStore(file)
-    address = locate_store(target)
-    return make_store_at(address, plugins())
+            return make_store_at(of_file(file, loaded), loaded)
+    return make_store_at(locate_store(target, loaded), loaded)
 
 
 async def serve_gateway(

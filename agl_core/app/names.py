@@ -22,7 +22,7 @@ def check_names(config: RunConfig, plugins: PluginManager) -> None:
     """
     _check(config.algorithm, plugins.registry("algorithms"), config.algorithm.name, "algorithm")
     _check_engine(config, plugins)
-    plugins.registry("stores").get(config.store.name)
+    _check(config.store, plugins.registry("stores"), config.store.name, "store")
     plugins.registry("adapters").get(config.capture.adapter)
     for number, reward in enumerate(config.rewards):
         where = f"rewards.{number}"

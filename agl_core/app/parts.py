@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from agl_core.config import EngineOptions, RewardConfig, RunConfig, TasksConfig
+from agl_core.config import EngineOptions, RewardConfig, RunConfig, StoreConfig, TasksConfig
 from agl_core.config.loader import check_options, validate
 from agl_core.config.references import load_object
 from agl_core.config.rows import load_tasks
@@ -31,6 +31,7 @@ from agl_core.interfaces import (
 from agl_core.plugins import PluginManager, Registration, Registry
 from agl_core.plugins.registry import unmet_extra
 from agl_core.runner import NamedReward, Scorer
+from agl_core.store.locate import described, store_options, store_section
 from agl_core.types import Policy, Task
 
 _log = logging.getLogger(__name__)
@@ -82,16 +83,18 @@ def make_agent(config: RunConfig, given: Agent | None) -> Agent:
     return agent
 
 
-def check_apart(config: RunConfig) -> str:
+def check_apart(config: RunConfig, plugins: PluginManager) -> str:
     """Check that runners in other processes reach the run's store and gateway; gives its URL.
 
     Raises:
         ConfigError: they do not.
     """
-    if config.store.name == "memory":
+    name = config.store.name
+    if not described(store_options(config.store, plugins)).shared:
         raise ConfigError(
-            "store.name = 'memory' is one process's alone, but runners are other processes: use "
-            "'sqlite', whose file processes of one machine share, or 'http' with agl store serve"
+            f"store.name = {name!r} is open in one process only, but runners are other processes: "
+            f"use a store that processes share, such as {StoreConfig().name!r} on one machine, or "
+            f"serve one with agl store serve"
         )
     if config.gateway.url is None:
         raise ConfigError(
@@ -299,8 +302,27 @@ def _loss_factory(
 
 
 def make_store(config: RunConfig, plugins: PluginManager, directory: Path) -> StoreLifecycle:
-    """The chosen store, not yet open."""
-    return plugins.registry("stores").create(config.store.name, config.store, directory)
+    """The chosen store with its options, not yet open."""
+    options = store_options(config.store, plugins)
+    return plugins.registry("stores").create(config.store.name, options, directory)
+
+
+def with_store(config: RunConfig, plugins: PluginManager) -> RunConfig:
+    """The configuration with the options of its store as they were validated.
+
+    Raises:
+        ConfigError: the store is unknown, or an option is wrong.
+    """
+    options = store_options(config.store, plugins)
+    return config.model_copy(update={"store": store_section(config.store.name, options)})
+
+
+def with_store_apart(config: RunConfig, plugins: PluginManager) -> RunConfig:
+    """The configuration with a store of its own in another directory; see `StoreOptions.apart`."""
+    name = config.store.name
+    options = described(store_options(config.store, plugins)).apart()
+    store = store_section(name, options) if options is not None else StoreConfig()
+    return config.model_copy(update={"store": store})
 
 
 def make_integrations(plugins: PluginManager) -> list[Integration]:

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -20,6 +19,8 @@ from agl_core.app.parts import (
     make_agent,
     make_scorer,
     make_tasks,
+    with_store,
+    with_store_apart,
 )
 from agl_core.app.report import Report
 from agl_core.app.trackers import Tracking, make_tracking
@@ -68,10 +69,10 @@ class App:
         Raises:
             ConfigError: a name, key or value is wrong.
         """
-        self._config = config
+        self._plugins = plugins or load_plugins(config.plugins)
+        self._config = config = with_store(config, self._plugins)
         self._inputs = inputs or Inputs()
         self._observers = observers
-        self._plugins = plugins or load_plugins(config.plugins)
         self._plan = Blueprint(
             config=config,
             plugins=self._plugins,
@@ -83,7 +84,7 @@ class App:
         if config.rollout.local:
             self._plan = self._with_agent(self._plan)
         else:
-            check_apart(config)
+            check_apart(config, self._plugins)
         self._checkpoints = Checkpoints(
             self._plan.directory / "checkpoints",
             keep=config.train.keep_checkpoints,
@@ -172,14 +173,10 @@ class App:
 
     def _apart(self, folder: str) -> Blueprint:
         """A plan for this process with records of its own: no runner takes others' rollouts."""
-        config = self._config
-        changes: dict[str, Any] = {"path": None, "url": None}
-        if config.store.name == "http":
-            changes["name"] = "sqlite"
-        store = config.store.model_copy(update=changes)
+        config = with_store_apart(self._config, self._plugins)
         local = config.rollout.model_copy(update={"local": True})
         gateway = config.gateway.model_copy(update={"url": None})
-        apart = config.model_copy(update={"store": store, "rollout": local, "gateway": gateway})
+        apart = config.model_copy(update={"rollout": local, "gateway": gateway})
         directory = self._plan.directory / folder
         plan = replace(self._plan, config=apart, directory=directory)
         return plan if plan.agent is not None else self._with_agent(plan)

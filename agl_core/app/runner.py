@@ -58,7 +58,7 @@ async def _serve(
     tell: Callable[[Tally], None],
     max_abandoned: int | None,
 ) -> None:
-    gateway_url = check_apart(config)
+    gateway_url = check_apart(config, plugins)
     agent = make_agent(config, None)
     scorer = make_scorer(config, plugins, None)
     plugins.observe("agl_config_resolved", config=config)

@@ -8,16 +8,19 @@ from pathlib import Path
 
 from agl_core.config import StoreConfig
 from agl_core.config.loader import RESOLVED, load_config
+from agl_core.plugins import PluginManager
 from agl_core.serving.keys import shared_key
-from agl_core.store.locate import STORE_FILE
+from agl_core.store.locate import described, store_options
+from agl_core.store.options import STORE_FILE, SqliteOptions
 from agl_core.store.server import StoreServer
 from agl_core.store.sqlite import SqliteStore
 
 
-def store_file(target: str) -> Path:
-    """The database file that a user means by a file or a run's directory, whether or not it is there.
+def store_file(target: str, plugins: PluginManager) -> Path:
+    """The database file that a user means by a file or a run's directory, whether or not it exists.
 
-    A run whose records a server keeps means the file in its directory: that server's.
+    A run whose records a server keeps means the default store's file in its directory: that of the
+    server.
 
     Raises:
         ConfigError: the run's configuration cannot be read.
@@ -26,17 +29,18 @@ def store_file(target: str) -> Path:
     if not path.is_dir():
         return path
     resolved = path / RESOLVED
-    kept = load_config(resolved).store.path if resolved.is_file() else None
-    return Path(kept or path / STORE_FILE)
+    config = load_config(resolved).store if resolved.is_file() else StoreConfig()
+    kept = described(store_options(config, plugins)).file(path)
+    return kept or path / STORE_FILE
 
 
 async def serve_store(
-    config: StoreConfig, *, host: str, port: int, ready: Callable[[str], None]
+    options: SqliteOptions, *, host: str, port: int, ready: Callable[[str], None]
 ) -> None:
     """Serve a file until cancelled; attempts that ran when it was last served go on.
 
     Args:
-        config: Of the file, which is made where there is none.
+        options: Of the file, which is created if there is none.
         host: Address to listen on.
         port: 0 for one that the system chooses.
         ready: Told the address once calls are taken.
@@ -46,10 +50,10 @@ async def serve_store(
         StoreError: the file cannot be used.
     """
     store = SqliteStore(
-        config.path or STORE_FILE,
-        synchronous=config.synchronous,
-        busy_timeout_s=config.busy_timeout_s,
-        retention=config.retention,
+        options.file(Path()),
+        synchronous=options.synchronous,
+        busy_timeout_s=options.busy_timeout_s,
+        retention=options.retention,
         orphans="keep",
     )
     server = StoreServer(store, key=shared_key(), host=host, port=port)

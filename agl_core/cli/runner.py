@@ -55,9 +55,12 @@ def command(
     trainer and runners share. Each process runs up to rollout.concurrency attempts at a time.
     """
     elsewhere = [f"gateway.url={gateway}"] if gateway is not None else []
-    if store is not None:
-        elsewhere += ["store.name=http", f"store.url={store}"]
     config = state.config(config_file, [*overrides, *elsewhere])
+    if store is not None:
+        from agl_core.store.locate import store_at  # noqa: PLC0415
+
+        at = store_at(store, state.plugins(config.plugins))
+        config = config.model_copy(update={"store": at})
     each = config.rollout.concurrency
     click.echo(f"runner of {config.name}: up to {each} attempts in each of {processes} process(es)")
     with importable(Path()):

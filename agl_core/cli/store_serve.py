@@ -6,6 +6,7 @@ from typing import Literal
 
 import click
 
+from agl_core.cli.group import CliState
 from agl_core.cli.options import debug_option, host_option, port_option
 
 
@@ -28,7 +29,9 @@ from agl_core.cli.options import debug_option, host_option, port_option
     help="full also survives a power cut; normal survives a crash of the program.",
 )
 @debug_option
+@click.pass_obj
 def command(
+    state: CliState,
     *,
     path: str,
     host: str,
@@ -46,16 +49,16 @@ def command(
     """
     from agl_core.app import run_blocking  # noqa: PLC0415
     from agl_core.app.store import serve_store, store_file  # noqa: PLC0415
-    from agl_core.config import StoreConfig  # noqa: PLC0415
     from agl_core.serving.collector import rare_collections  # noqa: PLC0415
     from agl_core.serving.loop import serving_loop  # noqa: PLC0415
+    from agl_core.store.options import SqliteOptions  # noqa: PLC0415
 
-    file = store_file(path)
-    config = StoreConfig(path=str(file), retention=retention, synchronous=synchronous)
+    file = store_file(path, state.plugins())
+    options = SqliteOptions(path=str(file), retention=retention, synchronous=synchronous)
 
     def ready(url: str) -> None:
         click.echo(f"Serving store {file} at {url}")
 
     with rare_collections():
-        served = serve_store(config, host=host, port=port, ready=ready)
+        served = serve_store(options, host=host, port=port, ready=ready)
         run_blocking(served, new_loop=serving_loop)

@@ -14,6 +14,7 @@ from agl_core.config.models import (
     EngineConfig,
     RewardConfig,
     RunConfig,
+    StoreConfig,
     TrackerConfig,
 )
 from agl_core.config.overrides import Override, parse_override, put
@@ -28,7 +29,7 @@ RESOLVED: Final = "config.json"
 """Name of the resolved configuration in a run's directory."""
 
 M = TypeVar("M", bound=BaseModel)
-NamesPlugin = EngineConfig | AlgorithmConfig | RewardConfig | TrackerConfig
+NamesPlugin = EngineConfig | AlgorithmConfig | RewardConfig | StoreConfig | TrackerConfig
 """A section whose further keys are options of the plugin that it names."""
 
 
@@ -91,15 +92,12 @@ def dump(config: RunConfig) -> str:
 
 
 def save_config(config: RunConfig, directory: Path) -> Path:
-    """Write `dump` into a run's directory, with the places it writes to absolute.
+    """Write `dump` into a run's directory, with the directory of the runs absolute.
 
     Returns:
         The file. Read from any working directory, it is about the same run.
     """
-    store = config.store
-    if store.path is not None:
-        store = store.model_copy(update={"path": str(Path(store.path).absolute())})
-    place = {"directory": str(Path(config.directory).absolute()), "store": store}
+    place = {"directory": str(Path(config.directory).absolute())}
     target = directory / RESOLVED
     write_private(target, dump(config.model_copy(update=place)).encode())
     return target

@@ -12,12 +12,11 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from agl_core.config.places import SERVED, folder_name, local_path
+from agl_core.config.places import folder_name, local_path
 from agl_core.config.shorthand import in_full
 from agl_core.errors import ConfigError
 from agl_core.thinking import DEFAULT_TAGS
@@ -220,40 +219,9 @@ class CaptureConfig(_Config):
         return self
 
 
-class StoreConfig(_Config):
+class StoreConfig(_PluginOptions):
     name: str = "sqlite"
-    """A registered store."""
-    path: str | None = None
-    """Database file; ``store.db`` in the run's directory when None. Evaluations always keep theirs
-    in the run's folder ``eval``."""
-    url: str | None = None
-    """Address that ``agl store serve`` prints, for the store ``http``; the key is in
-    ``AGL_API_KEY``, and the remaining keys of this section are options of that command."""
-    synchronous: Literal["normal", "full"] = "normal"
-    """``full`` also survives a power cut; ``normal`` survives a crash of the program."""
-    busy_timeout_s: PositiveFloat = 30.0
-    """How long to wait for another process that writes to the same file."""
-    retention: Literal["keep", "drop_spans"] = "keep"
-    """What becomes of a rollout's spans once it is consumed."""
-
-    @field_validator("path")
-    @classmethod
-    def _is_here(cls, given: str | None, info: ValidationInfo) -> str | None:
-        if given is None or info.data.get("name") not in ("sqlite", "memory"):
-            return given
-        return local_path(given, instead=SERVED)
-
-    @model_validator(mode="after")
-    def _in_one_place(self) -> StoreConfig:
-        if self.name == "http":
-            kept_elsewhere = type(self).model_construct(name="http", url=self.url)
-            if self.url is None:
-                raise ValueError("the store 'http' needs url, which agl store serve prints")
-            if self != kept_elsewhere:
-                raise ValueError("the store 'http' takes url alone: its server has the options")
-        elif self.name in ("sqlite", "memory") and self.url is not None:
-            raise ValueError(f"the store {self.name!r} has no url: name = 'http' reaches a server")
-        return self
+    """A registered store; further keys of this section are its options."""
 
 
 class GatewayConfig(_Config):

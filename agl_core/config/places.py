@@ -8,10 +8,6 @@ from typing import Final
 
 from agl_core.text import exact_bytes
 
-SERVED: Final = (
-    "a file on this machine is what 'sqlite' takes; agl store serve's address is url with "
-    "name = 'http', and a database server needs a plugin that registers a store for it as name"
-)
 _ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://")
 _MOST_BYTES: Final = 255
 """Of one name, on every usual file system."""

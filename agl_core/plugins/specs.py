@@ -37,7 +37,11 @@ class RegisterSpecs:
 
     @hookspec(historic=True)
     def agl_register_stores(self, register: Register) -> None:
-        """Offer stores: ``factory(config: StoreConfig, directory: Path) -> StoreLifecycle``."""
+        """Offer stores: ``factory(options, directory: Path) -> StoreLifecycle``.
+
+        `directory` is the run's, or its folder ``eval``. `agl_core.store.StoreOptions` is the base of
+        the options.
+        """
 
     @hookspec(historic=True)
     def agl_register_adapters(self, register: Register) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.structs import replace
 
 from agl_core.errors import StoreError
+from agl_core.serving.keys import shared_key
 from agl_core.serving.peer import Patience, Peer
 from agl_core.store import _calls as calls
 from agl_core.store import _codec
@@ -27,6 +29,9 @@ from agl_core.types import (
 )
 from agl_core.types.ids import new_id
 
+if TYPE_CHECKING:
+    from agl_core.store.options import HttpStoreOptions
+
 T = TypeVar("T")
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -35,6 +40,16 @@ _log = logging.getLogger(__name__)
 
 _FLUSH_S: Final = 5.0
 """How long `HttpStore.close` waits for writes on their way."""
+
+
+def make_store(options: HttpStoreOptions, directory: Path) -> HttpStore:
+    """The store ``http``.
+
+    Raises:
+        ConfigError: there is no shared key.
+    """
+    del directory
+    return HttpStore(options.url, shared_key())
 
 
 class HttpStore:

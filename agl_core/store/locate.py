@@ -1,62 +1,152 @@
-"""From what a user types to the store it means."""
+"""From a section, a file or an address to the store that it means."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pydantic import BaseModel
+
 from agl_core.config import RunConfig, StoreConfig
-from agl_core.config.loader import RESOLVED, load_config, validate
-from agl_core.errors import ConfigError
+from agl_core.config.loader import RESOLVED, check_options, load_config
+from agl_core.errors import ConfigError, PluginError
 from agl_core.interfaces import StoreLifecycle
 from agl_core.plugins import PluginManager
 from agl_core.plugins.registry import Kind
+from agl_core.store.options import StoreOptions
 from agl_core.store.reader import Readable
 
-STORE_FILE: Final = "store.db"
-"""Name of the database in a run's directory, unless ``store.path`` says otherwise."""
 _CONFIGURATIONS: Final = (".toml", ".yaml", ".yml", ".json")
+_ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://")
+
+
+def store_options(config: StoreConfig, plugins: PluginManager) -> BaseModel | None:
+    """The options of a section, validated by the store's own model; None for a store without one.
+
+    Raises:
+        ConfigError: the store is unknown, or an option is.
+        PluginError: the store's options cannot be imported.
+    """
+    model = plugins.registry("stores").options_model(config.name)
+    if model is not None and "url" in config.options and "url" not in model.model_fields:
+        _refuse_address(config, plugins)
+    return check_options(config, model, where="store")
+
+
+def _refuse_address(config: StoreConfig, plugins: PluginManager) -> None:
+    """Say which store takes the address that was given to one without."""
+    address = config.options["url"]
+    able = _stores_at(address, plugins) if isinstance(address, str) else []
+    if able:
+        raise ConfigError(
+            f"Configuration: store.url = {_shown(address)!r}: the store {config.name!r} has no url; "
+            f"name = {able[0]!r} takes this address"
+        )
+
+
+def described(options: BaseModel | None) -> StoreOptions:
+    """What the options say about their store; the defaults if they are of another base."""
+    return options if isinstance(options, StoreOptions) else StoreOptions()
+
+
+def store_section(name: str, options: BaseModel | None) -> StoreConfig:
+    """The section that means these options."""
+    given = options.model_dump(exclude_unset=True, by_alias=True) if options is not None else {}
+    return StoreConfig.model_validate({**given, "name": name})
+
+
+def is_address(target: str) -> bool:
+    """Whether a text is an address such as ``http://host``, not a path."""
+    return _ADDRESS.match(target) is not None
+
+
+def store_at(address: str, plugins: PluginManager) -> StoreConfig:
+    """The store whose option ``url`` takes an address, by `StoreOptions.schemes`.
+
+    Raises:
+        ConfigError: no store takes it, or several do.
+    """
+    able = _stores_at(address, plugins)
+    if len(able) == 1:
+        return StoreConfig.model_validate({"name": able[0], "url": address})
+    if able:
+        raise ConfigError(
+            f"{_shown(address)!r} may be a store of {able}: name one in a configuration file, and "
+            f"give the file instead"
+        )
+    known = sorted({scheme for name in _names(plugins) for scheme in _schemes(name, plugins)})
+    raise ConfigError(
+        f"{_shown(address)!r} is no address of a store: those of the loaded plugins begin with "
+        f"{', '.join(f'{scheme}://' for scheme in known) or 'nothing'}"
+    )
+
+
+def _shown(address: str) -> str:
+    return re.sub(r"(://)[^/\s]*@", r"\1***@", address)
+
+
+def _stores_at(address: str, plugins: PluginManager) -> list[str]:
+    found = _ADDRESS.match(address)
+    scheme = found[1].lower() if found is not None else ""
+    return [name for name in _names(plugins) if scheme in _schemes(name, plugins)]
+
+
+def _names(plugins: PluginManager) -> list[str]:
+    return plugins.registry("stores").names()
+
+
+def _schemes(name: str, plugins: PluginManager) -> tuple[str, ...]:
+    with suppress(PluginError):  # one that is not installed or broken is none that could be used
+        model = plugins.registry("stores").options_model(name)
+        return getattr(model, "schemes", ())
+    return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreAddress:
-    """Where records lie."""
+    """Where records are."""
 
     config: StoreConfig
+    options: BaseModel | None
+    """Those of `config`, validated."""
     directory: Path
     """Of the run."""
     run: RunConfig | None = None
-    """The run's configuration; None where the target is but a store."""
+    """The run's configuration; None where the target is only a store."""
     named: bool = True
     """Whether the user names it; False where only the record in a run's directory does."""
 
     @property
+    def url(self) -> str | None:
+        """Address of the server that keeps the records; None where none does."""
+        return described(self.options).address
+
+    @property
     def file(self) -> Path | None:
         """The database file; None where the store is of another kind."""
-        if self.config.name != "sqlite":
-            return None
-        return Path(self.config.path or self.directory / STORE_FILE)
+        return described(self.options).file(self.directory)
 
     def check_named(self, command: str = "") -> None:
-        """Check that no key goes to a server that only a run's own record names.
+        """Check that no key is sent to a server that only a run's own record names.
 
         Args:
             command: What the user types to look at that server.
 
         Raises:
-            ConfigError: it would.
+            ConfigError: a key would be sent there.
         """
-        if self.config.url is None or self.named:
+        if self.url is None or self.named:
             return
-        typed = f": {command}" if command and self.config.name == "http" else ""
+        typed = f": {command}" if command and described(self.options).schemes else ""
         raise ConfigError(
-            f"Run {str(self.directory)!r} keeps its records at {self.config.url}, as the files in "
-            f"its directory say. Nothing was sent there: AGL_API_KEY goes only to an address that "
-            f"you name. If that server is yours, give its address or your own configuration file in "
-            f"place of the directory{typed}"
+            f"Run {str(self.directory)!r} keeps its records at {_shown(self.url)}, as the files in "
+            f"its directory say. Nothing was sent there: keys and passwords are only sent to an "
+            f"address that you name. If that server is yours, give its address or your own "
+            f"configuration file in place of the directory{typed}"
         )
 
     def check_offered(self, plugins: PluginManager, kind: Kind, name: str) -> None:
@@ -67,37 +157,49 @@ class StoreAddress:
         Raises:
             ConfigError: it is not registered, but the run has plugin files, which may register it.
         """
-        files = self.run.plugins if self.run is not None else []
-        if files and name not in plugins.registry(kind):
-            raise ConfigError(
-                f"Run {str(self.directory)!r} uses {name!r} of {kind}, which no loaded plugin "
-                f"registers. Its plugin files are not loaded to look at it: if you trust them, "
-                f"name them with {' '.join(f'--plugin {file}' for file in files)}"
-            )
+        _check_offered(self.run, self.directory, plugins, (kind, name))
 
 
-def locate_store(target: str | Path) -> StoreAddress:
-    """Find the store of a run's directory, a configuration, a database file or a URL.
+def _check_offered(
+    run: RunConfig | None, directory: Path, plugins: PluginManager, wanted: tuple[Kind, str]
+) -> None:
+    kind, name = wanted
+    files = run.plugins if run is not None else []
+    if files and name not in plugins.registry(kind):
+        raise ConfigError(
+            f"Run {str(directory)!r} uses {name!r} of {kind}, which no loaded plugin registers. "
+            f"Its plugin files are not loaded to look at it: if you trust them, name them with "
+            f"{' '.join(f'--plugin {file}' for file in files)}"
+        )
+
+
+def locate_store(target: str | Path, plugins: PluginManager) -> StoreAddress:
+    """Find the store of a run's directory, a configuration, a database file or an address.
+
+    Args:
+        target: What the user typed.
+        plugins: Loaded; those that a run names are not loaded for it.
 
     Raises:
-        ConfigError: the target is none of these, or its records are gone.
+        ConfigError: the target is none of these, its records are gone, or no loaded plugin
+            registers its store.
     """
     text = str(target)
-    if text.startswith(("http://", "https://")):
-        config = validate(StoreConfig, {"name": "http", "url": text}, where="store")
-        return StoreAddress(config=config, directory=Path())
     path = Path(text).expanduser()
+    if is_address(text):
+        config = store_at(text, plugins)
+        options = store_options(config, plugins)
+        return StoreAddress(config=config, options=options, directory=Path())
     if path.is_dir():
-        address = _of_directory(path)
+        address = _of_directory(path, plugins)
     elif path.suffix.lower() in _CONFIGURATIONS:
         run = load_config(path)
         place = path.parent if path.name == RESOLVED else Path(run.directory) / run.name
         # A configuration file in a run's directory counts as the run's, not as the user's.
         named = not (path.parent / RESOLVED).is_file()
-        address = StoreAddress(config=run.store, directory=place, run=run, named=named)
+        address = _of_run(run, place, plugins, named=named)
     elif path.is_file():
-        config = StoreConfig(name="sqlite", path=str(path))
-        address = StoreAddress(config=config, directory=path.parent)
+        address = of_file(path, plugins)
     else:
         raise ConfigError(
             f"{text!r} is no run's directory, configuration, store file or http:// address: "
@@ -107,13 +209,30 @@ def locate_store(target: str | Path) -> StoreAddress:
     return address
 
 
-def _of_directory(path: Path) -> StoreAddress:
+def of_file(path: Path, plugins: PluginManager) -> StoreAddress:
+    """The default store in a file, which need not exist."""
+    config = StoreConfig.model_validate({"path": str(path)})
+    options = store_options(config, plugins)
+    return StoreAddress(config=config, options=options, directory=path.parent)
+
+
+def _of_run(
+    run: RunConfig, directory: Path, plugins: PluginManager, *, named: bool
+) -> StoreAddress:
+    _check_offered(run, directory, plugins, ("stores", run.store.name))
+    options = store_options(run.store, plugins)
+    return StoreAddress(
+        config=run.store, options=options, directory=directory, run=run, named=named
+    )
+
+
+def _of_directory(path: Path, plugins: PluginManager) -> StoreAddress:
     if (path / RESOLVED).is_file():
-        run = load_config(path / RESOLVED)
-        return StoreAddress(config=run.store, directory=path, run=run, named=False)
-    if (path / STORE_FILE).is_file():
-        config = StoreConfig(name="sqlite", path=str(path / STORE_FILE))
-        return StoreAddress(config=config, directory=path)
+        return _of_run(load_config(path / RESOLVED), path, plugins, named=False)
+    config = StoreConfig()
+    address = StoreAddress(config=config, options=store_options(config, plugins), directory=path)
+    if address.file is not None and address.file.is_file():
+        return address
     raise ConfigError(
         f"{str(path)!r} is no run's directory: it has no {RESOLVED}. Runs lie in "
         f"<directory>/<name> of their configuration, by default agl_runs/run"
@@ -121,7 +240,7 @@ def _of_directory(path: Path) -> StoreAddress:
 
 
 def _check_kept(address: StoreAddress) -> None:
-    if address.config.name == "memory":
+    if not described(address.options).kept:
         raise ConfigError(
             f"Run {str(address.directory)!r} kept its records in memory: they are gone"
         )
@@ -136,12 +255,11 @@ def make_store_at(address: StoreAddress, plugins: PluginManager) -> StoreLifecyc
     """The store at an address, not yet open.
 
     Raises:
-        ConfigError: no loaded plugin registers it, or only a run's own record names its server.
+        ConfigError: only a run's own record names its server.
     """
     address.check_named()
-    name = address.config.name
-    address.check_offered(plugins, "stores", name)
-    return plugins.registry("stores").create(name, address.config, address.directory)
+    stores = plugins.registry("stores")
+    return stores.create(address.config.name, address.options, address.directory)
 
 
 @asynccontextmanager

@@ -8,7 +8,8 @@ from bisect import bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
@@ -20,7 +21,16 @@ from agl_core.store.base import BaseStore, Retention
 from agl_core.store.lease import Clock
 from agl_core.types import Attempt, Mode, Resources, Rollout, RolloutQuery, RolloutStatus
 
+if TYPE_CHECKING:
+    from agl_core.store.options import MemoryOptions
+
 T = TypeVar("T")
+
+
+def make_store(options: MemoryOptions, directory: Path) -> MemoryStore:
+    """The store ``memory``."""
+    del directory
+    return MemoryStore(retention=options.retention)
 
 
 class MemoryStore(BaseStore):

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from agl_core.errors import ConfigError, StoreError
 from agl_core.files import make_private_directory, touch_private
@@ -24,8 +24,21 @@ from agl_core.store.lease import Clock
 from agl_core.store.prune import Pruned, prune_file
 from agl_core.store.reader import SqliteReader, look_up
 
+if TYPE_CHECKING:
+    from agl_core.store.options import SqliteOptions
+
 T = TypeVar("T")
 Orphans = Literal["requeue", "keep"]
+
+
+def make_store(options: SqliteOptions, directory: Path) -> SqliteStore:
+    """The store ``sqlite`` of a run in `directory`."""
+    return SqliteStore(
+        options.file(directory),
+        synchronous=options.synchronous,
+        busy_timeout_s=options.busy_timeout_s,
+        retention=options.retention,
+    )
 
 
 class SqliteStore(BaseStore):

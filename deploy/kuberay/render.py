@@ -74,7 +74,7 @@ def _check(config: RunConfig) -> None:
     wanted = {
         "directory": (config.directory, "/agl_runs"),
         "store.name": (config.store.name, "http"),
-        "store.url": (config.store.url, f"http://{name}-store:8701"),
+        "store.url": (config.store.options.get("url"), f"http://{name}-store:8701"),
         "gateway.url": (config.gateway.url, f"http://{name}-gateway:8702"),
         "rollout.local": (config.rollout.local, False),
     }

@@ -11,6 +11,7 @@ from agl_core.app.run import EVALUATIONS
 from agl_core.builtin import load_plugins
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Store
+from agl_core.plugins import PluginManager
 from agl_core.store.locate import StoreAddress, locate_store, open_for_reading
 from agl_core.types import Mode, Report, Rollout, RolloutQuery, RolloutStatus, Span
 from agl_demo import world
@@ -21,16 +22,19 @@ def transcripts(report: Report) -> list[str]:
     directory = Path(report.directory)
     try:
         # The demo has just run it: what the configuration names is its own.
+        plugins = load_plugins()
         training, evaluation = (
-            replace(locate_store(each), named=True) for each in (directory, directory / EVALUATIONS)
+            replace(locate_store(each, plugins), named=True)
+            for each in (directory, directory / EVALUATIONS)
         )
     except ConfigError as error:
         return [f"(no transcript: {error})"]
-    return asyncio.run(_transcripts(report.run_id, training, evaluation))
+    return asyncio.run(_transcripts(report.run_id, training, evaluation, plugins))
 
 
-async def _transcripts(run_id: str, training: StoreAddress, evaluation: StoreAddress) -> list[str]:
-    plugins = load_plugins(training.run.plugins if training.run is not None else ())
+async def _transcripts(
+    run_id: str, training: StoreAddress, evaluation: StoreAddress, plugins: PluginManager
+) -> list[str]:
     async with (
         open_for_reading(training, plugins) as before,
         open_for_reading(evaluation, plugins) as after,

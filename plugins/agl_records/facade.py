@@ -9,6 +9,7 @@ from typing import Literal
 
 from agl_core.app.blocking import run_blocking
 from agl_core.builtin import load_plugins
+from agl_core.plugins import PluginManager
 from agl_core.store.locate import StoreAddress, locate_store, open_for_reading
 from agl_core.store.whole_file import whole_file
 from agl_core.types import Mode, Report
@@ -57,8 +58,8 @@ def export_rollouts(  # noqa: PLR0913 - one per choice of a user
         min_reward=min_reward,
         failed=failed,
     )
-    address = _located(target)
     loaded = load_plugins(plugins)
+    address = _located(target, loaded)
     if address.run is not None:
         address.check_offered(loaded, "adapters", address.run.capture.adapter)
 
@@ -72,8 +73,8 @@ def export_rollouts(  # noqa: PLR0913 - one per choice of a user
     return summary
 
 
-def _located(target: Report | str | Path) -> StoreAddress:
+def _located(target: Report | str | Path, plugins: PluginManager) -> StoreAddress:
     """The store of a target; where the records of a report's run lie, its user has decided."""
     if isinstance(target, Report):
-        return replace(locate_store(target.directory), named=True)
-    return locate_store(target)
+        return replace(locate_store(target.directory, plugins), named=True)
+    return locate_store(target, plugins)

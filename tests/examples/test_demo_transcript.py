@@ -47,7 +47,7 @@ def play(config: RunConfig, directory: Path, answers: list[tuple[str, Mode, str,
     save_config(config, directory)
 
     async def write() -> None:
-        store = SqliteStore(config.store.path or directory / "store.db")
+        store = SqliteStore(config.store.options.get("path") or directory / "store.db")
         await store.open()
         for run_id, mode, text, step in answers:
             await answered(store, run_id, mode, text, step=step)

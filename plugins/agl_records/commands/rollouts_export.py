@@ -94,7 +94,7 @@ async def _export(
 ) -> ExportSummary:
     from agl_records.run import export_from  # noqa: PLC0415
 
-    address = located(target)
+    address = located(state, target)
     plugins = state.plugins()
     if address.run is not None:
         address.check_offered(plugins, "adapters", address.run.capture.adapter)

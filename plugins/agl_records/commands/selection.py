@@ -73,14 +73,14 @@ def filters_of(options: dict[str, Any]) -> Filters:
     )
 
 
-def located(target: str) -> StoreAddress:
+def located(state: CliState, target: str) -> StoreAddress:
     """The store that a command's argument names.
 
     Raises:
         ConfigError: there is none, or only a run's own record names its server.
     """
-    address = locate_store(target)
-    address.check_named(_typed_with(address.config.url or "", target))
+    address = locate_store(target, state.plugins())
+    address.check_named(_typed_with(address.url or "", target))
     return address
 
 

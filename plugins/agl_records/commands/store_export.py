@@ -56,7 +56,7 @@ def command(
     go to a collector as OpenTelemetry traces, without tokens.
     """
     headers, content = _headers(options.pop("headers")), bool(options.pop("content"))
-    filters, address = filters_of(options), located(target)
+    filters, address = filters_of(options), located(state, target)
     if otlp is not None:
         if output is not None:
             raise ConfigError("Give either --otlp or --output, not both")

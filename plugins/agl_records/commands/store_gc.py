@@ -54,7 +54,7 @@ def command(  # noqa: PLR0913 - one per option
     With both --consumed and --older-than, both must hold. Rollouts, attempts, failures and
     outputs stay. Queued and running rollouts are kept, so the run may be active.
     """
-    address = located(target)
+    address = located(state, target)
     ended_by = time.time() - seconds(older_than) if older_than is not None else None
 
     def chosen(rollout: Rollout) -> bool:

@@ -70,7 +70,7 @@ def command(
     **options: Any,
 ) -> None:
     """List rollouts, newest last, and count them by status."""
-    filters, address = filters_of(options), located(target)
+    filters, address = filters_of(options), located(state, target)
 
     async def read() -> Listing:
         async with reading(state, address) as store:

@@ -33,7 +33,7 @@ def command(state: CliState, *, target: str, rollout_id: str, json_file: str | N
 
     agl trace shows the spans themselves; --json has everything, tokens included.
     """
-    address = located(target)
+    address = located(state, target)
 
     async def read() -> tuple[Rollout, list[Span]]:
         async with reading(state, address) as store:

@@ -108,7 +108,7 @@ def command(  # noqa: PLR0913 - one per option
     may be active: reading changes nothing.
     """
     wanted = Wanted(rollout=rollout, agents=agents, failed=failed, limit=limit)
-    address = located(target)
+    address = located(state, target)
 
     async def read() -> tuple[list[tuple[Rollout, list[Span]]], int]:
         async with reading(state, address) as store:

@@ -11,7 +11,7 @@ ELSEWHERE = {"rollout__local": False, "gateway__url": "http://127.0.0.1:9"}
 
 
 def test_a_store_of_one_process_cannot_be_shared(bench: Bench) -> None:
-    with pytest.raises(ConfigError, match=r"store\.name = 'memory' is one process's alone"):
+    with pytest.raises(ConfigError, match=r"store\.name = 'memory' is open in one process only"):
         bench.app(**ELSEWHERE)
 
 

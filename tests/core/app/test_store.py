@@ -9,6 +9,7 @@ import pytest
 
 from agl_core.app.gateway import store_of
 from agl_core.app.store import store_file
+from agl_core.builtin import load_plugins
 from agl_core.config.loader import resolve, save_config
 from agl_core.errors import ConfigError
 from agl_core.interfaces import StoreLifecycle
@@ -81,13 +82,13 @@ async def test_a_store_that_is_not_there_yet_is_begun(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert await contents(store_of(target)) == []
-    assert store_file(target).is_file()
+    assert store_file(target, load_plugins()).is_file()
 
 
 def test_a_run_is_served_from_the_file_that_it_names(tmp_path: Path, elsewhere: Path) -> None:
-    assert store_file(str(a_run(tmp_path, path=str(elsewhere)))) == elsewhere
+    assert store_file(str(a_run(tmp_path, path=str(elsewhere))), load_plugins()) == elsewhere
 
 
 def test_a_run_that_asks_a_server_is_served_from_its_directory(tmp_path: Path) -> None:
     run = a_run(tmp_path, name="http", url="http://127.0.0.1:9")
-    assert store_file(str(run)) == run / "store.db"
+    assert store_file(str(run), load_plugins()) == run / "store.db"

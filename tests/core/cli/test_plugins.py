@@ -3,6 +3,7 @@ import pytest
 from agl_core import builtin
 from agl_core.builtin import load_plugins
 from agl_core.config import StoreConfig
+from agl_core.store.locate import store_options
 
 
 def test_plugins_are_listed_with_version_and_state(agl, tmp_path):
@@ -60,14 +61,11 @@ def test_every_built_in_can_be_imported_with_its_options(plugins, kind):
 
 async def test_built_in_stores_are_made_from_their_section(plugins, tmp_path):
     stores = plugins.registry("stores")
-    for name in ("sqlite", "memory"):
-        store = stores.create(name, StoreConfig(name=name), tmp_path)
+    for given in ({"name": "sqlite"}, {"name": "memory"}, {"path": str(tmp_path / "x.db")}):
+        config = StoreConfig.model_validate(given)
+        store = stores.create(config.name, store_options(config, plugins), tmp_path)
         await store.open()
         await store.close()
-
-    elsewhere = stores.create("sqlite", StoreConfig(path=str(tmp_path / "x.db")), tmp_path)
-    await elsewhere.open()
-    await elsewhere.close()
 
     assert (tmp_path / "store.db").is_file()
     assert (tmp_path / "x.db").is_file()

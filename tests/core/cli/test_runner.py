@@ -37,7 +37,7 @@ def test_addresses_are_taken_and_what_came_of_it_is_told(agl, served, tmp_path):
     )
     assert result.exit_code == 0, result.output
     (config,) = served
-    assert (config.store.name, config.store.url) == ("http", "http://127.0.0.1:1")
+    assert (config.store.name, config.store.options["url"]) == ("http", "http://127.0.0.1:1")
     assert config.gateway.url == "http://127.0.0.1:2"
     assert result.stdout.splitlines() == [
         "runner of x: up to 4 attempts in each of 1 process(es)",

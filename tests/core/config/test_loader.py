@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from agl_core.config import AlgorithmConfig, EngineConfig, RewardConfig, RunConfig, StoreConfig
+from agl_core.config import AlgorithmConfig, EngineConfig, RewardConfig, RunConfig
 from agl_core.config.loader import (
     check_options,
     dump,
@@ -15,7 +15,6 @@ from agl_core.config.loader import (
     save_config,
     with_plugins,
 )
-from agl_core.config.validation import validate
 from agl_core.errors import ConfigError
 from agl_core.types import FailureKind
 
@@ -198,22 +197,6 @@ def test_a_penalty_is_a_return_that_training_can_hold(value):
     assert "rollout.penalty" in message({}, [f"rollout.penalty={value}"])
 
 
-@pytest.mark.parametrize(
-    ("store", "reason"),
-    [
-        ({"name": "http"}, "needs url, which agl store serve prints"),
-        ({"name": "http", "url": "http://h:1", "path": "a.db"}, "takes url alone"),
-        ({"name": "http", "url": "http://h:1", "retention": "drop_spans"}, "takes url alone"),
-        ({"url": "http://h:1"}, "store 'sqlite' has no url: name = 'http'"),
-        ({"name": "memory", "url": "http://h:1"}, "store 'memory' has no url"),
-    ],
-)
-def test_a_store_is_in_one_place(store, reason):
-    assert reason in message({"store": store})
-    with pytest.raises(ConfigError, match="Configuration: store = "):
-        validate(StoreConfig, store, where="store")
-
-
 def test_a_store_of_a_server_can_be_read_back(tmp_path):
     config = resolve({"store": {"name": "http", "url": "http://h:1"}})
     save_config(config, tmp_path)
@@ -247,7 +230,7 @@ def test_overrides_take_the_type_of_their_field():
     assert config.train.steps == 7
     assert config.train.resume is True
     assert config.agents == ["writer", "critic 2"]
-    assert config.store.path is None
+    assert config.store.options == {"path": None}
     assert config.engine.options == {"device": "cpu", "lora": {"rank": 8}, "revision": "123"}
     assert [reward.channel for reward in config.rewards] == ["main", "style"]
     assert config.policies["my.agent"].agents == ["a"]
@@ -380,16 +363,13 @@ def test_a_stored_configuration_means_the_same_from_any_folder(tmp_path, monkeyp
     run = tmp_path / "agl_runs" / "run"
     run.mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    config = resolve(
-        {"plugins": ["mine.py"], "store": {"path": "all.db"}}, ["tasks.train=rows.jsonl"]
-    )
+    config = resolve({"plugins": ["mine.py"]}, ["tasks.train=rows.jsonl"])
     file = save_config(config, run)
     monkeypatch.chdir(run)
 
     stored = load_config(file)
 
     assert stored.directory == str(tmp_path / "agl_runs")
-    assert stored.store.path == str(tmp_path / "all.db")
     assert stored.plugins == [str(tmp_path / "mine.py")]
     assert stored.tasks.train == str(tmp_path / "rows.jsonl")
 

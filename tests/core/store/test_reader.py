@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import os
 import sqlite3
-from pathlib import Path
 
 import pytest
 from agl_testing._store_samples import begin, model_call, rollout, succeed
 from agl_testing.clock import ManualClock
 
+from agl_core.builtin import load_plugins
 from agl_core.errors import StoreError
 from agl_core.store.locate import locate_store
 from agl_core.store.reader import Readable
@@ -142,6 +142,7 @@ def test_a_bare_file_is_found_with_its_folder(tmp_path):
     file.touch()
 
     for target in (file, tmp_path, os.path.relpath(file)):
-        address = locate_store(target)
-        assert Path(address.config.path).samefile(file)
+        address = locate_store(target, load_plugins())
+        assert address.file is not None
+        assert address.file.samefile(file)
         assert address.run is None

@@ -17,7 +17,7 @@ from agl_core.app.gateway import store_of
 from agl_core.builtin import load_plugins
 from agl_core.errors import ConfigError
 from agl_core.serving.keys import ENV_KEY
-from agl_core.store.locate import locate_store, make_store_at
+from agl_core.store.locate import locate_store
 from agl_core.store.sqlite import SqliteStore
 from agl_core.types import AttemptStatus, Report, Rollout, Task
 
@@ -150,9 +150,8 @@ def test_an_adapter_of_a_plugin_file_is_named_too(agl: Any, found: Found) -> Non
 
 def test_an_unknown_store_without_plugin_files_is_told_as_before(found: Found) -> None:
     found.configure(store={"name": "mine"}, plugins=[])
-    address = locate_store(found.directory)
     with pytest.raises(ConfigError, match="mine"):
-        make_store_at(address, load_plugins())
+        locate_store(found.directory, load_plugins())
 
 
 KEY = "the-operators-key"

@@ -55,7 +55,7 @@ async def store_run(
     directory.mkdir(parents=True, exist_ok=True)
     save_config(config, directory)
     store = SqliteStore(
-        config.store.path or directory / "store.db", retention=config.store.retention
+        directory / "store.db", retention=config.store.options.get("retention", "keep")
     )
     await store.open()
     ids = []

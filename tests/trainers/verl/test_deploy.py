@@ -181,7 +181,7 @@ def test_every_other_command_is_one_of_agls(rendered):
 def test_everybody_finds_what_is_named(rendered):
     documents = rendered()
     config = load_config(KUBERAY / "run.toml")
-    for url in (config.store.url, config.gateway.url):
+    for url in (config.store.options["url"], config.gateway.url):
         host, port = url.removeprefix("http://").split(":")
         service = documents["Service", host]["spec"]
         assert service["ports"][0]["port"] == int(port)

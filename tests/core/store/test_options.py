@@ -1,0 +1,213 @@
+"""What a section says about a store, and which store an address means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from agl_core.app.parts import check_apart, with_store, with_store_apart
+from agl_core.builtin import load_plugins
+from agl_core.config import RunConfig, StoreConfig
+from agl_core.config.loader import load_config, resolve, save_config
+from agl_core.errors import ConfigError
+from agl_core.plugins import PluginManager, hookimpl
+from agl_core.plugins.sources import Source
+from agl_core.store.locate import described, locate_store, store_at, store_options
+from agl_core.store.options import StoreOptions
+
+
+class ServerOptions(StoreOptions):
+    """Of a store that a plugin brings."""
+
+    schemes = ("postgresql",)
+
+    url: str
+    pool: int = 4
+
+
+class PlainOptions(BaseModel):
+    """Options that derive from no class of ours."""
+
+    topic: str = ""
+
+
+class Plugin:
+    """Offers two stores."""
+
+    @hookimpl
+    def agl_register_stores(self, register: Any) -> None:
+        register("server", f"{__name__}:make_nothing", config=ServerOptions)
+        register("plain", f"{__name__}:make_nothing", config=PlainOptions)
+        register("bare", f"{__name__}:make_nothing")
+
+
+def make_nothing(options: Any, directory: Path) -> Any:
+    return options, directory
+
+
+@pytest.fixture
+def plugins() -> PluginManager:
+    manager = load_plugins()
+    manager.register(Plugin(), Source(name="mine"))
+    return manager
+
+
+def options_of(plugins: PluginManager, **store: Any) -> Any:
+    return store_options(resolve({"store": store}).store, plugins)
+
+
+def refused(plugins: PluginManager, **store: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        options_of(plugins, **store)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("store", "reason"),
+    [
+        ({"pth": "a.db"}, "unknown key 'store.pth': did you mean 'store.path'?"),
+        ({"synchronous": "half"}, "store.synchronous = 'half'"),
+        ({"busy_timeout_s": 0}, "store.busy_timeout_s = 0"),
+        ({"name": "memory", "path": "a.db"}, "unknown key 'store.path'"),
+        ({"name": "http"}, "the store 'http' needs url, which agl store serve prints"),
+        ({"name": "http", "url": "http://h:1", "path": "a.db"}, "unknown key 'store.path'"),
+        ({"name": "http", "url": "http://h:1", "retention": "keep"}, "'store.retention'"),
+        ({"url": "http://h:1"}, "the store 'sqlite' has no url; name = 'http' takes this address"),
+        ({"url": "http://me:pw@h:1"}, "store.url = 'http://***@h:1'"),
+        ({"name": "memory", "url": "postgresql://h"}, "name = 'server' takes this address"),
+        ({"name": "server", "url": "postgresql://h", "pol": 1}, "did you mean 'store.pool'?"),
+        ({"name": "bare", "depth": 1}, "unknown key 'store.depth'"),
+    ],
+)
+def test_options_are_those_of_the_store(
+    plugins: PluginManager, store: dict[str, Any], reason: str
+) -> None:
+    assert reason in refused(plugins, **store)
+
+
+def test_options_reach_the_factory_of_a_plugin(plugins: PluginManager, tmp_path: Path) -> None:
+    options = options_of(plugins, name="server", url="postgresql://h", pool="8")
+    made = plugins.registry("stores").create("server", options, tmp_path)
+    assert made == (ServerOptions(url="postgresql://h", pool=8), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["plain", "bare"])
+def test_options_of_another_base_have_the_defaults(plugins: PluginManager, name: str) -> None:
+    about = described(options_of(plugins, name=name))
+    assert (about.kept, about.shared, about.address) == (True, True, None)
+    assert (about.file(Path()), about.apart()) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("store", "apart"),
+    [
+        ({"path": "a.db", "synchronous": "full"}, {"path": None, "synchronous": "full"}),
+        ({"name": "memory", "retention": "drop_spans"}, {"retention": "drop_spans"}),
+        ({"name": "http", "url": "http://h:1"}, {}),
+        ({"name": "plain", "topic": "x"}, {}),
+    ],
+)
+def test_evaluations_have_a_store_of_their_own(
+    plugins: PluginManager, store: dict[str, Any], apart: dict[str, Any]
+) -> None:
+    config = with_store_apart(resolve({"store": store}), plugins)
+    assert config.store.options == apart
+    assert config.store.name == ("memory" if store.get("name") == "memory" else "sqlite")
+
+
+@pytest.mark.parametrize(
+    "store", [{"path": "all.db"}, {"name": "http", "url": "http://h:1"}, {"name": "bare"}]
+)
+def test_a_stored_section_means_the_same_from_any_folder(
+    plugins: PluginManager,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    store: dict[str, Any],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = with_store(resolve({"store": store}), plugins)
+    file = save_config(config, tmp_path)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    stored = load_config(file).store
+    assert stored == config.store
+    assert stored.options.get("path") in (None, str(tmp_path / "all.db"))
+
+
+def test_an_address_means_the_store_that_takes_its_scheme(plugins: PluginManager) -> None:
+    for url, name in (
+        ("http://h:1", "http"),
+        ("HTTPS://h:1", "http"),
+        ("postgresql://h/runs", "server"),
+    ):
+        config = store_at(url, plugins)
+        assert (config.name, config.options) == (name, {"url": url})
+        address = locate_store(url, plugins)
+        assert (address.url, address.named, address.file) == (url, True, None)
+
+
+def test_an_address_that_no_store_takes_names_those_that_are(plugins: PluginManager) -> None:
+    with pytest.raises(ConfigError, match="http://, https://, postgresql://") as refused:
+        locate_store("redis://me:pw@h", plugins)
+    assert "pw" not in str(refused.value)
+
+
+def test_an_address_that_two_stores_take_is_ambiguous(plugins: PluginManager) -> None:
+    class Second:
+        @hookimpl
+        def agl_register_stores(self, register: Any) -> None:
+            register("other", f"{__name__}:make_nothing", config=ServerOptions)
+
+    plugins.register(Second(), Source(name="second"))
+    with pytest.raises(ConfigError, match=r"\['other', 'server'\]"):
+        store_at("postgresql://h", plugins)
+
+
+def test_a_broken_plugin_hides_no_other_store(plugins: PluginManager) -> None:
+    class Broken:
+        @hookimpl
+        def agl_register_stores(self, register: Any) -> None:
+            register("away", "nowhere:factory", config="nowhere:Options")
+
+    plugins.register(Broken(), Source(name="broken"))
+    assert store_at("http://h:1", plugins).name == "http"
+
+
+def test_runners_share_no_store_of_one_process(plugins: PluginManager) -> None:
+    url = {"gateway": {"url": "http://h:2"}}
+    assert check_apart(resolve(url), plugins) == "http://h:2"
+    assert check_apart(resolve({**url, "store": "plain"}), plugins) == "http://h:2"
+    with pytest.raises(ConfigError, match="'memory' is open in one process only"):
+        check_apart(resolve({**url, "store": "memory"}), plugins)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["postgresql://user:secret@host/runs", "mysql://user:sec@ret@host", "redis://:secret@h:1/0"],
+)
+def test_a_file_is_no_database_server_and_the_password_is_not_shown(
+    plugins: PluginManager, address: str
+) -> None:
+    """F3: names what takes such an address, without the password in it."""
+    told = refused(plugins, path=address)
+    assert "Configuration: store.path = " in told
+    assert "takes it as url" in told
+    assert "://***@h" in told
+    assert "sec" not in told
+
+
+@pytest.mark.parametrize("path", ["/runs/store.db", "C:/runs/store.db", "a:b.db", "./s.db"])
+def test_paths_of_this_machine_are_taken(plugins: PluginManager, path: str) -> None:
+    assert options_of(plugins, path=path).path == str(Path(path).absolute())
+
+
+def test_a_path_holds_no_nul(plugins: PluginManager) -> None:
+    assert "NUL" in refused(plugins, path="a\0b")
+
+
+def test_a_section_without_options_is_a_default_store(plugins: PluginManager) -> None:
+    config = with_store(RunConfig(), plugins)
+    assert (config.store, config.store.options) == (StoreConfig(), {})
