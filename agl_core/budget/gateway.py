@@ -17,7 +17,7 @@ from agl_core.errors import ConfigError, DeadlineError, EngineError
 from agl_core.interfaces import Counted
 from agl_core.serving.counting import NOT_COUNTED, PATH, REFUSED, CountAnswer
 from agl_core.text import url_quoted
-from agl_core.tracing.context import AttemptContext
+from agl_core.tracing import AttemptContext
 
 _OK: Final = 200
 _BAD_REQUEST: Final = 400

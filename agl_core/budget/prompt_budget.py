@@ -13,8 +13,7 @@ from agl_core.budget.history import Message
 from agl_core.budget.plan import FittedPrompt, Search, fit, untouched
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Counted
-from agl_core.tracing.context import AttemptContext, active, current_scope
-from agl_core.tracing.guard import guarded
+from agl_core.tracing import AttemptContext, active, current_scope, guarded
 from agl_core.tracing.threads import in_thread
 
 Tool = Mapping[str, Any]

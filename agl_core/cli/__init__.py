@@ -45,7 +45,7 @@ def _users_frames_first() -> Generator[None, None, None]:
     try:
         yield
     except Exception as error:
-        from agl_core.tracing.exceptions import users_traceback  # noqa: PLC0415
+        from agl_core.tracing import users_traceback  # noqa: PLC0415
 
         frames = users_traceback(error.__traceback__)
         if frames is None or "--debug" in sys.argv:

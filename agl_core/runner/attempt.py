@@ -10,9 +10,8 @@ from agl_core.errors import RewardError, StoreError
 from agl_core.interfaces import AttemptRecord
 from agl_core.runner.failure import failure_of
 from agl_core.runner.limits import Limits
-from agl_core.tracing import close_scope, enter, open_scope
+from agl_core.tracing import close_scope, enter, open_scope, represent
 from agl_core.tracing.threads import Outcome
-from agl_core.tracing.values import represent
 from agl_core.types import AttemptStatus, Failure, FailureKind, Reward, Span, SpanKind, Task
 
 Agent = Callable[[Task], Any]

@@ -15,8 +15,7 @@ from agl_core.errors import (
     EngineError,
     RewardError,
 )
-from agl_core.tracing.context import origin_key
-from agl_core.tracing.exceptions import describe, users_traceback
+from agl_core.tracing import describe, origin_key, users_traceback
 from agl_core.types import Failure, FailureKind
 from agl_core.types.overflow import OVERFLOW, says_overflow
 

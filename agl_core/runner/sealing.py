@@ -8,7 +8,7 @@ from typing import Final
 from agl_core.errors import EngineError
 from agl_core.interfaces import Gateway
 from agl_core.runner.attempt import Ending
-from agl_core.tracing.exceptions import describe
+from agl_core.tracing import describe
 from agl_core.types import AttemptStatus, Claim, Failure, FailureKind
 
 _STOPPED: Final = (FailureKind.CANCELLED, FailureKind.LOST)

@@ -7,8 +7,8 @@ import logging
 from typing import Final
 
 from agl_core.runner.limits import UNBLOCK
+from agl_core.tracing import describe
 from agl_core.tracing.agent_loop import Stall, agent_loop, replace_loop
-from agl_core.tracing.exceptions import describe
 
 _log = logging.getLogger(__name__)
 

@@ -25,9 +25,16 @@ from agl_core.runner.overflow import reconsidered
 from agl_core.runner.process import gateway_environment
 from agl_core.runner.sealing import opened, sealed
 from agl_core.runner.stalls import LoopWatch, Pace
-from agl_core.tracing import AttemptContext, Recorder, attach, bounded, origins_of
+from agl_core.tracing import (
+    AttemptContext,
+    Recorder,
+    Strays,
+    attach,
+    bounded,
+    counting_strays,
+    origins_of,
+)
 from agl_core.tracing.agent_loop import Stall, cleared_after
-from agl_core.tracing.context import Strays, counting_strays
 from agl_core.types import (
     LLM,
     Attempt,

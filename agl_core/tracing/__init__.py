@@ -1,23 +1,24 @@
-"""Who speaks, and what belongs to what: scopes, spans, and the identity on every request.
+"""Which agent speaks and what belongs to what: scopes, spans, and the identity on every request.
 
-Reading order: `context` (which attempt, which agent), `recorder` (its spans), `emit` and `scoped`
-(what user code says), `wire` (what requests carry), `attachment` (switching it all on).
+Reading order: `_scopes` (which scope is current), `_recorder` (an attempt's spans), `_context` (which
+attempt runs), `_pieces` (a span with its scope), `_emit` and `_scoped` (what user code records),
+`_wire` (what requests carry), `_attachment` (attaching all of it to a process).
 """
 
-from agl_core.tracing.attachment import Attachment, attach
-from agl_core.tracing.context import (
+from agl_core.tracing._attachment import Attachment, attach, child_environment
+from agl_core.tracing._context import (
     AttemptContext,
+    Strays,
+    Tables,
     active,
-    close_scope,
+    counting_strays,
     current,
-    current_scope,
     enter,
-    open_scope,
-    opened_here,
+    origin_key,
     origins_of,
     resource,
 )
-from agl_core.tracing.emit import (
+from agl_core.tracing._emit import (
     alias,
     emit_exception,
     emit_message,
@@ -27,17 +28,37 @@ from agl_core.tracing.emit import (
     reward_value,
     trace,
 )
-from agl_core.tracing.guard import guarded
-from agl_core.tracing.inheritance import child_environment
-from agl_core.tracing.recorder import Recorder
-from agl_core.tracing.scoped import Scoped, agent_scope, operation
-from agl_core.tracing.values import bounded
+from agl_core.tracing._guard import guarded
+from agl_core.tracing._patch import Patch, Wrap
+from agl_core.tracing._pieces import UNNAMED, Opening, Piece, Pieces, spoken_by
+from agl_core.tracing._recorder import Recorder
+from agl_core.tracing._scoped import Scoped, agent_scope, operation
+from agl_core.tracing._scopes import (
+    ScopeFrame,
+    close_scope,
+    current_scope,
+    make_current,
+    open_scope,
+    opened_here,
+    scope_around,
+    scope_in,
+)
+from agl_core.tracing._values import bounded, describe, represent, users_traceback
 
 __all__ = [
+    "UNNAMED",
     "Attachment",
     "AttemptContext",
+    "Opening",
+    "Patch",
+    "Piece",
+    "Pieces",
     "Recorder",
+    "ScopeFrame",
     "Scoped",
+    "Strays",
+    "Tables",
+    "Wrap",
     "active",
     "agent_scope",
     "alias",
@@ -45,8 +66,10 @@ __all__ = [
     "bounded",
     "child_environment",
     "close_scope",
+    "counting_strays",
     "current",
     "current_scope",
+    "describe",
     "emit_exception",
     "emit_message",
     "emit_object",
@@ -54,11 +77,18 @@ __all__ = [
     "emit_tool_call",
     "enter",
     "guarded",
+    "make_current",
     "open_scope",
     "opened_here",
     "operation",
+    "origin_key",
     "origins_of",
+    "represent",
     "resource",
     "reward_value",
+    "scope_around",
+    "scope_in",
+    "spoken_by",
     "trace",
+    "users_traceback",
 ]

@@ -13,9 +13,7 @@ from agent_framework import ChatResponse, Content, Message
 
 from agl_agent_framework import _told
 from agl_agent_framework._pieces import FRAMEWORK, PIECES
-from agl_core.tracing import Recorder, active, guarded
-from agl_core.tracing.pieces import Piece
-from agl_core.tracing.tables import Tables
+from agl_core.tracing import Piece, Recorder, Tables, active, guarded
 from agl_core.types import Scope
 
 

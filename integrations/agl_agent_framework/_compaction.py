@@ -8,7 +8,7 @@ from typing import Any, Final
 from agent_framework import ChatContext
 
 from agl_agent_framework._budget import ASKED, Asked, PromptBudgetStrategy
-from agl_core.tracing.pieces import spoken_by
+from agl_core.tracing import spoken_by
 from agl_core.types import Scope
 
 SUMMARIZER: Final = "@summarizer"

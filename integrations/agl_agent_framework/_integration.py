@@ -10,8 +10,7 @@ from agent_framework import AgentMiddlewareLayer
 
 from agl_agent_framework._middleware import AglMiddleware
 from agl_agent_framework._pieces import FRAMEWORK
-from agl_core.tracing import active
-from agl_core.tracing.patch import Patch
+from agl_core.tracing import Patch, active
 from agl_core.types import Scope
 
 

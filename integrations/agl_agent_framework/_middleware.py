@@ -24,8 +24,7 @@ from agent_framework import (
 from agl_agent_framework import _asked, _told
 from agl_agent_framework._compaction import speaking_for_itself
 from agl_agent_framework._pieces import FRAMEWORK, PIECES, end_with_result
-from agl_core.tracing import active, current_scope, guarded
-from agl_core.tracing.pieces import Piece
+from agl_core.tracing import Piece, active, current_scope, guarded
 
 CallNext = Callable[[], Awaitable[None]]
 

@@ -9,8 +9,7 @@ from typing import Any, Final
 from agent_framework import MiddlewareTermination, ResponseStream
 from agent_framework.exceptions import UserInputRequiredException
 
-from agl_core.tracing import guarded
-from agl_core.tracing.pieces import Piece, Pieces
+from agl_core.tracing import Piece, Pieces, guarded
 
 FRAMEWORK: Final = "agent_framework"
 PIECES: Final = Pieces(FRAMEWORK, control_flow=(MiddlewareTermination, UserInputRequiredException))

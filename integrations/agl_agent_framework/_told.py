@@ -12,8 +12,7 @@ from pydantic import BaseModel
 
 from agl_agent_framework._pieces import FRAMEWORK
 from agl_core import semconv
-from agl_core.tracing import active, guarded
-from agl_core.tracing.pieces import Piece
+from agl_core.tracing import Piece, active, guarded
 from agl_core.types import SpanKind
 
 HANDOFF: Final = "handoff"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from agl_core.tracing.pieces import Pieces
+from agl_core.tracing import Pieces
 
 FRAMEWORK: Final = "agentscope"
 PIECES: Final = Pieces(FRAMEWORK)

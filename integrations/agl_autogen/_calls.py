@@ -10,8 +10,7 @@ from agl_autogen import _handling
 from agl_autogen._place import Place
 from agl_autogen._work import FRAMEWORK, Watcher, Work
 from agl_core import semconv
-from agl_core.tracing import guarded
-from agl_core.tracing.context import active
+from agl_core.tracing import active, guarded
 
 
 class _Call(Watcher):

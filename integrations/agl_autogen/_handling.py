@@ -12,7 +12,7 @@ from autogen_agentchat.teams._group_chat._base_group_chat_manager import BaseGro
 from autogen_agentchat.teams._group_chat._selector_group_chat import SelectorGroupChatManager
 
 from agl_autogen._work import FRAMEWORK, Watcher, start_span
-from agl_core.tracing.context import AttemptContext, active, scope_around
+from agl_core.tracing import AttemptContext, active, scope_around
 from agl_core.types import Scope
 
 OWNED_PREFIX: Final = "@"

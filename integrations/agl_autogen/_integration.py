@@ -20,8 +20,7 @@ from agl_autogen._calls import begin_call
 from agl_autogen._tools import begin_tool, in_context
 from agl_autogen._work import FRAMEWORK
 from agl_autogen._wraps import coroutine, generator
-from agl_core.tracing import guarded
-from agl_core.tracing.patch import Patch, Wrap
+from agl_core.tracing import Patch, Wrap, guarded
 from agl_core.types import Scope
 
 _TURNS: Final[dict[str, Wrap]] = {

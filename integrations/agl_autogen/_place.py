@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from agl_autogen import _handling
 from agl_autogen._work import FRAMEWORK
-from agl_core.tracing.context import AttemptContext, current_scope
+from agl_core.tracing import AttemptContext, current_scope
 from agl_core.types import Scope
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from autogen_core.tools import BaseTool
 from agl_autogen._place import Place
 from agl_autogen._work import FRAMEWORK, Watcher, Work
 from agl_core import semconv
-from agl_core.tracing import guarded
-from agl_core.tracing.context import active
+from agl_core.tracing import active, guarded
 
 
 class _ToolRun(Watcher):

@@ -6,9 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from agl_core import semconv
-from agl_core.tracing import close_scope, guarded, open_scope
-from agl_core.tracing.context import AttemptContext, current_scope
-from agl_core.tracing.recorder import Recorder
+from agl_core.tracing import (
+    AttemptContext,
+    Recorder,
+    close_scope,
+    current_scope,
+    guarded,
+    open_scope,
+)
 from agl_core.types import Scope, ScopeKind, SpanKind
 
 FRAMEWORK: Final = "autogen"

@@ -6,8 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
 from agl_autogen._work import Watcher
-from agl_core.tracing.context import ScopeFrame, active
-from agl_core.tracing.patch import Wrap
+from agl_core.tracing import ScopeFrame, Wrap, active
 
 Begin = Callable[..., Watcher | None]
 """Called as the function is; None where there is nothing to watch."""

@@ -14,7 +14,7 @@ from agl_core.plugins.findings import (
     is_from,
     records_from,
 )
-from agl_core.tracing.pieces import UNNAMED
+from agl_core.tracing import UNNAMED
 from agl_core.types import Finding, Span, SpanKind
 from agl_crewai._listener import REWRITING_FIX
 from agl_crewai._names import AGENT_ID, DEFERS_RESULTS, FRAMEWORK, RESPECTS_WINDOW, SUMMARIZER

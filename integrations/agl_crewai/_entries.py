@@ -18,7 +18,7 @@ from crewai.flow import Flow
 from crewai.llms.providers.openai import completion
 
 from agl_core.errors import ConfigError
-from agl_core.tracing.patch import Patch
+from agl_core.tracing import Patch
 from agl_crewai._frames import leave, standing
 
 _LITE_AGENT: Final = cast("Any", lite_agent).LiteAgent

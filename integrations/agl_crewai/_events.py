@@ -9,7 +9,7 @@ from typing import Any, Final
 from crewai.tools.tool_failure import ToolFailureReason
 
 from agl_core import semconv
-from agl_core.tracing.pieces import UNNAMED
+from agl_core.tracing import UNNAMED
 from agl_core.types import ScopeKind, SpanKind
 from agl_crewai._names import AGENT_ID, DEFERS_RESULTS, RESPECTS_WINDOW, SUMMARIZER, TASK
 from agl_crewai._outcomes import exception, outcome, reported

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from agl_core import semconv
-from agl_core.tracing.context import (
+from agl_core.tracing import (
     AttemptContext,
+    Recorder,
     active,
     close_scope,
     current_scope,
+    guarded,
     open_scope,
 )
-from agl_core.tracing.guard import guarded
-from agl_core.tracing.recorder import Recorder
 from agl_core.types import Scope, SpanKind
 from agl_crewai._events import Closing, Opening
 from agl_crewai._names import FRAMEWORK, GUARDRAIL, OWN, SUMMARIZER, TASK

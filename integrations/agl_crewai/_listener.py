@@ -12,8 +12,7 @@ from crewai.events.event_bus import CrewAIEventsBus
 from crewai.utilities.i18n import I18N_DEFAULT
 
 from agl_core.errors import ConfigError
-from agl_core.tracing import active, guarded
-from agl_core.tracing.patch import Patch
+from agl_core.tracing import Patch, active, guarded
 from agl_crewai._entries import EntryPoints
 from agl_crewai._events import Opening, closing, opening, refused
 from agl_crewai._frames import begin, end, seen

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from agl_core import semconv
-from agl_core.tracing.context import AttemptContext, current_scope
+from agl_core.tracing import AttemptContext, current_scope
 from agl_crewai._events import Closing, Opening
 from agl_crewai._names import FRAMEWORK
 

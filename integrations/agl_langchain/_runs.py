@@ -15,9 +15,7 @@ from uuid import UUID
 from langchain_core.runnables.config import var_child_runnable_config
 
 from agl_core import semconv
-from agl_core.tracing.context import close_scope, make_current, scope_around, scope_in
-from agl_core.tracing.recorder import Recorder
-from agl_core.tracing.tables import Tables
+from agl_core.tracing import Recorder, Tables, close_scope, make_current, scope_around, scope_in
 from agl_core.types import Scope, ScopeKind, SpanKind
 from agl_langchain._agents import NO_NAMES, Introduction, Names, introduced
 from agl_langchain._run import FRAMEWORK, Run, Start, control_flow

@@ -9,8 +9,7 @@ from typing import Any, Final
 from agents.tracing import get_current_span, get_trace_provider
 
 from agl_core import semconv
-from agl_core.tracing.context import AttemptContext, active, scope_around
-from agl_core.tracing.guard import guarded
+from agl_core.tracing import AttemptContext, active, guarded, scope_around
 from agl_core.types import Scope
 from agl_openai_agents._processor import AglTracingProcessor
 from agl_openai_agents._provider import CloudExport, ProviderHook

@@ -10,9 +10,7 @@ from agents.exceptions import UserError
 from agents.tracing import Span, SpanError, get_current_span
 
 from agl_core import semconv
-from agl_core.tracing.context import scope_around
-from agl_core.tracing.recorder import Recorder
-from agl_core.tracing.tables import Tables
+from agl_core.tracing import Recorder, Tables, scope_around
 from agl_core.types import Scope, SpanKind
 from agl_core.types.ids import new_id
 from agl_openai_agents._shapes import FRAMEWORK, Shape, results_of, shape_of

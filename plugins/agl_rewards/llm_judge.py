@@ -23,8 +23,7 @@ from agl_core.errors import ConfigError, EngineError, RewardError
 from agl_core.interfaces import AttemptRecord
 from agl_core.serving.backend_http import HttpBackend
 from agl_core.text import decoded, escaped
-from agl_core.tracing import active
-from agl_core.tracing.values import represent
+from agl_core.tracing import active, represent
 from agl_core.types import Task
 from agl_rewards._answer import ABSENT, AnswerOptions, answer
 

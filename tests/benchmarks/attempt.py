@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from agl_core.tracing.context import AttemptContext, origins_of
-from agl_core.tracing.recorder import Recorder
+from agl_core.tracing import AttemptContext, Recorder, origins_of
 from agl_core.types import LLM, Attempt, Resources, Rollout, Task
 from agl_core.types.ids import new_id
 

@@ -21,8 +21,8 @@ from attempt import attempt_context
 from langchain_core.outputs import LLMResult
 from langchain_core.tracers.run_collector import RunCollectorCallbackHandler
 
-from agl_core.tracing.context import enter
-from agl_core.tracing.wire import Wire
+from agl_core.tracing import enter
+from agl_core.tracing._wire import Wire
 
 CALLS_PER_ATTEMPT = 20
 _URL = "http://127.0.0.1:8000/v1"

@@ -14,9 +14,8 @@ def enter_agl(clock: Clock) -> None:
     (the wire's ``send`` among them), and the steps of a `Piece`.
     """
     from agl_core import tracing
-    from agl_core.tracing import guard
-    from agl_core.tracing.patch import Patch
-    from agl_core.tracing.pieces import Piece
+    from agl_core.tracing import Patch, Piece
+    from agl_core.tracing import _guard as guard
 
     guarded, prepare, run = guard.guarded, Patch.__init__, Piece.run
 

@@ -51,7 +51,7 @@ class Agl:
         """Hold for one run."""
         from attempt import attempt_context
 
-        from agl_core.tracing.context import enter
+        from agl_core.tracing import enter
 
         context = attempt_context(URL)
         self._recorder = context.recorder

@@ -23,7 +23,7 @@ from agl_agentscope._v1.replies import Replies, said_by
 from agl_agentscope._v1.thinking import splitting
 from agl_agentscope._versions import EXTRAS
 from agl_core.errors import ConfigError, pip_line
-from agl_core.tracing.patch import Patch, Wrap
+from agl_core.tracing import Patch, Wrap
 
 _OTHERS: Final = (
     ("_retrieve_from_long_term_memory", CONTEXT, ("msg",)),

@@ -10,6 +10,8 @@ from agl_agentscope._pieces import FRAMEWORK, PIECES
 from agl_agentscope._v1 import told
 from agl_core import semconv
 from agl_core.tracing import (
+    Opening,
+    Piece,
     Recorder,
     active,
     close_scope,
@@ -17,7 +19,6 @@ from agl_core.tracing import (
     guarded,
     open_scope,
 )
-from agl_core.tracing.pieces import Opening, Piece
 from agl_core.types import Scope, SpanKind
 
 Live = Callable[[], bool]

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from agl_agentscope._pieces import FRAMEWORK, PIECES
 from agl_agentscope._usage import CLOCK, FOLDS, INTERRUPTED, PLAN, SHARED, Usage
-from agl_core.tracing import active, guarded
-from agl_core.tracing.pieces import Piece, spoken_by
+from agl_core.tracing import Piece, active, guarded, spoken_by
 
 Live = Callable[[], bool]
 Function = Callable[..., Any]

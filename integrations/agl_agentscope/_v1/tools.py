@@ -13,8 +13,7 @@ from agentscope.tool import ToolResponse
 from agl_agentscope._pieces import FRAMEWORK, PIECES
 from agl_agentscope._v1 import told
 from agl_core import semconv
-from agl_core.tracing import active, guarded
-from agl_core.tracing.pieces import Piece
+from agl_core.tracing import Piece, active, guarded
 
 Live = Callable[[], bool]
 Function = Callable[..., Any]

@@ -12,8 +12,7 @@ from agl_agentscope._identity import ByIdentity
 from agl_agentscope._pieces import FRAMEWORK
 from agl_agentscope._v2.middleware import AglMiddleware
 from agl_core.errors import ConfigError
-from agl_core.tracing import active, guarded
-from agl_core.tracing.patch import Patch
+from agl_core.tracing import Patch, active, guarded
 
 _LISTS: Final = (
     "_reply_middlewares",

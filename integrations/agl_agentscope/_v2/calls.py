@@ -11,8 +11,7 @@ from agentscope.model import ChatResponse
 from agl_agentscope._pieces import FRAMEWORK, PIECES
 from agl_agentscope._v2 import told
 from agl_core import semconv
-from agl_core.tracing import active, guarded
-from agl_core.tracing.pieces import Opening, Piece
+from agl_core.tracing import Opening, Piece, active, guarded
 from agl_core.types import SpanKind
 
 _REQUEST = "_call_api"

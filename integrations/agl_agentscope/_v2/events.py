@@ -19,8 +19,7 @@ from agl_agentscope._pieces import FRAMEWORK, PIECES
 from agl_agentscope._usage import PARKED, Usage
 from agl_agentscope._v2 import told
 from agl_core import semconv
-from agl_core.tracing import active, guarded
-from agl_core.tracing.pieces import Piece
+from agl_core.tracing import Piece, active, guarded
 
 _UNREACHED: Final = frozenset({"error", "denied", "interrupted"})
 """States of the result of a call that came to no tool: it names none, is wrong, or was forbidden."""

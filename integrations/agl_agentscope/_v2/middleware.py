@@ -21,8 +21,7 @@ from agl_agentscope._v2.calls import recording
 from agl_agentscope._v2.events import ReplyEvents
 from agl_agentscope._v2.thinking import split
 from agl_core import semconv
-from agl_core.tracing import AttemptContext, active, guarded
-from agl_core.tracing.pieces import Opening, Piece, spoken_by
+from agl_core.tracing import AttemptContext, Opening, Piece, active, guarded, spoken_by
 
 Next = Callable[..., Any]
 _FAILED: Final = "error"

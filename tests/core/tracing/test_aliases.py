@@ -12,7 +12,7 @@ import agl_core as agl
 from agl_core import semconv
 from agl_core.errors import ConfigError
 from agl_core.tracing import child_environment, enter
-from agl_core.tracing.inheritance import inherited_context
+from agl_core.tracing._attachment import inherited_context
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 

@@ -12,6 +12,7 @@ import pytest
 
 from agl_core.errors import ConfigError
 from agl_core.tracing import (
+    Patch,
     agent_scope,
     attach,
     child_environment,
@@ -20,8 +21,7 @@ from agl_core.tracing import (
     enter,
     open_scope,
 )
-from agl_core.tracing.patch import Patch
-from agl_core.tracing.wire import Wire
+from agl_core.tracing._wire import Wire
 
 OWNERS = (httpx.Client, httpx.AsyncClient, httpx2.Client, httpx2.AsyncClient)
 

@@ -8,7 +8,7 @@ import httpx
 import httpx2
 import pytest
 
-from agl_core.tracing.direct import Direct
+from agl_core.tracing._wire import Direct
 
 LIBRARIES = pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
 

@@ -16,9 +16,8 @@ import httpx
 import pytest
 
 from agl_core.errors import CaptureError
-from agl_core.tracing import agent_scope, enter, origins_of
-from agl_core.tracing.context import Strays, counting_strays
-from agl_core.tracing.other_clients import OtherClients
+from agl_core.tracing import Strays, agent_scope, counting_strays, enter, origins_of
+from agl_core.tracing._other_clients import OtherClients
 from agl_core.types import SpanKind
 from tests.core.tracing.test_elsewhere import BODY, host, lost, make, other
 
@@ -108,7 +107,7 @@ def test_a_library_without_the_function_is_named_and_still_imported(monkeypatch,
 def test_a_module_that_is_only_found_has_its_source():
     code = """
         import importlib.util
-        from agl_core.tracing.other_clients import OtherClients
+        from agl_core.tracing._other_clients import OtherClients
         OtherClients(lambda context: None).install()
         spec = importlib.util.find_spec("urllib3.connectionpool")
         assert "HTTPConnectionPool" in spec.loader.get_source("urllib3.connectionpool")

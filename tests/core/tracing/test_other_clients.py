@@ -14,8 +14,7 @@ import httpx
 import pytest
 
 from agl_core.errors import CaptureError
-from agl_core.tracing import agent_scope, attach, enter
-from agl_core.tracing.context import Strays, counting_strays
+from agl_core.tracing import Strays, agent_scope, attach, counting_strays, enter
 from tests.core.tracing.test_elsewhere import BODY, host, lost, make, other
 
 requests = pytest.importorskip("requests")
@@ -148,7 +147,7 @@ def test_a_library_that_is_imported_later_is_watched_then():
     code = """
         import sys
         import agl_core.tracing
-        from agl_core.tracing.other_clients import OtherClients
+        from agl_core.tracing._other_clients import OtherClients
         others = OtherClients(lambda context: None)
         others.install()
         assert "urllib3" not in sys.modules

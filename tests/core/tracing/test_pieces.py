@@ -7,8 +7,16 @@ import asyncio
 import pytest
 
 from agl_core import semconv
-from agl_core.tracing import agent_scope, current_scope, enter, operation
-from agl_core.tracing.pieces import UNNAMED, Opening, Pieces, spoken_by
+from agl_core.tracing import (
+    UNNAMED,
+    Opening,
+    Pieces,
+    agent_scope,
+    current_scope,
+    enter,
+    operation,
+    spoken_by,
+)
 from agl_core.types import SpanKind
 
 

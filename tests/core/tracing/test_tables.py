@@ -3,8 +3,7 @@ from __future__ import annotations
 import gc
 from contextvars import Context
 
-from agl_core.tracing import current_scope, enter
-from agl_core.tracing.tables import Tables
+from agl_core.tracing import Tables, current_scope, enter
 from agl_core.types import Scope
 
 

@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from agl_core import semconv
+from agl_core.tracing import _wire as wire
 from agl_core.tracing import (
     agent_scope,
     attach,
@@ -19,7 +20,6 @@ from agl_core.tracing import (
     enter,
     open_scope,
     operation,
-    wire,
 )
 from agl_core.types import LLM, Scope, SpanKind
 from tests.core.passing import pass_time

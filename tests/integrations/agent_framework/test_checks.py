@@ -12,7 +12,7 @@ from agl_testing.fake_openai import FakeReply
 from agl_testing.scenario import ANSWER, JUDGE, PLANNER, SYSTEM, WRITER
 
 from agl_core.config import RunConfig
-from agl_core.tracing.pieces import UNNAMED
+from agl_core.tracing import UNNAMED
 from agl_core.types import AttemptStatus, Choice, Failure, FailureKind, SpanKind
 
 from .programs import agent, clients, lookup

@@ -24,8 +24,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from agl_core.errors import ConfigError
-from agl_core.tracing import attach
-from agl_core.tracing.context import close_scope
+from agl_core.tracing import attach, close_scope
 
 GOLDEN = Path(__file__).parent / "golden" / "skeleton.txt"
 
@@ -109,7 +108,7 @@ async def test_a_call_recorded_twice_is_noticed(bench, agent):
 
 
 async def test_a_retry_that_counts_as_a_call_of_its_own_is_noticed(bench, agent, monkeypatch):
-    monkeypatch.setattr("agl_core.tracing.calls._is_next_try", lambda *told: False)
+    monkeypatch.setattr("agl_core.tracing._calls._is_next_try", lambda *told: False)
     bench.fake.fail(1)
     played = await bench.one(shop(agent))
     assert any("second request" in span.error for span in played.spans)

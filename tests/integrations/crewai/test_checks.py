@@ -19,8 +19,7 @@ from crewai.tools import tool
 from agl_core import semconv
 from agl_core.config import RunConfig
 from agl_core.plugins.findings import CLOSED_LOOP
-from agl_core.tracing import agent_scope, attach
-from agl_core.tracing.pieces import UNNAMED
+from agl_core.tracing import UNNAMED, agent_scope, attach
 from agl_core.types import AttemptStatus, Choice, Failure, FailureKind, SpanKind
 
 from .programs import agent, lookup, model, task

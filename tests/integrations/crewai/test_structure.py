@@ -15,8 +15,7 @@ from pydantic import BaseModel
 
 from agl_core import semconv
 from agl_core.errors import CaptureError
-from agl_core.tracing import agent_scope
-from agl_core.tracing.pieces import UNNAMED
+from agl_core.tracing import UNNAMED, agent_scope
 from agl_core.types import SpanKind
 
 from .programs import CrewAIProgram, agent, lookup, model, task

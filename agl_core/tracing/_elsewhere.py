@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 from agl_core import semconv
 from agl_core.errors import CaptureError
-from agl_core.tracing.calls import call_scope
-from agl_core.tracing.context import AttemptContext, strays_here
+from agl_core.tracing._calls import call_scope
+from agl_core.tracing._context import AttemptContext, strays_here
 from agl_core.types import Scope
 
 SENT: Final = "sent_elsewhere"

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from agl_core.errors import ConfigError
-from agl_core.tracing.context import active
+from agl_core.tracing._context import active
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")

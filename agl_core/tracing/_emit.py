@@ -13,11 +13,11 @@ from typing import Any
 from agl_core import semconv
 from agl_core.clocks import monotonic
 from agl_core.errors import RewardError
-from agl_core.tracing.context import AttemptContext, active, close_scope, enter, open_scope
-from agl_core.tracing.exceptions import describe, exception_attributes
-from agl_core.tracing.guard import emitter
-from agl_core.tracing.recorder import Recorder
-from agl_core.tracing.values import represent, text
+from agl_core.tracing._context import AttemptContext, active, enter
+from agl_core.tracing._guard import emitter
+from agl_core.tracing._recorder import Recorder
+from agl_core.tracing._scopes import close_scope, open_scope
+from agl_core.tracing._values import describe, exception_attributes, represent, text
 from agl_core.types import (
     LLM,
     Attempt,

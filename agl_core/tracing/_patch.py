@@ -1,13 +1,83 @@
-"""Wrap one function of a library while attached, and put exactly the original back."""
+"""Wrap functions of libraries while attached, as soon as a module is imported, and put them back."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any, Final
 
 from agl_core.errors import ConfigError
+
+Imported = Callable[[ModuleType], None]
+
+
+class ImportWatch(MetaPathFinder):
+    """Sees the import of some modules; the other finders and loaders find and load them."""
+
+    def __init__(self, wanted: Mapping[str, Imported]) -> None:
+        """Watch for nothing yet.
+
+        Args:
+            wanted: By module name; called after the module's own code, and for those that are
+                imported already when `install` is.
+        """
+        self._wanted = wanted
+
+    def install(self) -> None:
+        sys.meta_path.insert(0, self)
+        for name, imported in self._wanted.items():
+            module = sys.modules.get(name)
+            if module is not None:
+                imported(module)
+
+    def remove(self) -> None:
+        with suppress(ValueError):
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec that another finder has, with a loader that calls back; None for others."""
+        imported = self._wanted.get(fullname)
+        if imported is None:
+            return None
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(fullname, path, target) if find is not None else None
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Watched(spec.loader, imported)
+                return spec
+        return None
+
+
+class _Watched(Loader):
+    """Stands in for a module's loader until the module is executed."""
+
+    def __init__(self, loader: Loader, imported: Imported) -> None:
+        self._loader = loader
+        self._imported = imported
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the loader offers, such as the module's source."""
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._imported(module)
+
 
 SEND: Final = ("request", "stream", "auth", "follow_redirects")
 """Parameters of ``send`` in httpx and httpx2."""

@@ -17,16 +17,18 @@ headed or where it is rerouted (see `elsewhere`):
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Final
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from agl_core import semconv
 from agl_core.errors import CaptureError
 from agl_core.interfaces import Integration
 from agl_core.text import url_quoted
-from agl_core.tracing.calls import (
+from agl_core.tracing._calls import (
     FIRST_ERROR,
     Sent,
     Tried,
@@ -36,23 +38,19 @@ from agl_core.tracing.calls import (
     operation_of,
     own_span,
 )
-from agl_core.tracing.context import (
-    AttemptContext,
-    active,
-    current_scope,
-    origin_key,
-    strays_here,
-)
-from agl_core.tracing.direct import Direct
-from agl_core.tracing.elsewhere import asks_model, counted, readdress, reroutes, stray
-from agl_core.tracing.exceptions import describe
-from agl_core.tracing.guard import report
-from agl_core.tracing.other_clients import OtherClients
-from agl_core.tracing.patch import Patch, Wrap
-from agl_core.tracing.sockets import Sockets
-from agl_core.tracing.taps import taps
+from agl_core.tracing._context import AttemptContext, active, origin_key, strays_here
+from agl_core.tracing._elsewhere import asks_model, counted, readdress, reroutes, stray
+from agl_core.tracing._guard import report
+from agl_core.tracing._other_clients import OtherClients, Sockets
+from agl_core.tracing._patch import Patch, Wrap
+from agl_core.tracing._scopes import current_scope
+from agl_core.tracing._values import describe
 from agl_core.types import Scope
 
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+_EVENT_END: Final = re.compile(rb"\n\r?\n")
 _CLOSED_LOOP: Final = "Event loop is closed"
 """What a client raises that holds connections of an event loop before this one: it is older than
 the run. The request keeps its id, so if it had left it is another try of the same call."""
@@ -296,3 +294,132 @@ def _encode(value: str) -> str:
     if _UNRESERVED(value):
         return value
     return url_quoted(value)
+
+
+class Direct:
+    """Clients of the wire's own, for requests that the program's client cannot bring to the gateway.
+
+    A client made before the run may send through a proxy that cannot reach a gateway on this
+    machine, put its own key on every request, or hold connections of an event loop that is closed.
+    These clients read no environment and keep no connection open. There is one for threads and one
+    for each event loop.
+    """
+
+    def __init__(self, library: Any) -> None:
+        """Make none yet.
+
+        Args:
+            library: httpx or httpx2.
+        """
+        self._library = library
+        self._lock = Lock()
+        self._clients: dict[bool, Any] = {}
+        self._async_clients = WeakKeyDictionary["AbstractEventLoop", dict[bool, Any]]()
+
+    def client(self, *, secure: bool) -> Any:
+        """For requests from a thread; `secure` checks the certificate of an https address."""
+        library = self._library
+        with self._lock:
+            if secure not in self._clients:
+                self._clients[secure] = library.Client(
+                    transport=library.HTTPTransport(verify=secure, limits=self._limits()),
+                    trust_env=False,
+                )
+            return self._clients[secure]
+
+    def async_client(self, *, secure: bool) -> Any:
+        """For requests from the running event loop."""
+        from asyncio import get_running_loop  # noqa: PLC0415  its clients have imported it
+
+        try:
+            loop = get_running_loop()
+        except RuntimeError:  # trio
+            return self._new_async_client(secure=secure)
+        with self._lock:
+            clients = self._async_clients.setdefault(loop, {})
+            if secure not in clients:
+                clients[secure] = self._new_async_client(secure=secure)
+            return clients[secure]
+
+    def _new_async_client(self, *, secure: bool) -> Any:
+        library = self._library
+        return library.AsyncClient(
+            transport=library.AsyncHTTPTransport(verify=secure, limits=self._limits()),
+            trust_env=False,
+        )
+
+    def _limits(self) -> Any:
+        return self._library.Limits(max_connections=None, max_keepalive_connections=0)
+
+
+def taps(library: Any) -> tuple[type[Any], type[Any]]:
+    """The two stream types of a library, which checks for its own base classes.
+
+    Server-sent events are handed on one at a time, however many came at once: a reader that leaves
+    has then taken exactly those that it asked for.
+    """
+
+    class Tap(_Tap, library.SyncByteStream):
+        def __iter__(self) -> Any:
+            try:
+                for chunk in self._stream:
+                    yield from self._taken(chunk)
+                self._reading.ended = True
+            except BaseException as error:
+                self._end(error)
+                raise
+
+        def close(self) -> None:
+            try:
+                self._stream.close()
+            finally:
+                self._end(None)
+
+    class AsyncTap(_Tap, library.AsyncByteStream):
+        async def __aiter__(self) -> Any:
+            try:
+                async for chunk in self._stream:
+                    for piece in self._taken(chunk):
+                        yield piece
+                self._reading.ended = True
+            except BaseException as error:
+                self._end(error)
+                raise
+
+        async def aclose(self) -> None:
+            try:
+                await self._stream.aclose()
+            finally:
+                self._end(None)
+
+    return Tap, AsyncTap
+
+
+class _Tap:
+    """What both have in common."""
+
+    def __init__(self, stream: Any, sent: Sent | Tried, events: bool) -> None:
+        self._stream = stream
+        self._events = events
+        self._reading = sent.reading()
+        self._sent = sent if sent.until_read else None
+
+    def _taken(self, chunk: bytes) -> Iterator[bytes]:
+        """The pieces in which a chunk is read, each counted when it is."""
+        for piece in _pieces(chunk) if self._events else (chunk,):
+            self._reading.taken += len(piece)
+            yield piece
+
+    def _end(self, error: BaseException | None) -> None:
+        if self._sent is not None:
+            self._sent.end(error)
+
+
+def _pieces(chunk: bytes) -> Iterator[bytes]:
+    """A chunk cut after every event that ends in it."""
+    start = 0
+    for end in _EVENT_END.finditer(chunk):
+        yield chunk[start : end.end()]
+        start = end.end()
+    if start < len(chunk):
+        yield chunk[start:]

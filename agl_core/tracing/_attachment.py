@@ -1,12 +1,14 @@
-"""Carry an attempt's identity into a subprocess, and take it up there."""
+"""Attach agl to this process: the wire, the frameworks' hooks, and an identity from a parent process."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
-from threading import Event
-from typing import Any
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from threading import Event, Lock
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -14,14 +16,17 @@ import msgspec
 from agl_core import semconv
 from agl_core.clocks import wall
 from agl_core.errors import ConfigError
+from agl_core.interfaces import Integration
 from agl_core.text import url_quoted
-from agl_core.tracing.aliases import Aliases
-from agl_core.tracing.context import AttemptContext, current, current_scope
-from agl_core.tracing.recorder import Recorder
+from agl_core.tracing._context import Aliases, AttemptContext, adopt, current
+from agl_core.tracing._recorder import Recorder
+from agl_core.tracing._scopes import current_scope
+from agl_core.tracing._wire import Wire
 from agl_core.types import LLM, Attempt, Resources, Rollout, Scope, Span, SpanKind, Task
 from agl_core.types.rollout import CAPTURE, PROMPT_BUDGETS, THINKING_TAGS
 
 _log = logging.getLogger(__name__)
+_LIBRARIES: Final = ("httpx", "httpx2")
 
 
 class _Identity(msgspec.Struct, kw_only=True):
@@ -160,11 +165,112 @@ def _refusal() -> Callable[[Span], None]:
 
 def _identity_url(context: AttemptContext, agent: str | None) -> str:
     parts = urlsplit(context.llm.base_url)
-    path = f"/r/{_quoted(context.rollout.id)}/a/{_quoted(context.attempt.id)}"
+    path = f"/r/{url_quoted(context.rollout.id)}/a/{url_quoted(context.attempt.id)}"
     if agent is not None:
-        path += f"/agent/{_quoted(agent)}"
+        path += f"/agent/{url_quoted(agent)}"
     return f"{parts.scheme}://{parts.netloc}{path}/v1"
 
 
-def _quoted(text: str) -> str:
-    return url_quoted(text)
+class Attachment:
+    """What `attach` returned: the wire and integrations stay until it is detached."""
+
+    def __init__(self, installed: _Installed, integrations: Sequence[Integration]) -> None:
+        """Made by `attach`."""
+        self._installed = installed
+        self._integrations = integrations
+        self._attached = True
+
+    def detach(self) -> None:
+        """Undo this attachment; the last one restores every function. Repeating it does nothing."""
+        if self._attached:
+            self._attached = False
+            self._installed.release(self._integrations)
+
+
+class _Installed:
+    """What is installed in this process, counted."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._holders = 0
+        self._integrations: list[Integration] = []
+        self._held: dict[str, int] = {}
+        self._wire = Wire(self._integrations)
+
+    def hold(self, integrations: Sequence[Integration]) -> Attachment:
+        with self._lock:
+            if not self._holders:
+                inherited = inherited_context()
+                self._wire.install(_libraries(), _sockets())
+                adopt(*inherited)
+            self._holders += 1
+            held: list[Integration] = []
+            try:
+                for integration in integrations:
+                    if not self._held.get(integration.name):
+                        integration.attach()
+                        self._integrations.append(integration)
+                    self._held[integration.name] = self._held.get(integration.name, 0) + 1
+                    held.append(integration)
+            except BaseException:
+                self._release(held)
+                raise
+        return Attachment(self, held)
+
+    def release(self, integrations: Sequence[Integration]) -> None:
+        with self._lock:
+            self._release(integrations)
+
+    def _release(self, integrations: Sequence[Integration]) -> None:
+        self._holders -= 1
+        try:
+            for integration in reversed(integrations):
+                self._held[integration.name] -= 1
+                if not self._held[integration.name]:
+                    self._detach(integration.name)
+        finally:
+            if not self._holders:
+                self._wire.remove()
+                adopt(None)
+
+    def _detach(self, name: str) -> None:
+        # The attached object is the first of its name, not necessarily the one released last.
+        attached = next(each for each in self._integrations if each.name == name)
+        self._integrations.remove(attached)
+        attached.detach()
+
+
+_INSTALLED: Final = _Installed()
+
+
+def attach(*, integrations: Sequence[Integration] | None = None) -> Attachment:
+    """Make agl see this process's model calls, inside rollouts only.
+
+    httpx, httpx2 and websockets are imported if they are installed (about 0.35 s each if nobody has
+    imported them yet): a library that is imported after this call could otherwise send unseen.
+    Attaching again installs nothing twice; each attachment is detached on its own.
+
+    In a subprocess whose environment has ``AGL_CONTEXT`` (see `child_environment`) all threads
+    and tasks belong to the attempt it names. Model calls carry its identity to the gateway; what
+    `emit_reward` and its like record has no way back into the parent's recorder and is refused,
+    with one warning and a count.
+
+    Args:
+        integrations: Frameworks to attach, one object per framework name.
+
+    Raises:
+        ConfigError: an HTTP library has an unknown ``send``, or ``AGL_CONTEXT`` is malformed.
+    """
+    return _INSTALLED.hold(integrations or ())
+
+
+def _sockets() -> Any | None:
+    """Before version 11 there is nothing in it to be watched."""
+    if find_spec("websockets") is None:
+        return None
+    library = import_module("websockets.client")
+    return library if hasattr(library, "ClientProtocol") else None
+
+
+def _libraries() -> list[Any]:
+    return [import_module(name) for name in _LIBRARIES if find_spec(name) is not None]

@@ -1,8 +1,14 @@
-"""Model requests over HTTP libraries whose requests carry no identity: counted, or refused.
+"""Model requests that carry no identity: over other HTTP libraries, and over WebSockets.
 
-Covered are urllib3, and so requests; urllib.request; aiohttp. Requests to the gateway pass: they
-say in their URL whose they are, or the gateway counts them. One function of each library is
-touched, when the library has been imported or as soon as it is.
+Requests over urllib3, and so requests, over urllib.request and over aiohttp are counted, or refused.
+Those to the gateway pass: their URL says whose they are, or the gateway counts them. One function of
+each library is wrapped, when the library has been imported or as soon as it is.
+
+No server of Realtime sessions, or of Responses over a WebSocket, gives exact tokens. A connection to
+one of them becomes an LLM span without a call id: the adapters drop an attempt in which a trained
+agent has such a span, and ``agl doctor`` names all of them. Two functions of `websockets` are
+wrapped, both public and both of ``ClientProtocol``, which its synchronous and asynchronous clients
+share. Other libraries for WebSockets are not seen.
 """
 
 from __future__ import annotations
@@ -13,15 +19,18 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Final
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
+from agl_core import semconv
 from agl_core.errors import CaptureError
-from agl_core.tracing.context import AttemptContext, active, origin_key
-from agl_core.tracing.elsewhere import asks_model, counts_already, reroutes, stray
-from agl_core.tracing.exceptions import describe
-from agl_core.tracing.guard import report
-from agl_core.tracing.imports import ImportWatch
-from agl_core.tracing.patch import Patch
-from agl_core.types import Scope
+from agl_core.tracing._calls import call_scope
+from agl_core.tracing._context import AttemptContext, active, origin_key
+from agl_core.tracing._elsewhere import asks_model, counts_already, reroutes, stray
+from agl_core.tracing._guard import guarded, report
+from agl_core.tracing._patch import ImportWatch, Patch
+from agl_core.tracing._recorder import Recorder
+from agl_core.tracing._values import describe
+from agl_core.types import Scope, SpanKind
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +39,9 @@ Live = Callable[[], bool]
 _URLLIB3: Final = "urllib3 (also under requests)"
 _URLLIB: Final = "urllib.request"
 _AIOHTTP: Final = "aiohttp"
+_SOCKET_PATHS: Final = ("/responses", "/realtime", "/live/sessions", "BidiGenerateContent")
+"""How the paths end under which models are served over a WebSocket."""
+_SOCKET: Final = "websocket"
 
 
 class OtherClients:
@@ -161,3 +173,84 @@ def _aiohttp_post(session: Any, method: str, given: Any) -> str | None:
         return None
     build = getattr(session, "_build_url", None)
     return str(build(given) if build is not None else given)
+
+
+class Sockets:
+    """Records which models an attempt connects to."""
+
+    def __init__(self, scope: Callable[[AttemptContext], Scope | None]) -> None:
+        """Start with no connection.
+
+        Args:
+            scope: Who speaks at the moment.
+        """
+        self._scope = scope
+        self._opening = WeakKeyDictionary[Any, tuple[Recorder, str]]()
+
+    def patches(self, library: Any) -> tuple[Patch, Patch]:
+        """The two functions of ``websockets.client``, each to be wrapped.
+
+        Raises:
+            ConfigError: a function does not have the signature this was written for.
+        """
+
+        def connecting(original: Function, live: Live) -> Function:
+            def connect(protocol: Any) -> Any:
+                if live():
+                    self._begin(protocol)
+                return original(protocol)
+
+            return connect
+
+        def answered(original: Function, live: Live) -> Function:
+            del live  # what was begun has to end
+
+            def process_response(protocol: Any, response: Any) -> Any:
+                try:
+                    result = original(protocol, response)
+                except Exception as error:
+                    self._end(protocol, error)
+                    raise
+                self._end(protocol, None)
+                return result
+
+            return process_response
+
+        owner = library.ClientProtocol
+        return (
+            Patch(library, owner, "connect", connecting, parameters=()),
+            Patch(library, owner, "process_response", answered, parameters=("response",)),
+        )
+
+    @guarded()
+    def _begin(self, protocol: Any) -> None:
+        context, uri = active(), protocol.uri
+        if context is None or not uri.path.endswith(_SOCKET_PATHS):
+            return
+        scope = self._scope(context)
+        if scope is not None and not scope.trainable:
+            return
+        address = f"{'wss' if uri.secure else 'ws'}://{uri.host}:{uri.port}{uri.path}"
+        told = {semconv.AGL_WEBSOCKET: address}
+        call = call_scope(scope)
+        if call is not None:
+            # A framework's own span of the call, which lacks its id just so.
+            context.recorder.update(call.span_id, attributes=told)
+            return
+        span_id = context.recorder.start(
+            SpanKind.LLM,
+            _SOCKET,
+            parent_id=scope.span_id if scope is not None else None,
+            agent=scope.agent if scope is not None else None,
+            agent_run_id=scope.agent_run_id if scope is not None else None,
+            attributes=told,
+        )
+        self._opening[protocol] = context.recorder, span_id
+
+    @guarded()
+    def _end(self, protocol: Any, error: Exception | None) -> None:
+        """The connection stands, or was refused; what is said on it nobody reads."""
+        opening = self._opening.pop(protocol, None)
+        if opening is not None:
+            recorder, span_id = opening
+            recorder.end_with(span_id, error)

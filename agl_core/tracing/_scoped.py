@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, TypeVar, cast
 
-from agl_core.tracing.context import ScopeFrame, active, close_scope, open_scope
-from agl_core.tracing.guard import guarded
-from agl_core.tracing.recorder import Recorder
-from agl_core.tracing.values import text
+from agl_core.tracing._context import active
+from agl_core.tracing._guard import guarded
+from agl_core.tracing._recorder import Recorder
+from agl_core.tracing._scopes import ScopeFrame, close_scope, open_scope
+from agl_core.tracing._values import text
 from agl_core.types import Scope, ScopeKind, SpanKind
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Final, NamedTuple
 from urllib.parse import unquote
 
 from agl_core import semconv
-from agl_core.tracing._record import Reading
-from agl_core.tracing.context import AttemptContext, close_scope
-from agl_core.tracing.recorder import Recorder
+from agl_core.tracing._context import AttemptContext
+from agl_core.tracing._recorder import Reading, Recorder
+from agl_core.tracing._scopes import close_scope
 from agl_core.types import Scope, SpanKind
 from agl_core.types.ids import new_id
 
