@@ -1,4 +1,4 @@
-"""What agl-core itself offers, registered the way every plugin does it."""
+"""What agl-core registers, in the same way as every plugin."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def agl_register_commands(register: Register) -> None:
     for name, summary in (
         ("train", "train the named agents of an agent program"),
         ("eval", "score an agent program on its validation tasks"),
-        ("runner", "run the attempts of a training that is going on elsewhere"),
-        ("store", "look at a run's records, thin them out, take them elsewhere"),
-        ("store.serve", "serve a store to processes elsewhere"),
+        ("runner", "run the attempts of a training of another process"),
+        ("store", "list, show, delete and export a run's records"),
+        ("store.serve", "serve a store to other processes"),
         ("gateway", "serve the model calls of a training of other processes"),
         ("plugins", "list plugins with version and state"),
     ):

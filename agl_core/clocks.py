@@ -17,9 +17,9 @@ _NS: Final = 1_000_000_000
 _LINUX_REALTIME_COARSE: Final = 5
 """The wall clock again, by a number of its own: the tools replace readings of number 0 alone."""
 _STEP_NS: Final = 50_000_000
-"""A coarse clock is up to 10 ms behind; by more than this somebody has set the wall clock."""
+"""A coarse clock is up to 10 ms behind; by more than this the wall clock was set."""
 _TOGETHER_NS: Final = 1_000_000
-"""Two clocks that were read within this time were read at once: the thread was not interrupted."""
+"""Two clocks read within this time count as read together: the thread was not interrupted."""
 
 
 def _captured(name: str) -> Callable[..., Any]:

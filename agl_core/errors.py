@@ -137,12 +137,12 @@ class LeadHeldError(StoreError):
 
         Args:
             holder: The instance that leads.
-            until: Unix seconds; it may go on renewing.
+            until: Unix seconds; the lease may be renewed after that.
         """
         lapses = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(min(until, _LAST_MOMENT)))
         super().__init__(
             f"Trainer {holder!r} leads this store until {lapses}: a store has one trainer at a "
-            f"time, so end that one, wait for it, or give this run a name or store.path of its own"
+            f"time, so end that trainer, wait for it, or give this run another name or store.path"
         )
         self.holder = holder
         self.until = until
@@ -165,7 +165,7 @@ class TokenMismatchError(CaptureError):
 
 
 class RolloutError(AglError):
-    """One attempt failed; the run records it and goes on."""
+    """One attempt failed; the run records it and continues."""
 
 
 class AgentError(RolloutError):

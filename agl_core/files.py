@@ -1,4 +1,4 @@
-"""Files that only their owner reads: modes 0600 and 0700, whatever the umask."""
+"""Files with mode 0600 and directories with mode 0700, whatever the umask."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DIRECTORY: Final = 0o700
 
 
 def make_private_directory(directory: Path) -> None:
-    """Make a directory and those above it that are missing; one that is there stays as it is."""
+    """Make a directory and its missing parents; existing ones stay unchanged."""
     chain = [directory, *directory.parents]
     there = next((i for i, each in enumerate(chain) if each.is_dir()), None)
     for path in reversed(chain[:there]):
@@ -36,7 +36,7 @@ def touch_private(path: Path) -> None:
 
 
 def restrict(directory: Path) -> None:
-    """Close what libraries with modes of their own wrote below a directory, itself included."""
+    """Set private modes on a directory and all below it, for libraries that set their own."""
     for path in (directory, *directory.rglob("*")):
         if not path.is_symlink():
             path.chmod(_DIRECTORY if path.is_dir() else _FILE)

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end what runs: in order at first, at once the second time."""
+"""SIGINT and SIGTERM: the first one stops in order, the second one stops immediately."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from types import FrameType
 from typing import Any, Final
 
 GRACE_S: Final = 9.0
-"""From the first signal until what has not ended is forced to."""
+"""Seconds between the first signal and a forced stop."""
 INTERRUPTED: Final = 130
 """Exit status after Ctrl+C, as shells expect it."""
 
 _AGAIN_S: Final = 1.0
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _OF_LOOPS: Final = ("asyncio.runners", "ipykernel.ipkernel")
-"""Modules whose handlers cancel the task that runs: one that blocks its loop never hears of it."""
+"""Modules whose handlers cancel the running task, which has no effect while the task blocks its loop."""
 _SHOW_CURSOR: Final = b"\x1b[?25h"
-_TOLD: Final = b"\nEnding what runs and storing the rest; once more ends it at once.\n"
+_TOLD: Final = b"\nStopping and storing records. Press Ctrl+C again to stop immediately.\n"
 
 
 class Interrupts:
     """Handler of both signals, for as long as it is `installed`.
 
-    The first signal asks whoever is inside `ending` to end, and raises KeyboardInterrupt where
-    nobody is. The second one, or `GRACE_S` without an end, forces: a program of our own is left at
-    once with status 130, whatever its threads, tasks and cleanups do; in anybody else's,
-    KeyboardInterrupt is raised in the main thread, again and again until it gets through.
+    The first signal calls the `end` of every `ending` block, or raises KeyboardInterrupt if there is
+    none. A second signal, or `GRACE_S` without an end, forces: the `agl` program exits at once with
+    status 130, without cleanup; in another program KeyboardInterrupt is raised in the main thread
+    until it takes effect.
     """
 
     def __init__(self, *, leaves: bool) -> None:
@@ -48,7 +48,7 @@ class Interrupts:
 
     @contextmanager
     def installed(self) -> Generator[None, None, None]:
-        """Handle the signals that nobody else does; for the main thread only."""
+        """Handle signals that have no other handler; for the main thread only."""
         before: dict[int, Any] = {}
         for number in _SIGNALS:
             if _is_pythons(signal.getsignal(number)):
@@ -57,7 +57,7 @@ class Interrupts:
         try:
             yield
         finally:
-            # A process that was told to end goes on being watched until it has.
+            # The timer stays until the process has ended.
             self._active = self._leaves
             for number, handler in before.items():
                 if signal.getsignal(number) is self:
@@ -102,7 +102,7 @@ class Interrupts:
 
 
 def leave(status: int) -> None:
-    """End the process now: no cleanup runs, and nothing that is stuck can hold it up."""
+    """End the process now, without cleanup, whatever blocks."""
     for descriptor in (1, 2):
         with suppress(OSError):
             if os.isatty(descriptor):
@@ -111,7 +111,7 @@ def leave(status: int) -> None:
 
 
 def _interrupt_main_thread() -> None:
-    """Send it a real signal where there are such: that also wakes it from system calls."""
+    """Send a real signal where the system has signals: it also interrupts system calls."""
     main = threading.main_thread().ident
     if hasattr(signal, "pthread_kill") and main is not None:
         signal.pthread_kill(main, signal.SIGINT)
@@ -146,6 +146,6 @@ def may_be_the_users() -> bool:
 
 
 def _is_pythons(handler: Any) -> bool:
-    """Whether it is there because nobody chose another, or acts only once the loop goes on."""
+    """Whether a handler is a default, or acts only when the event loop runs."""
     module = getattr(getattr(handler, "func", handler), "__module__", "")
     return module in _OF_LOOPS or handler in (signal.default_int_handler, signal.SIG_DFL)

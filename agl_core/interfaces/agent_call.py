@@ -23,7 +23,7 @@ class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     agent: str
-    """Who made it; empty where no agent is named."""
+    """The agent that made it; empty where none is named."""
     messages: list[dict[str, Any]]
     """What was sent, in the form of chat completions."""
     answer: str
@@ -35,7 +35,7 @@ class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
     usage: Usage = Usage()
     error: str = ""
-    """Why there is no answer, or not a whole one; empty when all is well."""
+    """Why there is no complete answer; empty without an error."""
     record: ModelCall
     """Everything the gateway recorded: tools, sampling, all choices, tokens."""
 

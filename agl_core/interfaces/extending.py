@@ -1,4 +1,4 @@
-"""What plugins and users hand over: rewards, checks, observers, integrations, registrations."""
+"""What plugins and users supply: rewards, checks, observers, integrations, registrations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RewardFunction(Protocol):
 
 @runtime_checkable
 class KeepsFiles(Protocol):
-    """What a reward may offer besides: to keep files in the run's directory."""
+    """Optional ability of a reward: to keep files in the run's directory."""
 
     def keep_in(self, directory: Path) -> None:
         """Called once, before the first attempt is scored; the directory may not exist yet."""
@@ -35,9 +35,9 @@ class Check(Protocol):
     """Looks for a framework's pitfalls in what a trial of a few tasks recorded."""
 
     def __call__(self, records: Sequence[AttemptRecord], config: Any) -> Iterable[Finding]:
-        """Give what was found in the ended attempts, under the run's `RunConfig`.
+        """Yield findings about the ended attempts, under the run's `RunConfig`.
 
-        Asked once, while agl is attached; nothing is given where the framework took no part.
+        Called once, while agl is attached. Yields nothing if the framework was not used.
         """
         ...
 
@@ -55,7 +55,7 @@ class Sent(msgspec.Struct, kw_only=True):
 
 
 class Exporter(Protocol):
-    """Sends the attempts of a store elsewhere."""
+    """Sends the attempts of a store to another system."""
 
     async def __call__(
         self,
@@ -76,7 +76,7 @@ class Exporter(Protocol):
             content: Also send what was asked and answered.
 
         Raises:
-            ConfigError: the address is none.
+            ConfigError: the address is not valid.
             StoreError: the receiver does not answer, or refuses.
         """
         ...
@@ -98,7 +98,7 @@ class Observer(Protocol):
         ...
 
     def finished(self, report: Report) -> None:
-        """The run has ended well."""
+        """The run has ended without an error."""
         ...
 
 
@@ -134,8 +134,8 @@ class Integration(Protocol):
     def identity(self) -> Scope | None:
         """Scope read from the framework's own context, in the task that sends.
 
-        None where it has no opinion: nothing of the framework's runs here, or the innermost scope
-        is somebody else's.
+        None if no agent of the framework runs in this task, or the innermost scope belongs to
+        other code.
         """
         ...
 

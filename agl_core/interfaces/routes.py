@@ -13,7 +13,7 @@ from agl_core.types import Losses
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose call a request is."""
+    """The attempt and agent of a request."""
 
     rollout_id: str
     attempt_id: str
@@ -65,13 +65,13 @@ class RouteRequest(Protocol):
         """Check that the key opens an attempt, and that this runs.
 
         Raises:
-            Problem: 403, the key is another attempt's; 404 or 503, the attempt is not known here;
+            Problem: 403, the key is another attempt's; 404 or 503, the gateway does not know the attempt;
                 410, it has ended.
         """
         ...
 
     def backend(self, identity: Identity, model: str) -> tuple[Backend, str]:
-        """What answers an agent's calls for a model, and its own name for that model.
+        """The backend that answers an agent's calls for a model, and the backend's name for that model.
 
         Raises:
             Problem: no policy serves the agent.

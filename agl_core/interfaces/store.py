@@ -1,4 +1,4 @@
-"""What keeps a run: the store, as a component uses it and as the composition root holds it."""
+"""The store: as components use it, and with the lifecycle that `agl_core.app` manages."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Store(Protocol):
 
 
 class StoreLifecycle(Store, Protocol):
-    """A store as the composition root holds it."""
+    """A store with its lifecycle, for `agl_core.app`."""
 
     async def open(self) -> None:
         """Open the medium, start the watchdog, re-queue attempts that a crash left running."""

@@ -1,4 +1,4 @@
-"""Where a run's numbers go beside its own report: experiment trackers."""
+"""Experiment trackers: services that receive a run's numbers."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from agl_core.types import Evaluation, Report, StepReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedRun:
-    """What a tracker is told of a run before it begins."""
+    """A run, as a tracker gets it before the first step."""
 
     name: str
     directory: Path
-    """The run's own; a tracker keeps here what it needs to go on after a crash."""
+    """The run's directory; a tracker keeps here what it needs to continue after a crash."""
     config: Mapping[str, Any]
     """The resolved configuration as plain data, secrets blanked out."""
     resumed_at: int | None = None
-    """Step of the checkpoint that the run goes on from; later steps come again. None: it begins,
-    and what an earlier try left in the directory is of no use."""
+    """Step of the checkpoint from which the run is resumed; later steps are repeated. None: the run
+    starts, and files of an earlier try in the directory are obsolete."""
 
 
 class Tracker(Protocol):
-    """Takes a run's numbers to where people look at them.
+    """Sends a run's numbers to a service.
 
     All methods are called in one thread, in order, and may block; the run waits for `start` and
     `finish` only. What `start` raises ends the run before anything is loaded. What the others raise
-    is counted as the loss ``tracker_<name>_failed`` and told once, and the run goes on.
+    is counted as the loss ``tracker_<name>_failed`` and logged once, and the run continues.
     """
 
     def start(self, run: TrackedRun) -> None:
@@ -41,7 +41,7 @@ class Tracker(Protocol):
         ...
 
     def step(self, report: StepReport) -> None:
-        """A step is done; a resumed run may tell one again that was told before a crash."""
+        """A step is done; a resumed run may repeat one that was reported before a crash."""
         ...
 
     def evaluation(self, evaluation: Evaluation) -> None:
@@ -49,5 +49,5 @@ class Tracker(Protocol):
         ...
 
     def finish(self, outcome: Report | BaseException) -> None:
-        """The run has ended well, or with this error; nothing is told after it."""
+        """The run has ended, with a report or with an error; no call follows."""
         ...

@@ -292,7 +292,7 @@ def test_a_second_signal_does_not_wait(pieces: Pieces) -> None:
     until_running(pieces, 8)
     workers = runner.children()
     runner.popen.send_signal(signal.SIGINT)
-    runner.until_it_says("once more ends it at once")
+    runner.until_it_says("again to stop immediately")
     assert runner.interrupt() == 130
     until_gone(workers)
 

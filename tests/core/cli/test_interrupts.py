@@ -208,7 +208,7 @@ async def test_a_signal_ends_training_whatever_agents_do(program, agent, number,
     program.process.send_signal(number)
     status, output = program.end()
     assert status == 130, output
-    assert "once more ends it at once" in output
+    assert "again to stop immediately" in output
     assert "Traceback" not in output
     await program.check_usable(closed=closed)
 
@@ -216,7 +216,7 @@ async def test_a_signal_ends_training_whatever_agents_do(program, agent, number,
 async def test_a_second_signal_ends_it_at_once(program):
     program.train("blocks")
     program.process.send_signal(signal.SIGINT)
-    program.said("once more ends it at once")
+    program.said("again to stop immediately")
     program.process.send_signal(signal.SIGTERM)
     status, _ = program.end()
     assert status == 130
