@@ -86,6 +86,14 @@ EXCEPTION_TYPE: Final = "exception.type"
 EXCEPTION_MESSAGE: Final = "exception.message"
 EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
 
+GENERATION_OPERATIONS: Final = {
+    "completions": "text_completion",
+    "responses": "chat",
+    "messages": "chat",
+}
+"""Operations by the last part of the path of generation requests: these alone carry a call id, and
+the gateway records or counts each, whether it serves the API or not."""
+
 HEADER_PREFIX: Final = "x-agl-"
 HEADER_ROLLOUT: Final = "x-agl-rollout"
 HEADER_ATTEMPT: Final = "x-agl-attempt"

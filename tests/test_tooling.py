@@ -154,7 +154,14 @@ def test_every_fragment_of_the_changelog_has_a_known_kind():
         assert all(part.isdigit() for part in count)
 
 
-NEEDS_NOTHING = {"agl_doctor", "agl_init", "agl_otlp", "agl_records", "agl_rewards"}
+NEEDS_NOTHING = {
+    "agl_doctor",
+    "agl_init",
+    "agl_otlp",
+    "agl_records",
+    "agl_responses",
+    "agl_rewards",
+}
 """Plugins that work with the base dependencies: there is nothing an extra could bring."""
 
 

@@ -15,6 +15,7 @@ from agl_core.app.lead import leading
 from agl_core.app.parts import (
     Agent,
     make_algorithm,
+    make_dialects,
     make_engine,
     make_integrations,
     make_routes,
@@ -268,7 +269,8 @@ async def _gateway(
             deterministic=engine.trains,
             operator_key=given_key(),
         )
-        gateway = GatewayServer(store, options, routes=make_routes(plan.plugins))
+        routes, dialects = make_routes(plan.plugins), make_dialects(plan.plugins)
+        gateway = GatewayServer(store, options, routes=routes, dialects=dialects)
     stack.push_async_callback(gateway.stop)
     await gateway.start()
     return gateway

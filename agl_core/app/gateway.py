@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from agl_core.app.parts import make_routes
+from agl_core.app.parts import make_dialects, make_routes
 from agl_core.app.store import store_file
 from agl_core.builtin import load_plugins
 from agl_core.config.loader import RESOLVED
@@ -64,7 +64,7 @@ async def serve_gateway(
         host: Address to listen on.
         port: 0 for one that the system chooses.
         ready: Called with the address once calls are taken.
-        plugins: Loads them, for their routes.
+        plugins: Loads them, for their routes and dialects.
 
     Raises:
         ConfigError: there is no shared key, the store refuses it, or the address is taken.
@@ -72,7 +72,10 @@ async def serve_gateway(
     """
     key = shared_key()
     options = GatewayOptions(host=host, port=port, secret=key, operator_key=key, restartable=True)
-    gateway = GatewayServer(store, options, routes=make_routes(plugins()))
+    loaded = plugins()
+    gateway = GatewayServer(
+        store, options, routes=make_routes(loaded), dialects=make_dialects(loaded)
+    )
     control = GatewayControl(gateway, key)
     await store.open()
     try:

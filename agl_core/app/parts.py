@@ -21,6 +21,7 @@ from agl_core.errors import ConfigError, MissingExtraError, pip_line
 from agl_core.interfaces import (
     Algorithm,
     AlgorithmSetup,
+    Dialect,
     Engine,
     Integration,
     KeepsFiles,
@@ -343,8 +344,16 @@ def make_integrations(plugins: PluginManager) -> list[Integration]:
 
 def make_routes(plugins: PluginManager) -> dict[str, RouteFactory]:
     """Every route that plugins add to a gateway; those whose extra is not installed are left out."""
-    registry = plugins.registry("routes")
-    found: dict[str, RouteFactory] = {}
+    return _all_of(plugins.registry("routes"))
+
+
+def make_dialects(plugins: PluginManager) -> dict[str, Dialect]:
+    """Every dialect that plugins add to a gateway, in the same way."""
+    return _all_of(plugins.registry("dialects"))
+
+
+def _all_of(registry: Registry) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for name in registry.names():
         with suppress(MissingExtraError):
             found[name] = registry.resolve(name)

@@ -1,17 +1,29 @@
-"""One backend as a server for any OpenAI client, in both of OpenAI's forms."""
+"""One backend as a server for any OpenAI client, in every dialect that plugins add."""
 
 from __future__ import annotations
 
-from agl_core.gateway.responses import as_chat
+from collections.abc import Callable
+
+from agl_core.app.parts import make_dialects
+from agl_core.builtin import load_plugins
+from agl_core.gateway.dialects.translation import translating
 from agl_core.interfaces import Backend
+from agl_core.plugins import PluginManager
 from agl_core.serving.openai_server import OpenAIServer
 
 
-def openai_server(backend: Backend, *, model: str) -> OpenAIServer:
-    """A server of chat completions and Responses that does not listen yet.
+def openai_server(
+    backend: Backend, *, model: str, plugins: Callable[[], PluginManager] = load_plugins
+) -> OpenAIServer:
+    """A server of chat completions, and of the dialects of plugins, that does not listen yet.
 
     Args:
         backend: Stays its maker's, who closes it.
         model: Name of what it serves.
+        plugins: Loads them, for their dialects.
     """
-    return OpenAIServer(backend, model=model, dialects={"/v1/responses": as_chat})
+    dialects = {
+        f"/v1{name.partition(' ')[2]}": translating(dialect)
+        for name, dialect in make_dialects(plugins()).items()
+    }
+    return OpenAIServer(backend, model=model, dialects=dialects)

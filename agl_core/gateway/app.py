@@ -15,7 +15,7 @@ from agl_core.gateway.proxy import Proxy
 from agl_core.gateway.recording import Recording, RecordingOptions
 from agl_core.gateway.replay import find_replay
 from agl_core.gateway.routing import Route, Router
-from agl_core.interfaces import Backend, Capabilities, RouteFactory, Store
+from agl_core.interfaces import Backend, Capabilities, Dialect, RouteFactory, Store
 from agl_core.serving import asgi
 from agl_core.serving.keys import AttemptKeys, fresh_key
 from agl_core.serving.server import GuestServer, address_of, bind
@@ -63,6 +63,7 @@ class GatewayServer:
         options: GatewayOptions | None = None,
         *,
         routes: Mapping[str, RouteFactory] | None = None,
+        dialects: Mapping[str, Dialect] | None = None,
     ) -> None:
         """Set up without listening.
 
@@ -70,9 +71,10 @@ class GatewayServer:
             store: Where call records go.
             options: Address and behaviour.
             routes: What is served beside model calls, by method and path below ``/v1``.
+            dialects: What clients may speak beside chat completions, by method and path too.
 
         Raises:
-            PluginError: a route cannot be served under its name.
+            PluginError: a route or a dialect cannot be served under its name.
         """
         self._options = options or GatewayOptions()
         self._keys = AttemptKeys(self._options.secret or fresh_key())
@@ -102,6 +104,7 @@ class GatewayServer:
             recording=self._recording,
             proxy=self._proxy,
             routes={name: make(store, self.losses) for name, make in (routes or {}).items()},
+            dialects=dialects or {},
             losses=self.losses,
             operator_key=self._options.operator_key,
         )

@@ -7,10 +7,11 @@ from typing import Final
 
 import msgspec
 
-from agl_core.gateway.dialects.answer_fields import Audio, Message, Row, Usage
+from agl_core.gateway.dialects.answer_fields import Audio, Message, Row
 from agl_core.gateway.dialects.chat import FINISH_REASONS
 from agl_core.gateway.dialects.chat_answer import Payload
 from agl_core.gateway.dialects.tool_calls import CallPart, ToolCall, ToolCalls, plain_text
+from agl_core.interfaces import TokenUsage
 from agl_core.serving.problem_text import error_text
 from agl_core.types import Choice
 from agl_core.types.span import ID_LIMIT
@@ -106,7 +107,7 @@ class Answer(msgspec.Struct):
     model: str = ""
     """Name the backend gave."""
     prompt_token_ids: list[int] = []
-    usage: Usage = msgspec.field(default_factory=Usage)
+    usage: TokenUsage = msgspec.field(default_factory=TokenUsage)
     error: str = ""
     """What the backend reported inside an answer with status 200."""
     faults: list[str] = []

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
+from agl_core import semconv
 from agl_core.errors import PluginError
 from agl_core.gateway.attempts import Attempts, OpenAttempt
-from agl_core.gateway.dialects.chat import ChatRequest
-from agl_core.gateway.dialects.responses import ResponsesRequest
+from agl_core.gateway.dialects import chat
+from agl_core.gateway.dialects.translation import translating
 from agl_core.gateway.metrics import CONTENT_TYPE
 from agl_core.gateway.proxy import Proxy, answer
 from agl_core.gateway.recording import Recording
-from agl_core.gateway.responses import ResponsesAnswer
 from agl_core.gateway.routes import Request, answer_route
 from agl_core.gateway.routing import Caller, Route, Router, Target, parse_path
-from agl_core.interfaces import GatewayRoute, Identity, Problem
+from agl_core.interfaces import Dialect, GatewayRoute, Identity, Problem
 from agl_core.serving import asgi
 from agl_core.serving.headers import passed_on
 from agl_core.serving.keys import ENV_KEY, AttemptKeys, bearer_of, equal
+from agl_core.serving.openai_server import Translate
 from agl_core.serving.rpc import PREFIX
 from agl_core.text import decoded
 from agl_core.types import Losses
 
-_CHAT: Final = "/chat/completions"
-_RESPONSES: Final = "/responses"
 _LIST: Final = "/models"
-_MODELS: Final = ("/completions", _RESPONSES, "/messages")
+_GENERATION: Final = tuple(f"/{name}" for name in semconv.GENERATION_OPERATIONS)
 """How the paths of model requests end, those of dialects that are not served included."""
 _CONTROL: Final = PREFIX.encode()
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _UNOWNED: Final = {
     "identity_missing": "calls_without_identity",
     "identity_conflict": "calls_with_conflicting_identity",
@@ -56,27 +56,26 @@ class Endpoints:
     """Opens the metrics, and the routes that are for operators too."""
     routes: Mapping[str, GatewayRoute]
     """By method and path below ``/v1``, such as ``POST /traces``."""
+    dialects: Mapping[str, Dialect]
+    """What plugins add to chat completions, by method and path in the same way."""
     control: asgi.App | None = None
     """Methods below `PREFIX`, behind a key of their own."""
+    _dialects: dict[str, Translate | None] = field(init=False)
+    """By path; chat completions need no translation."""
 
     def __post_init__(self) -> None:
-        """Check the routes.
+        """Check the routes and dialects.
 
         Raises:
             PluginError: a name is no method and path, or the gateway serves the path itself.
         """
+        self._dialects = {chat.PATH: None}
+        for name, dialect in self.dialects.items():
+            path = _path("Dialect", name, served=name == f"POST {chat.PATH}", methods=("POST",))
+            self._dialects[path] = translating(dialect)
         for name in self.routes:
-            method, _, path = name.partition(" ")
-            if not (method.isupper() and path.startswith("/")):
-                raise PluginError(
-                    f"Route {name!r} cannot be served: register it under a method and a path below "
-                    f"/v1, such as 'POST /traces'"
-                )
-            if _is_model(method, path) or (method, path) == ("GET", _LIST):
-                raise PluginError(
-                    f"Route {name!r} cannot be served: the gateway serves {path} itself; choose "
-                    f"another path"
-                )
+            served = self._is_model(*name.partition(" ")[::2]) or name == f"GET {_LIST}"
+            _path("Route", name, served=served)
 
     async def __call__(self, scope: dict[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
         try:
@@ -103,7 +102,7 @@ class Endpoints:
             await asgi.respond(send, 200, self._metrics(), headers=head)
             return
         path = decoded(raw_path.partition(b"?")[0])
-        target = self._target(raw_path, is_model=_is_model(method, path), token=token)
+        target = self._target(raw_path, is_model=self._is_model(method, path), token=token)
         route = self.routes.get(f"{method} {target.path}") if target is not None else None
         operator = route is not None and route.operators and equal(token, self.operator_key)
         if not operator:
@@ -130,7 +129,7 @@ class Endpoints:
     ) -> bool:
         """Answer one request below ``/v1``; False where nothing serves it."""
         method, path = scope["method"], caller.target.path
-        if method == "POST" and path in (_CHAT, _RESPONSES):
+        if method == "POST" and path in self._dialects:
             await self._generate(scope, caller, receive, send)
         elif method == "GET" and path == _LIST:
             await asgi.respond(send, 200, self._models())
@@ -183,9 +182,8 @@ class Endpoints:
             body = await asgi.read_body(receive)
             # Reading takes time, in which the attempt may have been sealed.
             self._admit(identity)
-            if caller.target.path == _RESPONSES:
-                asked = ResponsesRequest(body)
-                body, send = asked.chat, ResponsesAnswer(asked, send)
+            if translate := self._dialects[caller.target.path]:
+                body, send = translate(body, send)
             request, route = self._accept(identity, attempt, body)
         except asgi.ClientLeft:
             problem = Problem(499, "client_closed", "The client left before its request was whole")
@@ -215,12 +213,12 @@ class Endpoints:
 
     def _accept(
         self, identity: Identity, attempt: OpenAttempt, body: bytes
-    ) -> tuple[ChatRequest, Route]:
+    ) -> tuple[chat.ChatRequest, Route]:
         if attempt.seconds_left() <= 0:
             message = f"The deadline of attempt {identity.attempt_id!r} has passed"
             raise Problem(504, "deadline_exceeded", message)
         attempt.check_alias(identity)
-        request = ChatRequest(body)
+        request = chat.ChatRequest(body)
         return request, self.router.find(identity.known_as, request.model)
 
     def _refused(self, identity: Identity, attempt: OpenAttempt, problem: Problem) -> None:
@@ -230,14 +228,40 @@ class Endpoints:
 
     def _not_served(self, method: str, path: str, caller: Caller) -> Problem:
         """The 404 for a path that is not served; a model request is also recorded, or counted."""
-        message = f"The gateway serves no {method} {path}: use POST .../v1{_CHAT} or {_RESPONSES}"
+        served = " or ".join(self._dialects)
+        message = f"The gateway serves no {method} {path}: use POST .../v1{served}"
         problem = Problem(404, "not_found", message)
-        if _is_model(method, path):
+        if self._is_model(method, path):
             identity = self._identify(caller)
             self._refused(identity, self._admit(identity), problem)
         return problem
 
+    def _is_model(self, method: str, path: str) -> bool:
+        """Whether a request asks a model, in whichever dialect."""
+        return method == "POST" and path.endswith((*_GENERATION, *self._dialects))
 
-def _is_model(method: str, path: str) -> bool:
-    """Whether a request asks a model, in whichever dialect."""
-    return method == "POST" and path.endswith(_MODELS)
+
+def _path(kind: str, name: str, *, served: bool, methods: Sequence[str] = _METHODS) -> str:
+    """The path of what a plugin registered by method and path.
+
+    Args:
+        kind: What it is.
+        name: Under which it is registered.
+        served: The gateway serves this itself.
+        methods: Those it may have.
+
+    Raises:
+        PluginError: it cannot be served.
+    """
+    method, _, path = name.partition(" ")
+    if method not in methods or not path.startswith("/"):
+        raise PluginError(
+            f"{kind} {name!r} cannot be served: register it under a method and a path below /v1, "
+            f"such as 'POST /traces'"
+        )
+    if served:
+        raise PluginError(
+            f"{kind} {name!r} cannot be served: the gateway serves {path} itself; choose another "
+            f"path"
+        )
+    return path

@@ -1,9 +1,17 @@
 """The Protocols through which components meet; `agl_core.app` alone constructs what fulfils them.
 
-Reading order: `store`, `serving`, `routes`, `learning`, `extending`, `tracking`.
+Reading order: `store`, `serving`, `routes`, `dialects`, `learning`, `extending`, `tracking`.
 """
 
 from agl_core.interfaces.agent_call import AgentCall, Usage, agent_calls
+from agl_core.interfaces.dialects import (
+    AnswerDelta,
+    Dialect,
+    DialectAnswer,
+    ReceivedToolCall,
+    TokenDetails,
+    TokenUsage,
+)
 from agl_core.interfaces.extending import (
     Check,
     Exporter,
@@ -51,6 +59,7 @@ __all__ = [
     "AgentCall",
     "Algorithm",
     "AlgorithmSetup",
+    "AnswerDelta",
     "AttemptRecord",
     "Backend",
     "BackendReply",
@@ -58,6 +67,8 @@ __all__ = [
     "Check",
     "Counted",
     "CreditedCall",
+    "Dialect",
+    "DialectAnswer",
     "Engine",
     "Exporter",
     "ForestBuilder",
@@ -68,6 +79,7 @@ __all__ = [
     "KeepsFiles",
     "Observer",
     "Problem",
+    "ReceivedToolCall",
     "Register",
     "Renderer",
     "RewardFunction",
@@ -78,6 +90,8 @@ __all__ = [
     "StageObserver",
     "Store",
     "StoreLifecycle",
+    "TokenDetails",
+    "TokenUsage",
     "TrackedRun",
     "Tracker",
     "Usage",

@@ -28,6 +28,7 @@ Kind = Literal[
     "trackers",
     "checks",
     "routes",
+    "dialects",
     "exporters",
     "commands",
 ]

@@ -92,6 +92,15 @@ class RegisterSpecs:
         """
 
     @hookspec(historic=True)
+    def agl_register_dialects(self, register: Register) -> None:
+        """Offer APIs that clients may speak at the gateway: ``read(body: bytes)``.
+
+        It gives the chat completion request that asks for the same, and what says the answer in the
+        dialect, as `agl_core.interfaces.Dialect` states. The name is the method and the path below
+        ``/v1``, such as ``POST /responses``. All dialects that are registered are served.
+        """
+
+    @hookspec(historic=True)
     def agl_register_exporters(self, register: Register) -> None:
         """Offer where ``agl store export`` sends a store.
 

@@ -17,7 +17,7 @@ _CHAT: Final = "/v1/chat/completions"
 _MODELS: Final = "/v1/models"
 _METHODS: Final = {_CHAT: "POST", PATH: "POST", _MODELS: "GET"}
 
-Dialect = Callable[[bytes, asgi.Send], tuple[bytes, asgi.Send]]
+Translate = Callable[[bytes, asgi.Send], tuple[bytes, asgi.Send]]
 """Maps a request's body and ``send`` to those of a chat completion; raises `Problem`."""
 _LARGEST: Final = 64 * 1024 * 1024
 """Bytes of a request's body."""
@@ -34,7 +34,7 @@ class OpenAIServer:
     """
 
     def __init__(
-        self, backend: Backend, *, model: str, dialects: Mapping[str, Dialect] | None = None
+        self, backend: Backend, *, model: str, dialects: Mapping[str, Translate] | None = None
     ) -> None:
         """Set up without listening.
 

@@ -13,9 +13,6 @@ from agl_core.tracing._scopes import close_scope
 from agl_core.types import Scope, SpanKind
 from agl_core.types.ids import new_id
 
-_OPERATIONS: Final = {b"completions": "text_completion", b"responses": "chat", b"messages": "chat"}
-"""By the last part of the path of generation requests; others, such as ``/models``, carry an
-identity but no call id."""
 _RETRY_COUNT: Final = "x-stainless-retry-count"
 FIRST_ERROR: Final = 400
 _NEVER_LEFT: Final = frozenset({"PoolTimeout", "ConnectTimeout", "ConnectError"})
@@ -186,7 +183,7 @@ def operation_of(request: Any) -> str | None:
     path: bytes = request.url.raw_path.partition(b"?")[0]
     if path.endswith(b"/chat/completions"):
         return "chat"
-    return _OPERATIONS.get(path.rpartition(b"/")[2])
+    return semconv.GENERATION_OPERATIONS.get(path.rpartition(b"/")[2].decode("latin-1"))
 
 
 def _is_retry(request: Any) -> bool:

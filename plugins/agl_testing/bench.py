@@ -17,7 +17,7 @@ from agl_core.adapters.adapter import TrajectoryAdapter
 from agl_core.gateway.app import GatewayServer
 from agl_core.gateway.rewards import RewardIngest
 from agl_core.gateway.tokenize import TokenCounting
-from agl_core.interfaces import AdaptedAttempt, AttemptRecord, Integration, RouteFactory
+from agl_core.interfaces import AdaptedAttempt, AttemptRecord, Dialect, Integration, RouteFactory
 from agl_core.serving.backend_http import HttpBackend
 from agl_core.store.memory import MemoryStore
 from agl_core.tracing import AttemptContext, Recorder, attach, emit_reward, enter, origins_of
@@ -36,6 +36,7 @@ from agl_core.types import (
     Task,
 )
 from agl_core.types.ids import new_id
+from agl_testing._fake_dialects import installed_dialects
 from agl_testing.fake_openai import Answered, FakeOpenAI, FakeOptions
 from agl_testing.scenario import Job, reply
 
@@ -110,6 +111,7 @@ class Bench:
         *,
         integrations: Sequence[Integration] | None = None,
         routes: Mapping[str, RouteFactory] = ROUTES,
+        dialects: Mapping[str, Dialect] | None = None,
     ) -> AsyncGenerator[Bench, None]:
         """Start everything on loopback ports that the system chooses.
 
@@ -118,12 +120,14 @@ class Bench:
             integrations: Attached as long as the bench is open; an empty list marks requests and no
                 more, None attaches nothing.
             routes: What the gateway serves beside model calls, by method and path.
+            dialects: What it speaks beside chat completions; those of installed plugins when None.
         """
         store = MemoryStore()
         await store.open()
         async with FakeOpenAI(reply, options) as fake:
             backend = HttpBackend(fake.base_url, model=_POLICY.model)
-            gateway = GatewayServer(store, routes=routes)
+            known = installed_dialects() if dialects is None else dialects
+            gateway = GatewayServer(store, routes=routes, dialects=known)
             await gateway.route(_POLICY, backend)
             await gateway.start()
             try:

@@ -1,6 +1,6 @@
 """A loopback server for OpenAI chat completions with vLLM's extra fields, and a log of the truth.
 
-It takes OpenAI Responses too and logs the chat completions that they ask for.
+It takes the dialects of installed plugins too and logs the chat completions that they ask for.
 
 ::
 
@@ -23,10 +23,9 @@ from typing import Any, final
 
 from aiohttp import web
 
-from agl_core.gateway.dialects.responses import ResponsesRequest
-from agl_core.interfaces import Problem
+from agl_core.interfaces import DialectAnswer, Problem
 from agl_testing import _fake_answers as answers
-from agl_testing import _fake_responses as responses
+from agl_testing import _fake_dialects as dialects
 from agl_testing._fake_answers import Answered, AnsweredChoice, FakeReply, Script
 from agl_testing.vocabulary import decode
 
@@ -70,7 +69,7 @@ class FakeOptions:
 
 @final
 class FakeOpenAI:
-    """Answers ``/v1/chat/completions``, ``/v1/responses`` and ``/v1/models``; `log` has the truth."""
+    """Answers ``/v1/chat/completions``, dialects and ``/v1/models``; `log` has the truth."""
 
     def __init__(self, script: Script | None = None, options: FakeOptions | None = None) -> None:
         """Build a server; it listens once entered.
@@ -125,12 +124,12 @@ class FakeOpenAI:
     async def __aenter__(self) -> FakeOpenAI:
         app = web.Application(client_max_size=2**30)
         app.router.add_post("/v1/chat/completions", self._chat)
-        app.router.add_post("/v1/responses", self._responses)
         app.router.add_get("/v1/models", self._models)
         if self.options.detokenize:
             app.router.add_post("/detokenize", self._detokenize)
         if self.options.tokenize:
             app.router.add_post("/tokenize", self._tokenize)
+        app.router.add_post("/v1{path:/.*}", self._translated)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -177,17 +176,20 @@ class FakeOpenAI:
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         return await self._answer(request, await request.json())
 
-    async def _responses(self, request: web.Request) -> web.StreamResponse:
+    async def _translated(self, request: web.Request) -> web.StreamResponse:
+        dialect = dialects.installed_dialects().get(f"POST {request.match_info['path']}")
+        if dialect is None:
+            raise web.HTTPNotFound
         try:
-            asked = ResponsesRequest(await request.read())
+            chat, answer = dialect(await request.read())
         except Problem as problem:
             return web.Response(
                 status=problem.status, body=problem.body(), content_type="application/json"
             )
-        return await self._answer(request, json.loads(asked.chat), asked)
+        return await self._answer(request, json.loads(chat), answer)
 
     async def _answer(
-        self, request: web.Request, body: dict[str, Any], asked: ResponsesRequest | None = None
+        self, request: web.Request, body: dict[str, Any], said: DialectAnswer | None = None
     ) -> web.StreamResponse:
         headers = {name.lower(): value for name, value in request.headers.items()}
         answer = Answered(
@@ -204,7 +206,7 @@ class FakeOpenAI:
         answer.closed_early = True
         try:
             send = self._stream if answer.streamed else self._plain
-            response = await send(request, answer, asked)
+            response = await send(request, answer, said)
             answer.closed_early = False
         except ConnectionError:
             if request.transport is not None:
@@ -270,7 +272,7 @@ class FakeOpenAI:
         return {"id": answer.id, "object": kind, "created": 1, "model": model}
 
     async def _plain(
-        self, request: web.Request, answer: Answered, asked: ResponsesRequest | None
+        self, request: web.Request, answer: Answered, said: DialectAnswer | None
     ) -> web.StreamResponse:
         if self.pace is not None:
             await self.pace(answer, 0)
@@ -290,8 +292,8 @@ class FakeOpenAI:
             payload["prompt_token_ids"] = answer.prompt_token_ids
         if self.tamper is not None:
             self.tamper(payload)
-        body = payload if asked is None else responses.whole(asked, payload)
-        response = web.json_response(body)
+        body = json.dumps(payload).encode() if said is None else dialects.whole(said, payload)
+        response = web.Response(body=body, content_type="application/json", charset="utf-8")
         await response.prepare(request)
         await response.write_eof()
         return response
@@ -323,15 +325,15 @@ class FakeOpenAI:
             yield chunk
 
     async def _stream(
-        self, request: web.Request, answer: Answered, asked: ResponsesRequest | None
+        self, request: web.Request, answer: Answered, said: DialectAnswer | None
     ) -> web.StreamResponse:
         if self.pace is not None:
             await self.pace(answer, 0)
         chunks = self._tampered(answer)
-        if asked is None:
+        if said is None:
             events = [_event(chunk) for chunk in chunks] + [b"data: [DONE]\n\n"]
         else:
-            events = list(responses.streamed(asked, chunks))
+            events = list(dialects.streamed(said, chunks))
         pieces = events if self.cut is None else self.cut(b"".join(events))
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)

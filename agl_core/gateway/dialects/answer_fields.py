@@ -11,8 +11,9 @@ import msgspec
 
 from agl_core.gateway.dialects.surrogates import repaired
 from agl_core.gateway.dialects.tool_calls import CallPart, Function
+from agl_core.interfaces import TokenUsage
 
-__all__ = ["Fields", "Logprobs", "Message", "Row", "Usage", "read_loosely"]
+__all__ = ["Fields", "Logprobs", "Message", "Row", "read_loosely"]
 
 
 class Logprob(msgspec.Struct, gc=False):
@@ -56,25 +57,6 @@ class Row(msgspec.Struct):
     finish_reason: str | None = None
 
 
-class Details(msgspec.Struct):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    reasoning_tokens: int | None = None
-
-
-class Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    total_tokens: int | None = None
-    prompt_tokens_details: Details | None = None
-    completion_tokens_details: Details | None = None
-
-    @property
-    def stated(self) -> bool:
-        """It counts something: some servers end a stream with a usage of zeros."""
-        return bool(self.prompt_tokens or self.completion_tokens or self.total_tokens)
-
-
 class Fields(msgspec.Struct):
     """A whole answer, or a chunk of one."""
 
@@ -82,7 +64,7 @@ class Fields(msgspec.Struct):
     model: str | None = None
     choices: list[Row] | None = None
     prompt_token_ids: list[int] | None = None
-    usage: Usage | None = None
+    usage: TokenUsage | None = None
 
 
 _AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)

@@ -12,6 +12,8 @@ from agl_core.interfaces import Problem
 from agl_core.text import exact_bytes, replaced_json
 from agl_core.types import Sampling
 
+PATH: Final = "/chat/completions"
+"""Below ``/v1``."""
 _TRANSPORT: Final = frozenset(
     {
         "messages",

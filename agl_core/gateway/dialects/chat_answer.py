@@ -11,9 +11,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from agl_core.gateway.dialects.answer_fields import Row, Usage, read_loosely
+from agl_core.gateway.dialects.answer_fields import Row, read_loosely
 from agl_core.gateway.dialects.chat import Wants
 from agl_core.gateway.dialects.surrogates import repaired
+from agl_core.interfaces import TokenUsage
 from agl_core.text import decoded
 
 __all__ = ["Payload"]
@@ -24,7 +25,7 @@ _NO_CHOICES: Final = (b"[]", b"null")
 _Decoder = msgspec.json.Decoder
 _FIELDS: Final = _Decoder(dict[str, msgspec.Raw])
 _TEXT: Final = _Decoder(str | None)
-_USAGE: Final = _Decoder(Usage | None)
+_USAGE: Final = _Decoder(TokenUsage | None)
 _IDS: Final = _Decoder(list[int] | None)
 _ROWS: Final = _Decoder(list[Row] | None)
 _RAW_ROWS: Final = _Decoder(list[dict[str, msgspec.Raw]])

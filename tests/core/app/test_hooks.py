@@ -155,6 +155,7 @@ REGISTER = {
     "agl_register_trackers": "trackers",
     "agl_register_checks": "checks",
     "agl_register_routes": "routes",
+    "agl_register_dialects": "dialects",
     "agl_register_exporters": "exporters",
     "agl_register_commands": "commands",
 }

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import aiohttp
 import pytest
 from agl_otlp.ingest import TraceIngest
+from agl_responses.request import read
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
 from agl_core.gateway.app import GatewayOptions, GatewayServer
@@ -32,6 +33,7 @@ ROUTES = {
     "POST /tokenize": TokenCounting,
     "POST /traces": TraceIngest,
 }
+DIALECTS = {"POST /responses": read}
 OPERATOR = {"Authorization": "Bearer operators"}
 
 
@@ -51,7 +53,9 @@ class World:
         self.session = await enter(aiohttp.ClientSession())
         self.backend = HttpBackend(self.server.base_url, model="weights-1")
         self.stack.push_async_callback(self.backend.close)
-        self.gateway = GatewayServer(self.store, gateway or OPTIONS, routes=ROUTES)
+        self.gateway = GatewayServer(
+            self.store, gateway or OPTIONS, routes=ROUTES, dialects=DIALECTS
+        )
         await self.route("trained", ("writer", "planner", "@*"), trainable=True)
         await self.route("frozen", ("*",), trainable=False)
         await self.gateway.start()

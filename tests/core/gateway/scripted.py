@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from agl_responses.request import read
+
 from agl_core.gateway.app import GatewayServer
 from agl_core.gateway.stream import EventParser
 from agl_core.store.memory import MemoryStore
@@ -64,7 +66,7 @@ class Desk:
     def __init__(self) -> None:
         self.store = MemoryStore()
         self.script = Script()
-        self.gateway = GatewayServer(self.store)
+        self.gateway = GatewayServer(self.store, dialects={"POST /responses": read})
 
     async def attempt(self) -> Attempt:
         limits = Limits(timeout_s=600.0, lease_s=600.0)

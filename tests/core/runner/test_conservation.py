@@ -22,6 +22,7 @@ from typing import Any
 import aiohttp
 import httpx2
 import pytest
+from agl_responses.request import read
 from agl_testing.fake_openai import FakeOpenAI
 from hypothesis import HealthCheck, example, given, seed, settings
 from hypothesis import strategies as st
@@ -143,7 +144,9 @@ class World:
         self.backend.pace = self.provider.pace = pace
         backend = HttpBackend(self.backend.base_url, model="weights")
         self.stack.push_async_callback(backend.close)
-        self.gateway = GatewayServer(self.store, GatewayOptions())
+        self.gateway = GatewayServer(
+            self.store, GatewayOptions(), dialects={"POST /responses": read}
+        )
         for policy in (TRAINED, FROZEN):
             await self.gateway.route(policy, backend)
         await self.gateway.start()

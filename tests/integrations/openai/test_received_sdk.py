@@ -10,6 +10,7 @@ from typing import Any
 
 import openai
 import pytest
+from agl_responses.request import read
 from agl_testing.fake_openai import FakeOpenAI
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
@@ -62,7 +63,7 @@ async def setup() -> AsyncIterator[Setup]:
         store = MemoryStore()
         await store.open()
         stack.push_async_callback(store.close)
-        gateway = GatewayServer(store)
+        gateway = GatewayServer(store, dialects={"POST /responses": read})
         server = await stack.enter_async_context(FakeOpenAI())
         backend = HttpBackend(server.base_url, model="weights")
         stack.push_async_callback(backend.close)

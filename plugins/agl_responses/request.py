@@ -1,7 +1,4 @@
-"""OpenAI Responses: a request in that form, said as a chat completion.
-
-`responses_input` translates the conversation, `responses_output` the answer back.
-"""
+"""A request of OpenAI Responses, said as a chat completion request."""
 
 from __future__ import annotations
 
@@ -9,11 +6,12 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from agl_core.gateway.dialects.responses_input import messages_of, refuse
 from agl_core.interfaces import Problem
 from agl_core.text import replaced_json
+from agl_responses.answer import ResponseBuilder
+from agl_responses.conversation import messages_of, refuse
 
-__all__ = ["ResponsesRequest"]
+__all__ = ["ResponsesRequest", "read"]
 
 _WHOLE_INPUT: Final = (
     "the gateway keeps no conversations: send all of it as 'input', each response's 'output' items "
@@ -96,6 +94,16 @@ class ResponsesRequest:
         if fields.get("stream"):
             chat["stream_options"] = {"include_usage": True}
         return chat
+
+
+def read(body: bytes) -> tuple[bytes, ResponseBuilder]:
+    """The dialect; see `agl_core.interfaces.Dialect`.
+
+    Raises:
+        Problem: 400, see `ResponsesRequest`.
+    """
+    asked = ResponsesRequest(body)
+    return asked.chat, ResponseBuilder(asked.fields)
 
 
 def _object(body: bytes) -> dict[str, Any]:

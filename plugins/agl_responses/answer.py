@@ -1,25 +1,21 @@
-"""OpenAI Responses: an answer in that form, from a whole chat completion or from its chunks.
+"""An answer in the form of OpenAI Responses, from what the chunks of a chat completion add.
 
-A whole answer is a stream of one chunk whose events nobody hears, so both say the same.
+A whole answer is a stream whose events are not sent, so both say the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from agl_core.clocks import wall
-from agl_core.gateway.dialects.answer_fields import Function, Message, Usage
-from agl_core.gateway.dialects.chat import FINISH_REASONS
-from agl_core.gateway.dialects.chat_answer import Payload
-from agl_core.gateway.dialects.tool_calls import CallPart, ToolCall, ToolCalls, plain_text
+from agl_core.interfaces import AnswerDelta, ReceivedToolCall, TokenUsage
 from agl_core.types.ids import new_id
 
-__all__ = ["Event", "ResponseBuilder"]
-
-Event = dict[str, Any]
-Emit = Callable[[Event], None]
+__all__ = ["ResponseBuilder"]
 
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish reasons of answers that were cut, and Responses' words for why."""
@@ -84,26 +80,22 @@ class _Open:
 
 
 class ResponseBuilder:
-    """Puts a response together from chunks of a chat completion and tells each step as an event."""
+    """Puts a response together and says each step as an event.
 
-    def __init__(self, asked: Mapping[str, Any], emit: Emit) -> None:
-        """Begin.
+    Fulfils `agl_core.interfaces.DialectAnswer`.
+    """
 
-        Args:
-            asked: Fields of the Responses request.
-            emit: Takes each event at once; it may not keep it.
-        """
-        self._emit = emit
+    def __init__(self, asked: Mapping[str, Any]) -> None:
+        """Set up; `asked` are the fields of the Responses request."""
+        self._events: list[bytes] = []
         self._sequence = 0
-        self._usage: Usage | None = None
+        self._usage: TokenUsage | None = None
         self._finish: str | None = None
         self._begun = False
         self._text: _Open | None = None
-        self._parts = ToolCalls()
+        self._received: dict[int, ReceivedToolCall] = {}
         self._calls: dict[int, _Open] = {}
-        """By the position of the call."""
-        self._function: ToolCall | None = None
-        """A call in the older form."""
+        """Those whose name is known, by the position of the call."""
         self.response: dict[str, Any] = {
             "id": "",
             "object": "response",
@@ -119,35 +111,25 @@ class ResponseBuilder:
             **_FIXED,
         }
 
-    @property
-    def finished(self) -> bool:
-        """The backend has said how its answer ended, and that it reached its end."""
-        return self._finish in FINISH_REASONS
-
-    @property
-    def given_up(self) -> dict[str, str]:
-        """The message of an answer whose finish reason is not that of one that reached its end."""
-        if self._finish is None or self.finished:
-            return {}
-        return {"message": f"The backend gave its answer up with finish reason {self._finish!r}"}
-
-    def feed(self, chunk: Payload, *, whole: bool = False) -> None:
-        """Take a chunk, or a whole chat completion."""
+    def add(self, delta: AnswerDelta) -> bytes:
         if not self._begun:
-            self._begin(chunk)
-        if chunk.usage is not None and (chunk.usage.stated or self._usage is None):
-            self._usage = chunk.usage
-        rows = chunk.choices or []
-        for row in rows[:1] if whole else rows:
-            said = row.message or row.delta if whole else row.delta or row.message
-            if row.index and not whole:
-                continue
-            if said is not None:
-                self._add(said, whole=whole)
-            self._finish = row.finish_reason or self._finish
+            self._begin(delta)
+        for kind, text in (
+            (_REASONING, delta.reasoning),
+            (_TEXT, delta.content),
+            (_REFUSAL, delta.refusal),
+            (_TEXT, delta.transcript),
+        ):
+            if text:
+                self._add_text(kind, text)
+        for call in delta.tool_calls:
+            self._received[call.position] = call
+            self._add_call(call)
+        self._usage = delta.usage
+        self._finish = delta.finish_reason or self._finish
+        return self._taken()
 
-    def end(self) -> None:
-        """Say how it ended; the answer must have `finished`."""
+    def end(self) -> bytes:
         self._close_all()
         self.response["usage"] = _usage(self._usage)
         reason = _INCOMPLETE.get(self._finish or "")
@@ -157,47 +139,44 @@ class ResponseBuilder:
             self.response["incomplete_details"] = {"reason": reason}
         else:
             self.response["completed_at"] = int(wall())
-        self._tell(f"response.{status}", response=self.response)
+        self._emit(f"response.{status}", response=self.response)
+        return self._taken()
 
-    def fail(self, error: Mapping[str, Any]) -> None:
-        """Say that there will be no more; in a form on which every client raises."""
-        told = {
+    def document(self) -> bytes:
+        return msgspec.json.encode(self.response)
+
+    def fail(self, error: Mapping[str, Any]) -> bytes:
+        stated = {
             "type": error.get("type") or "server_error",
             "code": error.get("code") or "server_error",
             "message": str(error.get("message") or "The answer broke off"),
             "param": error.get("param"),
         }
-        flat = {name: told[name] for name in ("code", "message", "param")}
-        self._tell("error", **flat, error=told)
+        flat = {name: stated[name] for name in ("code", "message", "param")}
+        self._emit("error", **flat, error=stated)
+        return self._taken()
 
-    def _begin(self, chunk: Payload) -> None:
+    def _begin(self, delta: AnswerDelta) -> None:
         self._begun = True
-        self.response["id"] = chunk.id or new_id("resp")
-        self._tell("response.created", response=self.response)
-        self._tell("response.in_progress", response=self.response)
+        self.response["id"] = delta.id or new_id("resp")
+        self._emit("response.created", response=self.response)
+        self._emit("response.in_progress", response=self.response)
 
-    def _tell(self, event: str, **fields: Any) -> None:
-        self._emit({"type": event, "sequence_number": self._sequence, **fields})
+    def _emit(self, event: str, **fields: Any) -> None:
+        content = {"type": event, "sequence_number": self._sequence, **fields}
+        data = msgspec.json.encode(content, enc_hook=str)
+        self._events.append(b"event: %b\ndata: %b\n\n" % (event.encode(), data))
         self._sequence += 1
 
-    def _add(self, delta: Message, *, whole: bool) -> None:
-        if reasoning := delta.reasoning_content or delta.reasoning:
-            self._add_text(_REASONING, plain_text(reasoning))
-        if delta.content:
-            self._add_text(_TEXT, plain_text(delta.content))
-        if delta.refusal:
-            self._add_text(_REFUSAL, plain_text(delta.refusal))
-        if delta.audio is not None and delta.audio.transcript:
-            self._add_text(_TEXT, delta.audio.transcript)
-        for call in self._parts.add(delta.tool_calls or [], whole=whole):
-            self._add_call(call)
-        if delta.function_call is not None:
-            self._add_function(delta.function_call)
+    def _taken(self) -> bytes:
+        events = b"".join(self._events)
+        self._events.clear()
+        return events
 
     def _open(self, item: dict[str, Any], kind: _TextKind | None = None) -> _Open:
         index = len(self.response["output"])
         self.response["output"].append(item)
-        self._tell("response.output_item.added", output_index=index, item=item)
+        self._emit("response.output_item.added", output_index=index, item=item)
         return _Open(index, item, kind)
 
     def _item_id(self, prefix: str) -> str:
@@ -208,7 +187,7 @@ class ResponseBuilder:
             self._close_text()
             self._text = self._open_text(kind)
         self._text.pieces.append(text)
-        self._tell(f"{kind.event}.delta", **_place(self._text), delta=text, **kind.extras)
+        self._emit(f"{kind.event}.delta", **_place(self._text), delta=text, **kind.extras)
 
     def _open_text(self, kind: _TextKind) -> _Open:
         item: dict[str, Any] = {
@@ -222,7 +201,7 @@ class ResponseBuilder:
         if kind is _TEXT:
             part["annotations"] = []
         opened.item["content"].append(part)
-        self._tell("response.content_part.added", **_place(opened), part=part)
+        self._emit("response.content_part.added", **_place(opened), part=part)
         return opened
 
     def _close_text(self, status: str = "completed") -> None:
@@ -231,22 +210,16 @@ class ResponseBuilder:
             return
         kind, part = opened.kind, opened.item["content"][0]
         part[kind.field] = "".join(opened.pieces)
-        told = {kind.field: part[kind.field], **kind.extras}
-        self._tell(f"{kind.event}.done", **_place(opened), **told)
-        self._tell("response.content_part.done", **_place(opened), part=part)
+        text = {kind.field: part[kind.field], **kind.extras}
+        self._emit(f"{kind.event}.done", **_place(opened), **text)
+        self._emit("response.content_part.done", **_place(opened), part=part)
         self._close_item(opened, status)
 
     def _close_item(self, opened: _Open, status: str) -> None:
         opened.item["status"] = status
-        self._tell("response.output_item.done", output_index=opened.index, item=opened.item)
+        self._emit("response.output_item.done", output_index=opened.index, item=opened.item)
 
-    def _add_function(self, part: Function) -> None:
-        if self._function is None:
-            self._function = ToolCall(-1, None)
-        self._function.add(CallPart(function=part))
-        self._add_call(self._function)
-
-    def _add_call(self, call: ToolCall, *, named: bool = True) -> None:
+    def _add_call(self, call: ReceivedToolCall, *, named: bool = True) -> None:
         """Send the new fragments of a function call; several calls may be interleaved."""
         if named and not call.name:
             return
@@ -257,7 +230,7 @@ class ResponseBuilder:
         for arguments in call.arguments[len(opened.pieces) :]:
             self._add_arguments(opened, arguments)
 
-    def _open_call(self, call: ToolCall) -> _Open:
+    def _open_call(self, call: ReceivedToolCall) -> _Open:
         self._close_text()
         item = {
             "id": self._item_id("fc"),
@@ -272,11 +245,11 @@ class ResponseBuilder:
     def _add_arguments(self, opened: _Open, arguments: str) -> None:
         opened.pieces.append(arguments)
         place = {"item_id": opened.item["id"], "output_index": opened.index}
-        self._tell("response.function_call_arguments.delta", **place, delta=arguments)
+        self._emit("response.function_call_arguments.delta", **place, delta=arguments)
 
     def _close_all(self) -> None:
         """Everything is said; what was cut is the last item."""
-        for call in [*self._parts.calls, *([self._function] if self._function else [])]:
+        for call in self._received.values():
             self._add_call(call, named=False)
         cut = "incomplete" if self._finish in _INCOMPLETE else "completed"
         silent = all(item["type"] == "reasoning" for item in self.response["output"])
@@ -289,7 +262,7 @@ class ResponseBuilder:
             arguments = opened.item["arguments"] = "".join(opened.pieces)
             place = {"item_id": opened.item["id"], "output_index": opened.index}
             done = {"name": opened.item["name"], "arguments": arguments}
-            self._tell("response.function_call_arguments.done", **place, **done)
+            self._emit("response.function_call_arguments.done", **place, **done)
             self._close_item(opened, cut if index == last else "completed")
         self._calls.clear()
 
@@ -298,7 +271,7 @@ def _place(opened: _Open) -> dict[str, Any]:
     return {"item_id": opened.item["id"], "output_index": opened.index, "content_index": 0}
 
 
-def _usage(usage: Usage | None) -> dict[str, Any] | None:
+def _usage(usage: TokenUsage | None) -> dict[str, Any] | None:
     if usage is None:
         return None
     asked, sampled = usage.prompt_tokens or 0, usage.completion_tokens or 0

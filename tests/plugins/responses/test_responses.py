@@ -11,13 +11,14 @@ from typing import Any
 
 import aiohttp
 import pytest
+from agl_responses.answer import ResponseBuilder
+from agl_responses.request import ResponsesRequest
 from agl_testing.fake_openai import FakeOptions, FakeReply
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.gateway.dialects.chat_answer import Payload
-from agl_core.gateway.dialects.responses import ResponsesRequest
-from agl_core.gateway.dialects.responses_output import ResponseBuilder
+from agl_core.gateway.dialects.translation import AnswerReader
 from agl_core.interfaces import Problem
 from agl_core.types import AttemptStatus, Failure, FailureKind, Limits, ModelCall
 
@@ -203,12 +204,14 @@ def chunk_of(**fields: Any) -> Payload:
 def test_whatever_comes_the_events_amount_to_the_response(
     deltas: list[dict[str, Any]], finish: str
 ) -> None:
-    told: list[dict[str, Any]] = []
-    builder = ResponseBuilder({}, lambda event: told.append(json.loads(json.dumps(event))))
-    for delta in [{"role": "assistant"}, *deltas]:
-        builder.feed(chunk_of(id="chatcmpl-1", choices=[{"index": 0, "delta": delta}]))
-    builder.feed(chunk_of(choices=[{"index": 0, "delta": {}, "finish_reason": finish}]))
-    builder.end()
+    reader, builder = AnswerReader(), ResponseBuilder({})
+    chunks = [
+        chunk_of(id="chatcmpl-1", choices=[{"index": 0, "delta": delta}])
+        for delta in [{"role": "assistant"}, *deltas]
+    ]
+    chunks.append(chunk_of(choices=[{"index": 0, "delta": {}, "finish_reason": finish}]))
+    sent = [builder.add(delta) for chunk in chunks for delta in reader.read(chunk)]
+    told = events(b"".join([*sent, builder.end()]))
     items = heard(told)
     said = [part for item in items for part in item.get("content", ())]
     for kind, field in [("output_text", "content"), ("refusal", "refusal")]:

@@ -1,4 +1,4 @@
-"""OpenAI Responses: the conversation of a request, as messages of a chat completion."""
+"""The conversation of a Responses request, as messages of a chat completion."""
 
 from __future__ import annotations
 

@@ -1,0 +1,194 @@
+"""Between a client that speaks a plugin's dialect and the exchange, which speaks chat completions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+
+import msgspec
+
+from agl_core.gateway.dialects.chat import FINISH_REASONS
+from agl_core.gateway.dialects.chat_answer import Payload
+from agl_core.gateway.dialects.tool_calls import CallPart, ToolCall, ToolCalls, plain_text
+from agl_core.gateway.stream import DONE, ERROR_EVENT, EventParser
+from agl_core.interfaces import AnswerDelta, Dialect, DialectAnswer, Problem, TokenUsage
+from agl_core.serving import asgi
+from agl_core.serving.openai_server import Translate
+from agl_core.text import decoded
+
+__all__ = ["AnswerReader", "translating"]
+
+_ERROR: Final = 400
+_EVENT_STREAM: Final = b"text/event-stream"
+_BROKEN: Final = {
+    "code": "engine_error",
+    "message": "The backend's answer ended without a finish reason",
+}
+
+
+class AnswerReader:
+    """Reads the first choice of a chat completion, chunk by chunk, for a dialect."""
+
+    def __init__(self) -> None:
+        self._calls = ToolCalls()
+        self._function: ToolCall | None = None
+        """A call in the older form."""
+        self._usage: TokenUsage | None = None
+        self._finish: str | None = None
+
+    @property
+    def finished(self) -> bool:
+        """The backend has said how its answer ended, and that it reached its end."""
+        return self._finish in FINISH_REASONS
+
+    @property
+    def given_up(self) -> dict[str, str]:
+        """The message of an answer whose finish reason is not that of one that reached its end."""
+        if self._finish is None or self.finished:
+            return {}
+        return {"message": f"The backend gave its answer up with finish reason {self._finish!r}"}
+
+    def read(self, chunk: Payload, *, whole: bool = False) -> Iterator[AnswerDelta]:
+        """What a chunk adds, or a whole chat completion."""
+        if chunk.usage is not None and (chunk.usage.stated or self._usage is None):
+            self._usage = chunk.usage
+        known: dict[str, Any] = {"id": chunk.id or "", "usage": self._usage}
+        yield AnswerDelta(**known)
+        rows = chunk.choices or []
+        for row in rows[:1] if whole else rows:
+            if row.index and not whole:
+                continue
+            self._finish = row.finish_reason or self._finish
+            message = row.message or row.delta if whole else row.delta or row.message
+            if message is None:
+                yield AnswerDelta(**known, finish_reason=self._finish)
+                continue
+            calls = self._calls.add(message.tool_calls or [], whole=whole)
+            if message.function_call is not None:
+                self._function = self._function or ToolCall(-1, None)
+                self._function.add(CallPart(function=message.function_call))
+                calls.append(self._function)
+            yield AnswerDelta(
+                **known,
+                reasoning=plain_text(message.reasoning_content or message.reasoning or ""),
+                content=plain_text(message.content or ""),
+                refusal=message.refusal or "",
+                transcript=(message.audio and message.audio.transcript) or "",
+                tool_calls=calls,
+                finish_reason=self._finish,
+            )
+
+
+class _TranslatedSend:
+    """An ASGI ``send`` that turns the chat completion sent through it into a dialect's answer.
+
+    Answers with an error status pass as they are.
+    """
+
+    def __init__(self, answer: DialectAnswer, send: asgi.Send) -> None:
+        self._send = send
+        self._answer = answer
+        self._reader = AnswerReader()
+        self._head: asgi.Message | None = None
+        """Of a whole answer, until its body is there."""
+        self._whole: list[bytes] = []
+        self._parser: EventParser | None = None
+        self._ended = False
+
+    async def __call__(self, message: asgi.Message) -> None:
+        if message["type"] == "http.response.start":
+            await self._start(message)
+        elif self._parser is not None:
+            await self._stream(self._parser, message)
+        elif self._head is not None:
+            await self._collect(self._head, message)
+        else:
+            await self._send(message)
+
+    async def _start(self, head: asgi.Message) -> None:
+        kind = dict(head["headers"]).get(b"content-type", b"")
+        if head["status"] >= _ERROR:
+            await self._send(head)
+        elif kind.startswith(_EVENT_STREAM):
+            self._parser = EventParser()
+            await self._send(head)
+        else:
+            self._head = head
+
+    async def _stream(self, parser: EventParser, message: asgi.Message) -> None:
+        more: bool = message.get("more_body", False)
+        events = parser.feed(message.get("body", b""))
+        events += [] if more else parser.finish()
+        parts = [self._take(event.data, name=event.name) for event in events]
+        if not more:
+            parts.append(self._end())
+        body = b"".join(parts)
+        if body or not more:
+            await self._send({**message, "body": body})
+
+    def _take(self, data: bytes, *, name: bytes) -> bytes:
+        if self._ended:
+            return b""
+        if data == DONE:
+            return self._end()
+        try:
+            chunk = Payload(data)
+        except msgspec.DecodeError as error:
+            text = decoded(data)
+            unread = f"The backend's stream holds no chunk ({error}): {text[:200]!r}"
+            return self._end({"message": text if name == ERROR_EVENT else unread})
+        if name == ERROR_EVENT:
+            chunk.read_as_error()
+        if name == ERROR_EVENT or chunk.error:
+            return self._end(_stated(chunk.error))
+        return b"".join(map(self._answer.add, self._reader.read(chunk)))
+
+    def _end(self, error: Mapping[str, Any] | None = None) -> bytes:
+        """Once: the answer is whole, or it will not be."""
+        if self._ended:
+            return b""
+        self._ended = True
+        if error is None and self._reader.finished:
+            return self._answer.end()
+        return self._answer.fail(_BROKEN | self._reader.given_up | dict(error or {}))
+
+    async def _collect(self, head: asgi.Message, message: asgi.Message) -> None:
+        self._whole.append(message.get("body", b""))
+        if message.get("more_body"):
+            return
+        raw = b"".join(self._whole)
+        status: int = head["status"]
+        try:
+            chunk = Payload(raw)
+        except msgspec.DecodeError:
+            chunk = None
+        if chunk is not None and chunk.choices and not chunk.error:
+            for delta in self._reader.read(chunk, whole=True):
+                self._answer.add(delta)
+        if self._reader.finished:
+            self._answer.end()
+            body = self._answer.document()
+        else:
+            text = f"The backend answered no whole chat completion: {raw[:200]!r}"
+            text = self._reader.given_up.get("message", text)
+            status, body = 502, Problem(502, "engine_error", text, retry=True).body()
+        replaced = (b"content-length", b"content-type")
+        headers = [(name, value) for name, value in head["headers"] if name not in replaced]
+        await asgi.respond(self._send, status, body, headers=[*headers, *asgi.JSON])
+
+
+def translating(dialect: Dialect) -> Translate:
+    """How a request of a dialect becomes a chat completion request, and where its answer is sent.
+
+    What it returns raises `Problem`, as the dialect does.
+    """
+
+    def translate(body: bytes, send: asgi.Send) -> tuple[bytes, asgi.Send]:
+        chat, answer = dialect(body)
+        return chat, _TranslatedSend(answer, send)
+
+    return translate
+
+
+def _stated(error: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", error) if isinstance(error, dict) else {"message": str(error)}
