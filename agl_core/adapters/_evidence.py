@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NoReturn
 
 from agl_core import semconv
 from agl_core.errors import CaptureError, EmptyAnswerError, MissingTokensError, TokenMismatchError
-from agl_core.types import Choice, ModelCall, Span
-from agl_core.types.span import ID_LIMIT
+from agl_core.types import Choice, Ints, ModelCall, Span
 
 _LOGPROB_SLACK = 1e-3
 """Rounding may lift the log-probability of a sure token just above zero."""
@@ -105,12 +104,12 @@ def _check_choice(call: ModelCall, choice: Choice, *, where: str) -> None:
             )
 
 
-def _check_ids(ids: Sequence[int], *, where: str) -> None:
-    if min(ids) >= 0 and max(ids) < ID_LIMIT:
+def _check_ids(ids: Ints, *, where: str) -> None:
+    least = min(ids)
+    if least >= 0:
         return
-    wrong = next(each for each in ids if not 0 <= each < ID_LIMIT)
     raise TokenMismatchError(
-        f"{where} token id {wrong}: no vocabulary has it, so the backend or a proxy before it "
+        f"{where} token id {least}: no vocabulary has it, so the backend or a proxy before it "
         f"altered the ids"
     )
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+
+from agl_core.types import Ints
 
 
 class RadixNode:
@@ -11,7 +13,7 @@ class RadixNode:
 
     __slots__ = ("children", "depth", "parent", "start", "tokens")
 
-    def __init__(self, tokens: array[int], *, parent: RadixNode | None) -> None:
+    def __init__(self, tokens: Ints, *, parent: RadixNode | None) -> None:
         self.tokens = tokens
         self.parent = parent
         self.depth: int = len(tokens) + (parent.depth if parent else 0)
@@ -32,18 +34,20 @@ class RadixTree:
     def __init__(self) -> None:
         self.root = RadixNode(array("i"), parent=None)
 
-    def insert(self, ids: Sequence[int], *, below: RadixNode | None = None) -> RadixNode:
-        """Walk or grow the path `ids` from the end of `below`; returns the node it ends with."""
-        path = array("i", ids)
+    def insert(self, ids: Ints, *, below: RadixNode | None = None) -> RadixNode:
+        """Walk or grow the path `ids` from the end of `below`; returns the node it ends with.
+
+        The tree may keep `ids` themselves.
+        """
         node = below or self.root
         at = 0
-        while at < len(path):
-            child = node.children.get(path[at])
+        while at < len(ids):
+            child = node.children.get(ids[at])
             if child is None:
-                grown = RadixNode(path[at:], parent=node)
-                node.children[path[at]] = grown
+                grown = RadixNode(ids[at:] if at else ids, parent=node)
+                node.children[ids[at]] = grown
                 return grown
-            shared = _shared_length(child.tokens, path, at=at)
+            shared = _shared_length(child.tokens, ids, at=at)
             node = child if shared == len(child.tokens) else _split(child, at=shared)
             at += shared
         return node
@@ -77,7 +81,7 @@ def _split(node: RadixNode, *, at: int) -> RadixNode:
     return upper
 
 
-def _shared_length(left: array[int], right: array[int], *, at: int) -> int:
+def _shared_length(left: Ints, right: Ints, *, at: int) -> int:
     """Length of the common start of `left` and ``right[at:]``.
 
     Halving what is compared keeps the work linear and inside array comparison.

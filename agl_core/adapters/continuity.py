@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from agl_core.adapters.causes import cause
 from agl_core.adapters.images import media
-from agl_core.types import Choice, ModelCall
+from agl_core.types import Choice, Ints, ModelCall
 from agl_core.types.breaks import Cause
 
 _WINDOW: Final = 12
@@ -99,13 +99,13 @@ def _break(after: SpokenCall, earlier: Sequence[ModelCall]) -> Break | None:
     options = ((before, choice) for before in reversed(earlier) for choice in before.choices)
     closest: tuple[int, ModelCall, Choice] | None = None
     for before, choice in options:
-        shared = _shared([*before.prompt_token_ids, *choice.token_ids], prompt)
+        shared = _shared(before.prompt_token_ids + choice.token_ids, prompt)
         if closest is None or shared > closest[0]:
             closest = (shared, before, choice)
     if closest is None:
         return None
     shared, before, choice = closest
-    whole = [*before.prompt_token_ids, *choice.token_ids]
+    whole = before.prompt_token_ids + choice.token_ids
     return Break(
         agent=after.agent,
         policy=after.call.policy,
@@ -132,7 +132,7 @@ def _continues(after: ModelCall, before: ModelCall) -> bool:
     )
 
 
-def _shared(one: list[int], other: list[int]) -> int:
-    """Tokens that both begin with; halving leaves the comparing to the lists."""
+def _shared(one: Ints, other: Ints) -> int:
+    """Tokens that both begin with; halving leaves the comparison to the arrays."""
     longest = min(len(one), len(other))
     return bisect_left(range(1, longest + 1), True, key=lambda n: one[:n] != other[:n])

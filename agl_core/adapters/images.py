@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, cast
 
 from agl_core.errors import CaptureError
-from agl_core.types import Image, ModelCall
+from agl_core.types import Image, Ints, ModelCall
 
 _MEDIA = ("image", "audio", "video", "file")
 """What the types of message parts that are no text are made of: ``image_url``, ``input_audio``..."""
@@ -23,14 +24,16 @@ class Pictures:
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, int], int] = {}
 
-    def told_apart(self, ids: Sequence[int], images: Sequence[Image]) -> Sequence[int]:
+    def told_apart(self, ids: Ints, images: Sequence[Image]) -> Ints:
         """The ids of a prompt with each image's own number in the place of its tokens."""
         if not images:
             return ids
-        told = list(ids)
+        told = ids[:]
         for image in images:
             number = self._numbers.setdefault((image.url, image.length), len(self._numbers))
-            told[image.start : image.start + image.length] = [-1 - number] * image.length
+            told[image.start : image.start + image.length] = (
+                array("i", [-1 - number]) * image.length
+            )
         return told
 
     @property

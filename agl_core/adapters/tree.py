@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -115,13 +116,13 @@ def _trajectory(
     path: Sequence[Sample], *, rollout: Rollout, rewards: Mapping[tuple[str, int], float]
 ) -> Trajectory:
     leaf = path[-1]
-    token_ids = [*leaf.joined.call.prompt_token_ids, *leaf.choice.token_ids]
-    call_index = [-1] * len(token_ids)
-    logprobs = [0.0] * len(token_ids)
+    token_ids = leaf.joined.call.prompt_token_ids + leaf.choice.token_ids
+    call_index = array("i", [-1]) * len(token_ids)
+    logprobs = array("d", [0.0]) * len(token_ids)
     for index, sample in enumerate(path):
         start = len(sample.joined.call.prompt_token_ids)
         end = start + len(sample.choice.token_ids)
-        call_index[start:end] = [index] * (end - start)
+        call_index[start:end] = array("i", [index]) * (end - start)
         logprobs[start:end] = sample.choice.logprobs
     return Trajectory(
         rollout_id=rollout.id,

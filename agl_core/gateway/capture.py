@@ -13,7 +13,7 @@ from agl_core.gateway.dialects.chat_answer import Payload
 from agl_core.gateway.dialects.tool_calls import CallPart, ToolCall, ToolCalls, plain_text
 from agl_core.interfaces import TokenUsage
 from agl_core.serving.problem_text import error_text
-from agl_core.types import Choice
+from agl_core.types import Choice, Ints, pack_floats, pack_ints
 from agl_core.types.span import ID_LIMIT
 
 __all__ = ["Answer", "AnsweredChoice"]
@@ -88,7 +88,7 @@ class AnsweredChoice(msgspec.Struct):
         return Choice(
             index=self.index,
             token_ids=_storable(self.token_ids),
-            logprobs=self.logprobs,
+            logprobs=pack_floats(self.logprobs),
             text="".join(self.text),
             reasoning="".join(self.reasoning),
             refusal="".join(self.refusal),
@@ -176,7 +176,7 @@ class Answer(msgspec.Struct):
         return f"the backend's {what} ended without a finish reason"
 
     @property
-    def recorded_prompt(self) -> list[int]:
+    def recorded_prompt(self) -> Ints:
         """The prompt's ids as a record can hold them."""
         return _storable(self.prompt_token_ids)
 
@@ -252,6 +252,9 @@ def _outside(streams: Sequence[Sequence[int]], vocab_size: int | None) -> str:
     return ""
 
 
-def _storable(ids: list[int]) -> list[int]:
+def _storable(ids: list[int]) -> Ints:
     """No ids at all where one exceeds what a record can hold; `Answer.mismatch` says so."""
-    return [] if ids and not (min(ids) >= -ID_LIMIT and max(ids) < ID_LIMIT) else ids
+    try:
+        return pack_ints(ids)
+    except ValueError:
+        return pack_ints()

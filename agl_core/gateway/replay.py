@@ -194,7 +194,7 @@ class RecordBackend(Backend):
 
     def _prompt(self) -> dict[str, Any]:
         ids = self._recorded.call.prompt_token_ids
-        return {"prompt_token_ids": ids} if ids else {}
+        return {"prompt_token_ids": ids.tolist()} if ids else {}
 
 
 class RecordReply:
@@ -224,7 +224,7 @@ def _row(choice: Choice) -> dict[str, Any]:
         ]
         row["logprobs"] = {"content": entries}
     if choice.token_ids:
-        row["token_ids"] = choice.token_ids
+        row["token_ids"] = choice.token_ids.tolist()
     return row
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from array import array
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any, Generic, TypeVar, cast
@@ -12,18 +14,28 @@ from msgspec.msgpack import Ext
 
 from agl_core.errors import StoreError
 from agl_core.store._records import Lead
-from agl_core.types import Attempt, Resources, Rollout, Span
+from agl_core.types import Attempt, Resources, Rollout, Span, from_list
 
 T = TypeVar("T")
 
 _ESCAPED = 1
 _BIG_INT = 2
+_INTS = 3
+_FLOATS = 4
+_CODES = {"i": _INTS, "d": _FLOATS}
+_TYPECODES = {code: typecode for typecode, code in _CODES.items()}
+_SWAPPED = sys.byteorder == "big"
+"""Arrays are kept in little-endian order."""
 _UNENCODABLE = re.compile("[\\\\\ud800-\udfff]")
 _ESCAPE = re.compile(r"\\([0-9a-f]{4})")
 
 
 def _plain(value: Any) -> Any:
     """Turn a value that msgpack has no form for into the nearest that it has."""
+    if isinstance(value, array):
+        values = cast("array[Any]", value)
+        code = _CODES.get(values.typecode)
+        return repr(values) if code is None else Ext(code, _swapped(values).tobytes())
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, Integral):
@@ -36,9 +48,22 @@ def _plain(value: Any) -> Any:
 
 
 def _restore(code: int, data: memoryview) -> Any:
+    if code in _TYPECODES:
+        values: array[Any] = array(_TYPECODES[code])
+        values.frombytes(data)
+        return _swapped(values)
     if code == _BIG_INT:
         return int(bytes(data))
     return Ext(code, bytes(data))
+
+
+def _swapped(values: array[Any]) -> array[Any]:
+    """The same values from this machine's byte order to the stored one, or back."""
+    if not _SWAPPED:
+        return values
+    other = values[:]
+    other.byteswap()
+    return other
 
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
@@ -96,7 +121,7 @@ def encode(value: Any, *, canonical: bool = False) -> bytes:
         return encoder.encode(value)
     except (UnicodeEncodeError, OverflowError):
         # UTF-8 has no form for a lone surrogate, msgpack none for a long integer.
-        tree = msgspec.to_builtins(value, enc_hook=_plain, builtin_types=(bytes,))
+        tree = msgspec.to_builtins(value, enc_hook=_plain, builtin_types=(bytes, array))
         return encoder.encode(Ext(_ESCAPED, encoder.encode(_walk(tree, _escape_leaf))))
 
 
@@ -114,7 +139,7 @@ class Codec(Generic[T]):
 
     def __init__(self, record: type[T]) -> None:
         self._type = record
-        self._decoder = msgspec.msgpack.Decoder(record, ext_hook=_restore)
+        self._decoder = msgspec.msgpack.Decoder(record, ext_hook=_restore, dec_hook=from_list)
 
     def decode(self, blob: bytes) -> T:
         """Read what `encode` wrote.
@@ -124,16 +149,16 @@ class Codec(Generic[T]):
         """
         try:
             return self._decoder.decode(blob)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, ValueError) as error:
             return self._lenient(blob, error)
 
-    def _lenient(self, blob: bytes, error: msgspec.DecodeError) -> T:
+    def _lenient(self, blob: bytes, error: Exception) -> T:
         """Read escaped records, and records whose mappings had keys that are no text."""
         try:
             tree = _ANY.decode(blob)
             if isinstance(tree, Ext) and tree.code == _ESCAPED:
                 tree = _walk(_ANY.decode(tree.data), _unescape_leaf)
-            return msgspec.convert(_walk(tree, lambda value: value), self._type)
+            return msgspec.convert(_walk(tree, lambda value: value), self._type, dec_hook=from_list)
         except (msgspec.MsgspecError, ValueError):
             raise StoreError(
                 f"A stored {self._type.__name__} cannot be read: {error}; "

@@ -2,6 +2,7 @@
 
 from agl_core.types.batch import Batch
 from agl_core.types.finding import Diagnosis, Finding, Severity
+from agl_core.types.packed import Floats, Ints, from_list, pack_floats, pack_ints, to_list
 from agl_core.types.resources import LLM, Policy, PromptTemplate, Resources
 from agl_core.types.reward import ATTEMPT, Reward, RewardTarget, finite_number
 from agl_core.types.rollout import (
@@ -54,8 +55,10 @@ __all__ = [
     "Failure",
     "FailureKind",
     "Finding",
+    "Floats",
     "Image",
     "Ingest",
+    "Ints",
     "Limits",
     "LogprobsMode",
     "Losses",
@@ -85,4 +88,8 @@ __all__ = [
     "Update",
     "as_task",
     "finite_number",
+    "from_list",
+    "pack_floats",
+    "pack_ints",
+    "to_list",
 ]

@@ -17,11 +17,12 @@ from typing import Any, Final, cast
 import msgspec
 
 from agl_core.text import has_lone_surrogate
+from agl_core.types.packed import to_list
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
     """Any record as JSON text that `json_value` reads back; see the module on what has no form."""
-    tree = msgspec.to_builtins(value, builtin_types=(bytes, datetime))
+    tree = msgspec.to_builtins(value, builtin_types=(bytes, datetime), enc_hook=to_list)
     try:
         text = _dump(tree, indent)
     except (TypeError, ValueError):

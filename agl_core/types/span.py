@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from agl_core.thinking import DEFAULT_TAGS, Part, split_thinking
+from agl_core.types.packed import Floats, Ints, pack_fields, pack_floats, pack_ints
 from agl_core.types.reward import Reward
 
 
@@ -109,12 +110,18 @@ def _neutral(value: Any, neutral: Any) -> bool:
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """One sampled answer, with exactly the tokens the engine sampled."""
+    """One sampled answer, with exactly the tokens the engine sampled.
+
+    Lists given for ids and log-probabilities are packed into arrays.
+
+    Raises:
+        ValueError: they are no 32-bit integers, or no numbers.
+    """
 
     index: int = 0
-    token_ids: list[int] = []
+    token_ids: Ints = msgspec.field(default_factory=pack_ints)
     """Sampled ids in order, the end-of-sequence token included; empty when not captured."""
-    logprobs: list[float] = []
+    logprobs: Floats = msgspec.field(default_factory=pack_floats)
     """One per token id, natural log; see `ModelCall.logprobs_mode`."""
     text: str = ""
     reasoning: str = ""
@@ -128,9 +135,18 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """Transcript of a spoken answer, ``[audio]`` where there is none; its sound is not kept."""
     finish_reason: str | None = None
 
+    def __post_init__(self) -> None:
+        pack_fields(self, ints=("token_ids",), floats=("logprobs",))
+
 
 class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gateway saw of one logical request: the only source of training tokens."""
+    """What the gateway saw of one logical request: the only source of training tokens.
+
+    A list given for the prompt's ids is packed into an array.
+
+    Raises:
+        ValueError: they are no 32-bit integers.
+    """
 
     id: str
     """Call id, minted before the request left."""
@@ -144,7 +160,7 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[dict[str, Any]] = []
     tools: list[dict[str, Any]] = []
     sampling: Sampling = Sampling()
-    prompt_token_ids: list[int] = []
+    prompt_token_ids: Ints = msgspec.field(default_factory=pack_ints)
     choices: list[Choice] = []
     logprobs_mode: LogprobsMode = "none"
     response_id: str = ""
@@ -173,6 +189,9 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     ended_ns: int = 0
     thinking_tags: tuple[str, ...] = DEFAULT_TAGS
     """What this run's models write their thinking in; see `agl_core.thinking`."""
+
+    def __post_init__(self) -> None:
+        pack_fields(self, ints=("prompt_token_ids",), floats=())
 
     @property
     def known_as(self) -> str:

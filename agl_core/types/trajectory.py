@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from agl_core.types.packed import Floats, Ints, pack_fields
 from agl_core.types.rollout import FailureKind
 
 
@@ -34,9 +35,9 @@ class Triplet(msgspec.Struct, frozen=True, kw_only=True):
     """Index of the choice that these tokens are."""
     continued: bool
     """The conversation went on from this choice, or the call had only one."""
-    prompt_ids: list[int]
-    response_ids: list[int]
-    logprobs: list[float]
+    prompt_ids: Ints
+    response_ids: Ints
+    logprobs: Floats
     """Behaviour log-probabilities, one per response id."""
     logprobs_mode: str
     temperature: float
@@ -50,6 +51,9 @@ class Triplet(msgspec.Struct, frozen=True, kw_only=True):
     """What `agl.alias` calls the agent in this attempt; empty without one."""
     reward: float | None = None
     """Sum of the rewards aimed at this very call or choice; None when there were none."""
+
+    def __post_init__(self) -> None:
+        pack_fields(self, ints=("prompt_ids", "response_ids"), floats=("logprobs",))
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,13 +69,16 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str
     agent: str
     policy: str
-    token_ids: list[int]
-    call_index: list[int]
+    token_ids: Ints
+    call_index: Ints
     """Index into `calls` of the call that sampled the token; -1 for context, never trained."""
-    logprobs: list[float]
+    logprobs: Floats
     """Behaviour log-probabilities; 0.0 for context."""
     calls: list[Triplet]
     """The calls whose responses lie on this path, root first; each call lies on one path only."""
+
+    def __post_init__(self) -> None:
+        pack_fields(self, ints=("token_ids", "call_index"), floats=("logprobs",))
 
 
 class AgentReturn(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ import msgspec
 from agl_core.errors import StoreError
 from agl_core.interfaces import Store
 from agl_core.store.paging import rollout_pages
-from agl_core.types import Resources, Rollout, RolloutQuery, Span
+from agl_core.types import Resources, Rollout, RolloutQuery, Span, from_list
 from agl_core.types.json_text import json_text, json_value
 
 FORMAT: Final = 1
@@ -81,7 +81,7 @@ def read_export(lines: Iterable[str]) -> Iterator[Resources | Rollout | Span]:
                     name: row[name] for name in _END
                 }
             else:
-                yield msgspec.convert(row["record"], _KINDS[kind])
+                yield msgspec.convert(row["record"], _KINDS[kind], dec_hook=from_list)
                 counts[kind] += 1
         except (ValueError, TypeError, KeyError) as error:
             raise StoreError(f"Line {number} is not from a store's export: {error!r}") from error

@@ -96,9 +96,9 @@ def trajectory_rows(
                 score=adapted.score if succeeded else None,
                 messages=conversation.messages,
                 tools=calls[last.call_id].tools,
-                token_ids=path.token_ids,
-                call_index=path.call_index,
-                logprobs=path.logprobs,
+                token_ids=path.token_ids.tolist(),
+                call_index=path.call_index.tolist(),
+                logprobs=path.logprobs.tolist(),
                 calls=[_call_row(triplet) for triplet in path.calls],
             )
 

@@ -26,12 +26,12 @@ def check_tokens(played: Played, log: Sequence[Answered]) -> None:
     assert played.calls, "the gateway recorded no call"
     for call in played.calls:
         answer = answers[call.response_id]
-        assert call.prompt_token_ids == answer.prompt_token_ids, f"prompt ids of {call.id}"
+        assert call.prompt_token_ids.tolist() == answer.prompt_token_ids, f"prompt ids of {call.id}"
         assert call.messages == answer.body["messages"], f"messages of {call.id}"
         assert call.tools == answer.body.get("tools", []), f"tools of {call.id}"
         for choice, sampled in zip(call.choices, answer.choices, strict=True):
-            assert choice.token_ids == sampled.token_ids, f"response ids of {call.id}"
-            assert choice.logprobs == sampled.logprobs, f"log-probabilities of {call.id}"
+            assert choice.token_ids.tolist() == sampled.token_ids, f"response ids of {call.id}"
+            assert choice.logprobs.tolist() == sampled.logprobs, f"log-probabilities of {call.id}"
             assert choice.text == sampled.text, f"text of {call.id}"
             assert choice.tool_calls == sampled.tool_calls, f"tool calls of {call.id}"
 

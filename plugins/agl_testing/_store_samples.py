@@ -18,6 +18,8 @@ from agl_core.types import (
     Span,
     SpanKind,
     Task,
+    pack_floats,
+    pack_ints,
 )
 from agl_core.types.ids import new_id
 
@@ -48,8 +50,15 @@ def model_call(claim: Claim, **fields: Any) -> Span:
         attempt_id=claim.attempt.id,
         agent="writer",
         messages=[{"role": "user", "content": "2+2"}],
-        prompt_token_ids=[1, 2, 3],
-        choices=[Choice(token_ids=[4, 5], logprobs=[-0.5, -0.25], text="4", finish_reason="stop")],
+        prompt_token_ids=pack_ints([1, 2, 3]),
+        choices=[
+            Choice(
+                token_ids=pack_ints([4, 5]),
+                logprobs=pack_floats([-0.5, -0.25]),
+                text="4",
+                finish_reason="stop",
+            )
+        ],
         logprobs_mode="processed",
         complete=True,
     )

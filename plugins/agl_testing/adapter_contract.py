@@ -17,7 +17,14 @@ from agl_core.errors import (
     TokenMismatchError,
 )
 from agl_core.interfaces import AdaptedAttempt, Adapter
-from agl_core.types import AttemptStatus, Policy, Trajectory, Triplet
+from agl_core.types import (
+    AttemptStatus,
+    Policy,
+    Trajectory,
+    Triplet,
+    pack_floats,
+    pack_ints,
+)
 from agl_testing._guard import ContractSuite
 from agl_testing.attempts import FROZEN, TRAINED, CallOptions, ScriptedAttempt
 
@@ -164,7 +171,7 @@ class AdapterContract(ContractSuite):
         )
         attempt.reward(1.0)
         adapted = build_adapter(["writer"], _POLICIES).adapt(attempt.record())
-        assert [t.response_ids for t in _triplets(adapted)] == [[10]]
+        assert [t.response_ids.tolist() for t in _triplets(adapted)] == [[10]]
         assert sum(adapted.losses.counts.values()) == 1
 
     @pytest.mark.parametrize("value", [math.nan, math.inf, None, "1"])
@@ -255,13 +262,13 @@ def _check_alignment(path: Trajectory) -> None:
     length = len(path.token_ids)
     assert len(path.call_index) == length
     assert len(path.logprobs) == length
-    owners = [-1] * length
-    logprobs = [0.0] * length
+    owners = pack_ints([-1] * length)
+    logprobs = pack_floats([0.0] * length)
     for index, triplet in enumerate(path.calls):
         start = len(triplet.prompt_ids)
         end = start + len(triplet.response_ids)
-        assert path.token_ids[:end] == [*triplet.prompt_ids, *triplet.response_ids]
-        owners[start:end] = [index] * (end - start)
+        assert path.token_ids[:end] == triplet.prompt_ids + triplet.response_ids
+        owners[start:end] = pack_ints([index] * (end - start))
         logprobs[start:end] = triplet.logprobs
     assert path.call_index == owners
     assert path.logprobs == logprobs

@@ -25,6 +25,8 @@ from agl_core.types import (
     Span,
     SpanKind,
     Task,
+    pack_floats,
+    pack_ints,
 )
 
 __all__ = ["FROZEN", "TRAINED", "CallOptions", "ScriptedAttempt"]
@@ -175,12 +177,14 @@ class ScriptedAttempt:
             agent=agent,
             agent_run_id=run,
             sampling=Sampling(n=max(len(responses), 1)),
-            prompt_token_ids=list(prompt),
+            prompt_token_ids=pack_ints(prompt),
             choices=[
                 Choice(
                     index=index,
-                    token_ids=list(ids),
-                    logprobs=[-0.01 * (at + 1) - 0.001 * number for at in range(len(ids))],
+                    token_ids=pack_ints(ids),
+                    logprobs=pack_floats(
+                        [-0.01 * (at + 1) - 0.001 * number for at in range(len(ids))]
+                    ),
                     finish_reason="stop",
                 )
                 for index, ids in enumerate(responses)

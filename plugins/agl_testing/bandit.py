@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from agl_core.interfaces import Algorithm
-from agl_core.types import AgentReturn, Trajectory, TrajectoryGroup, Triplet
+from agl_core.types import AgentReturn, Trajectory, TrajectoryGroup, Triplet, pack_floats, pack_ints
 
 __all__ = ["Bandit", "make_group", "make_triplet"]
 
@@ -34,9 +34,9 @@ def make_triplet(call_id: str, response_ids: Sequence[int], **fields: Any) -> Tr
         run_ordinal=0,
         choice=0,
         continued=True,
-        prompt_ids=[0],
-        response_ids=list(response_ids),
-        logprobs=[-1.0] * len(response_ids),
+        prompt_ids=pack_ints([0]),
+        response_ids=pack_ints(response_ids),
+        logprobs=pack_floats([-1.0] * len(response_ids)),
         logprobs_mode="processed",
         temperature=1.0,
         finish_reason="stop",
@@ -69,9 +69,9 @@ def _path(triplet: Triplet) -> Trajectory:
         task_id="task",
         agent=triplet.agent,
         policy=triplet.policy,
-        token_ids=[*triplet.prompt_ids, *triplet.response_ids],
-        call_index=[-1] * context + [0] * len(triplet.response_ids),
-        logprobs=[0.0] * context + triplet.logprobs,
+        token_ids=triplet.prompt_ids + triplet.response_ids,
+        call_index=pack_ints([-1] * context + [0] * len(triplet.response_ids)),
+        logprobs=pack_floats([0.0] * context) + triplet.logprobs,
         calls=[triplet],
     )
 

@@ -23,7 +23,7 @@ import pytest
 
 from agl_core.config import RunConfig
 from agl_core.interfaces import AttemptRecord, Check
-from agl_core.types import Finding, Severity
+from agl_core.types import Finding, Severity, to_list
 from agl_testing._guard import ContractSuite
 
 __all__ = ["CheckContract"]
@@ -89,4 +89,4 @@ def _bad(check: Check, records: Sequence[AttemptRecord]) -> list[Finding]:
 
 def _frozen(records: Sequence[AttemptRecord]) -> bytes:
     rows = [(record.rollout, record.attempt, record.spans) for record in records]
-    return msgspec.json.encode(rows)
+    return msgspec.json.encode(rows, enc_hook=to_list)

@@ -148,8 +148,8 @@ class IntegrationContract(ContractSuite):
             assert len(found) == len(answers) == 3
             for triplet in found:
                 answer = answers[responses[triplet.call_id]]
-                assert triplet.prompt_ids == answer.prompt_token_ids
-                assert triplet.response_ids == answer.choices[0].token_ids
+                assert triplet.prompt_ids.tolist() == answer.prompt_token_ids
+                assert triplet.response_ids.tolist() == answer.choices[0].token_ids
 
     async def test_one_span_per_call_with_the_right_agent_and_parent(self) -> None:
         async with self._attached() as bench:
@@ -196,7 +196,7 @@ class IntegrationContract(ContractSuite):
             adapted = played.adapt(PLANNER, WRITER)
             found = _captured.triplets(played, PLANNER, WRITER)
             assert adapted.calls == len(found) == 3
-            assert [triplet.response_ids for triplet in found] == [
+            assert [triplet.response_ids.tolist() for triplet in found] == [
                 answer.choices[0].token_ids for answer in bench.fake.log
             ]
 

@@ -9,7 +9,7 @@ import pytest
 
 from agl_core.interfaces import AttemptRecord, RewardFunction
 from agl_core.runner import NamedReward, Scorer
-from agl_core.types import Reward, RewardTarget
+from agl_core.types import Reward, RewardTarget, to_list
 from agl_testing._guard import ContractSuite
 
 __all__ = ["RewardContract"]
@@ -63,10 +63,14 @@ class RewardContract(ContractSuite):
         self, reward: RewardFunction, records: list[AttemptRecord]
     ) -> None:
         for record in records:
-            before = msgspec.json.encode((record.rollout, record.attempt, record.spans))
+            before = _encoded(record)
             await _score(reward, record)
-            after = msgspec.json.encode((record.rollout, record.attempt, record.spans))
+            after = _encoded(record)
             assert after == before, "the reward changed what it scored"
+
+
+def _encoded(record: AttemptRecord) -> bytes:
+    return msgspec.json.encode((record.rollout, record.attempt, record.spans), enc_hook=to_list)
 
 
 async def _score(reward: RewardFunction, record: AttemptRecord) -> list[Reward]:

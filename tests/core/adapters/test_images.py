@@ -50,7 +50,7 @@ def test_images_are_found_where_their_tokens_are():
     attempt = ScriptedAttempt()
     see(attempt, [1, MARK, MARK, 2, MARK, 3], [4], RED, BLUE)
     (trajectory,) = adapt(attempt).trajectories["writer"]
-    assert trajectory.token_ids == [1, MARK, MARK, 2, MARK, 3, 4]
+    assert trajectory.token_ids.tolist() == [1, MARK, MARK, 2, MARK, 3, 4]
     assert trajectory.calls[0].images == [
         Image(url=RED, start=1, length=2),
         Image(url=BLUE, start=4, length=1),

@@ -1,4 +1,5 @@
 import math
+from array import array
 
 import msgspec
 import pytest
@@ -33,7 +34,7 @@ def test_structure_comes_from_the_client_and_tokens_from_the_gateway():
     )
     (call,) = joined(attempt).calls
     assert (call.agent, call.agent_run_id) == ("writer", "run-1")
-    assert call.call.prompt_token_ids == [1, 2]
+    assert call.call.prompt_token_ids.tolist() == [1, 2]
     assert call.trained
 
 
@@ -131,7 +132,7 @@ def test_an_impossible_logprob_is_an_error(value):
 def test_ids_without_logprobs_are_an_error():
     attempt = ScriptedAttempt()
     attempt.call("writer", [1], [2])
-    attempt.spans[-1].call.choices[0].logprobs.clear()
+    attempt.spans[-1].call.choices[0].logprobs[:] = array("d")
     with pytest.raises(MissingTokensError, match="no log-probabilities"):
         joined(attempt)
 
@@ -310,7 +311,7 @@ def test_superseded_tries_are_dropped_and_counted():
             "writer", [1], [9], id=call_id, superseded=True, options=CallOptions(traced=False)
         )
     result = joined(attempt)
-    assert [call.call.choices[0].token_ids for call in result.calls] == [[2]]
+    assert [call.call.choices[0].token_ids.tolist() for call in result.calls] == [[2]]
     assert result.losses.counts == {"superseded_tries": 2}
 
 
@@ -319,7 +320,7 @@ def test_the_last_try_is_the_record_even_if_an_earlier_one_was_written_before():
     call_id = attempt.call("writer", [1], [9])
     attempt.call("writer", [1], [2], id=call_id, tries=2, options=CallOptions(traced=False))
     result = joined(attempt)
-    assert [call.call.choices[0].token_ids for call in result.calls] == [[2]]
+    assert [call.call.choices[0].token_ids.tolist() for call in result.calls] == [[2]]
     assert result.losses.counts == {"superseded_tries": 1}
 
 
@@ -359,7 +360,7 @@ def test_a_failed_attempt_may_leave_a_call_unfinished(status):
     attempt.call("writer", [1], [2])
     attempt.call("writer", [1, 2, 3], [4], complete=False)
     result = joined(attempt, status=status)
-    assert [call.call.prompt_token_ids for call in result.calls] == [[1]]
+    assert [call.call.prompt_token_ids.tolist() for call in result.calls] == [[1]]
     assert result.losses.counts == {"calls_incomplete": 1}
 
 
@@ -463,7 +464,7 @@ def test_an_agent_inside_a_tool_is_not_the_outer_agent():
         attempt.call("inner", prompt, [5], options=CallOptions(parent=tool.id))
     attempt.call("outer", [6], [7])
     calls = joined(attempt, agents=["outer"]).calls
-    assert [call.call.prompt_token_ids for call in calls if call.trained] == [[1], [6]]
+    assert [call.call.prompt_token_ids.tolist() for call in calls if call.trained] == [[1], [6]]
     assert len(calls) == 4
 
 
@@ -486,9 +487,9 @@ def test_flat_spans_join_like_nested_ones():
 
 
 @pytest.mark.parametrize("where", ["prompt", "answer"])
-@pytest.mark.parametrize("wrong", [2**31, 10**30, -1, -(2**40)])
+@pytest.mark.parametrize("wrong", [-1, -(2**31)])
 def test_an_id_that_no_vocabulary_has_is_an_error(where, wrong):
-    """A3: neither an overflow later on nor, below 0, the mark of an image."""
+    """Below 0 it would be the mark of an image; `Choice` itself refuses what is beyond 32 bits."""
     attempt = ScriptedAttempt()
     prompt, answer = ([1, wrong], [2]) if where == "prompt" else ([1], [2, wrong])
     attempt.call("writer", prompt, answer)

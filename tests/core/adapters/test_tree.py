@@ -16,7 +16,7 @@ def paths(attempt, agent="a"):
     adapted = TrajectoryAdapter(["*"], policies=[TRAINED]).adapt(attempt.record())
     return [
         (
-            path.token_ids,
+            path.token_ids.tolist(),
             [id_ for id_, at in zip(path.token_ids, path.call_index, strict=True) if at >= 0],
         )
         for path in adapted.trajectories[agent]
@@ -154,7 +154,7 @@ def test_links_follow_exact_ids_and_nothing_else(attempt):
 
 
 def _full(sample):
-    return [*sample.joined.call.prompt_token_ids, *sample.choice.token_ids]
+    return sample.joined.call.prompt_token_ids + sample.choice.token_ids
 
 
 @given(attempts())
@@ -170,8 +170,8 @@ def test_masks_align_token_by_token(attempt):
                 start = len(triplet.prompt_ids)
                 assert at == list(range(start, start + len(triplet.response_ids)))
                 assert path.token_ids[:start] == triplet.prompt_ids
-                assert [path.token_ids[i] for i in at] == triplet.response_ids
-                assert [path.logprobs[i] for i in at] == triplet.logprobs
+                assert [path.token_ids[i] for i in at] == triplet.response_ids.tolist()
+                assert [path.logprobs[i] for i in at] == triplet.logprobs.tolist()
                 trained += len(at)
     sampled = sum(
         len(choice.token_ids) for span in attempt.spans if span.call for choice in span.call.choices

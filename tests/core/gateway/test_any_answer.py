@@ -27,7 +27,7 @@ from agl_core.gateway.stream import EventParser
 from agl_core.serving.backend_http import HttpBackend
 from agl_core.store._codec import Codec, encode
 from agl_core.text import replaced_json
-from agl_core.types import ModelCall, Policy
+from agl_core.types import ModelCall, Policy, to_list
 from tests.core.gateway.scripted import PATHS, STREAM, USER, Desk, Got, desk
 
 RECORDS = Codec(ModelCall)
@@ -378,7 +378,7 @@ async def run(at: Desk, case: Case) -> int:
     assert [call.agent for call in calls] == [agent for _, _, _, agent, _ in got]
     for call, (heard, dialect, stream, _, sent) in zip(calls, got, strict=True):
         assert RECORDS.decode(encode(call)) == call
-        assert json.loads(msgspec.json.encode(call))
+        assert json.loads(msgspec.json.encode(call, enc_hook=to_list))
         assert call.complete or call.error
         if dialect == "responses":
             check_responses(heard, call, stream=stream)

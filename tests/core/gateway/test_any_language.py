@@ -87,8 +87,8 @@ def assert_tokens(bench: Bench, played: Played) -> None:
         assert call.complete
         assert call.response_id == logged.id
         assert call.messages == logged.body["messages"]
-        assert call.prompt_token_ids == logged.prompt_token_ids
-        assert call.choices[0].token_ids == logged.choices[0].token_ids
+        assert call.prompt_token_ids.tolist() == logged.prompt_token_ids
+        assert call.choices[0].token_ids.tolist() == logged.choices[0].token_ids
 
 
 @needs_node

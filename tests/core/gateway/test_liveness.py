@@ -87,7 +87,7 @@ async def test_a_client_that_closes_before_done_has_it_all(world: Any) -> None:
     (call,) = await world.calls(attempt)
     assert call.complete
     assert call.error == ""
-    assert call.choices[0].token_ids == world.server.log[0].choices[0].token_ids
+    assert call.choices[0].token_ids.tolist() == world.server.log[0].choices[0].token_ids
     assert world.gateway.losses.counts == {}
 
 

@@ -322,7 +322,7 @@ async def test_what_comes_after_the_end_costs_no_answer(
     await at.ask(attempt, stream=True)
     (call,) = await at.calls(attempt)
     assert (call.complete, call.error) == (True, "")
-    assert [choice.token_ids for choice in call.choices] == [[5, 6]]
+    assert [choice.token_ids.tolist() for choice in call.choices] == [[5, 6]]
 
 
 @BOTH

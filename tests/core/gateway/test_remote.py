@@ -153,7 +153,7 @@ async def test_a_run_over_a_gateway_that_is_another_process(site):
         await runner.open(claim.rollout, claim.attempt)
     (call,) = await site.calls(claim)
     assert call.complete
-    assert call.choices[0].token_ids == site.model.log[-1].choices[0].token_ids
+    assert call.choices[0].token_ids.tolist() == site.model.log[-1].choices[0].token_ids
     assert (call.policy, call.policy_version, call.logprobs_mode) == ("trained", 1, "processed")
 
 

@@ -333,9 +333,9 @@ async def test_training_takes_the_recorded_tokens_of_replayed_calls(world, story
     (choice,) = sampled.choices
     assert len(triplets) == 2
     for triplet in triplets:
-        assert triplet.response_ids == choice.token_ids
-        assert triplet.logprobs == choice.logprobs
-        assert triplet.prompt_ids == sampled.prompt_token_ids
+        assert triplet.response_ids.tolist() == choice.token_ids
+        assert triplet.logprobs.tolist() == choice.logprobs
+        assert triplet.prompt_ids.tolist() == sampled.prompt_token_ids
         assert triplet.policy_version == 3
 
 

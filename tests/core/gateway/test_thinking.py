@@ -32,7 +32,7 @@ async def test_every_form_of_thinking_is_the_same_parts(
     assert call.parts == BOTH
     answered = world.server.log[0].choices[0]
     assert call.choices[0].text == answered.text
-    assert call.choices[0].token_ids == answered.token_ids
+    assert call.choices[0].token_ids.tolist() == answered.token_ids
     chunks = answer["chunks"] if stream else [answer]
     rows = [row["delta" if stream else "message"] for c in chunks for row in c["choices"]]
     assert "".join(row.get("content") or "" for row in rows) == answered.text

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 
 from agl_core.thinking import Part
-from agl_core.types import Choice, ModelCall, Rollout, Task
+from agl_core.types import Choice, ModelCall, Rollout, Task, from_list, to_list
 
 
 def call(*choices: Choice, **fields) -> ModelCall:
@@ -24,7 +24,9 @@ def test_a_call_keeps_the_raw_text_and_tells_its_parts():
 
 def test_the_tags_of_the_run_travel_with_the_call():
     kept = call(Choice(text="[THINK]hm[/THINK]42"), thinking_tags=("[THINK] [/THINK]",))
-    again = msgspec.json.decode(msgspec.json.encode(kept), type=ModelCall)
+    again = msgspec.json.decode(
+        msgspec.json.encode(kept, enc_hook=to_list), type=ModelCall, dec_hook=from_list
+    )
     assert again.parts == [(Part("thinking", "hm"), Part("text", "42"))]
 
 

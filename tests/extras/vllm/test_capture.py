@@ -45,12 +45,12 @@ async def test_tokens_and_logprobs_are_the_servers(
     answer = await site.ask(attempt, stream=stream, n=n, **asked)
     (call,) = await site.calls(attempt)
     assert (call.complete, call.error, len(call.choices)) == (True, "", n)
-    assert call.prompt_token_ids == await site.prompt_of(MESSAGES, **more)
+    assert call.prompt_token_ids.tolist() == await site.prompt_of(MESSAGES, **more)
     texts = _texts(answer, n)
     tokenizer = make_tokenizer()
     for choice in call.choices:
         assert 0 < len(choice.token_ids) == len(choice.logprobs) <= 12
-        assert tokenizer.decode(choice.token_ids, skip_special_tokens=True) == choice.text
+        assert tokenizer.decode(choice.token_ids.tolist(), skip_special_tokens=True) == choice.text
         assert choice.text == texts[choice.index]
         distance = old.distance(call.prompt_token_ids, choice.token_ids, choice.logprobs)
         assert distance < CLOSE
@@ -76,7 +76,7 @@ async def test_an_end_of_sequence_counts(site: Site, old: Weights) -> None:
     await site.ask(attempt, "hi", allowed_token_ids=[258], max_tokens=4)
     (call,) = await site.calls(attempt)
     (choice,) = call.choices
-    assert (choice.token_ids, choice.text, choice.finish_reason) == ([258], "", "stop")
+    assert (choice.token_ids.tolist(), choice.text, choice.finish_reason) == ([258], "", "stop")
     assert old.distance(call.prompt_token_ids, [258], choice.logprobs) < CLOSE
 
 

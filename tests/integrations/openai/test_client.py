@@ -133,7 +133,7 @@ async def test_every_way_of_calling_is_captured(bench, action):
     assert (played.output, played.error) == (ANSWER, None)
     (call,), (answer,) = played.calls, bench.fake.log
     assert call.agent == WRITER
-    assert call.choices[0].token_ids == answer.choices[0].token_ids
+    assert call.choices[0].token_ids.tolist() == answer.choices[0].token_ids
     assert call.messages == answer.body["messages"]
     (span,) = [span for span in played.spans if span.kind is SpanKind.LLM]
     assert (span.call_id, span.agent, span.status) == (call.id, WRITER, "ok")
@@ -191,8 +191,8 @@ async def test_each_of_several_choices_is_recorded_and_the_named_one_is_trained(
     (call,), (answer,) = played.calls, bench.fake.log
     assert [choice.index for choice in call.choices] == [0, 1, 2]
     for choice, truth in zip(call.choices, answer.choices, strict=True):
-        assert (choice.text, choice.token_ids) == (truth.text, truth.token_ids)
-        assert choice.logprobs == truth.logprobs
+        assert (choice.text, choice.token_ids.tolist()) == (truth.text, truth.token_ids)
+        assert choice.logprobs.tolist() == truth.logprobs
     adapted = played.adapt(WRITER)
     rewards = {triplet.choice: triplet.reward for triplet in _triplets(adapted)}
     assert rewards == {0: None, 1: 0.25, 2: None}

@@ -72,9 +72,12 @@ async def client(setup: Setup) -> AsyncIterator[openai.AsyncOpenAI]:
 def assert_recorded(call: ModelCall, setup: Setup, answered: Any) -> None:
     assert call.complete
     assert call.error == ""
-    assert call.prompt_token_ids == answered.prompt_token_ids
+    assert call.prompt_token_ids.tolist() == answered.prompt_token_ids
     for choice, truth in zip(call.choices, answered.choices, strict=True):
-        assert (choice.token_ids, choice.logprobs) == (truth.token_ids, truth.logprobs)
+        assert (choice.token_ids.tolist(), choice.logprobs.tolist()) == (
+            truth.token_ids,
+            truth.logprobs,
+        )
 
 
 async def test_plain(setup: Setup, client: openai.AsyncOpenAI) -> None:

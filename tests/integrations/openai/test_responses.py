@@ -217,7 +217,7 @@ async def test_every_way_of_calling_is_captured(bench, action):
     assert (played.output, played.error) == (ANSWER, None)
     (call,), (answer,) = played.calls, bench.fake.log
     assert (call.agent, call.response_id) == (WRITER, answer.id)
-    assert call.choices[0].token_ids == answer.choices[0].token_ids
+    assert call.choices[0].token_ids.tolist() == answer.choices[0].token_ids
     (span,) = [span for span in played.spans if span.kind is SpanKind.LLM]
     assert (span.call_id, span.agent, span.status) == (call.id, WRITER, "ok")
     assert played.adapt(WRITER).calls == 1

@@ -380,7 +380,7 @@ def test_both_recorders_make_one_span_per_call():
     merged = merge_calls(script.spans)
 
     assert [span.call_id for span in merged] == [joined, only_traced, only_seen]
-    assert merged[0].call.prompt_token_ids == [1, 2]
+    assert merged[0].call.prompt_token_ids.tolist() == [1, 2]
     assert merged[1].call is None
     assert {name: total.sampled_tokens for name, total in agent_totals(merged).items()} == {
         "writer": 1,

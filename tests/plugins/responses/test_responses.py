@@ -110,9 +110,9 @@ async def test_text_becomes_a_message_and_its_tokens_are_recorded(client: Client
     (call,) = await recorded(client)
     assert call.messages == logged.body["messages"]
     assert [message["role"] for message in call.messages] == ["system", "user"]
-    assert call.prompt_token_ids == logged.prompt_token_ids
-    assert call.choices[0].token_ids == logged.choices[0].token_ids
-    assert call.choices[0].logprobs == logged.choices[0].logprobs
+    assert call.prompt_token_ids.tolist() == logged.prompt_token_ids
+    assert call.choices[0].token_ids.tolist() == logged.choices[0].token_ids
+    assert call.choices[0].logprobs.tolist() == logged.choices[0].logprobs
     assert (call.response_id, call.complete, call.sampling.temperature) == (logged.id, True, 0.5)
 
 
@@ -135,7 +135,7 @@ async def test_a_stream_tells_what_a_whole_answer_says(world: Any, agent: str) -
         assert call.complete
         assert call.choices[0].reasoning == "let me think"
         if agent == "writer":
-            assert call.choices[0].token_ids == logged.choices[0].token_ids
+            assert call.choices[0].token_ids.tolist() == logged.choices[0].token_ids
 
 
 def heard(told: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,0 +1,85 @@
+"""Token ids and log-probabilities as packed arrays: 4 bytes per id, 8 per log-probability.
+
+An `array.array` never equals a list: compare arrays, or ``ids.tolist()`` with a list.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import msgspec
+
+if TYPE_CHECKING:
+    Ints: TypeAlias = array[int]
+    """Signed integers of 32 bits: ``array("i")``."""
+    Floats: TypeAlias = array[float]
+    """Floats of 64 bits: ``array("d")``."""
+else:
+    # array.array takes no type arguments before Python 3.12, and msgspec evaluates annotations.
+    Ints = Floats = array
+
+
+def pack_ints(values: Iterable[int] = ()) -> Ints:
+    """Integers as ``array("i")``; an array of that kind is returned as it is.
+
+    Raises:
+        ValueError: a value is no integer of 32 bits.
+    """
+    return _packed(values, "i")
+
+
+def pack_floats(values: Iterable[float] = ()) -> Floats:
+    """Numbers as ``array("d")``; an array of that kind is returned as it is.
+
+    Raises:
+        ValueError: a value is no number.
+    """
+    return _packed(values, "d")
+
+
+def pack_fields(record: msgspec.Struct, *, ints: Iterable[str], floats: Iterable[str]) -> None:
+    """Replace lists in these fields of a new record by arrays: call it in ``__post_init__``."""
+    for names, code in ((ints, "i"), (floats, "d")):
+        for name in names:
+            given: Any = getattr(record, name)
+            if type(given) is not array or given.typecode != code:
+                msgspec.structs.force_setattr(record, name, _packed(cast("Any", given), code))
+
+
+def from_list(kind: type, value: Any) -> Any:
+    """Decode an array from a list: the ``dec_hook`` of every decoder of records.
+
+    A list of whole numbers becomes ``array("i")``, which the record's own fields correct.
+    """
+    if kind is not array:
+        raise NotImplementedError
+    if not isinstance(value, list):
+        return value
+    try:
+        return pack_ints(cast("list[int]", value))
+    except ValueError:
+        return pack_floats(cast("list[float]", value))
+
+
+def to_list(value: Any) -> Any:
+    """Encode an array as a list: the ``enc_hook`` of every JSON encoder of records."""
+    if isinstance(value, array):
+        return cast("array[Any]", value).tolist()
+    raise NotImplementedError(f"Values of type {type(value).__name__} have no form in JSON")
+
+
+def _packed(values: Iterable[Any], code: str) -> array[Any]:
+    if isinstance(values, array) and values.typecode == code:
+        return values
+    given = values if isinstance(values, (list, tuple)) else list(values)
+    packed: array[Any] = array(code)
+    try:
+        # A struct packs a list in a quarter of the time that the array itself takes.
+        packed.frombytes(struct.pack(f"{len(given)}{code}", *given))
+    except (struct.error, OverflowError) as error:
+        what = "32-bit integers" if code == "i" else "floats"
+        raise ValueError(f"{given!r:.80} cannot be packed as {what}: {error}") from error
+    return packed
