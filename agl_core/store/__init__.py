@@ -1,5 +1,111 @@
 """Durable record of a run: rollouts, fenced attempts, their spans, published resources.
 
-`_transitions` says what may follow what, `_operations` are the store's methods over any medium,
-`base` waits and wakes. A medium is dictionaries (`memory`) or one file (`sqlite`).
+A backend is a store like any other: it derives from `BaseStore`, implements `Records` on its
+medium, and is registered with options that derive from `BaseStoreOptions`::
+
+    @hookimpl
+    def agl_register_stores(register):
+        register("mine", "my_package.store:make_store", config="my_package.store:MyOptions")
+
+    def make_store(options: MyOptions, directory: Path) -> BaseStore: ...
+
+Inside, `_transitions` says what may follow what, `_operations` are the store's methods on any
+`Records`, `base` waits and wakes.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agl_core.store._codec import ATTEMPTS, RESOURCES, ROLLOUTS, Codec, encode
+    from agl_core.store._operations import Changes, ClaimRequest, Operations
+    from agl_core.store.base import BaseStore, BatchingStore, Retention
+    from agl_core.store.lease import Clock, SystemClock
+    from agl_core.store.locate import (
+        StoreAddress,
+        described,
+        locate_store,
+        make_store_at,
+        open_for_reading,
+        store_at,
+        store_options,
+    )
+    from agl_core.store.memory import MemoryStore
+    from agl_core.store.options import BaseStoreOptions, SqliteOptions, StoreOptions
+    from agl_core.store.paging import attempt_records, rollout_pages
+    from agl_core.store.prune import Prunable, Pruned
+    from agl_core.store.reader import Readable
+    from agl_core.store.records import Lead, Owner, Records
+    from agl_core.store.sqlite import SqliteStore
+
+__all__ = [
+    "ATTEMPTS",
+    "RESOURCES",
+    "ROLLOUTS",
+    "BaseStore",
+    "BaseStoreOptions",
+    "BatchingStore",
+    "Changes",
+    "ClaimRequest",
+    "Clock",
+    "Codec",
+    "Lead",
+    "MemoryStore",
+    "Operations",
+    "Owner",
+    "Prunable",
+    "Pruned",
+    "Readable",
+    "Records",
+    "Retention",
+    "SqliteOptions",
+    "SqliteStore",
+    "StoreAddress",
+    "StoreOptions",
+    "SystemClock",
+    "attempt_records",
+    "described",
+    "encode",
+    "locate_store",
+    "make_store_at",
+    "open_for_reading",
+    "rollout_pages",
+    "store_at",
+    "store_options",
+]
+
+_MODULES = {
+    "_codec": ("ATTEMPTS", "RESOURCES", "ROLLOUTS", "Codec", "encode"),
+    "_operations": ("Changes", "ClaimRequest", "Operations"),
+    "base": ("BaseStore", "BatchingStore", "Retention"),
+    "lease": ("Clock", "SystemClock"),
+    "locate": (
+        "StoreAddress",
+        "described",
+        "locate_store",
+        "make_store_at",
+        "open_for_reading",
+        "store_at",
+        "store_options",
+    ),
+    "memory": ("MemoryStore",),
+    "options": ("BaseStoreOptions", "SqliteOptions", "StoreOptions"),
+    "paging": ("attempt_records", "rollout_pages"),
+    "prune": ("Prunable", "Pruned"),
+    "reader": ("Readable",),
+    "records": ("Lead", "Owner", "Records"),
+    "sqlite": ("SqliteStore",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: options need pydantic, files SQLite, and a store in memory neither."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415
+
+    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value

@@ -10,9 +10,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from agl_core.errors import StoreError
-from agl_core.store import _transitions as life
+from agl_core.store import _transitions as transitions
 from agl_core.store._codec import ATTEMPTS, RESOURCES, SPANS, detached, encode_span
-from agl_core.store._records import Lead, Records
+from agl_core.store.records import Lead, Records
 from agl_core.types import (
     Attempt,
     AttemptStatus,
@@ -51,7 +51,7 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class Claiming:
+class ClaimRequest:
     """The arguments of one `claim`."""
 
     worker: str
@@ -65,54 +65,56 @@ class Claiming:
 class Operations:
     """One transaction: reads and writes of a medium at one point in time."""
 
-    __slots__ = ("_now", "_records", "changes")
+    __slots__ = ("_now", "changes", "records")
 
     def __init__(self, records: Records, now: float) -> None:
-        self._records = records
+        self.records = records
         self._now = now
         self.changes = Changes()
 
     def enqueue(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        known = dict(self._records.rollouts([rollout.id for rollout in rollouts]))
+        known = dict(self.records.rollouts([rollout.id for rollout in rollouts]))
         fresh: list[Rollout] = []
         for rollout in rollouts:
             stored = known.get(rollout.id)
             if stored is None:
-                known[rollout.id] = life.admit(rollout, now=self._now)
+                known[rollout.id] = transitions.admit(rollout, now=self._now)
                 fresh.append(known[rollout.id])
-            elif not life.same_request(stored, rollout):
+            elif not transitions.same_request(stored, rollout):
                 raise StoreError(
                     f"Rollout {rollout.id!r} exists with other content: use a new id for a new one"
                 )
         for rollout in fresh:
-            self._records.add_rollout(rollout)
+            self.records.add_rollout(rollout)
         self.changes.queued += len(fresh)
         return [known[rollout.id] for rollout in rollouts]
 
-    def claim(self, claiming: Claiming) -> list[Claim]:
+    def claim(self, claiming: ClaimRequest) -> list[Claim]:
         if claiming.repeated:
             before = self._claimed(claiming.claim_id)
             if before:
                 return before
         claims: list[Claim] = []
-        for rollout in self._records.queued(claiming.limit):
-            started = life.start(
+        for rollout in self.records.queued(claiming.limit):
+            started = transitions.start(
                 rollout, worker=claiming.worker, now=self._now, claim_id=claiming.claim_id
             )
             self._save(started)
-            self.changes.due_at = min(self.changes.due_at, life.due_at(started))
+            self.changes.due_at = min(self.changes.due_at, transitions.due_at(started))
             claims.append(Claim(rollout=started, attempt=started.attempts[-1]))
         return claims
 
     def _claimed(self, claim_id: str) -> list[Claim]:
         """What was handed out to the same request before; its lease counts from now."""
-        held = [life.renew(rollout, now=self._now) for rollout in self._running_of({claim_id})]
+        held = [
+            transitions.renew(rollout, now=self._now) for rollout in self._running_of({claim_id})
+        ]
         for rollout in held:
             self._save_attempt(rollout)
         return [Claim(rollout=rollout, attempt=rollout.attempts[-1]) for rollout in held]
 
     def _running_of(self, claim_ids: Collection[str]) -> list[Rollout]:
-        running = self._records.running(due_by=math.inf)
+        running = self.records.running(due_by=math.inf)
         return [rollout for rollout in running if rollout.attempts[-1].claim_id in claim_ids]
 
     def hand_back(self, claims: Sequence[Claim]) -> None:
@@ -121,7 +123,7 @@ class Operations:
         One that was touched since is another's by now: its request had been repeated.
         """
         for claim in claims:
-            rollout = self._records.rollouts([claim.rollout.id])[claim.rollout.id]
+            rollout = self.records.rollouts([claim.rollout.id])[claim.rollout.id]
             if rollout.attempt == claim.attempt:
                 self._undo_start(rollout)
 
@@ -131,18 +133,18 @@ class Operations:
             self._undo_start(rollout)
 
     def _undo_start(self, rollout: Rollout) -> None:
-        self._records.drop_attempt(rollout.attempts[-1].id)
-        self._records.save_rollout(life.hand_back(rollout))
+        self.records.drop_attempt(rollout.attempts[-1].id)
+        self.records.save_rollout(transitions.hand_back(rollout))
         self.changes.queued += 1
 
     def heartbeat(self, attempt_ids: Sequence[str]) -> list[str]:
         gone: list[str] = []
         for attempt_id in attempt_ids:
             rollout = self._rollout_of(attempt_id)
-            if rollout is None or not life.running(rollout, attempt_id):
+            if rollout is None or not transitions.running(rollout, attempt_id):
                 gone.append(attempt_id)
             else:
-                self._save_attempt(life.renew(rollout, now=self._now))
+                self._save_attempt(transitions.renew(rollout, now=self._now))
         return gone
 
     def finish(self, attempt_id: str, ending: Ending) -> Attempt:
@@ -150,16 +152,19 @@ class Operations:
         if rollout is None:
             raise StoreError(f"Attempt {attempt_id!r} does not exist in this store")
         self._check_spans(attempt_id, rollout.id, ending.spans)
-        digest = life.finish_digest(
+        digest = transitions.finish_digest(
             status=ending.status,
             failure=ending.failure,
             output=ending.output,
             spans=ending.spans,
         )
-        if not life.running(rollout, attempt_id) and self._records.digest(attempt_id) == digest:
+        if (
+            not transitions.running(rollout, attempt_id)
+            and self.records.digest(attempt_id) == digest
+        ):
             return next(one for one in rollout.attempts if one.id == attempt_id)
-        life.check_owner(rollout, attempt_id)
-        ended = life.end(
+        transitions.check_owner(rollout, attempt_id)
+        ended = transitions.end(
             rollout,
             status=ending.status,
             failure=ending.failure,
@@ -169,7 +174,7 @@ class Operations:
         attempt = detached(ended.attempts[-1], ATTEMPTS, f"Attempt {attempt_id!r}")
         ended = replace(ended, attempts=(*ended.attempts[:-1], attempt))
         rows = [(span.id, encode_span(span)) for span in ending.spans]
-        self._records.add_spans(attempt_id, rows)
+        self.records.add_spans(attempt_id, rows)
         self._save_ended(ended, digest)
         return attempt
 
@@ -182,47 +187,47 @@ class Operations:
                 )
 
     def cancel(self, rollout_ids: Sequence[str], reason: str) -> list[Rollout]:
-        known = existing(self._records, rollout_ids)
+        known = existing(self.records, rollout_ids)
         for rollout in known.values():
             if not rollout.status.final:
-                cancelled = life.cancel(rollout, reason=reason, now=self._now)
+                cancelled = transitions.cancel(rollout, reason=reason, now=self._now)
                 known[rollout.id] = cancelled
                 if rollout.status is RolloutStatus.RUNNING:
                     self._save_ended(cancelled)
                 else:
-                    self._records.save_rollout(cancelled)
+                    self.records.save_rollout(cancelled)
                     self.changes.final.append(cancelled.id)
         return [known[rollout_id] for rollout_id in rollout_ids]
 
-    def begin_anew(self) -> None:
+    def restart_timers(self) -> None:
         """Count leases and deadlines from now: the clock was set."""
-        for rollout in self._records.running(due_by=math.inf):
-            self._save_attempt(life.begin_anew(rollout, now=self._now))
-        lead = self._records.lead()
+        for rollout in self.records.running(due_by=math.inf):
+            self._save_attempt(transitions.restart_timers(rollout, now=self._now))
+        lead = self.records.lead()
         if lead is not None:
-            self._records.save_lead(replace(lead, until=self._now + lead.lease_s))
+            self.records.save_lead(replace(lead, until=self._now + lead.lease_s))
 
     def expire(self) -> float:
         """End attempts that are due; returns when the next will be."""
-        for rollout in self._records.running(due_by=self._now):
-            ended = life.expire(rollout, now=self._now)
+        for rollout in self.records.running(due_by=self._now):
+            ended = transitions.expire(rollout, now=self._now)
             if ended is not None:
                 self._save_ended(ended)
-        return self._records.next_due()
+        return self.records.next_due()
 
-    def keep(self) -> None:
+    def extend_running(self) -> None:
         """Let everything run on for at least one lease more: only the store had ended.
 
         Whoever ran past a deadline meanwhile has that long to hand in the result.
         """
-        for rollout in self._records.running(due_by=math.inf):
-            self._save_attempt(life.keep(rollout, now=self._now))
+        for rollout in self.records.running(due_by=math.inf):
+            self._save_attempt(transitions.keep(rollout, now=self._now))
 
-    def recover(self) -> int:
+    def requeue_running(self) -> int:
         """Queue again whatever runs; returns how many."""
-        rollouts = self._records.running(due_by=math.inf)
+        rollouts = self.records.running(due_by=math.inf)
         for rollout in rollouts:
-            self._save_ended(life.recover(rollout, now=self._now))
+            self._save_ended(transitions.recover(rollout, now=self._now))
         return len(rollouts)
 
     def add_spans(self, spans: Sequence[Span]) -> tuple[Ingest, list[str]]:
@@ -233,20 +238,20 @@ class Operations:
         accepted = duplicate = late = 0
         strangers: list[str] = []
         for (attempt_id, rollout_id), group in by_attempt.items():
-            owner = self._records.owner(attempt_id)
+            owner = self.records.owner(attempt_id)
             if owner is None or owner.rollout_id != rollout_id:
                 strangers.append(attempt_id)
             elif owner.running:
                 rows = [(span.id, encode_span(span)) for span in group]
-                added = self._records.add_spans(attempt_id, rows)
+                added = self.records.add_spans(attempt_id, rows)
                 accepted += added
                 duplicate += len(group) - added
             else:
-                known = self._records.known_spans(attempt_id, [span.id for span in group])
+                known = self.records.known_spans(attempt_id, [span.id for span in group])
                 duplicate += known
                 in_time = self._graced(attempt_id, rollout_id, group)
                 rows = [(span.id, encode_span(span)) for span in in_time]
-                added = self._records.add_spans(attempt_id, rows)
+                added = self.records.add_spans(attempt_id, rows)
                 accepted += added
                 late += len(group) - known - added
         return Ingest(accepted=accepted, duplicate=duplicate, late=late), strangers
@@ -254,7 +259,7 @@ class Operations:
     def _graced(self, attempt_id: str, rollout_id: str, spans: Sequence[Span]) -> list[Span]:
         """Those of an ended attempt's late spans that are rewards within its grace."""
         rewards = [span for span in spans if span.kind is SpanKind.REWARD]
-        rollout = self._records.rollouts([rollout_id])[rollout_id] if rewards else None
+        rollout = self.records.rollouts([rollout_id])[rollout_id] if rewards else None
         if rollout is None or rollout.consumed or rollout.attempts[-1].id != attempt_id:
             return []
         grace_s = rollout.limits.reward_grace_s
@@ -262,7 +267,7 @@ class Operations:
         return rewards if grace_s > 0 and late_s <= grace_s else []
 
     def consume(self, rollout_ids: Sequence[str], *, drop_spans: bool) -> int:
-        known = existing(self._records, rollout_ids)
+        known = existing(self.records, rollout_ids)
         for rollout in known.values():
             if not rollout.status.final:
                 raise StoreError(
@@ -271,50 +276,52 @@ class Operations:
                 )
         fresh = [rollout for rollout in known.values() if not rollout.consumed]
         for rollout in fresh:
-            self._records.save_rollout(replace(rollout, consumed=True))
+            self.records.save_rollout(replace(rollout, consumed=True))
         if drop_spans and fresh:
-            self._records.drop_spans([rollout.id for rollout in fresh])
+            self.records.drop_spans([rollout.id for rollout in fresh])
             self.changes.freed = True
         return len(fresh)
 
     def publish(self, resources: Resources) -> Resources:
         numbered = replace(
             resources,
-            version=self._records.latest_version() + 1,
+            version=self.records.latest_version() + 1,
             created_at=resources.created_at or self._now,
         )
         numbered = detached(numbered, RESOURCES, f"Resources of run {resources.run_id!r}")
-        latest = self._records.resources(numbered.version - 1)
+        latest = self.records.resources(numbered.version - 1)
         if latest is not None and _same_content(latest, numbered):
             return latest
-        self._records.add_resources(numbered)
+        self.records.add_resources(numbered)
         return numbered
 
     def lead(self, instance: str, lease_s: float) -> Lead | None:
         """Take, renew or give back the lead; returns who has it now."""
-        held = self._records.lead()
+        held = self.records.lead()
         if held is not None and held.instance != instance:
             bounded = replace(held, until=min(held.until, self._now + held.lease_s))
             if lease_s == 0 or bounded.until > self._now:
                 if bounded != held:
-                    self._records.save_lead(bounded)
+                    self.records.save_lead(bounded)
                 return bounded
         lead = Lead(instance=instance, until=self._now + lease_s, lease_s=lease_s)
-        self._records.save_lead(lead if lease_s > 0 else None)
+        self.records.save_lead(lead if lease_s > 0 else None)
         return lead if lease_s > 0 else None
 
     def _rollout_of(self, attempt_id: str) -> Rollout | None:
-        owner = self._records.owner(attempt_id)
+        owner = self.records.owner(attempt_id)
         if owner is None:
             return None
-        return self._records.rollouts([owner.rollout_id])[owner.rollout_id]
+        return self.records.rollouts([owner.rollout_id])[owner.rollout_id]
 
     def _save_attempt(self, rollout: Rollout, digest: bytes = b"") -> None:
-        self._records.save_attempt(rollout.attempts[-1], due_at=life.due_at(rollout), digest=digest)
+        self.records.save_attempt(
+            rollout.attempts[-1], due_at=transitions.due_at(rollout), digest=digest
+        )
 
     def _save(self, rollout: Rollout, digest: bytes = b"") -> None:
         self._save_attempt(rollout, digest)
-        self._records.save_rollout(rollout)
+        self.records.save_rollout(rollout)
 
     def _save_ended(self, rollout: Rollout, digest: bytes = b"") -> None:
         self._save(rollout, digest)

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from agl_core.store._codec import ATTEMPTS, LEADS, RESOURCES, ROLLOUTS, encode
-from agl_core.store._records import Lead, Owner
+from agl_core.store.records import Lead, Owner, Records
 from agl_core.text import exact_bytes, has_lone_surrogate
 from agl_core.types import Attempt, Resources, Rollout, RolloutQuery, RolloutStatus
 
@@ -39,7 +39,7 @@ def _chunks(values: Sequence[str]) -> Iterator[tuple[str, list[str | bytes]]]:
         yield f"({', '.join('?' * len(piece))})", piece
 
 
-class SqlRecords:
+class SqlRecords(Records):
     """`Records` in the tables of `_schema`.
 
     The owners of running attempts are remembered, which saves a look-up per batch of spans;

@@ -103,7 +103,7 @@ def renew(rollout: Rollout, *, now: float) -> Rollout:
     return _with_latest(rollout, lease_until=now + rollout.limits.lease_s)
 
 
-def begin_anew(rollout: Rollout, *, now: float) -> Rollout:
+def restart_timers(rollout: Rollout, *, now: float) -> Rollout:
     """Give the running attempt all its time again; its worker keeps to the deadline it was given."""
     limits = rollout.limits
     return _with_latest(

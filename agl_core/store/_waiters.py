@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from agl_core.errors import StoreError
 
 
-class ClaimLine:
+class ClaimQueue:
     """Workers without work, first come first served."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Watch:
             self._done.result()
 
 
-class Finals:
+class FinalWatches:
     """The watches of a store, by rollout."""
 
     def __init__(self) -> None:

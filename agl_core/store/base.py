@@ -1,4 +1,4 @@
-"""The asynchronous face that every store shares: waiting, waking and the watchdog."""
+"""The public base of stores: what a backend implements, and all that every store does alike."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any, Final, Literal, TypeVar
 from agl_core.errors import LeadHeldError, StoreError
 from agl_core.store import _operations
 from agl_core.store._codec import json_value
-from agl_core.store._operations import Changes, Claiming, Ending, Operations
-from agl_core.store._records import Records
-from agl_core.store._waiters import ClaimLine, Finals
+from agl_core.store._operations import Changes, ClaimRequest, Ending, Operations
+from agl_core.store._waiters import ClaimQueue, FinalWatches
 from agl_core.store.lease import Clock, SystemClock, Watchdog
+from agl_core.store.records import Records
 from agl_core.types import (
     Attempt,
     AttemptStatus,
@@ -38,49 +38,122 @@ _SPANS_EXPECTED: Final = 16
 
 
 class BaseStore(ABC):
-    """A `StoreLifecycle` over a medium that runs operations.
+    """A `StoreLifecycle` over a medium of your own: a file, a database, a service.
 
-    Writes of this very object wake its waiters at once.
+    A subclass implements five methods: `connect`, `disconnect`, `write` and `read` here, and the
+    rows of its medium as `Records`. This class does the rest: what may follow what, fences, leases
+    and deadlines, waiting and waking, the lead, retention. `agl_testing.store_contract` tests it.
+
+    All methods are called on the loop that opened the store. Writes of this object wake its own
+    waiters at once.
     """
 
-    _look_again_s: float = math.inf
-    """After how long waiters look for writes of other holders of the medium, which wake nobody."""
-    _sweep_again_s: float = math.inf
-    """After how long the watchdog looks for attempts that other holders began."""
+    poll_interval_s: float = math.inf
+    """After how long waiters look for writes of other processes, which wake nobody here. Finite if
+    several processes can open the store."""
+    sweep_interval_s: float = math.inf
+    """After how long the watchdog looks for attempts that other processes began; the same."""
 
-    def __init__(self, *, retention: Retention, clock: Clock | None) -> None:
+    def __init__(self, *, retention: Retention = "keep", clock: Clock | None = None) -> None:
+        """Describe the store; `connect` opens it.
+
+        Args:
+            retention: ``drop_spans`` deletes the spans of rollouts that were consumed.
+            clock: Time for leases and deadlines; the machine's when None.
+        """
         self._retention = retention
         self._clock = clock or SystemClock()
-        self._line = ClaimLine()
-        self._finals = Finals()
+        self._claimers = ClaimQueue()
+        self._finals = FinalWatches()
         self._watchdog = self._fresh_watchdog()
         self._tasks: set[asyncio.Future[Any]] = set()
+        self._writes: set[asyncio.Future[Any]] = set()
         self._open = False
         self._process = 0
 
     @abstractmethod
-    async def _start(self) -> None:
-        """Open the medium; queue running attempts again if nobody else can be running them."""
+    async def connect(self) -> bool:
+        """Open the medium, creating what is missing.
 
-    @abstractmethod
-    async def _stop(self) -> None:
-        """Make every write durable and let go of the medium."""
+        Returns:
+            Whether no other process has the store open. Attempts that are found running are then
+            orphans of a crash, and their rollouts are queued again at once. False leaves them to
+            their leases.
 
-    @abstractmethod
-    def _submit(
-        self, operation: Callable[[Operations], T], *, rows: float = math.inf
-    ) -> asyncio.Future[T]:
-        """Run a transaction; once durable, `_announce` its changes and give its value.
-
-        It writes about so many rows; infinitely many where nobody can tell.
+        Raises:
+            StoreError: the medium cannot be used.
         """
 
     @abstractmethod
-    async def _read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
-        """Read everything acknowledged so far, consistently: about so many rows."""
+    async def disconnect(self) -> None:
+        """Close the medium. No `read` or `write` is in progress, and none follows."""
+
+    @abstractmethod
+    async def write(self, work: Callable[[Records], T]) -> T:
+        """Run `work` once in a transaction and return its result.
+
+        - Atomic: all of its writes happen or none, also if the process dies.
+        - Isolated: transactions of all processes have the effect of some order one after another.
+        - Ordered: those of this object take effect in the order of the calls.
+        - Durable: when this returns, the writes survive the process, if the store keeps records.
+        - An exception of `work` undoes its writes and is raised here unchanged. An `AglError` comes
+          before the first write.
+
+        It is not cancelled while it runs. `work` blocks for as long as the medium does: run it in
+        any one thread. After a conflict with another process it may be run again from the start.
+
+        Raises:
+            StoreError: the medium failed; nothing was written.
+        """
+
+    @abstractmethod
+    async def read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
+        """Run `query`, which writes nothing, at one point in time and return its result.
+
+        It sees at least every write that had returned when it was called.
+
+        Args:
+            query: As `work` of `write`.
+            rows: About how many rows it reads; infinity where that is unknown.
+
+        Raises:
+            StoreError: the medium failed.
+        """
+
+    def submit(
+        self, operation: Callable[[Operations], T], *, rows: float = math.inf
+    ) -> asyncio.Future[T]:
+        """Begin one write of the store; see `BatchingStore.submit`."""
+        del rows
+        task = asyncio.ensure_future(self._run(operation))
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+        return asyncio.shield(task)
+
+    async def _run(self, operation: Callable[[Operations], T]) -> T:
+        done: list[Changes] = []
+
+        def work(records: Records) -> T:
+            operations = Operations(records, self._clock.now())
+            value = operation(operations)
+            done[:] = [operations.changes]
+            return value
+
+        value = await self.write(work)
+        self.announce(done[0])
+        return value
+
+    def announce(self, changes: Changes) -> None:
+        """Wake whom the changes of a durable write concern."""
+        if changes.final:
+            self._finals.announce(changes.final)
+        if changes.queued:
+            self._claimers.arrive(changes.queued)
+        if changes.due_at < math.inf:
+            self._watchdog.notice(changes.due_at)
 
     async def open(self) -> None:
-        """Open the medium, queue orphaned attempts again, start the watchdog.
+        """Connect, queue orphaned attempts again, start the watchdog.
 
         Raises:
             StoreError: it is open already, or the medium cannot be used.
@@ -88,10 +161,18 @@ class BaseStore(ABC):
         if self._open:
             raise StoreError("The store is open already: open() it once, close() it after use")
         self._watchdog = self._fresh_watchdog()
-        await self._start()
+        if await self.connect():
+            await self._requeue_orphans()
         self._open = True
         self._process = os.getpid()
         self._keep(asyncio.ensure_future(self._watchdog.run()))
+
+    async def _requeue_orphans(self) -> None:
+        try:
+            await self.submit(Operations.requeue_running)
+        except BaseException:
+            await self.disconnect()
+            raise
 
     async def close(self) -> None:
         """Flush and stop; whoever waits gets a StoreError. Idempotent."""
@@ -99,12 +180,12 @@ class BaseStore(ABC):
             return
         self._open = False
         error = StoreError("The store was closed while a caller waited on it")
-        self._line.close(error)
+        self._claimers.close(error)
         self._finals.close(error)
         for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._stop()
+        await asyncio.gather(*self._tasks, *self._writes, return_exceptions=True)
+        await self.disconnect()
 
     async def enqueue(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         rollouts = list(rollouts)
@@ -113,23 +194,25 @@ class BaseStore(ABC):
     async def claim(
         self, worker: str, *, limit: int = 1, timeout_s: float | None = None
     ) -> list[Claim]:
-        return await self.claim_for(Claiming(worker, limit), timeout_s=timeout_s)
+        return await self.claim_for(ClaimRequest(worker, limit), timeout_s=timeout_s)
 
-    async def claim_for(self, claiming: Claiming, *, timeout_s: float | None = None) -> list[Claim]:
+    async def claim_for(
+        self, claiming: ClaimRequest, *, timeout_s: float | None = None
+    ) -> list[Claim]:
         """`claim` of a request that has a name, and so can be repeated or handed back."""
         time_left = _countdown(timeout_s)
         while True:
-            seen = self._line.arrivals
+            seen = self._claimers.arrivals
             claims = await self._claim(claiming)
             claiming = replace(claiming, repeated=False)
             left = time_left()
             if claims or left <= 0:
                 return claims
-            await self._line.wait(seen, timeout_s=_finite(min(left, self._look_again_s)))
+            await self._claimers.wait(seen, timeout_s=_finite(min(left, self.poll_interval_s)))
 
-    async def _claim(self, claiming: Claiming) -> list[Claim]:
+    async def _claim(self, claiming: ClaimRequest) -> list[Claim]:
         self._check_open()
-        future = self._submit(lambda store: store.claim(claiming), rows=claiming.limit)
+        future = self.submit(lambda store: store.claim(claiming), rows=claiming.limit)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -140,7 +223,7 @@ class BaseStore(ABC):
         """Queue claims again that were made while their worker was being cancelled."""
         claims = [] if future.cancelled() or future.exception() else future.result()
         if claims and self._open:
-            self._keep(self._submit(lambda store: store.hand_back(claims), rows=len(claims)))
+            self._keep(self.submit(lambda store: store.hand_back(claims), rows=len(claims)))
 
     async def hand_back(self, claim_ids: Collection[str]) -> None:
         """Queue again what was handed out to requests that nobody waits for any more."""
@@ -193,14 +276,14 @@ class BaseStore(ABC):
     ) -> list[Span]:
         rollout_ids = list(rollout_ids)
         self._check_open()
-        return await self._read(
+        return await self.read(
             lambda records: _operations.spans_of(records, rollout_ids, attempt_id),
             rows=_SPANS_EXPECTED * len(rollout_ids),
         )
 
     async def rollouts(self, query: RolloutQuery) -> list[Rollout]:
         self._check_open()
-        return await self._read(
+        return await self.read(
             lambda records: records.select(query), rows=len(query.ids) or query.limit
         )
 
@@ -221,13 +304,13 @@ class BaseStore(ABC):
                     return [final[one] for one in rollout_ids if one in final]
                 # What ended since it was read is seen by the watch: it was there first.
                 watch.see(final)
-                await watch.wait(timeout_s=_finite(min(left, self._look_again_s)))
+                await watch.wait(timeout_s=_finite(min(left, self.poll_interval_s)))
         finally:
             self._finals.unwatch(watch)
 
     async def _existing(self, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
         self._check_open()
-        return await self._read(
+        return await self.read(
             lambda records: _operations.existing(records, rollout_ids), rows=len(rollout_ids)
         )
 
@@ -244,9 +327,7 @@ class BaseStore(ABC):
 
     async def resources(self, version: int | None = None) -> Resources | None:
         self._check_open()
-        return await self._read(
-            functools.partial(_operations.resources_of, version=version), rows=1
-        )
+        return await self.read(functools.partial(_operations.resources_of, version=version), rows=1)
 
     async def lead(self, instance: str, *, lease_s: float) -> None:
         if not instance or not (math.isfinite(lease_s) and lease_s >= 0):
@@ -261,26 +342,18 @@ class BaseStore(ABC):
     async def _write(self, operation: Callable[[Operations], T], *, rows: float = math.inf) -> T:
         """Run a transaction; a caller who is cancelled meanwhile does not stop it."""
         self._check_open()
-        return await self._submit(operation, rows=rows)
-
-    def _announce(self, changes: Changes) -> None:
-        if changes.final:
-            self._finals.announce(changes.final)
-        if changes.queued:
-            self._line.arrive(changes.queued)
-        if changes.due_at < math.inf:
-            self._watchdog.notice(changes.due_at)
+        return await self.submit(operation, rows=rows)
 
     def _fresh_watchdog(self) -> Watchdog:
         return Watchdog(
             self._clock,
             self._sweep,
-            begin_anew=self._begin_anew,
-            longest_s=self._sweep_again_s,
+            restart_timers=self._restart_timers,
+            longest_s=self.sweep_interval_s,
         )
 
-    async def _begin_anew(self) -> None:
-        await self._write(Operations.begin_anew)
+    async def _restart_timers(self) -> None:
+        await self._write(Operations.restart_timers)
 
     async def _sweep(self) -> float:
         return await self._write(Operations.expire)
@@ -298,6 +371,31 @@ class BaseStore(ABC):
                 f"The store was opened by process {self._process}, of which this one is a fork: "
                 f"open another one here"
             )
+
+
+class BatchingStore(BaseStore):
+    """A `BaseStore` that implements `submit` in place of `write`.
+
+    It commits several operations in one transaction, or has no need of a coroutine for one.
+    """
+
+    @abstractmethod
+    def submit(
+        self, operation: Callable[[Operations], T], *, rows: float = math.inf
+    ) -> asyncio.Future[T]:
+        """Begin a transaction with the guarantees of `write`.
+
+        Args:
+            operation: Called with `Operations` on the transaction's records.
+            rows: About how many rows it writes; infinity where that is unknown.
+
+        Returns:
+            The result, once it is durable and after `announce` was called with its changes. Whoever
+            waits may cancel the future; the operation takes place nevertheless.
+        """
+
+    async def write(self, work: Callable[[Records], T]) -> T:
+        return await self.submit(lambda operations: work(operations.records))
 
 
 def _countdown(timeout_s: float | None) -> Callable[[], float]:

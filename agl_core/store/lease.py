@@ -66,7 +66,7 @@ class Watchdog:
         clock: Clock,
         sweep: Callable[[], Awaitable[float]],
         *,
-        begin_anew: Callable[[], Awaitable[None]],
+        restart_timers: Callable[[], Awaitable[None]],
         longest_s: float = math.inf,
     ) -> None:
         """Build a watchdog.
@@ -74,12 +74,12 @@ class Watchdog:
         Args:
             clock: Time to go by.
             sweep: Ends what is due and returns when the next attempt will be.
-            begin_anew: Counts all leases and deadlines from now.
+            restart_timers: Counts all leases and deadlines from now.
             longest_s: Longest sleep, where attempts can begin that nobody gives notice of.
         """
         self._clock = clock
         self._sweep = sweep
-        self._begin_anew = begin_anew
+        self._restart_timers = restart_timers
         self._offset = self._clock_offset()
         self._was_set = False
         self._failure = ""
@@ -107,7 +107,7 @@ class Watchdog:
     async def _swept(self) -> float:
         try:
             if self._was_set:
-                await self._begin_anew()
+                await self._restart_timers()
                 self._was_set = False
             due_at = await self._sweep()
         except StoreError as error:

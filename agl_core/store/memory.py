@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from agl_core.errors import AglError
 from agl_core.store._codec import ATTEMPTS, RESOURCES, ROLLOUTS, encode
 from agl_core.store._operations import Operations
-from agl_core.store._records import Lead, Owner, Records
-from agl_core.store.base import BaseStore, Retention
+from agl_core.store.base import BatchingStore, Retention
 from agl_core.store.lease import Clock
+from agl_core.store.records import Lead, Owner, Records
 from agl_core.types import Attempt, Mode, Resources, Rollout, RolloutQuery, RolloutStatus
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def make_store(options: MemoryOptions, directory: Path) -> MemoryStore:
     return MemoryStore(retention=options.retention)
 
 
-class MemoryStore(BaseStore):
+class MemoryStore(BatchingStore):
     """Everything in dictionaries of one process; for tests and runs that need no record."""
 
     def __init__(self, *, retention: Retention = "keep", clock: Clock | None = None) -> None:
@@ -46,13 +46,13 @@ class MemoryStore(BaseStore):
         super().__init__(retention=retention, clock=clock)
         self._records: Records = MemoryRecords()
 
-    async def _start(self) -> None:
-        Operations(self._records, self._clock.now()).recover()
+    async def connect(self) -> bool:
+        return True
 
-    async def _stop(self) -> None:
+    async def disconnect(self) -> None:
         return
 
-    def _submit(
+    def submit(
         self, operation: Callable[[Operations], T], *, rows: float = math.inf
     ) -> asyncio.Future[T]:
         del rows
@@ -62,10 +62,10 @@ class MemoryStore(BaseStore):
             future.set_result(operation(operations))
         except AglError as error:
             future.set_exception(error)
-        self._announce(operations.changes)
+        self.announce(operations.changes)
         return future
 
-    async def _read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
+    async def read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
         del rows
         return query(self._records)
 
@@ -101,7 +101,7 @@ class _AttemptRow:
     spans: dict[str, bytes] = field(default_factory=dict[str, bytes])
 
 
-class MemoryRecords:
+class MemoryRecords(Records):
     """`Records` in dictionaries."""
 
     def __init__(self) -> None:

@@ -12,10 +12,10 @@ from typing import Literal, NoReturn, Protocol, TypeVar, runtime_checkable
 from agl_core.errors import StoreError
 from agl_core.interfaces import StoreLifecycle
 from agl_core.store._operations import Operations
-from agl_core.store._records import Records
 from agl_core.store._schema import SCHEMA_VERSION, FileSettings, roll_back, store_errors
 from agl_core.store._sql import SqlRecords
-from agl_core.store.base import BaseStore
+from agl_core.store.base import BatchingStore
+from agl_core.store.records import Records
 
 T = TypeVar("T")
 
@@ -32,36 +32,37 @@ class Readable(Protocol):
         ...
 
 
-class SqliteReader(BaseStore):
+class SqliteReader(BatchingStore):
     """Reads a file and changes nothing in it; a method that would write raises StoreError.
 
     It takes no share in the file's ownership, so whoever opens the store beside it may still find
     itself alone, and it ends no attempt that is overdue.
     """
 
-    _look_again_s = 1.0
+    poll_interval_s = 1.0
 
     def __init__(self, settings: FileSettings) -> None:
-        super().__init__(retention="keep", clock=None)
+        super().__init__()
         self._settings = settings
 
-    async def _start(self) -> None:
+    async def connect(self) -> bool:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="agl-store-reader")
         try:
             self._reading = await self._in_thread(self._connect)
         except StoreError:
             self._thread.shutdown()
             raise
+        return False
 
     def _connect(self) -> sqlite3.Connection:
         with store_errors(self._settings):
             return connect_existing(self._settings, mode="ro")
 
-    async def _stop(self) -> None:
+    async def disconnect(self) -> None:
         await self._in_thread(self._reading.close)
         self._thread.shutdown()
 
-    def _submit(self, operation: Callable[[Operations], T], *, rows: float = math.inf) -> NoReturn:
+    def submit(self, operation: Callable[[Operations], T], *, rows: float = math.inf) -> NoReturn:
         del operation, rows
         raise StoreError(
             f"The store in {self._settings.path} was opened for reading: open it with open() to "
@@ -72,10 +73,10 @@ class SqliteReader(BaseStore):
         """Nothing is ever due: those who take part end what is overdue."""
         return math.inf
 
-    async def _begin_anew(self) -> None:
+    async def _restart_timers(self) -> None:
         """Leases are theirs, too."""
 
-    async def _read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
+    async def read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
         del rows
         return await self._in_thread(lambda: look_up(self._reading, self._settings, query))
 

@@ -11,7 +11,7 @@ from agl_core.serving.rpc import Method, Request, RpcApp
 from agl_core.serving.server import GuestServer, address_of, bind
 from agl_core.store import _calls as calls
 from agl_core.store import _codec
-from agl_core.store._operations import Claiming
+from agl_core.store._operations import ClaimRequest
 from agl_core.store.base import BaseStore
 from agl_core.store.prune import Prunable, Pruned
 from agl_core.types import Attempt, Claim, Ingest, Resources, Rollout, Span
@@ -104,7 +104,7 @@ class StoreServer:
         self._handing_out[asked.claim_id] = here
         try:
             return await self._store.claim_for(
-                Claiming(asked.worker, asked.limit, asked.claim_id, repeated=request.retry > 0),
+                ClaimRequest(asked.worker, asked.limit, asked.claim_id, repeated=request.retry > 0),
                 timeout_s=_left(asked.timeout_s, request),
             )
         finally:

@@ -15,14 +15,14 @@ from agl_core.errors import ConfigError, StoreError
 from agl_core.files import make_private_directory, touch_private
 from agl_core.store._operations import Operations
 from agl_core.store._owners import FileOwnership
-from agl_core.store._records import Records
 from agl_core.store._schema import FileSettings, connect, prepare, store_errors
 from agl_core.store._sql import SqlRecords
 from agl_core.store._writer import Writer
-from agl_core.store.base import BaseStore, Retention
+from agl_core.store.base import BatchingStore, Retention
 from agl_core.store.lease import Clock
 from agl_core.store.prune import Pruned, prune_file
 from agl_core.store.reader import SqliteReader, look_up
+from agl_core.store.records import Records
 
 if TYPE_CHECKING:
     from agl_core.store.options import SqliteOptions
@@ -41,7 +41,7 @@ def make_store(options: SqliteOptions, directory: Path) -> SqliteStore:
     )
 
 
-class SqliteStore(BaseStore):
+class SqliteStore(BatchingStore):
     """Everything in one file; more than a little of it is written by one thread, read by another.
 
     What was acknowledged survives the process (``synchronous="normal"``) or also the machine
@@ -58,8 +58,8 @@ class SqliteStore(BaseStore):
     attempt one lease more, and those whose runner is dead lapse.
     """
 
-    _look_again_s = 1.0
-    _sweep_again_s = 10.0
+    poll_interval_s = 1.0
+    sweep_interval_s = 10.0
 
     def __init__(
         self,
@@ -102,12 +102,12 @@ class SqliteStore(BaseStore):
         ids = list(rollout_ids)
         return await asyncio.to_thread(prune_file, self._settings, ids, dry_run=dry_run)
 
-    async def _start(self) -> None:
+    async def connect(self) -> bool:
         self._writer = Writer(
             _File(self._settings, self._clock, self._orphans),
             self._settings,
             now=self._clock.now,
-            announce=self._announce,
+            announce=self.announce,
         )
         await self._writer.start()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="agl-store-reader")
@@ -117,22 +117,23 @@ class SqliteStore(BaseStore):
             self._reader.shutdown()
             await self._writer.stop()
             raise
+        return False  # the writer's thread dealt with orphans while it held the file alone
 
     def _connect_reader(self) -> sqlite3.Connection:
         with store_errors(self._settings):
             return connect(self._settings, read_only=True)
 
-    async def _stop(self) -> None:
+    async def disconnect(self) -> None:
         await self._in_reader(self._reading.close)
         self._reader.shutdown()
         await self._writer.stop()
 
-    def _submit(
+    def submit(
         self, operation: Callable[[Operations], T], *, rows: float = math.inf
     ) -> asyncio.Future[T]:
         return self._writer.submit(operation, rows=rows)
 
-    async def _read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
+    async def read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
         await asyncio.sleep(0)  # nobody who reads again and again keeps the loop for himself
         with self._writer.spared(rows) as connection:
             # What this connection has written or read before, it need not read again.
@@ -176,9 +177,9 @@ class _File:
         connection.execute("BEGIN IMMEDIATE")
         operations = Operations(SqlRecords(connection), self._clock.now())
         if self._orphans == "keep":
-            operations.keep()
+            operations.extend_running()
         else:
-            operations.recover()
+            operations.requeue_running()
         connection.execute("COMMIT")
 
     def close(self, connection: sqlite3.Connection) -> None:

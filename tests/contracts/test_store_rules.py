@@ -48,8 +48,8 @@ class HandsOutNewestFirst(MemoryStore):
 
 
 class WakesNobody(MemoryStore):
-    def _announce(self, changes):
-        super()._announce(Changes(final=changes.final, due_at=changes.due_at))
+    def announce(self, changes):
+        super().announce(Changes(final=changes.final, due_at=changes.due_at))
 
 
 class HandsOutTwice(MemoryStore):
@@ -142,9 +142,9 @@ class WatchesNothing(MemoryStore):
 
 
 class OversleepsShortLeases(MemoryStore):
-    def _announce(self, changes):
+    def announce(self, changes):
         soon = changes.due_at < self._clock.now() + 60
-        super()._announce(replace_due(changes, math.inf) if soon else changes)
+        super().announce(replace_due(changes, math.inf) if soon else changes)
 
 
 def replace_due(changes, due_at):
@@ -249,7 +249,7 @@ class NeverLapses(MemoryStore):
 
 class LeavesWaitersAlone(MemoryStore):
     async def close(self):
-        self._line.close = self._finals.close = lambda _: None
+        self._claimers.close = self._finals.close = lambda _: None
         await super().close()
 
 

@@ -36,7 +36,7 @@ RUN = {
     "plugins": [str(HERE / "bandit.py")],
     "tasks": {"train": "tasks.jsonl"},
     "rewards": [{"name": "concise", "words": 1}],
-    "store": {"name": "memory"},
+    "store": {"name": "snapshot", "path": "records.bin"},
     "engine": {"name": "bandit"},
     "algorithm": {"name": "rank", "lr": 1.0, "group_size": 8, "weighting": "attempt"},
     "train": {"steps": 15, "tasks_per_step": 2},
@@ -75,6 +75,7 @@ def test_it_is_listed_with_version_and_state(agl):
         "integrations: parley",
         "rewards: concise",
         "algorithms: rank",
+        "stores: snapshot",
         "commands: parley",
     ):
         assert offer in listing
@@ -101,6 +102,23 @@ def test_a_run_trains_with_its_reward_and_algorithm_while_its_integration_names_
     assert frozen["sha256_before"] == frozen["sha256_after"]
     assert report["calls"] == 15 * 2 * 8 * 2
     assert not report["lost"].keys() - {"groups_without_signal"}
+    stored = json.loads((tmp_path / "agl_runs" / "run" / "config.json").read_text(encoding="utf-8"))
+    assert stored["store"] == {"name": "snapshot", "path": str(tmp_path / "records.bin")}
+    counts = agl("store", "ls", "agl_runs/run")
+    assert str(15 * 2 * 8) in counts
+    assert "succeeded" in counts
+    assert not list((tmp_path / "agl_runs").rglob("*.db"))
+
+
+def test_options_of_its_store_are_checked(agl, tmp_path):
+    for option, reason in (
+        ("store.pth=x", "did you mean 'store.path'"),
+        ("store.retention=all", "store.retention = 'all'"),
+        ("rollout.local=false", "'snapshot' is open in one process only"),
+    ):
+        (tmp_path / "run.json").write_text(json.dumps(RUN), encoding="utf-8")
+        (tmp_path / "agent.py").write_text(AGENT, encoding="utf-8")
+        assert reason in agl("train", "run.json", "--set", option, code=2)
 
 
 def test_a_run_without_the_plugin_says_what_is_missing(agl, tmp_path, monkeypatch):
@@ -108,7 +126,7 @@ def test_a_run_without_the_plugin_says_what_is_missing(agl, tmp_path, monkeypatc
     (tmp_path / "run.json").write_text(json.dumps(RUN), encoding="utf-8")
     monkeypatch.setenv("AGL_DISABLE_PLUGINS", "parley")
     assert "disabled" in row(agl("plugins"), "parley")
-    assert "Unknown reward 'concise'" in agl("train", "run.json", code=2)
+    assert "Unknown store 'snapshot'" in agl("train", "run.json", code=2)
 
 
 def test_the_integration_attaches_with_all_others():

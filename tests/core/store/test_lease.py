@@ -33,7 +33,7 @@ class Sweeper:
             self.due = math.inf
         return self.due
 
-    async def begin_anew(self):
+    async def restart_timers(self):
         self.anew.append(self.clock.now())
         if self.fail:
             self.fail = False
@@ -48,7 +48,7 @@ def clock():
 @pytest.fixture
 async def watched(clock):
     sweeper = Sweeper(clock)
-    watchdog = Watchdog(clock, sweeper, begin_anew=sweeper.begin_anew)
+    watchdog = Watchdog(clock, sweeper, restart_timers=sweeper.restart_timers)
     task = asyncio.ensure_future(watchdog.run())
     await clock.advance(0)
     yield sweeper, watchdog
@@ -89,7 +89,7 @@ async def test_attempt_noticed_during_a_sweep_is_not_missed(clock):
         await go_on.wait()
         return math.inf
 
-    watchdog = Watchdog(clock, sweep, begin_anew=sweep)
+    watchdog = Watchdog(clock, sweep, restart_timers=sweep)
     task = asyncio.ensure_future(watchdog.run())
     await sweeping.wait()
     watchdog.notice(3)
@@ -103,7 +103,7 @@ async def test_attempt_noticed_during_a_sweep_is_not_missed(clock):
 async def test_watchdog_looks_again_where_it_may_not_be_told(clock):
     sweeper = Sweeper(clock)
     task = asyncio.ensure_future(
-        Watchdog(clock, sweeper, begin_anew=sweeper.begin_anew, longest_s=10).run()
+        Watchdog(clock, sweeper, restart_timers=sweeper.restart_timers, longest_s=10).run()
     )
     await clock.advance(25)
     assert sweeper.times == [0, 10, 20]
@@ -154,7 +154,7 @@ async def test_a_clock_that_was_set_makes_everything_begin_anew(watched, clock, 
 
 async def test_watchdog_that_was_held_up_leaves_time_for_heartbeats(clock):
     sweeper = Sweeper(clock)
-    watchdog = Watchdog(clock, sweeper, begin_anew=sweeper.begin_anew)
+    watchdog = Watchdog(clock, sweeper, restart_timers=sweeper.restart_timers)
     task = asyncio.ensure_future(watchdog.run())
     await clock.advance(0)
     watchdog.notice(10)

@@ -74,7 +74,7 @@ class FullFile:
         def lift(_):
             self._connections[0].execute("PRAGMA max_page_count = 1000000")
 
-        return store._submit(lift)
+        return store.submit(lift)
 
     def remove(self):
         """Nothing is left behind."""
@@ -103,7 +103,7 @@ class FullDisk:
 
     def free(self, store):
         self._filler.unlink()
-        return store._submit(lambda _: None)
+        return store.submit(lambda _: None)
 
     def remove(self):
         subprocess.run(["umount", "-l", str(self._mount)], check=True)

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agl_core.errors import AglError
 from agl_core.store import _operations, _transitions
-from agl_core.store._operations import Claiming, Ending, Operations
+from agl_core.store._operations import ClaimRequest, Ending, Operations
 from agl_core.store._schema import prepare
 from agl_core.store._sql import SqlRecords
 from agl_core.store.memory import MemoryRecords
@@ -87,14 +87,14 @@ class Histories(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 3))
     def claim(self, limit):
-        claims = self.both(lambda store: store.claim(Claiming("w", limit)))
+        claims = self.both(lambda store: store.claim(ClaimRequest("w", limit)))
         assert all(claim.attempt.status is AttemptStatus.RUNNING for claim in claims)
 
     @rule(limit=st.integers(1, 2), by_name=st.booleans())
     def claim_and_hand_back(self, limit, by_name):
         before = self.attempts()
         name = f"cl{next(self.ids)}"
-        claims = self.both(lambda store: store.claim(Claiming("w", limit, name)))
+        claims = self.both(lambda store: store.claim(ClaimRequest("w", limit, name)))
         if by_name:
             self.both(lambda store: store.hand_back_of([name]))
         else:
@@ -104,9 +104,9 @@ class Histories(RuleBasedStateMachine):
     @rule(limit=st.integers(1, 2))
     def claim_again(self, limit):
         name = f"cl{next(self.ids)}"
-        first = self.both(lambda store: store.claim(Claiming("w", limit, name)))
+        first = self.both(lambda store: store.claim(ClaimRequest("w", limit, name)))
         self.now += 1
-        again = self.both(lambda store: store.claim(Claiming("w", limit, name, repeated=True)))
+        again = self.both(lambda store: store.claim(ClaimRequest("w", limit, name, repeated=True)))
         if first:
             assert [one.attempt.id for one in again] == [one.attempt.id for one in first]
             assert all(one.attempt.lease_until == self.now + 5 for one in again)
@@ -158,13 +158,13 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def restart(self):
-        self.both(lambda store: store.recover())
+        self.both(lambda store: store.requeue_running())
         assert not any(attempt.status is AttemptStatus.RUNNING for attempt in self.attempts())
 
     @rule()
     def restart_behind_a_server(self):
         before = self.attempts()
-        self.both(lambda store: store.keep())
+        self.both(lambda store: store.extend_running())
         for old, new in zip(before, self.attempts(), strict=True):
             assert (old.id, old.status) == (new.id, new.status)
             assert new.status.final or new.lease_until == self.now + 5

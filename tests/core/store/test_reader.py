@@ -82,7 +82,7 @@ async def test_a_clock_that_was_set_is_nothing_to_a_reader(path, caplog):
     reader = SqliteStore(path).reader()
     await reader.open()
 
-    await reader._begin_anew()
+    await reader._restart_timers()
     assert await reader._sweep() == math.inf
     (seen,) = await reader.rollouts(RolloutQuery())
     await reader.close()

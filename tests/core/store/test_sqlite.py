@@ -197,7 +197,7 @@ async def test_survivor_ends_the_attempts_of_a_holder_that_died(path):
 
 
 async def test_own_writes_wake_waiters_without_a_second_look(store):
-    store._look_again_s = math.inf
+    store.poll_interval_s = math.inf
     claiming = asyncio.ensure_future(store.claim("w"))
     await asyncio.wait({claiming}, timeout=0.05)
     await store.enqueue([rollout()])
@@ -222,7 +222,7 @@ async def test_a_waiter_reads_what_it_knows_as_final_no_more(store, monkeypatch)
         return await existing(rollout_ids)
 
     monkeypatch.setattr(store, "_existing", counted)
-    store._look_again_s = 0.01
+    store.poll_interval_s = 0.01
     waiting = asyncio.ensure_future(store.wait(ids))
     await asyncio.wait_for(enough.wait(), 100)
     assert reads[:2] == [ids, [ids[0], ids[2]]]

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from agl_core.errors import StoreError
-from agl_core.store._waiters import ClaimLine, Finals
+from agl_core.store._waiters import ClaimQueue, FinalWatches
 
 
 async def settle():
@@ -14,7 +14,7 @@ async def settle():
 
 
 async def test_arrivals_call_workers_in_the_order_they_came():
-    line = ClaimLine()
+    line = ClaimQueue()
     called = []
 
     async def worker(name):
@@ -32,14 +32,14 @@ async def test_arrivals_call_workers_in_the_order_they_came():
 
 
 async def test_arrival_between_look_and_wait_is_not_missed():
-    line = ClaimLine()
+    line = ClaimQueue()
     seen = line.arrivals
     line.arrive(1)
     await asyncio.wait_for(line.wait(seen, timeout_s=None), 100)
 
 
 async def test_worker_that_is_called_and_leaves_passes_the_call_on():
-    line = ClaimLine()
+    line = ClaimQueue()
     first, second = (asyncio.ensure_future(line.wait(0, timeout_s=None)) for _ in range(2))
     await settle()
     line.arrive(1)
@@ -49,7 +49,7 @@ async def test_worker_that_is_called_and_leaves_passes_the_call_on():
 
 
 async def test_worker_whose_time_is_up_leaves_the_line():
-    line = ClaimLine()
+    line = ClaimQueue()
     await line.wait(0, timeout_s=0)
     waiting = asyncio.ensure_future(line.wait(0, timeout_s=None))
     await settle()
@@ -58,7 +58,7 @@ async def test_worker_whose_time_is_up_leaves_the_line():
 
 
 async def test_closing_sends_everybody_away():
-    line, finals = ClaimLine(), Finals()
+    line, finals = ClaimQueue(), FinalWatches()
     watch = finals.watch(["r"])
     waiting = [
         asyncio.ensure_future(line.wait(0, timeout_s=None)),
@@ -73,7 +73,7 @@ async def test_closing_sends_everybody_away():
 
 
 async def test_watch_ends_with_its_last_rollout_and_leaves_nothing_behind():
-    finals = Finals()
+    finals = FinalWatches()
     one, both = finals.watch(["a"]), finals.watch(["a", "b"])
     finals.announce(["a"])
     await one.wait(timeout_s=None)
@@ -85,4 +85,4 @@ async def test_watch_ends_with_its_last_rollout_and_leaves_nothing_behind():
 
 
 async def test_watch_of_nothing_is_over_at_once():
-    await Finals().watch([]).wait(timeout_s=None)
+    await FinalWatches().watch([]).wait(timeout_s=None)

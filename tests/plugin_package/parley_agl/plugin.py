@@ -36,6 +36,16 @@ def agl_register_algorithms(register: Register) -> None:
 
 
 @hookimpl
+def agl_register_stores(register: Register) -> None:
+    register(
+        "snapshot",
+        "parley_agl.snapshot:make_store",
+        config="parley_agl.snapshot:SnapshotOptions",
+        summary="one small file, which every write replaces",
+    )
+
+
+@hookimpl
 def agl_register_commands(register: Register) -> None:
     register(
         "parley",

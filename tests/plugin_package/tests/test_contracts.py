@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -22,12 +25,15 @@ from agl_testing.scenario import (
     Job,
     ScenarioProgram,
 )
+from agl_testing.store_contract import StoreContract
 from parley import Speaker, Tool
 from parley_agl.concise import Concise
 from parley_agl.integration import ParleyIntegration
 from parley_agl.rank import Rank, RankOptions, rank_advantages
+from parley_agl.snapshot import SnapshotOptions, SnapshotStore, make_store
 
-from agl_core import AttemptRecord
+from agl_core import AttemptRecord, Resources
+from agl_core.store import Records
 
 
 def _speaker(job: Job, name: str, *tools: Tool) -> Speaker:
@@ -114,6 +120,58 @@ class TestAlgorithm(AlgorithmContract):
     @pytest.fixture
     def build_algorithm(self):
         return lambda: Rank(RankOptions())
+
+
+class TestStore(StoreContract):
+    durable = True
+
+    @pytest.fixture
+    async def store(self, tmp_path: Path) -> AsyncIterator[SnapshotStore]:
+        async with opened(SnapshotStore(tmp_path / "records")) as store:
+            yield store
+
+    @pytest.fixture
+    async def dropping_store(self, tmp_path: Path) -> AsyncIterator[SnapshotStore]:
+        options = SnapshotOptions(retention="drop_spans")
+        async with opened(make_store(options, tmp_path)) as store:
+            yield store
+
+    @pytest.fixture
+    async def reopen(self, tmp_path: Path) -> AsyncIterator[Any]:
+        again = SnapshotStore(tmp_path / "records")
+
+        async def take_over(store: SnapshotStore) -> SnapshotStore:
+            await store.close()
+            await again.open()
+            return again
+
+        yield take_over
+        await again.close()
+
+
+@asynccontextmanager
+async def opened(store: SnapshotStore) -> AsyncGenerator[SnapshotStore, None]:
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def test_a_write_that_fails_leaves_file_and_records_as_they_were(tmp_path: Path) -> None:
+    file = tmp_path / "records"
+    async with opened(SnapshotStore(file)) as store:
+        await store.publish(Resources())
+        before = file.read_bytes()
+
+        def work(records: Records) -> None:
+            records.add_resources(Resources(version=2))
+            raise RuntimeError("no")
+
+        with pytest.raises(RuntimeError, match="no"):
+            await store.write(work)
+        assert await store.read(lambda records: records.latest_version()) == 1
+    assert file.read_bytes() == before
 
 
 def _record(name: str, output: str) -> AttemptRecord:
