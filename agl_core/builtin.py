@@ -90,8 +90,8 @@ def agl_register_commands(register: Register) -> None:
 
 @hookimpl
 def agl_register_routes(register: Register) -> None:
-    for name, target, summary in (
-        ("POST /rewards", "rewards:RewardIngest", "take rewards from agents in any language"),
-        ("POST /tokenize", "tokenize:TokenCounting", "count the tokens of a prompt"),
-    ):
-        register(name, f"agl_core.gateway.{target}", summary=summary)
+    register(
+        "POST /tokenize",
+        "agl_core.gateway.tokenize:TokenCounting",
+        summary="count the tokens of a prompt",
+    )

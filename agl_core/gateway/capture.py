@@ -7,9 +7,8 @@ from typing import Final
 
 import msgspec
 
-from agl_core.gateway.dialects.answer_fields import Audio, Message, Row
 from agl_core.gateway.dialects.chat import FINISH_REASONS
-from agl_core.gateway.dialects.chat_answer import Payload
+from agl_core.gateway.dialects.chat_answer import Audio, Message, Payload, Row
 from agl_core.gateway.dialects.tool_calls import CallPart, ToolCall, ToolCalls, plain_text
 from agl_core.interfaces import TokenUsage
 from agl_core.serving.problem_text import error_text

@@ -14,10 +14,9 @@ from agl_core.gateway.attempts import Call
 from agl_core.gateway.capture import Answer
 from agl_core.gateway.dialects import chat
 from agl_core.gateway.dialects.chat_answer import Payload
-from agl_core.gateway.dialects.surrogates import Halves
 from agl_core.gateway.replay import Recorded
 from agl_core.gateway.routing import Route
-from agl_core.gateway.stream import DONE, ERROR_EVENT, Event, EventParser, render
+from agl_core.gateway.stream import DONE, ERROR_EVENT, Event, EventParser, Halves, render
 from agl_core.interfaces import BackendReply, Problem
 from agl_core.semconv import HEADER_CALL
 from agl_core.serving import asgi

@@ -22,3 +22,12 @@ def agl_register_rewards(register: Register) -> None:
             config=f"agl_rewards.{name}:{attribute}Options",
             summary=summary,
         )
+
+
+@hookimpl
+def agl_register_routes(register: Register) -> None:
+    register(
+        "POST /rewards",
+        "agl_rewards.ingest:RewardIngest",
+        summary="take rewards from agents in any language",
+    )

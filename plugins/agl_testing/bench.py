@@ -15,8 +15,6 @@ from typing import Any, Final
 
 from agl_core.adapters.adapter import TrajectoryAdapter
 from agl_core.gateway.app import GatewayServer
-from agl_core.gateway.rewards import RewardIngest
-from agl_core.gateway.tokenize import TokenCounting
 from agl_core.interfaces import AdaptedAttempt, AttemptRecord, Dialect, Integration, RouteFactory
 from agl_core.serving.backend_http import HttpBackend
 from agl_core.store.memory import MemoryStore
@@ -36,7 +34,7 @@ from agl_core.types import (
     Task,
 )
 from agl_core.types.ids import new_id
-from agl_testing._fake_dialects import installed_dialects
+from agl_testing._installed import installed_dialects, installed_routes
 from agl_testing.fake_openai import Answered, FakeOpenAI, FakeOptions
 from agl_testing.scenario import Job, reply
 
@@ -55,12 +53,6 @@ Action = Callable[[Job], Any]
 _ROUND_S: Final = 60.0
 _PATIENT: Final = Limits(timeout_s=600.0, lease_s=600.0)
 """The bench sends no heartbeats, and the machine may be slow."""
-
-ROUTES: Final[Mapping[str, RouteFactory]] = {
-    "POST /rewards": RewardIngest,
-    "POST /tokenize": TokenCounting,
-}
-"""Those of agl-core itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +102,7 @@ class Bench:
         options: FakeOptions | None = None,
         *,
         integrations: Sequence[Integration] | None = None,
-        routes: Mapping[str, RouteFactory] = ROUTES,
+        routes: Mapping[str, RouteFactory] | None = None,
         dialects: Mapping[str, Dialect] | None = None,
     ) -> AsyncGenerator[Bench, None]:
         """Start everything on loopback ports that the system chooses.
@@ -119,15 +111,19 @@ class Bench:
             options: How the fake model server behaves.
             integrations: Attached as long as the bench is open; an empty list marks requests and no
                 more, None attaches nothing.
-            routes: What the gateway serves beside model calls, by method and path.
+            routes: What the gateway serves beside model calls, by method and path; those of installed
+                plugins when None.
             dialects: What it speaks beside chat completions; those of installed plugins when None.
         """
         store = MemoryStore()
         await store.open()
         async with FakeOpenAI(reply, options) as fake:
             backend = HttpBackend(fake.base_url, model=_POLICY.model)
-            known = installed_dialects() if dialects is None else dialects
-            gateway = GatewayServer(store, routes=routes, dialects=known)
+            gateway = GatewayServer(
+                store,
+                routes=installed_routes() if routes is None else routes,
+                dialects=installed_dialects() if dialects is None else dialects,
+            )
             await gateway.route(_POLICY, backend)
             await gateway.start()
             try:

@@ -25,7 +25,7 @@ from aiohttp import web
 
 from agl_core.interfaces import DialectAnswer, Problem
 from agl_testing import _fake_answers as answers
-from agl_testing import _fake_dialects as dialects
+from agl_testing import _installed as dialects
 from agl_testing._fake_answers import Answered, AnsweredChoice, FakeReply, Script
 from agl_testing.vocabulary import decode
 

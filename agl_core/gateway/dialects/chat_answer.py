@@ -1,40 +1,105 @@
 """OpenAI chat completions: what the gateway reads of an answer, and what of it the client sees.
 
 Answers are large and mostly log-probabilities, so none is turned into Python objects as a whole: one
-scan cuts it into raw fields, those that are read are decoded, and what the client sees is put
+scan cuts it into raw fields, one decodes those that are read, and what the client sees is put
 together from the raw ones.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+import json
+import math
+import re
+from typing import Any, Final, cast
 
 import msgspec
 
-from agl_core.gateway.dialects.answer_fields import Row, read_loosely
 from agl_core.gateway.dialects.chat import Wants
-from agl_core.gateway.dialects.surrogates import repaired
+from agl_core.gateway.dialects.tool_calls import CallPart, Function
 from agl_core.interfaces import TokenUsage
-from agl_core.text import decoded
+from agl_core.text import decoded, replaced_json
 
-__all__ = ["Payload"]
+__all__ = ["Audio", "Message", "Payload", "Row", "read_loosely"]
+
+
+class Logprob(msgspec.Struct, gc=False):
+    """One sampled token's entry; its text, bytes and alternatives are skipped."""
+
+    logprob: float
+
+
+class Logprobs(msgspec.Struct):
+    content: list[Logprob] | None = None
+
+
+class Audio(msgspec.Struct):
+    """Speech; its data is skipped."""
+
+    id: str | None = None
+    transcript: str | None = None
+
+
+class Message(msgspec.Struct):
+    """A ``message``, or a part of one in a ``delta``."""
+
+    content: str | list[Any] | None = None
+    """Text, or with some servers a list of parts."""
+    reasoning_content: str | list[Any] | None = None
+    reasoning: str | list[Any] | None = None
+    refusal: str | None = None
+    tool_calls: list[CallPart] | None = None
+    function_call: Function | None = None
+    audio: Audio | None = None
+
+
+class Row(msgspec.Struct):
+    """One of the ``choices``."""
+
+    index: int | None = None
+    message: Message | None = None
+    delta: Message | None = None
+    token_ids: list[int] | None = None
+    logprobs: Logprobs | None = None
+    finish_reason: str | None = None
+
+
+class Fields(msgspec.Struct):
+    """A whole answer, or a chunk of one."""
+
+    id: str | None = None
+    model: str | None = None
+    choices: list[Row] | None = None
+    prompt_token_ids: list[int] | None = None
+    usage: TokenUsage | None = None
+
+
+class _Known(Fields):
+    """All that is decoded of an answer."""
+
+    error: Any = None
+    object: Any = None
+
 
 _NULL: Final = msgspec.Raw(b"null")
 _NO_CHOICES: Final = (b"[]", b"null")
-
 _Decoder = msgspec.json.Decoder
 _FIELDS: Final = _Decoder(dict[str, msgspec.Raw])
-_TEXT: Final = _Decoder(str | None)
-_USAGE: Final = _Decoder(TokenUsage | None)
-_IDS: Final = _Decoder(list[int] | None)
-_ROWS: Final = _Decoder(list[Row] | None)
+_KNOWN: Final = _Decoder(_Known)
 _RAW_ROWS: Final = _Decoder(list[dict[str, msgspec.Raw]])
 _RAW_LIST: Final = _Decoder(list[msgspec.Raw])
 _ANY: Final = _Decoder(Any)
 _ENCODER: Final = msgspec.json.Encoder()
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
+_STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+_MOST_FAULTS: Final = 32
+_LONGEST: Final = 300
+"""Digits of an integer."""
 
-T = TypeVar("T")
+
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]+|\\.)*"?|(?P<number>-?Infinity|-?NaN)', re.DOTALL)
+"""A string, closed or not, or a number that JSON has no form for."""
+_BOM: Final = b"\xef\xbb\xbf"
 
 
 class Payload:
@@ -70,18 +135,15 @@ class Payload:
 
     def _read_all(self, data: bytes) -> None:
         self._fields = _FIELDS.decode(data)
-        self.id = self._read("id", _TEXT)
-        self.model = self._read("model", _TEXT)
-        self.choices = self._read("choices", _ROWS)
-        self.prompt_token_ids = self._read("prompt_token_ids", _IDS)
-        self.usage = self._read("usage", _USAGE)
-        self.error: Any = self._read("error", _ANY)
-        if not (self.error or self.choices) and self._read("object", _ANY) == "error":
+        known = _KNOWN.decode(data)
+        self._take(known, known.error)
+        if known.object == "error" and not (self.error or self.choices):
             self.error = _ANY.decode(data)
 
-    def _read(self, name: str, decoder: msgspec.json.Decoder[T]) -> T | None:
-        raw = self._fields.get(name)
-        return None if raw is None else decoder.decode(raw)
+    def _take(self, read: Fields, error: Any) -> None:
+        self.id, self.model, self.choices = read.id, read.model, read.choices
+        self.prompt_token_ids, self.usage = read.prompt_token_ids, read.usage
+        self.error: Any = error
 
     def _read_otherwise(self, data: bytes) -> None:
         """Read malformed JSON or fields; clients get U+FFFD for bytes that are not UTF-8."""
@@ -102,10 +164,8 @@ class Payload:
         self.faults += faults
         self.data = fixed
         self._fields = _FIELDS.decode(fixed)
-        self.id, self.model, self.choices = read.id, read.model, read.choices
-        self.prompt_token_ids, self.usage = read.prompt_token_ids, read.usage
-        self.error = document.get("error")
-        if not (self.error or self.choices) and document.get("object") == "error":
+        self._take(read, document.get("error"))
+        if document.get("object") == "error" and not (self.error or self.choices):
             self.error = document
 
     def read_as_error(self) -> None:
@@ -164,3 +224,93 @@ def _stripped_row(row: dict[str, msgspec.Raw], wants: Wants) -> dict[str, msgspe
     if not wants.logprobs and "logprobs" in row:
         row["logprobs"] = _NULL
     return row
+
+
+def repaired(data: bytes, *, numbers: bool = True) -> bytes:
+    """`replaced_json`, with null for NaN and Infinity and without a byte order mark: JSON for every parser."""
+    data = replaced_json(data.removeprefix(_BOM))
+    if numbers and (b"NaN" in data or b"Infinity" in data):
+        data = _TOKEN.sub(lambda match: b"null" if match["number"] else match[0], data)
+    return data
+
+
+def read_loosely(data: bytes) -> tuple[Fields, Any, list[str]]:
+    """Read an answer some of whose fields are not what they should be.
+
+    What cannot be read is left out and named: its place, what was expected and what stood there.
+
+    Returns:
+        The fields, the whole document, and the faults.
+
+    Raises:
+        msgspec.DecodeError: it is no JSON object.
+    """
+    faults: list[str] = []
+    # Numbers that are none stay, so that they can be named.
+    text = repaired(data, numbers=False)
+    try:
+        document: Any = json.loads(
+            text, parse_constant=_NoNumber, parse_float=_float, parse_int=_int
+        )
+    except (ValueError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error
+    if not isinstance(document, dict):
+        kind = type(document).__name__
+        raise msgspec.ValidationError(f"Expected `object`, got `{kind}`")
+    fields = cast("dict[str, Any]", document)
+    return _converted(fields, faults), fields, faults
+
+
+class _NoNumber:
+    """A number that no field can hold: NaN, an infinity, or one of far too many digits."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _float(text: str) -> Any:
+    value = float(text)
+    return value if math.isfinite(value) else _NoNumber(text)
+
+
+def _int(text: str) -> Any:
+    return int(text) if len(text) <= _LONGEST else _NoNumber(text)
+
+
+def _converted(document: dict[str, Any], faults: list[str]) -> Fields:
+    wanted = {name: document[name] for name in Fields.__struct_fields__ if name in document}
+    named: set[str] = set()
+    for _ in range(_MOST_FAULTS):
+        try:
+            return msgspec.convert(wanted, Fields)
+        except msgspec.ValidationError as error:
+            found = _AT.match(str(error))
+            assert found is not None
+            path = found["path"] or ""
+            value = _leave_out(wanted, path, what=found["what"])
+            if path not in named:
+                faults.append(f"{path.lstrip('.')}: {found['what']}: {value!r:.80}")
+            named.add(path)
+    faults.append("and more")
+    return Fields()
+
+
+def _leave_out(document: dict[str, Any], path: str, *, what: str) -> Any:
+    """Remove the value that an error names, or the object that holds it; returns the value."""
+    steps: list[str | int] = [int(at) if at else name for name, at in _STEP.findall(path)]
+    owners: list[Any] = [document]
+    for step in steps[:-1]:
+        owners.append(owners[-1][step])
+    value = owners[-1][steps[-1]]
+    for owner, step in zip(reversed(owners), reversed(steps), strict=True):
+        if isinstance(step, int):
+            if "`object" in what and not isinstance(owner[step], dict):
+                owner[step] = {}
+                break
+        elif owner[step] is not None:
+            owner[step] = None
+            break
+    return value

@@ -13,11 +13,11 @@ import aiohttp
 import pytest
 from agl_otlp.ingest import TraceIngest
 from agl_responses.request import read
+from agl_rewards.ingest import RewardIngest
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
 from agl_core.gateway.app import GatewayOptions, GatewayServer
 from agl_core.gateway.recording import RecordingOptions
-from agl_core.gateway.rewards import RewardIngest
 from agl_core.gateway.tokenize import TokenCounting
 from agl_core.serving.backend_http import HttpBackend
 from agl_core.store.memory import MemoryStore

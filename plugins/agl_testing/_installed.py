@@ -1,4 +1,4 @@
-"""The fake server's answers in the dialects of installed plugins, translated as the gateway does."""
+"""Routes and dialects of installed plugins, and the fake server's answers in those dialects."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ from typing import Any
 
 import msgspec
 
-from agl_core.app.parts import make_dialects
+from agl_core.app.parts import make_dialects, make_routes
 from agl_core.builtin import load_plugins
 from agl_core.gateway.dialects.chat_answer import Payload
 from agl_core.gateway.dialects.translation import AnswerReader
-from agl_core.interfaces import Dialect, DialectAnswer
+from agl_core.interfaces import Dialect, DialectAnswer, RouteFactory
 
 
 @cache
 def installed_dialects() -> Mapping[str, Dialect]:
     """Those of the plugins of this environment, by method and path below ``/v1``."""
     return make_dialects(load_plugins())
+
+
+@cache
+def installed_routes() -> Mapping[str, RouteFactory]:
+    """Those of the plugins of this environment, by method and path below ``/v1``."""
+    return make_routes(load_plugins())
 
 
 def whole(answer: DialectAnswer, payload: dict[str, Any]) -> bytes:
