@@ -8,10 +8,14 @@ go by the functions below, which neither reaches.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import asyncio
 
 _NS: Final = 1_000_000_000
 _LINUX_REALTIME_COARSE: Final = 5
@@ -72,3 +76,13 @@ def wall() -> float:
 def wall_ns() -> int:
     """Unix nanoseconds, as `time.time_ns`."""
     return _wall_ns[0]()
+
+
+def steady_loop() -> asyncio.AbstractEventLoop:
+    """An event loop of the kind that the program has chosen, whose time user code cannot move."""
+    import asyncio  # noqa: PLC0415 - half of what a process without a loop would import
+
+    loop = asyncio.new_event_loop()
+    with contextlib.suppress(AttributeError):  # uvloop's, whose clock is out of reach anyway
+        loop.time = monotonic
+    return loop

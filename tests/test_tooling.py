@@ -175,7 +175,7 @@ def test_the_imports_of_every_package_are_checked():
     assert folders == set(PROJECT["tool"]["importlinter"]["root_packages"])
 
 
-NO_PLUGIN = {"agl_testing"}
+NO_PLUGIN = {"agl_testing", "agl_vllm"}
 """Packages beside the plugins that hang on no hook."""
 
 

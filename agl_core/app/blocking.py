@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
+from agl_core.clocks import steady_loop
 from agl_core.interrupts import current_interrupts
-from agl_core.serving.loop import steady_loop
 
 T = TypeVar("T")
 NewLoop = Callable[[], asyncio.AbstractEventLoop]

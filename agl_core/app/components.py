@@ -41,7 +41,7 @@ from agl_core.interfaces import (
 )
 from agl_core.plugins import PluginManager
 from agl_core.runner import Runner, RunnerOptions, Scorer
-from agl_core.serving.keys import given_key, shared_key
+from agl_core.serving import given_key, shared_key
 from agl_core.tracing import attach
 from agl_core.training.events import Events
 from agl_core.training.rollouts import RolloutSource

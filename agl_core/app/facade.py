@@ -23,7 +23,7 @@ from agl_core.config.loader import read_anchored, resolve, with_plugins
 from agl_core.config.overrides import parse_key, put
 from agl_core.errors import AglError
 from agl_core.interfaces import Observer, RewardFunction
-from agl_core.serving.keys import withheld_key
+from agl_core.serving import withheld_key
 from agl_core.tracing import Attachment, users_traceback
 from agl_core.tracing import attach as attach_integrations
 from agl_core.types import Evaluation

@@ -17,7 +17,7 @@ from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.gateway.control import GatewayControl
 from agl_core.interfaces import StoreLifecycle
 from agl_core.plugins import PluginManager
-from agl_core.serving.keys import shared_key
+from agl_core.serving import shared_key
 from agl_core.store.locate import is_address, locate_store, make_store_at, of_file
 
 _HOST_AND_PORT: Final = re.compile(r"[^/\\]+:\d+")

@@ -9,7 +9,7 @@ from agl_core.builtin import load_plugins
 from agl_core.gateway.dialects.translation import translating
 from agl_core.interfaces import Backend
 from agl_core.plugins import PluginManager
-from agl_core.serving.openai_server import OpenAIServer
+from agl_core.serving import OpenAIServer
 
 
 def openai_server(

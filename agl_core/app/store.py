@@ -9,7 +9,7 @@ from pathlib import Path
 from agl_core.config import StoreConfig
 from agl_core.config.loader import RESOLVED, load_config
 from agl_core.plugins import PluginManager
-from agl_core.serving.keys import shared_key
+from agl_core.serving import shared_key
 from agl_core.store.locate import described, store_options
 from agl_core.store.options import STORE_FILE, SqliteOptions
 from agl_core.store.server import StoreServer

@@ -15,7 +15,7 @@ from agl_core import semconv
 from agl_core.budget.history import Message
 from agl_core.errors import ConfigError, DeadlineError, EngineError
 from agl_core.interfaces import Counted
-from agl_core.serving.counting import NOT_COUNTED, PATH, REFUSED, CountAnswer
+from agl_core.serving import COUNT_PATH, NOT_COUNTED, PROMPT_REFUSED, CountAnswer
 from agl_core.text import url_quoted
 from agl_core.tracing import AttemptContext
 
@@ -51,7 +51,7 @@ def count(
     if tools:  # some chat templates write a preamble for an empty list too
         asked["tools"] = list(tools)
     url = urlsplit(context.llm.base_url)
-    path = url.path.rstrip("/") + PATH
+    path = url.path.rstrip("/") + COUNT_PATH
     seconds = min(context.seconds_left(), _TIMEOUT_S)
     if seconds <= 0:
         raise DeadlineError("The attempt's deadline has passed: its prompt was not counted")
@@ -80,7 +80,7 @@ def _read(status: int, body: bytes, agent: str) -> Counted | None:
         refusal = msgspec.json.decode(body, type=_Refusal).error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise EngineError(f"The gateway answered no count but {body[:200]!r}") from error
-    if status == _BAD_REQUEST and refusal.code == REFUSED:
+    if status == _BAD_REQUEST and refusal.code == PROMPT_REFUSED:
         return None
     if status == NOT_COUNTED:
         raise ConfigError(

@@ -27,8 +27,7 @@ def command(state: CliState, *, store: str, host: str, port: int) -> None:
     """
     from agl_core.app import run_blocking  # noqa: PLC0415
     from agl_core.app.gateway import serve_gateway, store_of  # noqa: PLC0415
-    from agl_core.serving.collector import rare_collections  # noqa: PLC0415
-    from agl_core.serving.loop import serving_loop  # noqa: PLC0415
+    from agl_core.serving import rare_collections, serving_loop  # noqa: PLC0415
 
     def ready(url: str) -> None:
         click.echo(f"Serving gateway at {url}")

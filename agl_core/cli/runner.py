@@ -90,7 +90,7 @@ def _serve_fleet(config: RunConfig, processes: int, *, debug: bool) -> None:
     """The supervisor loads none of the user's code: what breaks there breaks a worker only."""
     from agl_core.app import run_blocking  # noqa: PLC0415
     from agl_core.runner.fleet import Fleet, FleetOptions  # noqa: PLC0415
-    from agl_core.serving.keys import given_key, withheld_key  # noqa: PLC0415
+    from agl_core.serving import given_key, withheld_key  # noqa: PLC0415
 
     arguments = (config.model_dump_json(), debug, given_key())
     fleet = Fleet(work, arguments, FleetOptions(processes=processes))
@@ -125,7 +125,7 @@ def work(channel: WorkerChannel, config_json: str, debug: bool, key: str) -> Non
     from agl_core.builtin import load_plugins  # noqa: PLC0415
     from agl_core.config.loader import resolve  # noqa: PLC0415
     from agl_core.runner.worker_channel import RECYCLE  # noqa: PLC0415
-    from agl_core.serving.keys import withheld_key  # noqa: PLC0415
+    from agl_core.serving import withheld_key  # noqa: PLC0415
 
     stop = _Stop()
     channel.watch(stop.ask)

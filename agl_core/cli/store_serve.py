@@ -49,8 +49,7 @@ def command(
     """
     from agl_core.app import run_blocking  # noqa: PLC0415
     from agl_core.app.store import serve_store, store_file  # noqa: PLC0415
-    from agl_core.serving.collector import rare_collections  # noqa: PLC0415
-    from agl_core.serving.loop import serving_loop  # noqa: PLC0415
+    from agl_core.serving import rare_collections, serving_loop  # noqa: PLC0415
     from agl_core.store.options import SqliteOptions  # noqa: PLC0415
 
     file = store_file(path, state.plugins())

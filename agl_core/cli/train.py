@@ -77,7 +77,7 @@ def _train_config(state: CliState, path: Path, request: _Request, *, print_only:
         return
     from agl_core.app import App, run_blocking  # noqa: PLC0415
     from agl_core.app.one_run import only_run  # noqa: PLC0415
-    from agl_core.serving.keys import withheld_key  # noqa: PLC0415
+    from agl_core.serving import withheld_key  # noqa: PLC0415
 
     plugins = state.plugins(config.plugins)
     with (

@@ -8,6 +8,6 @@ themselves), `counting` (how long a prompt would be), `replay` (answers from the
 """
 
 from agl_core.gateway.app import GatewayOptions, GatewayServer
-from agl_core.serving.backend_http import HttpBackend
+from agl_core.serving import HttpBackend
 
 __all__ = ["GatewayOptions", "GatewayServer", "HttpBackend"]

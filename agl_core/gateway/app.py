@@ -16,9 +16,7 @@ from agl_core.gateway.recording import Recording, RecordingOptions
 from agl_core.gateway.replay import find_replay
 from agl_core.gateway.routing import Route, Router
 from agl_core.interfaces import Backend, Capabilities, Dialect, RouteFactory, Store
-from agl_core.serving import asgi
-from agl_core.serving.keys import AttemptKeys, fresh_key
-from agl_core.serving.server import GuestServer, address_of, bind
+from agl_core.serving import AttemptKeys, GuestServer, address_of, asgi, bind, fresh_key
 from agl_core.types import Attempt, Losses, Policy, Rollout
 
 __all__ = ["GatewayOptions", "GatewayServer"]
@@ -170,7 +168,7 @@ class GatewayServer:
         await self._end(calls)
 
     def mount(self, control: asgi.App) -> None:
-        """Serve methods below `agl_core.serving.rpc.PREFIX`, behind a key of their own."""
+        """Serve methods below `agl_core.serving.RPC_PREFIX`, behind a key of their own."""
         self._endpoints.control = control
 
     async def route(self, policy: Policy, backend: Backend) -> None:

@@ -8,11 +8,16 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from agl_core.interfaces import Backend, Problem
-from agl_core.serving import asgi
-from agl_core.serving.answering import Answering
-from agl_core.serving.counting import PATH, answer_of
-from agl_core.serving.keys import fresh_key
-from agl_core.serving.server import GuestServer, address_of, bind
+from agl_core.serving import (
+    COUNT_PATH,
+    Answering,
+    GuestServer,
+    address_of,
+    asgi,
+    bind,
+    count_prompt,
+    fresh_key,
+)
 from agl_core.text import decoded
 
 _CHAT: Final = "/v1/chat/completions"
@@ -65,7 +70,7 @@ class BackendServer:
         """Answer for a policy from `backend`, in place of an earlier one; returns the base URL."""
         path = f"/{quote(policy, safe='')}"
         self._backends[f"{path}{_CHAT}".encode()] = backend
-        self._counting[f"{path}{PATH}".encode()] = backend
+        self._counting[f"{path}{COUNT_PATH}".encode()] = backend
         return f"{self._url}{path}/v1"
 
     async def _app(self, scope: Mapping[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
@@ -73,7 +78,7 @@ class BackendServer:
             backend = self._find(scope)
             body = await asgi.read_body(receive)
             if scope["raw_path"] in self._counting:
-                await asgi.respond(send, 200, await answer_of(backend, body))
+                await asgi.respond(send, 200, await count_prompt(backend, body))
                 return
         except asgi.ClientLeft:
             return

@@ -11,7 +11,7 @@ from agl_core.gateway.dialects.chat import FINISH_REASONS
 from agl_core.gateway.dialects.chat_answer import Audio, Message, Payload, Row
 from agl_core.gateway.dialects.tool_calls import CallPart, ToolCall, ToolCalls, plain_text
 from agl_core.interfaces import TokenUsage
-from agl_core.serving.problem_text import error_text
+from agl_core.serving import error_text
 from agl_core.types import Choice, Ints, pack_floats, pack_ints
 from agl_core.types.span import ID_LIMIT
 

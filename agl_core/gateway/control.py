@@ -12,8 +12,7 @@ from agl_core.errors import ConfigError, EngineError
 from agl_core.gateway.app import GatewayServer
 from agl_core.gateway.routing import Route
 from agl_core.interfaces import Capabilities
-from agl_core.serving.backend_http import HttpBackend
-from agl_core.serving.rpc import Request, RpcApp
+from agl_core.serving import HttpBackend, RpcApp, RpcRequest
 from agl_core.types import Attempt, LogprobsMode, Policy, Rollout
 from agl_core.types.ids import new_id
 
@@ -151,14 +150,14 @@ class GatewayControl:
                 await backend.close()
             self._backends.clear()
 
-    async def _tell(self, request: Request) -> Status:
+    async def _tell(self, request: RpcRequest) -> Status:
         del request
         return self._status()
 
     def _status(self) -> Status:
         return Status(instance_id=self.instance_id, lost=dict(self._gateway.losses.counts))
 
-    async def _serve(self, request: Request) -> Status:
+    async def _serve(self, request: RpcRequest) -> Status:
         desired = msgspec.json.decode(request.body, type=DesiredState)
         known = self._desired
         if known is not None and known.trainer == desired.trainer:
@@ -220,7 +219,7 @@ class GatewayControl:
         else:
             self._serving.clear()
 
-    async def _watch(self, request: Request) -> Status:
+    async def _watch(self, request: RpcRequest) -> Status:
         watching = msgspec.json.decode(request.body, type=Watching)
         if watching.instance_id != self.instance_id or not self._has_policies:
             return self._status()
@@ -263,16 +262,16 @@ class GatewayControl:
         self._alone.set()
         self._decide()
 
-    async def _probe(self, request: Request) -> Capabilities:
+    async def _probe(self, request: RpcRequest) -> Capabilities:
         probing = msgspec.json.decode(request.body, type=Probing)
         await self._serving.wait()
         return await self._gateway.probe(probing.policy)
 
-    async def _drain(self, request: Request) -> int:
+    async def _drain(self, request: RpcRequest) -> int:
         draining = msgspec.json.decode(request.body, type=Draining)
         return await self._gateway.drain(timeout_s=draining.timeout_s)
 
-    async def _open(self, request: Request) -> str:
+    async def _open(self, request: RpcRequest) -> str:
         opening = msgspec.json.decode(request.body, type=Opening)
         await self._served(opening)
         await self._gateway.open(opening.rollout, opening.attempt)
@@ -290,12 +289,12 @@ class GatewayControl:
                 f"{opening.attempt.id!r}: see whether the trainer runs, with this gateway.url"
             ) from error
 
-    async def _flush(self, request: Request) -> bool:
+    async def _flush(self, request: RpcRequest) -> bool:
         flushing = msgspec.json.decode(request.body, type=Flushing)
         await self._gateway.flush(flushing.attempt_id)
         return True
 
-    async def _seal(self, request: Request) -> int:
+    async def _seal(self, request: RpcRequest) -> int:
         sealing = msgspec.json.decode(request.body, type=Sealing)
         count = await self._gateway.seal(sealing.attempt_id)
         if sealing.instance_id not in ("", self.instance_id):

@@ -19,18 +19,22 @@ from agl_core.gateway.recording import Recording
 from agl_core.gateway.routes import Request, answer_route
 from agl_core.gateway.routing import Caller, Route, Router, Target, parse_path
 from agl_core.interfaces import Dialect, GatewayRoute, Identity, Problem
-from agl_core.serving import asgi
-from agl_core.serving.headers import passed_on
-from agl_core.serving.keys import ENV_KEY, AttemptKeys, bearer_of, equal
-from agl_core.serving.openai_server import Translate
-from agl_core.serving.rpc import PREFIX
+from agl_core.serving import (
+    ENV_KEY,
+    RPC_PREFIX,
+    AttemptKeys,
+    Translate,
+    asgi,
+    bearer_of,
+    equal_keys,
+)
 from agl_core.text import decoded
 from agl_core.types import Losses
 
 _LIST: Final = "/models"
 _GENERATION: Final = tuple(f"/{name}" for name in semconv.GENERATION_OPERATIONS)
 """How the paths of model requests end, those of dialects that are not served included."""
-_CONTROL: Final = PREFIX.encode()
+_CONTROL: Final = RPC_PREFIX.encode()
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _UNOWNED: Final = {
     "identity_missing": "calls_without_identity",
@@ -59,7 +63,7 @@ class Endpoints:
     dialects: Mapping[str, Dialect]
     """What plugins add to chat completions, by method and path in the same way."""
     control: asgi.App | None = None
-    """Methods below `PREFIX`, behind a key of their own."""
+    """Methods below `RPC_PREFIX`, behind a key of their own."""
     _dialects: dict[str, Translate | None] = field(init=False)
     """By path; chat completions need no translation."""
 
@@ -104,7 +108,7 @@ class Endpoints:
         path = decoded(raw_path.partition(b"?")[0])
         target = self._target(raw_path, is_model=self._is_model(method, path), token=token)
         route = self.routes.get(f"{method} {target.path}") if target is not None else None
-        operator = route is not None and route.operators and equal(token, self.operator_key)
+        operator = route is not None and route.operators and equal_keys(token, self.operator_key)
         if not operator:
             self._check_run(token)
         caller = Caller(target or Target(path), headers, token, self.keys, operator)
@@ -151,7 +155,7 @@ class Endpoints:
             raise Problem(401, "invalid_api_key", message)
 
     def _check_operator(self, token: str) -> None:
-        if not equal(token, self.operator_key):
+        if not equal_keys(token, self.operator_key):
             message = f"The metrics take the operators' key, which is set in {ENV_KEY}"
             raise Problem(401, "invalid_api_key", message)
 
@@ -192,7 +196,7 @@ class Endpoints:
         except Problem as problem:
             self._refused(identity, attempt, problem)
             raise
-        call = attempt.begin(identity, request, passed_on(caller.headers))
+        call = attempt.begin(identity, request, asgi.passed_on(caller.headers))
         call.output, call.translated = output, send is not output
         await self.proxy.serve(call, route, scope, send)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from agl_core.config import EngineOptions
 from agl_core.errors import ConfigError
 from agl_core.interfaces import AlgorithmSetup, Backend, Engine
-from agl_core.serving.backend_http import HttpBackend
+from agl_core.serving import HttpBackend
 from agl_core.types import Policy
 
 AUTO = "auto"

@@ -19,9 +19,7 @@ from agl_core.gateway.routing import Route
 from agl_core.gateway.stream import DONE, ERROR_EVENT, Event, EventParser, Halves, render
 from agl_core.interfaces import BackendReply, Problem
 from agl_core.semconv import HEADER_CALL
-from agl_core.serving import asgi
-from agl_core.serving.headers import answered
-from agl_core.serving.problem_text import error_text
+from agl_core.serving import asgi, error_text
 from agl_core.text import decoded, url_quoted
 from agl_core.types import Sampling
 
@@ -122,7 +120,7 @@ class Exchange(msgspec.Struct, eq=False):
 
     def _head(self, headers: Mapping[str, str], kind: str) -> list[tuple[bytes, bytes]]:
         call_id = url_quoted(self.call.id)
-        return answered(headers, {"content-type": kind, HEADER_CALL: call_id})
+        return asgi.answered(headers, {"content-type": kind, HEADER_CALL: call_id})
 
     async def _plain(self, reply: BackendReply, head: asgi.RawHeaders, send: asgi.Send) -> None:
         body = b"".join([chunk async for chunk in reply.body()])

@@ -25,9 +25,7 @@ from agl_core.gateway.control import (
 )
 from agl_core.gateway.routing import Route
 from agl_core.interfaces import Backend, Capabilities
-from agl_core.serving.backend_http import HttpBackend
-from agl_core.serving.keys import AttemptKeys
-from agl_core.serving.peer import Patience, Peer
+from agl_core.serving import AttemptKeys, HttpBackend, Patience, Peer
 from agl_core.types import Attempt, Losses, Policy, Rollout
 from agl_core.types.ids import new_id
 

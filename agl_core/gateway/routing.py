@@ -14,7 +14,7 @@ import msgspec
 from agl_core import semconv
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Backend, Identity, Problem
-from agl_core.serving.keys import AttemptKeys
+from agl_core.serving import AttemptKeys
 from agl_core.text import decoded, url_unquoted
 from agl_core.types import LogprobsMode, Policy
 from agl_core.types.ids import new_id

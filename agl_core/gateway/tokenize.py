@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from agl_core.interfaces import Problem, RouteAnswer, RouteRequest, Store
-from agl_core.serving.counting import answer_of
+from agl_core.serving import count_prompt
 from agl_core.text import replaced_json
 from agl_core.types import Losses
 
@@ -43,7 +43,7 @@ class TokenCounting:
         prompt = _read(await request.body())
         backend, model = request.backend(identity, prompt.model)
         body = msgspec.json.encode(msgspec.structs.replace(prompt, model=model))
-        return RouteAnswer(body=await answer_of(backend, body))
+        return RouteAnswer(body=await count_prompt(backend, body))
 
 
 def _read(body: bytes) -> _Prompt:

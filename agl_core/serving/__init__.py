@@ -1,9 +1,115 @@
-"""HTTP between the components of a run: a server on the loop, calls with results, their client.
+"""HTTP between the components of a run and to backends: servers, clients, remote methods, keys.
 
-Reading order: `asgi` (the few pieces of it), `server` (uvicorn as a guest), `rpc` (methods behind
-one key), `peer` (who calls them, across restarts), `clocks` (of two machines that differ), `keys`;
-`backend_http` (a backend behind HTTP), `openai_server` (HTTP before a backend), `answering`,
-`counting`, `headers` and `problems` (what both ways of serving one answer with); `loop` and
-`collector` are for processes that do nothing but serve; `vllm_control` changes the weights of a
-server of somebody else.
+Reading order: `asgi` (requests and answers), `server` (uvicorn on the loop), `rpc` (methods behind
+one key) and `peer` (their client, which waits out restarts), `client` (requests to other programs,
+one mapping of failures to errors), `keys`; `backend_http` (a backend behind HTTP), `answering` and
+`openai_server` (a backend of this process over HTTP).
+
+Names are imported on first use: uvicorn and aiohttp are loaded only where they are used.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agl_core.serving import asgi
+    from agl_core.serving.answering import (
+        COUNT_PATH,
+        NOT_COUNTED,
+        PROMPT_REFUSED,
+        Answering,
+        CountAnswer,
+        count_prompt,
+    )
+    from agl_core.serving.backend_http import HttpBackend
+    from agl_core.serving.client import (
+        CONNECT_S,
+        HttpClient,
+        error_text,
+        failures,
+        is_address,
+        proxy_for,
+        reason,
+    )
+    from agl_core.serving.keys import (
+        ENV_KEY,
+        AttemptKeys,
+        bearer_of,
+        equal_keys,
+        fresh_key,
+        given_key,
+        shared_key,
+        withheld_key,
+    )
+    from agl_core.serving.openai_server import OpenAIServer, Translate
+    from agl_core.serving.peer import Patience, Peer
+    from agl_core.serving.rpc import RPC_PREFIX, RpcApp, RpcMethod, RpcRequest
+    from agl_core.serving.server import (
+        GuestServer,
+        address_of,
+        bind,
+        rare_collections,
+        serving_loop,
+    )
+
+__all__ = [
+    "CONNECT_S",
+    "COUNT_PATH",
+    "ENV_KEY",
+    "NOT_COUNTED",
+    "PROMPT_REFUSED",
+    "RPC_PREFIX",
+    "Answering",
+    "AttemptKeys",
+    "CountAnswer",
+    "GuestServer",
+    "HttpBackend",
+    "HttpClient",
+    "OpenAIServer",
+    "Patience",
+    "Peer",
+    "RpcApp",
+    "RpcMethod",
+    "RpcRequest",
+    "Translate",
+    "address_of",
+    "asgi",
+    "bearer_of",
+    "bind",
+    "count_prompt",
+    "equal_keys",
+    "error_text",
+    "failures",
+    "fresh_key",
+    "given_key",
+    "is_address",
+    "proxy_for",
+    "rare_collections",
+    "reason",
+    "serving_loop",
+    "shared_key",
+    "withheld_key",
+]
+
+_NAMES = {
+    "answering": "COUNT_PATH NOT_COUNTED PROMPT_REFUSED Answering CountAnswer count_prompt",
+    "backend_http": "HttpBackend",
+    "client": "CONNECT_S HttpClient error_text failures is_address proxy_for reason",
+    "keys": "ENV_KEY AttemptKeys bearer_of equal_keys fresh_key given_key shared_key withheld_key",
+    "openai_server": "OpenAIServer Translate",
+    "peer": "Patience Peer",
+    "rpc": "RPC_PREFIX RpcApp RpcMethod RpcRequest",
+    "server": "GuestServer address_of bind rare_collections serving_loop",
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'agl_core.serving' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415
+
+    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value

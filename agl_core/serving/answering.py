@@ -1,4 +1,4 @@
-"""One call of a backend of this process, answered over HTTP."""
+"""Calls of a backend of this process, answered over HTTP, and the lengths of prompts."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
 from agl_core.errors import EngineError
 from agl_core.interfaces import Backend, Problem
 from agl_core.serving import asgi
-from agl_core.serving.headers import answered, passed_on
 
 _NO_LIMIT_S: Final = 86_400.0
 """The client keeps the deadline of a call: it leaves, and the answer is closed."""
+COUNT_PATH: Final = "/tokenize"
+"""Below an agent's base URL; of a server, beside ``/v1``."""
+PROMPT_REFUSED: Final = "prompt_refused"
+"""Code of the answer, with status 400, that the chat template does not take the messages."""
+NOT_COUNTED: Final = 501
+"""Status of the answer that the backend cannot count."""
 
 
 class Answering:
@@ -45,7 +52,7 @@ class Answering:
     ) -> None:
         """Send the backend's answer to `body`; a client that leaves ends its generation."""
         reply = _Answer(send)
-        forwarding = reply.forward(backend, body, passed_on(scope["headers"]))
+        forwarding = reply.forward(backend, body, asgi.passed_on(scope["headers"]))
         answering = asyncio.create_task(forwarding)
         leaving = asyncio.create_task(asgi.client_leaves(receive))
         ending = asyncio.create_task(self._ending.wait())
@@ -77,7 +84,7 @@ class _Answer:
         try:
             given = {name.lower(): value for name, value in reply.headers.items()}
             kind = given.get("content-type", "application/json")
-            head = answered(given, {"content-type": kind})
+            head = asgi.answered(given, {"content-type": kind})
             self._started = True
             await asgi.start(self._send, reply.status, head)
             async for chunk in reply.body():
@@ -95,3 +102,28 @@ class _Answer:
         self._started = True
         problem = Problem(503, "engine_error", why, retry=True)
         await asgi.respond(self._send, problem.status, problem.body())
+
+
+class CountAnswer(msgspec.Struct, frozen=True):
+    """A count on the wire."""
+
+    count: int
+    max_model_len: int | None = None
+
+
+async def count_prompt(backend: Backend, body: bytes) -> bytes:
+    """The count of a prompt as JSON.
+
+    Raises:
+        Problem: there is none.
+    """
+    try:
+        counted = await backend.count_tokens(body)
+    except ValueError as error:
+        raise Problem(400, PROMPT_REFUSED, str(error)) from error
+    except EngineError as error:
+        raise Problem(502, "engine_error", str(error), retry=True) from error
+    if counted is None:
+        message = "The backend cannot tell how many tokens a prompt has: it has no /tokenize"
+        raise Problem(NOT_COUNTED, "not_counted", message)
+    return msgspec.json.encode(CountAnswer(counted.tokens, counted.limit))

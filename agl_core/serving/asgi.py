@@ -1,11 +1,14 @@
-"""The few pieces of ASGI that the proxy path needs."""
+"""ASGI without a framework: bodies, answers, and which headers pass the gateway."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from agl_core import semconv
+from agl_core.text import system_bytes
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -44,6 +47,10 @@ _KEPT_BACK: Final = frozenset(
     }
 )
 
+_CONTROLS: Final = bytes((*range(9), *range(10, 32), 127))
+_BLANKS: Final = bytes.maketrans(_CONTROLS, b" " * len(_CONTROLS))
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
 
 class ClientLeft(Exception):  # noqa: N818  an event, not a failure
     """The client closed its connection before its request was whole."""
@@ -59,6 +66,37 @@ def travels(name: str) -> bool:
     Ours, hop-by-hop and secret ones do not.
     """
     return name not in _KEPT_BACK and not name.startswith(semconv.HEADER_PREFIX)
+
+
+def passed_on(headers: RawHeaders) -> dict[str, str]:
+    """A client's headers, as a backend is sent them."""
+    return {name: value.decode("latin-1") for raw, value in headers if (name := _travelling(raw))}
+
+
+@lru_cache(maxsize=1024)
+def _travelling(raw: bytes) -> str:
+    """The name of a header that passes the gateway, empty for any other."""
+    name = raw.decode("latin-1")
+    return name if travels(name) else ""
+
+
+def answered(headers: Mapping[str, str], ours: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """A backend's headers, as a client is sent them, and `ours`; all named in lower case.
+
+    Names that HTTP does not allow are left out, characters that it does not allow are blanks.
+    """
+    passed = {name: value for name, value in headers.items() if _passes(name)}
+    return [(_encoded(name), _encoded(value)) for name, value in (passed | dict(ours)).items()]
+
+
+@lru_cache(maxsize=1024)
+def _passes(name: str) -> bool:
+    return travels(name) and _NAME.fullmatch(name) is not None
+
+
+def _encoded(text: str) -> bytes:
+    """The bytes that HTTP clients read the text from; a line break would begin another header."""
+    return system_bytes(text).translate(_BLANKS)
 
 
 async def read_body(receive: Receive, *, largest: int | None = None) -> bytes:

@@ -7,29 +7,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from aiohttp import (
-    ClientError,
-    ClientOSError,
-    ClientResponse,
-    ClientSession,
-    ClientTimeout,
-    DummyCookieJar,
-    ServerDisconnectedError,
-    TCPConnector,
-)
+from aiohttp import ClientOSError, ClientResponse, ClientTimeout, ServerDisconnectedError
 
 from agl_core.errors import EngineError
 from agl_core.interfaces import Backend, Counted
-from agl_core.serving.bodies import sendable
-from agl_core.serving.counting import CountAnswer
-from agl_core.serving.problem_text import error_text
-from agl_core.serving.proxies import advice, proxy_for, through
+from agl_core.serving.answering import CountAnswer
+from agl_core.serving.client import CONNECT_S, HttpClient, error_text, failures, reason, sendable
 from agl_core.text import decoded
 
-_CONNECT_S: Final = 30.0
-_IDLE_S: Final = 4.0
-"""Seconds an idle connection is kept: less than the five after which uvicorn, and so vLLM, drops
-it."""
 _REFUSALS: Final = (400, 422)
 _NOT_SERVED: Final = (404, 405, 501)
 _ERROR: Final = 400
@@ -38,7 +23,7 @@ _ERROR: Final = 400
 class _Model(msgspec.Struct):
     id: str
     max_model_len: int | None = None
-    """Servers of vLLM's kind state it."""
+    """Some servers state it."""
     parent: str | None = None
     """Of an adapter: the model below it, whose length is its own."""
 
@@ -97,10 +82,8 @@ class HttpReply:
         try:
             async for chunk in self._response.content.iter_any():
                 yield chunk
-        except (TimeoutError, ClientError, OSError) as error:
-            raise EngineError(
-                f"Answer of {self._base_url} broke off: {error or type(error).__name__}"
-            ) from error
+        except failures() as error:
+            raise EngineError(f"Answer of {self._base_url} broke off: {reason(error)}") from error
 
     async def close(self) -> None:
         """Close the connection unless the body was read to its end."""
@@ -125,8 +108,8 @@ class HttpBackend(Backend):
         self._headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
-        self._opened: ClientSession | None = None
-        self._proxy: str | None = None
+        check = "Check that the server runs and that base_url is right"
+        self._client = HttpClient(self.base_url, check=check)
 
     async def chat(self, body: bytes, *, headers: Mapping[str, str], timeout_s: float) -> HttpReply:
         """Send one request body as it stands.
@@ -138,38 +121,25 @@ class HttpBackend(Backend):
             EngineError: the endpoint cannot be reached or did not answer in time.
         """
         url = self.base_url + "/chat/completions"
-        # The session's own limit and asyncio.timeout are several times as dear.
+        # aiohttp's limit on a whole request and asyncio.timeout take several times as long.
         limit = _TimeLimit(timeout_s)
         try:
             response = await self._post(url, body, {**headers, **self._headers})
         except BaseException as error:
             limit.end()
-            failure = self._failure(url, error, limit, timeout_s)
-            if failure is None:
-                raise
-            raise failure from error
+            if limit.alone_cancelled() and isinstance(error, asyncio.CancelledError):
+                raise self._client.failed(TimeoutError(), url, timeout_s=timeout_s) from error
+            if isinstance(error, failures()):
+                raise self._client.failed(error, url, timeout_s=timeout_s) from error
+            raise
         return HttpReply(response, self.base_url, limit)
 
-    def _failure(
-        self, url: str, error: BaseException, limit: _TimeLimit, timeout_s: float
-    ) -> EngineError | None:
-        """What `error` says of the endpoint; None where it says nothing of it."""
-        late = limit.alone_cancelled() and isinstance(error, asyncio.CancelledError)
-        where = f"{url}{through(self._proxy)}"
-        if late or isinstance(error, TimeoutError):
-            return EngineError(f"{where} did not answer within {timeout_s:.1f} s")
-        if not isinstance(error, (ClientError, OSError)):
-            return None
-        check = advice(self._proxy, "Check that the server runs and that base_url is right")
-        return EngineError(f"Cannot reach {where}: {error or type(error).__name__}. {check}")
-
     async def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> ClientResponse:
-        post = self._session().post
-        given: dict[str, Any] = {"headers": headers, "allow_redirects": False, "proxy": self._proxy}
+        request = self._client.request
         try:
-            return await post(url, data=sendable(body), **given)
+            return await request("POST", url, data=sendable(body), headers=headers)
         except (ServerDisconnectedError, ClientOSError):
-            return await post(url, data=sendable(body), **given)
+            return await request("POST", url, data=sendable(body), headers=headers)
 
     async def models(self) -> list[str]:
         """Names of the models that the endpoint's ``/models`` lists; empty where it does not."""
@@ -186,14 +156,14 @@ class HttpBackend(Backend):
         return found[0].max_model_len or (below[0].max_model_len if below else None)
 
     async def detokenize(self, token_ids: Sequence[int]) -> str | None:
-        """What vLLM's ``/detokenize`` says, which lies beside ``/v1``; None where there is none."""
+        """What ``/detokenize``, beside ``/v1``, says; None where the server has no such path."""
         url = self.base_url.removesuffix("/v1") + "/detokenize"
         answer = await self._json("POST", url, {"model": self.model, "tokens": list(token_ids)})
         text: Any = answer.get("prompt") if isinstance(answer, dict) else None  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
         return text if isinstance(text, str) else None
 
     async def count_tokens(self, body: bytes) -> Counted | None:
-        """What vLLM's ``/tokenize`` says, which lies beside ``/v1``; None where there is none.
+        """What ``/tokenize``, beside ``/v1``, says; None where the server has no such path.
 
         Raises:
             ValueError: the server refuses the messages.
@@ -201,14 +171,12 @@ class HttpBackend(Backend):
         """
         url = self.base_url.removesuffix("/v1") + "/tokenize"
         try:
-            async with asyncio.timeout(_CONNECT_S):
+            async with asyncio.timeout(CONNECT_S):
                 response = await self._post(url, body, self._headers)
                 async with response:
                     status, content = response.status, await response.read()
-        except (TimeoutError, ClientError, OSError) as error:
-            raise EngineError(
-                f"{url} did not count a prompt: {error or type(error).__name__}"
-            ) from error
+        except failures() as error:
+            raise self._client.failed(error, url, timeout_s=CONNECT_S) from error
         try:
             answer = msgspec.json.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -233,30 +201,14 @@ class HttpBackend(Backend):
     async def _json(self, method: str, url: str, body: Any) -> Any:
         """The answer's JSON; None where there is none."""
         data = None if body is None else msgspec.json.encode(body)
-        timeout = ClientTimeout(total=_CONNECT_S)
+        timeout = ClientTimeout(total=CONNECT_S)
         request: dict[str, Any] = {"data": data, "headers": self._headers, "timeout": timeout}
         try:
-            session = self._session()
-            async with session.request(method, url, proxy=self._proxy, **request) as answer:
+            async with self._client.request(method, url, allow_redirects=True, **request) as answer:
                 return await answer.json(content_type=None)
-        except (TimeoutError, ClientError, EngineError, OSError, ValueError):
+        except (*failures(), EngineError, ValueError):
             return None
 
     async def close(self) -> None:
         """Close all connections; idempotent."""
-        session, self._opened = self._opened, None
-        if session is not None:
-            await session.close()
-
-    def _session(self) -> ClientSession:
-        if self._opened is None:
-            self._proxy = proxy_for(self.base_url)
-            connector = TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=_IDLE_S)
-            timeout = ClientTimeout(total=None, sock_connect=_CONNECT_S)
-            self._opened = ClientSession(
-                connector=connector,
-                timeout=timeout,
-                read_bufsize=2**20,
-                cookie_jar=DummyCookieJar(),  # an engine's cookies are no agent's
-            )
-        return self._opened
+        await self._client.close()

@@ -144,7 +144,7 @@ class AttemptKeys:
         return hmac.digest(self._secret, message, "sha256").hex()[:chars]
 
 
-def equal(given: str, key: str) -> bool:
+def equal_keys(given: str, key: str) -> bool:
     """Compare in constant time; an empty key opens nothing."""
     return bool(key) and hmac.compare_digest(system_bytes(given), system_bytes(key))
 

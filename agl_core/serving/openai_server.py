@@ -1,4 +1,4 @@
-"""One backend of this process as the OpenAI-compatible server that any client knows."""
+"""One backend of this process as an OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import msgspec
 
 from agl_core.interfaces import Backend, Problem
 from agl_core.serving import asgi
-from agl_core.serving.answering import Answering
-from agl_core.serving.counting import PATH, answer_of
+from agl_core.serving.answering import COUNT_PATH, Answering, count_prompt
 from agl_core.serving.server import GuestServer, address_of, bind
 
 _CHAT: Final = "/v1/chat/completions"
 _MODELS: Final = "/v1/models"
-_METHODS: Final = {_CHAT: "POST", PATH: "POST", _MODELS: "GET"}
+_METHODS: Final = {_CHAT: "POST", COUNT_PATH: "POST", _MODELS: "GET"}
 
 Translate = Callable[[bytes, asgi.Send], tuple[bytes, asgi.Send]]
 """Maps a request's body and ``send`` to those of a chat completion; raises `Problem`."""
@@ -28,9 +27,9 @@ class _Asked(msgspec.Struct):
 
 
 class OpenAIServer:
-    """Chat completions, the list of models, and vLLM's ``/tokenize``, for whoever asks.
+    """Chat completions, the list of models and ``/tokenize``, for any client.
 
-    The backend belongs to whoever made it: the server never closes it.
+    The caller closes the backend; the server never does.
     """
 
     def __init__(
@@ -76,8 +75,8 @@ class OpenAIServer:
                 await asgi.respond(send, 200, self._models())
                 return
             self._check_model(body)
-            if path == PATH:
-                await asgi.respond(send, 200, await answer_of(self._backend, body))
+            if path == COUNT_PATH:
+                await asgi.respond(send, 200, await count_prompt(self._backend, body))
                 return
             await self._answer(body, scope, receive, send)
         except asgi.ClientLeft:

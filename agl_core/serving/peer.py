@@ -8,30 +8,25 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from agl_core import errors
-from agl_core.clocks import monotonic
+from agl_core.clocks import monotonic, wall
 from agl_core.errors import AglError, ConfigError
-from agl_core.serving.bodies import sendable
-from agl_core.serving.clocks import Skew
+from agl_core.serving.client import HttpClient, failures, is_address, reason, sendable
 from agl_core.serving.rpc import (
     HEADER_INSTANCE,
     HEADER_PROTOCOL,
     HEADER_RETRY,
     HEADER_TIME,
     HEADER_WAITED,
-    PREFIX,
     PROTOCOL,
     PULSE_S,
+    RPC_PREFIX,
     Refusal,
 )
-
-if TYPE_CHECKING:
-    from aiohttp import ClientSession
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +35,7 @@ T = TypeVar("T")
 _SILENCE_S: Final = 4 * PULSE_S
 """A server that shows no sign of life for this long is taken for gone."""
 _CONNECT_S: Final = 5.0
+_IDLE_S: Final = 15.0
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 _OK: Final = 200
@@ -51,6 +47,38 @@ _BUSY: Final = (408, 429)
 class _Answer(msgspec.Struct, Generic[T]):
     ok: T | msgspec.UnsetType = msgspec.UNSET
     error: Refusal | None = None
+
+
+class Skew:
+    """How far a server's clock is ahead of ours, as far as its answers prove it.
+
+    A server stated the time `stated` between the moments `asked` and `heard` of our clock, so it is
+    ahead by at least ``stated - heard`` and at most ``stated - asked``. Of these the value nearest
+    to 0 is taken: clocks that agree are never corrected, however slow the line.
+    """
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+        """By the latest answer; negative where the server's clock is behind."""
+
+    def now(self) -> float:
+        return wall()
+
+    def hear(self, stated: str | None, *, asked: float) -> None:
+        """Take in an answer whose head has just arrived.
+
+        Args:
+            stated: Unix seconds, as text; anything else is ignored.
+            asked: What `now` gave before the question was sent.
+        """
+        try:
+            server = float(stated or "")
+        except ValueError:
+            return
+        if not math.isfinite(server):
+            return
+        least, most = server - self.now(), server - asked
+        self.ahead_s = max(least, min(most, 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +127,7 @@ class Peer:
     """One server of the run, as its callers see it.
 
     A call whose connection breaks is sent again until the server is back, so every method must
-    bear to be called twice; `Request.retry` tells it.
+    bear to be called twice; `RpcRequest.retry` tells it.
     """
 
     def __init__(
@@ -137,7 +165,8 @@ class Peer:
             "Authorization": f"Bearer {key}",
             HEADER_PROTOCOL: str(PROTOCOL),
         }
-        self._opened: ClientSession | None = None
+        # The processes of a run reach each other directly.
+        self._client = HttpClient(self.url, idle_s=_IDLE_S, proxies=False)
 
     async def call(self, method: str, payload: Any, answer: Any) -> Any:
         """Call a method and decode its result as the type `answer`.
@@ -169,9 +198,7 @@ class Peer:
 
     async def close(self) -> None:
         """Close all connections; idempotent."""
-        session, self._opened = self._opened, None
-        if session is not None:
-            await session.close()
+        await self._client.close()
 
     def _still_hopeful(self, gone_s: float, away: _Away) -> None:
         if gone_s >= self._patience_s:
@@ -206,21 +233,21 @@ class Peer:
         return error
 
     async def _send(self, method: str, body: bytes, tried: Mapping[str, str]) -> bytes:
-        from aiohttp import ClientError, ClientTimeout  # noqa: PLC0415
+        from aiohttp import ClientTimeout  # noqa: PLC0415
 
         timeout = ClientTimeout(sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
         headers = {**self._headers, **tried}
-        url = f"{self.url}{PREFIX}{method}"
+        url = f"{self.url}{RPC_PREFIX}{method}"
         reached, asked = False, self.skew.now()
         try:
-            async with self._session().post(
-                url, data=sendable(body), headers=headers, timeout=timeout, allow_redirects=False
+            async with self._client.request(
+                "POST", url, data=sendable(body), headers=headers, timeout=timeout
             ) as response:
                 reached = response.status == _OK
                 self.skew.hear(response.headers.get(HEADER_TIME), asked=asked)
                 raw = await response.read()
-        except (TimeoutError, ClientError, OSError) as error:
-            raise _Away(str(error) or type(error).__name__, reached=reached) from error
+        except failures() as error:
+            raise _Away(reason(error), reached=reached) from error
         if response.status != _OK:
             if response.status >= _BROKEN or response.status in _BUSY:
                 raise _Away(f"HTTP {response.status}")
@@ -232,13 +259,6 @@ class Peer:
             raise _Away("it ended", reached=True)
         self.instance = response.headers.get(HEADER_INSTANCE, "")
         return raw
-
-    def _session(self) -> ClientSession:
-        if self._opened is None:
-            from aiohttp import ClientSession, TCPConnector  # noqa: PLC0415
-
-            self._opened = ClientSession(connector=TCPConnector(limit=0, limit_per_host=0))
-        return self._opened
 
 
 @functools.cache
@@ -254,12 +274,3 @@ def _door_message(raw: bytes) -> str:
     except msgspec.MsgspecError:
         refusal = None
     return refusal.message if refusal is not None else ""
-
-
-def is_address(url: str) -> bool:
-    """Whether it is ``http://host`` or ``https://host``, whatever follows."""
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False  # the port is no number, or too large for one

@@ -25,7 +25,7 @@ from agl_core.text import decoded, escaped
 
 _log = logging.getLogger(__name__)
 
-PREFIX: Final = "/agl/v1/"
+RPC_PREFIX: Final = "/agl/v1/"
 PROTOCOL: Final = 2
 """Counted up whenever a method's meaning or form changes."""
 HEADER_PROTOCOL: Final = "x-agl-protocol"
@@ -43,7 +43,7 @@ _SPACE: Final = b" "
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RpcRequest:
     """One call of a method."""
 
     body: bytes
@@ -53,7 +53,7 @@ class Request:
     """Since it was first sent: a timeout of the caller's counts from there."""
 
 
-Method = Callable[[Request], Awaitable[Any]]
+RpcMethod = Callable[[RpcRequest], Awaitable[Any]]
 """Gives what is encoded as JSON; an `AglError` reaches the caller as what it is."""
 
 
@@ -69,7 +69,7 @@ class Refusal(msgspec.Struct):
 class RpcApp:
     """An ASGI application of methods."""
 
-    def __init__(self, methods: Mapping[str, Method], *, key: str, instance: str) -> None:
+    def __init__(self, methods: Mapping[str, RpcMethod], *, key: str, instance: str) -> None:
         """Build it.
 
         Args:
@@ -77,7 +77,7 @@ class RpcApp:
             key: Bearer token that callers must send.
             instance: Names this life of the server; a restart is known by another one.
         """
-        self._methods = {f"{PREFIX}{name}".encode(): method for name, method in methods.items()}
+        self._methods = {f"{RPC_PREFIX}{name}".encode(): method for name, method in methods.items()}
         self._bearer = f"Bearer {key}".encode()
         self._headers = [*asgi.JSON, (HEADER_INSTANCE.encode(), instance.encode())]
         self._works: set[asyncio.Task[bytes]] = set()
@@ -110,7 +110,7 @@ class RpcApp:
         if self._closed:
             await self._send_away(send, started=False)
             return
-        request = Request(
+        request = RpcRequest(
             body,
             retry=int(_number(headers, HEADER_RETRY)),
             waited_s=_number(headers, HEADER_WAITED),
@@ -135,7 +135,7 @@ class RpcApp:
         return None
 
     async def _answer(
-        self, method: Method, request: Request, receive: asgi.Receive, send: asgi.Send
+        self, method: RpcMethod, request: RpcRequest, receive: asgi.Receive, send: asgi.Send
     ) -> None:
         work = asyncio.create_task(_outcome(method, request))
         self._works.add(work)
@@ -177,7 +177,7 @@ class RpcApp:
             await asgi.respond(send, 503, b"", headers=self._head())
 
 
-async def _outcome(method: Method, request: Request) -> bytes:
+async def _outcome(method: RpcMethod, request: RpcRequest) -> bytes:
     try:
         value = await method(request)
         return b'{"ok":' + msgspec.json.encode(value) + b"}"

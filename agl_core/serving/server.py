@@ -1,9 +1,11 @@
-"""uvicorn as a guest on a running event loop."""
+"""uvicorn on a running event loop, and what a process sets up that does nothing but serve."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import importlib
 import os
 import socket
 from collections.abc import Callable, Generator
@@ -13,9 +15,9 @@ from typing import Any, Final, cast
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from agl_core.clocks import steady_loop
 from agl_core.errors import ConfigError
 from agl_core.serving import asgi
-from agl_core.serving.transport import JoinedWrites
 
 _IDLE_S: Final = 600
 """Seconds an idle client connection is kept: agents think and run tools between calls."""
@@ -23,8 +25,62 @@ _HANDLES: Final = 64
 _PROBES_S: Final = (0.0, 0.02, 0.2, 2.0)
 """When a half-closed connection is written to; clients take at least five interim answers."""
 _INTERIM: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_COLLECT_AFTER: Final = 50_000
 _COMMENT: Final = b":\n\n"
 """In a stream of events."""
+
+_LARGEST_JOINED: Final = 2**16
+"""Bytes that are held back at most, and so escape the flow control of the transport below."""
+
+
+class JoinedWrites(asyncio.Transport):
+    """A transport that sends in one piece what is written in one turn of the event loop.
+
+    A server writes the head of an answer and its body one after the other. Sent apart they are two
+    system calls, each of which wakes the client, the first one for nothing. And where many answers
+    end in one turn, the client wakes once for all.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        """Write to `transport`."""
+        super().__init__()
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(bytes(data))
+        self._size += len(data)
+        if self._size > _LARGEST_JOINED:
+            self._flush()
+
+    def _flush(self) -> None:
+        parts, self._parts, self._size = self._parts, [], 0
+        if parts and not self._transport.is_closing():
+            self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._parts.clear()
+        self._transport.abort()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
 
 
 class _Connection(AutoHTTPProtocol):
@@ -196,3 +252,31 @@ def address_of(listener: socket.socket) -> str:
     """``http://host:port`` of a bound socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextlib.contextmanager
+def rare_collections() -> Generator[None]:
+    """Look for cycles after some hundred requests instead of a few, and never in what is there now.
+
+    Hardly anything that a request makes is part of a cycle, yet at Python's own threshold of 700
+    objects the search takes a tenth of a gateway's time. For processes of our own only: a user's
+    program has its own needs.
+    """
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER, *thresholds[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+
+def serving_loop() -> asyncio.AbstractEventLoop:
+    """For a process that does nothing but serve: of uvloop where that is installed."""
+    try:
+        uvloop = importlib.import_module("uvloop")
+    except ImportError:
+        return steady_loop()
+    return uvloop.new_event_loop()

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from msgspec.structs import replace
 
 from agl_core.errors import StoreError
-from agl_core.serving.keys import shared_key
-from agl_core.serving.peer import Patience, Peer
+from agl_core.serving import Patience, Peer, shared_key
 from agl_core.store import _calls as calls
 from agl_core.store import _codec
 from agl_core.store.prune import Pruned

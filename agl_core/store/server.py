@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from agl_core.errors import ConfigError
-from agl_core.serving.rpc import Method, Request, RpcApp
-from agl_core.serving.server import GuestServer, address_of, bind
+from agl_core.serving import GuestServer, RpcApp, RpcMethod, RpcRequest, address_of, bind
 from agl_core.store import _calls as calls
 from agl_core.store import _codec
 from agl_core.store._operations import ClaimRequest
@@ -73,7 +72,7 @@ class StoreServer:
         await self._server.stop()
         await self._store.close()
 
-    def _methods(self) -> dict[str, Method]:
+    def _methods(self) -> dict[str, RpcMethod]:
         store = self._store
         table = [
             _method(calls.HELLO, lambda _, __: _nothing()),
@@ -95,7 +94,7 @@ class StoreServer:
         ]
         return dict(table)
 
-    async def _claim(self, asked: calls.Claiming, request: Request) -> list[Claim]:
+    async def _claim(self, asked: calls.Claiming, request: RpcRequest) -> list[Claim]:
         await self._displace(asked.claim_id)
         if asked.claim_id in self._handed_back:
             return []
@@ -111,7 +110,7 @@ class StoreServer:
             if self._handing_out.get(asked.claim_id) is here:
                 del self._handing_out[asked.claim_id]
 
-    async def _hand_back(self, claim_ids: Sequence[str], _: Request) -> None:
+    async def _hand_back(self, claim_ids: Sequence[str], _: RpcRequest) -> None:
         for claim_id in claim_ids:
             self._handed_back[claim_id] = None
             await self._displace(claim_id)
@@ -126,7 +125,7 @@ class StoreServer:
             before.cancel()
             await asyncio.wait({before})
 
-    async def _finish(self, asked: calls.Finishing, _: Request) -> Attempt:
+    async def _finish(self, asked: calls.Finishing, _: RpcRequest) -> Attempt:
         return await self._store.finish(
             asked.attempt_id,
             status=asked.status,
@@ -135,22 +134,22 @@ class StoreServer:
             output=asked.output,
         )
 
-    async def _add_spans(self, blobs: Sequence[bytes], _: Request) -> Ingest:
+    async def _add_spans(self, blobs: Sequence[bytes], _: RpcRequest) -> Ingest:
         return await self._store.add_spans(_decoded(blobs))
 
-    async def _spans(self, asked: calls.Reading, _: Request) -> list[bytes]:
+    async def _spans(self, asked: calls.Reading, _: RpcRequest) -> list[bytes]:
         spans = await self._store.spans(asked.rollout_ids, attempt_id=asked.attempt_id)
         return [_codec.encode_span(span) for span in spans]
 
-    async def _wait(self, asked: calls.Waiting, request: Request) -> list[Rollout]:
+    async def _wait(self, asked: calls.Waiting, request: RpcRequest) -> list[Rollout]:
         left_s = _left(asked.timeout_s, request)
         return await self._store.wait(asked.rollout_ids, timeout_s=left_s)
 
-    async def _resources(self, asked: calls.Version, _: Request) -> list[Resources]:
+    async def _resources(self, asked: calls.Version, _: RpcRequest) -> list[Resources]:
         found = await self._store.resources(asked.number)
         return [] if found is None else [found]
 
-    async def _prune(self, asked: calls.Pruning, _: Request) -> Pruned:
+    async def _prune(self, asked: calls.Pruning, _: RpcRequest) -> Pruned:
         store = self._store
         if not isinstance(store, Prunable):
             raise ConfigError(f"A {type(store).__name__} that is served deletes nothing for good")
@@ -158,9 +157,9 @@ class StoreServer:
 
 
 def _method(
-    call: calls.Call[Q, A], work: Callable[[Q, Request], Awaitable[A]]
-) -> tuple[str, Method]:
-    async def method(request: Request) -> bytes:
+    call: calls.Call[Q, A], work: Callable[[Q, RpcRequest], Awaitable[A]]
+) -> tuple[str, RpcMethod]:
+    async def method(request: RpcRequest) -> bytes:
         return _codec.encode(await work(call.question.decode(request.body), request))
 
     return call.name, method
@@ -174,6 +173,6 @@ def _decoded(blobs: Sequence[bytes]) -> list[Span]:
     return [_codec.SPANS.decode(blob) for blob in blobs]
 
 
-def _left(timeout_s: float | None, request: Request) -> float | None:
+def _left(timeout_s: float | None, request: RpcRequest) -> float | None:
     """What is left of a timeout that began when the caller first asked."""
     return None if timeout_s is None else max(0.0, timeout_s - request.waited_s)

@@ -26,9 +26,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from agl_core.clocks import monotonic
+from agl_core.clocks import monotonic, steady_loop
 from agl_core.errors import AgentError
-from agl_core.serving.loop import steady_loop
 from agl_core.tracing._context import active
 from agl_core.tracing.threads import Outcome, end_fork, unwatched, watched
 

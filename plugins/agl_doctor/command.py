@@ -61,7 +61,7 @@ def command(
     """
     from agl_core.app import App, run_blocking  # noqa: PLC0415
     from agl_core.app.one_run import only_run  # noqa: PLC0415
-    from agl_core.serving.keys import withheld_key  # noqa: PLC0415
+    from agl_core.serving import withheld_key  # noqa: PLC0415
     from agl_doctor.diagnose import diagnose  # noqa: PLC0415
 
     config = state.config(config_file, overrides)

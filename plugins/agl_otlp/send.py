@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
+from aiohttp import ClientTimeout
 
 from agl_core.errors import ConfigError, StoreError
 from agl_core.interfaces import Sent, Store
-from agl_core.serving.peer import is_address
-from agl_core.serving.proxies import advice, proxy_for, through
+from agl_core.serving import HttpClient, failures, is_address, reason
 from agl_core.store.paging import attempt_records, rollout_pages
+from agl_core.text import decoded
 from agl_core.types import RolloutQuery
 from agl_otlp.encode import encode_attempt, request
 
@@ -67,9 +67,8 @@ async def send_attempts(
     """
     url = traces_url(endpoint)
     sent = Sent()
-    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-    async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
-        batch = _Batch(session, url, sent, pause)
+    batch = _Batch(url, headers or {}, sent, pause)
+    try:
         async for rollouts in rollout_pages(store, query, size=_PAGE):
             async for record in attempt_records(store, rollouts):
                 if not record.attempt.status.final:
@@ -77,6 +76,8 @@ async def send_attempts(
                     continue
                 await batch.add(encode_attempt(record, content=content))
         await batch.flush()
+    finally:
+        await batch.close()
     return sent
 
 
@@ -97,10 +98,11 @@ def traces_url(endpoint: str) -> str:
 class _Batch:
     """Attempts that wait to be sent in one request."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, sent: Sent, pause: Pause) -> None:
-        self._session = session
+    def __init__(self, url: str, headers: Mapping[str, str], sent: Sent, pause: Pause) -> None:
+        check = "check its address and headers, and send again"
+        self._client = HttpClient(url, error=StoreError, check=check)
         self._url = url
-        self._proxy = proxy_for(url, error=StoreError)
+        self._headers = {**headers, **_HEADERS}
         self._sent = sent
         self._pause = pause
         self._blocks: list[dict[str, Any]] = []
@@ -121,6 +123,9 @@ class _Batch:
         self._sent.spans += self._spans
         self._blocks, self._spans = [], 0
 
+    async def close(self) -> None:
+        await self._client.close()
+
     async def _post(self, body: bytes) -> bytes:
         """The collector's answer.
 
@@ -128,27 +133,29 @@ class _Batch:
             StoreError: it gave none, or refused the request.
         """
         problem = ""
+        given: dict[str, Any] = {
+            "headers": self._headers,
+            "timeout": ClientTimeout(total=_TIMEOUT_S),
+            "allow_redirects": True,
+        }
         for wait_s in (*_PAUSES_S, None):
             asked_s, status = "", 0
             try:
-                async with self._session.post(
-                    self._url, data=body, headers=_HEADERS, proxy=self._proxy
-                ) as reply:
+                async with self._client.request("POST", self._url, data=body, **given) as reply:
                     answer = await reply.read()
                     if reply.ok:
                         return answer
                     status, asked_s = reply.status, reply.headers.get("Retry-After", "")
-                    problem = f"HTTP {status}: {answer[:500].decode('utf-8', 'replace')}"
-            except (TimeoutError, OSError, aiohttp.ClientError) as error:
-                problem = f"{type(error).__name__}: {error}"
+                    problem = f"HTTP {status}: {decoded(answer[:500])}"
+            except failures() as error:
+                problem = f"{type(error).__name__}: {reason(error)}"
             if wait_s is None or (status and status not in _AGAIN):
                 break
             asked = float(asked_s) if asked_s.isdigit() else 0.0
             await self._pause(min(max(wait_s, asked), _LONGEST_PAUSE_S))
-        check = advice(self._proxy, "check its address and headers, and send again")
         raise StoreError(
-            f"The collector at {self._url}{through(self._proxy)} did not take the spans "
-            f"({problem}); {self._sent.attempts} attempts were sent before: {check}"
+            f"The collector at {self._client.shown(self._url)} did not accept the spans "
+            f"({problem}); {self._sent.attempts} attempts were sent before: {self._client.advice()}"
         )
 
     def _take(self, answer: bytes) -> None:

@@ -21,7 +21,7 @@ from pydantic import Field
 from agl_core.config import validate
 from agl_core.errors import ConfigError, EngineError, RewardError
 from agl_core.interfaces import AttemptRecord
-from agl_core.serving.backend_http import HttpBackend
+from agl_core.serving import HttpBackend
 from agl_core.text import decoded, escaped
 from agl_core.tracing import active, represent
 from agl_core.types import Task

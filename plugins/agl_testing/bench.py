@@ -16,7 +16,7 @@ from typing import Any, Final
 from agl_core.adapters.adapter import TrajectoryAdapter
 from agl_core.gateway.app import GatewayServer
 from agl_core.interfaces import AdaptedAttempt, AttemptRecord, Dialect, Integration, RouteFactory
-from agl_core.serving.backend_http import HttpBackend
+from agl_core.serving import HttpBackend
 from agl_core.store.memory import MemoryStore
 from agl_core.tracing import AttemptContext, Recorder, attach, emit_reward, enter, origins_of
 from agl_core.types import (

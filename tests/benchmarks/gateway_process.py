@@ -11,8 +11,7 @@ import json
 import sys
 
 from agl_core.gateway import GatewayServer, HttpBackend
-from agl_core.serving.collector import rare_collections
-from agl_core.serving.loop import serving_loop
+from agl_core.serving import rare_collections, serving_loop
 from agl_core.store.memory import MemoryStore
 from agl_core.types import Policy, Rollout, Task
 from agl_core.types.ids import new_id

@@ -11,7 +11,7 @@ import pytest
 import agl_core as agl
 from agl_core import clocks
 from agl_core.app import run_blocking
-from agl_core.serving.loop import steady_loop
+from agl_core.clocks import steady_loop
 from tests.core.app.conftest import Bench, bench, says_yes
 
 __all__ = ["bench"]

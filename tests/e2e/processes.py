@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from agl_core.serving.keys import ENV_KEY
+from agl_core.serving import ENV_KEY
 from tests.installed import INSTALLED
 
 ROOT = Path(__file__).parents[2]

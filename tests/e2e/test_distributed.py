@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from agl_testing.fake_openai import FakeOpenAI
 
-from agl_core.serving.keys import AttemptKeys
+from agl_core.serving import AttemptKeys
 from tests.e2e.processes import HAND_SIZED, KEY, Process, alive, free_ports, settings
 
 pytestmark = [

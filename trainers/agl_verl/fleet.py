@@ -9,7 +9,7 @@ from zlib import crc32
 
 from agl_core.errors import AglError, EngineError
 from agl_core.interfaces import Backend, BackendReply, Counted
-from agl_core.serving.backend_http import HttpBackend
+from agl_core.serving import HttpBackend
 
 _HEAD: Final = 2048
 """Bytes of a request's beginning that choose its replica: those of one conversation are equal."""

@@ -12,8 +12,7 @@ from agl_core.gateway.dialects.chat_answer import Payload
 from agl_core.gateway.dialects.tool_calls import CallPart, ToolCall, ToolCalls, plain_text
 from agl_core.gateway.stream import DONE, ERROR_EVENT, EventParser
 from agl_core.interfaces import AnswerDelta, Dialect, DialectAnswer, Problem, TokenUsage
-from agl_core.serving import asgi
-from agl_core.serving.openai_server import Translate
+from agl_core.serving import Translate, asgi
 from agl_core.text import decoded
 
 __all__ = ["AnswerReader", "translating"]

@@ -17,7 +17,7 @@ from agl_core.config import RunConfig
 from agl_core.config.loader import resolve
 from agl_core.errors import ConfigError
 from agl_core.runner.worker_channel import Tally
-from agl_core.serving.keys import ENV_KEY
+from agl_core.serving import ENV_KEY
 from agl_core.types import AttemptStatus, RolloutQuery
 
 HAND_SIZED = Path(__file__).parents[2] / "e2e" / "hand_sized.py"

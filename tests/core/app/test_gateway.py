@@ -15,7 +15,7 @@ from agl_core.app.gateway import serve_gateway
 from agl_core.errors import ConfigError
 from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.gateway.control import GatewayControl
-from agl_core.serving.keys import AttemptKeys
+from agl_core.serving import AttemptKeys
 from agl_core.store.memory import MemoryStore
 from agl_core.store.sqlite import SqliteStore
 from tests.core.app.conftest import Bench, speak

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import agl_core as agl
-from agl_core.serving.keys import ENV_KEY
+from agl_core.serving import ENV_KEY
 from tests.core.app.conftest import Bench, speak
 
 CHEAT = {"value": 1000.0}

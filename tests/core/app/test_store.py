@@ -13,7 +13,7 @@ from agl_core.builtin import load_plugins
 from agl_core.config.loader import resolve, save_config
 from agl_core.errors import ConfigError
 from agl_core.interfaces import StoreLifecycle
-from agl_core.serving.keys import ENV_KEY
+from agl_core.serving import ENV_KEY
 from agl_core.store.client import HttpStore
 from agl_core.store.sqlite import SqliteStore
 from agl_core.types import Rollout, RolloutQuery, Task

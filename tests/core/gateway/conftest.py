@@ -19,7 +19,7 @@ from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 from agl_core.gateway.app import GatewayOptions, GatewayServer
 from agl_core.gateway.recording import RecordingOptions
 from agl_core.gateway.tokenize import TokenCounting
-from agl_core.serving.backend_http import HttpBackend
+from agl_core.serving import HttpBackend
 from agl_core.store.memory import MemoryStore
 from agl_core.types import Attempt, Claim, Limits, ModelCall, Policy, Rollout, Task
 from agl_core.types.ids import new_id

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agl_core.gateway.stream import EventParser
-from agl_core.serving.backend_http import HttpBackend
+from agl_core.serving import HttpBackend
 from agl_core.store._codec import Codec, encode
 from agl_core.text import replaced_json
 from agl_core.types import ModelCall, Policy, to_list

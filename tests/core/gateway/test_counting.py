@@ -14,9 +14,7 @@ from agl_core import PromptBudget, semconv
 from agl_core.errors import ConfigError, ContextOverflowError, DeadlineError, EngineError
 from agl_core.gateway.backend_server import BackendServer
 from agl_core.interfaces import Counted
-from agl_core.serving import asgi
-from agl_core.serving.backend_http import HttpBackend
-from agl_core.serving.server import GuestServer, address_of, bind
+from agl_core.serving import GuestServer, HttpBackend, address_of, asgi, bind
 from agl_core.tracing import AttemptContext, Recorder, agent_scope, enter, origins_of
 from agl_core.types import LLM, Resources
 
@@ -181,7 +179,7 @@ async def test_fit_on_the_loop_of_the_gateway_is_refused_before_it_hangs(inside:
 async def test_a_gateway_that_is_away_is_the_engines_fault(inside: Any) -> None:
     world, _, context = await inside()
     await world.gateway.stop()
-    with enter(context), pytest.raises(EngineError, match="did not count"):
+    with enter(context), pytest.raises(EngineError, match=r"Cannot reach .*/tokenize"):
         await PromptBudget(300, agent="writer").afit(turns(2))
     context.deadline = time.monotonic() - 1
     with enter(context), pytest.raises(DeadlineError):
@@ -235,7 +233,7 @@ async def test_a_server_without_tokenize_counts_nothing() -> None:
         backend = HttpBackend(server.base_url)
         assert await backend.count_tokens(b"{}") is None
         await backend.close()
-    with pytest.raises(EngineError, match="did not count"):
+    with pytest.raises(EngineError, match=r"Cannot reach .*/tokenize"):
         await backend.count_tokens(b"{}")
     await backend.close()
 

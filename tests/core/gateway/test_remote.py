@@ -24,10 +24,7 @@ from agl_core.gateway.control import GatewayControl, Status, Watching
 from agl_core.gateway.recording import RecordingOptions
 from agl_core.gateway.remote import RemoteGateway, RemoteOptions
 from agl_core.interfaces import Capabilities
-from agl_core.serving import rpc
-from agl_core.serving.backend_http import HttpBackend
-from agl_core.serving.keys import AttemptKeys
-from agl_core.serving.peer import Patience
+from agl_core.serving import AttemptKeys, HttpBackend, Patience, rpc
 from agl_core.store.memory import MemoryStore
 from agl_core.types import Limits, Policy, Rollout, Task
 from agl_core.types.ids import new_id
@@ -557,7 +554,7 @@ async def test_a_call_after_the_deadline_is_told_so(site):
 
 async def test_connections_are_closed_even_when_the_leave_is_interrupted(site, monkeypatch):
     remote = await site.trainer()
-    session = remote._peer._session()
+    session = remote._peer._client._session
     begun = asyncio.Event()
 
     async def hang():

@@ -34,7 +34,7 @@ from agl_core.errors import CaptureError, ConfigError
 from agl_core.gateway.app import GatewayOptions, GatewayServer
 from agl_core.interfaces import AttemptRecord
 from agl_core.runner import Runner, RunnerOptions
-from agl_core.serving.backend_http import HttpBackend
+from agl_core.serving import HttpBackend
 from agl_core.store.memory import MemoryStore
 from agl_core.types import Limits, Losses, Policy, Rollout, Task
 from agl_core.types.ids import new_id

@@ -9,7 +9,7 @@ from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 from aiohttp import web
 
 from agl_core.errors import EngineError
-from agl_core.serving.backend_http import HttpBackend
+from agl_core.serving import HttpBackend
 from tests.core.passing import pass_time
 
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'

@@ -12,7 +12,7 @@ from agl_responses.request import read
 from agl_core.errors import ConfigError, EngineError
 from agl_core.gateway.dialects.translation import translating
 from agl_core.interfaces import Counted
-from agl_core.serving.openai_server import OpenAIServer
+from agl_core.serving import OpenAIServer
 
 
 class Backend:

@@ -10,9 +10,7 @@ import pytest
 from agl_testing._store_samples import begin, rollout, span, succeed
 
 from agl_core.errors import ConfigError, LeadHeldError, StaleAttemptError, StoreError
-from agl_core.serving import peer, rpc
-from agl_core.serving.peer import Patience
-from agl_core.serving.server import GuestServer, address_of, bind
+from agl_core.serving import GuestServer, Patience, address_of, bind, peer, rpc
 from agl_core.store._calls import Claiming
 from agl_core.store.client import HttpStore
 from agl_core.store.lease import SystemClock
@@ -234,9 +232,9 @@ async def test_a_handed_back_claim_that_comes_late_gets_nothing(place, store):
     """Its own request may be overtaken by the one that takes it back."""
     await store.enqueue([rollout()])
     server = place.server
-    await server._hand_back(["cl_1"], rpc.Request(b"", 0))
+    await server._hand_back(["cl_1"], rpc.RpcRequest(b"", 0))
     asked = Claiming(worker="w", limit=1, timeout_s=None, claim_id="cl_1")
-    assert await server._claim(asked, rpc.Request(b"", 0)) == []
+    assert await server._claim(asked, rpc.RpcRequest(b"", 0)) == []
     assert len(await store.claim("w", timeout_s=0)) == 1
 
 

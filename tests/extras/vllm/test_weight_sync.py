@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, final
 
 import pytest
+from agl_vllm import VllmControl
 
 from agl_core.errors import ConfigError, EngineError
-from agl_core.serving.vllm_control import VllmControl
 from agl_core.types import Attempt, ModelCall
 from tests.extras.vllm.tiny_model import RANK, Weights, make_adapter, make_model
 from tests.extras.vllm.vllm_server import NAME, SAMPLED, VllmServer, counted

@@ -20,7 +20,7 @@ from agl_core.gateway.capture import Answer
 from agl_core.gateway.dialects.chat_answer import Payload
 from agl_core.gateway.replay import RecordBackend, Recorded
 from agl_core.gateway.stream import DONE, EventParser
-from agl_core.serving.backend_http import HttpBackend
+from agl_core.serving import HttpBackend
 from agl_core.store.memory import MemoryStore
 from agl_core.types import Choice, ModelCall, Policy, Rollout, Task
 

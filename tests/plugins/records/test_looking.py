@@ -16,7 +16,7 @@ import pytest
 from agl_core.app.gateway import store_of
 from agl_core.builtin import load_plugins
 from agl_core.errors import ConfigError
-from agl_core.serving.keys import ENV_KEY
+from agl_core.serving import ENV_KEY
 from agl_core.store.locate import locate_store
 from agl_core.store.sqlite import SqliteStore
 from agl_core.types import AttemptStatus, Report, Rollout, Task

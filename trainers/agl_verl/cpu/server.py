@@ -20,7 +20,7 @@ from agl_core.builtin import load_plugins
 from agl_core.config.validation import validate
 from agl_core.errors import ConfigError, EngineError
 from agl_core.interfaces import Engine
-from agl_core.serving.openai_server import OpenAIServer
+from agl_core.serving import OpenAIServer
 from agl_core.types import Policy
 from agl_verl.vision import vision_of
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agl_core.serving.clocks import Skew
+from agl_core.serving.peer import Skew
 
 SECONDS = st.floats(0.0, 1e6)
 

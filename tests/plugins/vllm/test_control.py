@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_vllm import VllmControl
 from aiohttp import web
 
 from agl_core.errors import ConfigError, EngineError
-from agl_core.serving.vllm_control import VllmControl
 
 
 class FarEnd:

@@ -24,7 +24,7 @@ from typing import Any, Final, final
 import msgspec
 
 from agl_core.errors import ConfigError, EngineError
-from agl_core.serving.vllm_endpoints import DEV_MODE, LORA, VllmEndpoints
+from agl_vllm._endpoints import DEV_MODE, LORA, VllmEndpoints
 
 _NOT_FOUND: Final = 404
 _LARGEST_HEADER: Final = 100_000_000

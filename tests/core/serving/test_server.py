@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from agl_core.serving.transport import JoinedWrites
+from agl_core.serving import GuestServer, bind, rare_collections, serving_loop
+from agl_core.serving.server import JoinedWrites
 
 
 class Socket(asyncio.Transport):
@@ -37,8 +42,8 @@ class Socket(asyncio.Transport):
         self.done.append("resume")
 
 
-@pytest.fixture
-async def socket() -> Socket:
+@pytest.fixture(name="socket")
+async def fixture_socket() -> Socket:
     return Socket()
 
 
@@ -105,3 +110,49 @@ async def test_reading_and_what_is_known_of_the_connection_are_the_sockets(socke
     joined.resume_reading()
     assert socket.done == ["pause", "resume"]
     assert joined.get_extra_info("peername") == ("127.0.0.1", 1)
+
+
+def test_a_serving_process_takes_uvloop_where_it_is_installed(monkeypatch):
+    made = object()
+    monkeypatch.setitem(sys.modules, "uvloop", SimpleNamespace(new_event_loop=lambda: made))
+    assert serving_loop() is made
+
+
+def test_a_serving_process_does_without_uvloop(monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    loop = serving_loop()
+    assert loop.run_until_complete(asyncio.sleep(0, "ran")) == "ran"
+    loop.close()
+
+
+def test_all_who_have_connected_are_taken_at_once():
+    """As far as there are handles; libuv takes one connection per handle and turn of the loop."""
+    pytest.importorskip("uvloop")
+
+    async def main():
+        listener = bind("127.0.0.1", 0)
+        server = GuestServer(lambda *_: None)
+        await server.start(listener)
+        clients = [socket.create_connection(listener.getsockname()) for _ in range(50)]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        taken = len(server.server_state.connections)
+        for client in clients:
+            client.close()
+        await server.stop()
+        return taken
+
+    loop = serving_loop()
+    assert loop.run_until_complete(main()) == 50
+    loop.close()
+
+
+def test_collections_are_rare_inside_and_as_before_outside():
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
+    with pytest.raises(KeyboardInterrupt), rare_collections():  # noqa: PT012
+        assert gc.isenabled()
+        assert gc.get_threshold()[0] > 10 * before[0]
+        assert gc.get_freeze_count() > frozen
+        raise KeyboardInterrupt
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0

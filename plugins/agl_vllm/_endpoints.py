@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
+from aiohttp import ClientTimeout
 
 from agl_core.errors import ConfigError, EngineError
-from agl_core.serving.peer import is_address
-from agl_core.serving.proxies import advice, proxy_for, through
+from agl_core.serving import CONNECT_S, HttpClient, failures, is_address
 from agl_core.text import decoded
-
-if TYPE_CHECKING:
-    from aiohttp import ClientSession
 
 DEV_MODE: Final = "start the server with VLLM_SERVER_DEV_MODE=1 in its environment"
 LORA: Final = (
     "start the server with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its "
     "environment"
 )
-_CONNECT_S: Final = 30.0
 _ERROR: Final = 400
 _NO_KEY: Final = (401, 403)
 _UNKNOWN_PATH: Final = (404, 405)
@@ -52,7 +48,7 @@ class Reply(NamedTuple):
 
 
 class VllmEndpoints:
-    """One server, asked over connections that are not kept: training steps are minutes apart."""
+    """The control endpoints of one server."""
 
     def __init__(self, url: str, api_key: str, *, timeout_s: float) -> None:
         """Describe the server; nothing is sent yet.
@@ -67,14 +63,12 @@ class VllmEndpoints:
         self.url = url.rstrip("/").removesuffix("/v1")
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeout_s = timeout_s
-        self._opened: ClientSession | None = None
-        self._proxy: str | None = None
+        check = "Check that the vLLM server runs and that the address is right"
+        self._client = HttpClient(self.url, check=check)
 
     async def close(self) -> None:
         """Close all connections; idempotent."""
-        session, self._opened = self._opened, None
-        if session is not None:
-            await session.close()
+        await self._client.close()
 
     async def send(
         self, method: str, path: str, body: Any = None, query: Mapping[str, str] | None = None
@@ -84,28 +78,14 @@ class VllmEndpoints:
         Raises:
             EngineError: it does not answer.
         """
-        from aiohttp import ClientError, ClientTimeout  # noqa: PLC0415
-
         url = self.url + path
-        timeout = ClientTimeout(total=self._timeout_s, sock_connect=_CONNECT_S)
-        request: dict[str, Any] = {"json": body, "params": query, "timeout": timeout}
+        timeout = ClientTimeout(total=self._timeout_s, sock_connect=CONNECT_S)
+        request: dict[str, Any] = {"headers": self._headers, "json": body, "params": query}
         try:
-            session = self._session()
-            request["proxy"] = self._proxy
-            sending = session.request(method, url, allow_redirects=False, **request)
-            async with sending as response:
+            async with self._client.request(method, url, timeout=timeout, **request) as response:
                 return Reply(response.status, _decoded(await response.read()))
-        except TimeoutError as error:
-            raise EngineError(
-                f"{self._shown(path)} did not answer within {self._timeout_s:.1f} s"
-            ) from error
-        except (ClientError, OSError) as error:
-            check = advice(
-                self._proxy, "Check that the vLLM server runs and that the address is right"
-            )
-            raise EngineError(
-                f"Cannot reach {self._shown(path)}: {error or type(error).__name__}. {check}"
-            ) from error
+        except failures() as error:
+            raise self._client.failed(error, url, timeout_s=self._timeout_s) from error
 
     async def post(
         self, path: str, body: Any = None, *, needs: str, query: Mapping[str, str] | None = None
@@ -128,7 +108,7 @@ class VllmEndpoints:
         """The answer of a reply; raises as `post` does."""
         if reply.status < _ERROR:
             return reply.answer
-        url, told = self._shown(path), reply.said[:2000]
+        url, told = self._client.shown(self.url + path), reply.said[:2000]
         if reply.no_such_path:
             raise ConfigError(f"The vLLM server has no {url} (HTTP {reply.status}): {needs}")
         if reply.status in _NO_KEY:
@@ -137,18 +117,6 @@ class VllmEndpoints:
                 f"--api-key; if it has none, {needs}"
             )
         raise EngineError(f"{url} failed with HTTP {reply.status}: {told}")
-
-    def _shown(self, path: str) -> str:
-        return f"{self.url}{path}{through(self._proxy)}"
-
-    def _session(self) -> ClientSession:
-        if self._opened is None:
-            from aiohttp import ClientSession, TCPConnector  # noqa: PLC0415
-
-            self._proxy = proxy_for(self.url)
-            connector = TCPConnector(force_close=True)
-            self._opened = ClientSession(headers=self._headers, connector=connector)
-        return self._opened
 
 
 def _decoded(raw: bytes) -> Any:

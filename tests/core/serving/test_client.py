@@ -1,17 +1,23 @@
-"""Model servers that are only reached through a proxy."""
+"""Requests to other programs: what failures mean, and servers that are reached through a proxy."""
 
 from __future__ import annotations
+
+import socket
 
 import pytest
 from agl_otlp.send import send_attempts
 from agl_testing._store_samples import begin, succeed
 from agl_testing.fake_openai import FakeOpenAI
-from aiohttp import web
+from agl_vllm import VllmControl
+from aiohttp import (
+    ClientPayloadError,
+    ConnectionTimeoutError,
+    ServerDisconnectedError,
+    web,
+)
 
 from agl_core.errors import EngineError, StoreError
-from agl_core.serving.backend_http import HttpBackend
-from agl_core.serving.proxies import proxy_for
-from agl_core.serving.vllm_control import VllmControl
+from agl_core.serving import HttpBackend, HttpClient, failures, proxy_for
 from agl_core.store.memory import MemoryStore
 
 NAMES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "REQUEST_METHOD")
@@ -175,3 +181,44 @@ def test_what_is_excluded_has_no_proxy(environment, url):
     environment.setenv("NO_PROXY", "inside.example,other.example:8443")
     assert proxy_for("https://models.example/v1") == "http://proxy.example:3128"
     assert proxy_for(url) is None
+
+
+async def failed(url: str, error: Exception, **given: float) -> str:
+    client = HttpClient(url, error=StoreError, check="Check the address")
+    try:
+        with pytest.raises(failures()):
+            raise error
+        mapped = client.failed(error, url, **given)
+    finally:
+        await client.close()
+    assert type(mapped) is StoreError
+    return str(mapped)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (TimeoutError(), "http://a:1/x did not answer within 2.5 s"),
+        (ConnectionTimeoutError("no connection"), "http://a:1/x: no connection. Check the address"),
+        (ServerDisconnectedError(), "http://a:1/x: Server disconnected. Check the address"),
+        (ConnectionResetError(), "http://a:1/x: ConnectionResetError. Check the address"),
+        (ClientPayloadError("half"), "http://a:1/x: half. Check the address"),
+    ],
+)
+async def test_an_error_says_what_failed_where_and_what_to_check(error, message):
+    said = await failed("http://a:1/x", error, timeout_s=2.5)
+    assert said.removeprefix("Cannot reach ") == message
+
+
+async def test_a_server_that_is_not_there_is_named():
+    with socket.socket() as bound:  # it never listens
+        bound.bind(("127.0.0.1", 0))
+        await refuse(f"http://127.0.0.1:{bound.getsockname()[1]}/x")
+
+
+async def refuse(url: str) -> None:
+    client = HttpClient(url, check="Check the address")
+    with pytest.raises(failures()) as failure:
+        await client.request("GET", url)
+    assert str(client.failed(failure.value, url)).startswith(f"Cannot reach {url}: ")
+    await client.close()

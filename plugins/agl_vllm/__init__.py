@@ -1,0 +1,5 @@
+"""Control of a running vLLM server: new weights, adapters, pauses. It registers nothing."""
+
+from agl_vllm.control import VllmControl
+
+__all__ = ["VllmControl"]
