@@ -179,7 +179,7 @@ async def test_fit_on_the_loop_of_the_gateway_is_refused_before_it_hangs(inside:
 async def test_a_gateway_that_is_away_is_the_engines_fault(inside: Any) -> None:
     world, _, context = await inside()
     await world.gateway.stop()
-    with enter(context), pytest.raises(EngineError, match=r"Cannot reach .*/tokenize"):
+    with enter(context), pytest.raises(EngineError, match="did not count"):
         await PromptBudget(300, agent="writer").afit(turns(2))
     context.deadline = time.monotonic() - 1
     with enter(context), pytest.raises(DeadlineError):
