@@ -21,12 +21,19 @@ class Kind:
 
     source: str
     """Folder of the repository that gets ``agl_<name>/``."""
-    layer: str
-    """The import-linter contract that limits what these packages import."""
+    layers: tuple[str, ...] = ()
+    """Further import-linter contracts that limit what these packages import."""
 
 
 KINDS: Final[dict[str, Kind]] = {
-    "integration": Kind("integrations", "Integrations see of core what records calls"),
+    "integration": Kind(
+        "integrations",
+        (
+            "Integrations and plugins do not import each other",
+            "Integrations see of core what records calls",
+        ),
+    ),
+    "engine": Kind("trainers"),
 }
 
 
@@ -77,23 +84,36 @@ def _renamed(text: str, name: str) -> str:
 def steps(kind: str, name: str) -> str:
     """What is left to do: the lines to add to ``pyproject.toml`` and ``tox.ini``."""
     source, extra = KINDS[kind].source, name.replace("_", "-")
+    contracts = "\n".join(
+        f'    "{each}"' for each in ("Core imports no plugin", *KINDS[kind].layers)
+    )
     return f"""\
 Add to pyproject.toml:
-  [project.optional-dependencies]      {extra} = ["the-library>=1.0,<2"]
-  [project.entry-points.agl_core]      {name} = "agl_{name}.plugin"
-  [tool.hatch.build.targets.wheel]     "{source}/agl_{name}",
-  [tool.importlinter]                  "agl_{name}", in root_packages
-  [[tool.importlinter.contracts]]      "agl_{name}", in "Core imports no plugin",
-                                       "Integrations and plugins do not import each other"
-                                       and "{KINDS[kind].layer}"
+  [project.optional-dependencies]
+    {extra} = ["the-library>=1.0,<2"]
+  [project.entry-points.agl_core]
+    {name} = "agl_{name}.plugin"
+  [tool.hatch.build.targets.wheel], packages
+    "{source}/agl_{name}",
+  [tool.importlinter], root_packages
+    "agl_{name}",
+  and the same name in the lists of the contracts
+{contracts}
 Add to tox.ini:
-  env_list                             {name}-latest
-  labels, full                         {name}-latest, {name}-oldest, {name}-newest
-  [testenv:{name}-{{latest,oldest,newest}}] as the sections beside it, with
-                                       AGL_TESTS = tests/{source}/{name}
-Then:
+  env_list
+    {name}-latest
+  labels, full
+    {name}-latest, {name}-oldest, {name}-newest
+  sections like those of its neighbours
+    [testenv:{name}-{{latest,newest}}]
+    package = editable
+    extras = {extra}
+    set_env =
+        {{[testenv]set_env}}
+        AGL_TESTS = tests/{source}/{name}
+Then run:
   pip install -e '.[{extra}]'
-  python -m pytest -n 0 tests/{source}/{name}
+  pytest -n 0 tests/{source}/{name}
   tox -e lock -- {name}-latest
 """
 

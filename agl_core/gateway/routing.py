@@ -145,8 +145,7 @@ class Route:
     @property
     def upstream_model(self) -> str:
         """The backend's name for the weights."""
-        named = getattr(self.backend, "model", "")
-        return named or self.policy.model or self.policy.name
+        return self.backend.model or self.policy.model or self.policy.name
 
 
 class Router:

@@ -41,12 +41,15 @@ class Counted:
 class Backend(ABC):
     """Base class of what answers OpenAI chat completions, in or out of process.
 
-    A backend must define `chat`. Every other method is optional and has a default.
+    A backend must define `chat`. All other members are optional and have a default.
 
     A training backend honours ``return_token_ids`` and ``logprobs``: top-level
     ``prompt_token_ids``, ``choices[].token_ids`` (deltas in a stream, the prompt's ids in its first
     chunk) and one log-probability per sampled token, the end-of-sequence token included.
     """
+
+    model: str = ""
+    """The backend's name for the weights, for requests. Default: the policy's model."""
 
     @abstractmethod
     async def chat(

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from agl_torch.adapters import export
+from agl_torch.chat.template import ChatTemplate
 from agl_torch.sources import is_adapter
 
 from agl_core.errors import ConfigError
@@ -68,7 +69,8 @@ class VerlEngine(Engine):
         self._trainer: PolicyTrainer | None = None
         self._visions: dict[str, Vision | None] = {}
         self._vocab_sizes: dict[str, int] = {}
-        """By model."""
+        self._shows_tools: dict[str, bool] = {}
+        """These three by model."""
         self._reviving = asyncio.Lock()
         self._merged: TemporaryDirectory[str] | None = None
         self._config: Any = None
@@ -124,6 +126,10 @@ class VerlEngine(Engine):
         """The id that stands in a prompt for each part of an image; None for text alone."""
         vision = self._visions[self._policy(policy).model]
         return None if vision is None else vision.token
+
+    def shows_tools(self, policy: str) -> bool:
+        """Whether the model's chat template renders the tools of a request."""
+        return self._shows_tools[self._policy(policy).model]
 
     def vocab_size(self, policy: str) -> int:
         """Rows of the policy's embedding: every token id is below it."""
@@ -246,7 +252,8 @@ class VerlEngine(Engine):
         )
         trust = bool(config.actor_rollout_ref.model.trust_remote_code)
         for model in {policy.model for policy in policies}:
-            _check_model(model, trust_remote_code=trust)
+            tokenizer = _tokenizer_of(model, trust_remote_code=trust)
+            self._shows_tools[model] = ChatTemplate(tokenizer, source=model).shows_tools()
             self._visions[model] = vision_of(model, trust_remote_code=trust)
             self._vocab_sizes[model] = vocab_size_of(model, trust_remote_code=trust)
         if trained is not None and self._device == "cuda":
@@ -372,8 +379,12 @@ def _check_one(trained: Sequence[Policy]) -> None:
         )
 
 
-def _check_model(model: str, *, trust_remote_code: bool) -> None:
-    """Look at the model's files before any process is started for it."""
+def _tokenizer_of(model: str, *, trust_remote_code: bool) -> Any:
+    """The tokenizer of a model whose files were checked, before any process is started for it.
+
+    Raises:
+        ConfigError: a file is missing or unusable.
+    """
     from transformers import AutoConfig, AutoTokenizer  # noqa: PLC0415
 
     if is_adapter(Path(model)):
@@ -396,3 +407,4 @@ def _check_model(model: str, *, trust_remote_code: bool) -> None:
         )
     if Path(model).is_dir() and not any(any(Path(model).glob(each)) for each in _WEIGHTS):
         raise ConfigError(f"Cannot load model {model!r}: it holds no {' or '.join(_WEIGHTS)}")
+    return tokenizer

@@ -13,6 +13,7 @@ from agl_responses.request import read
 
 from agl_core.gateway.app import GatewayServer
 from agl_core.gateway.stream import EventParser
+from agl_core.interfaces import Backend
 from agl_core.store.memory import MemoryStore
 from agl_core.types import Attempt, Limits, ModelCall, Policy, Rollout, Task
 from agl_core.types.ids import new_id
@@ -23,7 +24,7 @@ PATIENCE_S = 60.0
 
 
 @dataclass
-class Script:
+class Script(Backend):
     """A `Backend` and its reply."""
 
     pieces: Iterable[bytes] = ()

@@ -13,7 +13,7 @@ from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 from agl_core import PromptBudget, semconv
 from agl_core.errors import ConfigError, ContextOverflowError, DeadlineError, EngineError
 from agl_core.gateway.backend_server import BackendServer
-from agl_core.interfaces import Counted
+from agl_core.interfaces import Backend, Counted
 from agl_core.serving import GuestServer, HttpBackend, address_of, asgi, bind
 from agl_core.tracing import AttemptContext, Recorder, agent_scope, enter, origins_of
 from agl_core.types import LLM, Resources
@@ -186,7 +186,7 @@ async def test_a_gateway_that_is_away_is_the_engines_fault(inside: Any) -> None:
         await PromptBudget(300, agent="writer").afit(turns(2))
 
 
-class Counter:
+class Counter(Backend):
     """A backend of this process that counts in its own way."""
 
     def __init__(self, result: Counted | Exception | None) -> None:

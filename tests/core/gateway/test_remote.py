@@ -23,7 +23,7 @@ from agl_core.gateway.app import GatewayOptions, GatewayServer
 from agl_core.gateway.control import GatewayControl, Status, Watching
 from agl_core.gateway.recording import RecordingOptions
 from agl_core.gateway.remote import RemoteGateway, RemoteOptions
-from agl_core.interfaces import Capabilities
+from agl_core.interfaces import Backend, Capabilities
 from agl_core.serving import AttemptKeys, HttpBackend, Patience, rpc
 from agl_core.store.memory import MemoryStore
 from agl_core.types import Limits, Policy, Rollout, Task
@@ -418,7 +418,7 @@ async def test_a_backend_without_token_ids_is_refused_over_the_connection(make_s
         await trainer.probe("trained")
 
 
-class Engine:
+class Engine(Backend):
     """A backend of this process; counts what it is asked and told."""
 
     def __init__(self):

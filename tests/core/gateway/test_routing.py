@@ -7,7 +7,7 @@ import pytest
 
 from agl_core.errors import ConfigError, StaleAttemptError
 from agl_core.gateway.routing import Router, Target, identify, parse_path
-from agl_core.interfaces import Problem
+from agl_core.interfaces import Backend, Problem
 from agl_core.types import Policy, Rollout, Task
 
 
@@ -119,7 +119,7 @@ async def test_any_call_id_comes_back_percent_encoded(world: Any, call_id: str) 
     assert call.id == call_id
 
 
-class Reply:
+class Reply(Backend):
     """An answer of a backend in this process, whose headers no parser has seen."""
 
     status = 200

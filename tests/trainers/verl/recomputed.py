@@ -8,13 +8,17 @@ import torch
 from transformers import AutoModelForCausalLM
 
 
-def recomputed(directory: str, prompt: Sequence[int], sampled: Sequence[int]) -> torch.Tensor:
+def recomputed(
+    directory: str, prompt: Sequence[int], sampled: Sequence[int], temperature: float = 1.0
+) -> torch.Tensor:
     """Log-probabilities of the sampled tokens, in float32."""
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     ids = torch.tensor([[*prompt, *sampled]])
     with torch.no_grad():
         logits = model(ids).logits[0, len(prompt) - 1 : -1]
-    return torch.log_softmax(logits, -1).gather(-1, torch.tensor(sampled)[:, None])[:, 0]
+    return torch.log_softmax(logits / temperature, -1).gather(-1, torch.tensor(sampled)[:, None])[
+        :, 0
+    ]
 
 
 def answered_by(

@@ -8,7 +8,7 @@ import resource
 import shutil
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,12 +18,14 @@ import pytest
 import pytest_asyncio
 import ray
 import torch
+from agl_testing.engine_contract import EngineContract
 from agl_torch.engine import TorchEngine
 from agl_torch.options import TorchOptions
 from agl_verl.cpu.server import WEIGHTS, CpuServer, actor_name, handover
 from agl_verl.engine import VerlEngine
 from agl_verl.options import VerlOptions
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from agl_core.app.parts import make_algorithm
 from agl_core.builtin import load_plugins
@@ -150,6 +152,44 @@ async def test_a_step_is_that_of_agl_torch(
         assert moved > LR / 2
         for key, tensor in expected.items():
             torch.testing.assert_close(ours[key].float(), tensor.float(), atol=LR / 50, rtol=0)
+
+
+class TestContract(EngineContract):
+    tolerance = 2e-4
+
+    @pytest.fixture
+    def engine(self, engine: VerlEngine) -> VerlEngine:
+        return engine
+
+    @pytest.fixture
+    def policy(self, policies: list[Policy]) -> Policy:
+        return policies[0]
+
+    @pytest.fixture
+    def recompute(self) -> Callable[..., list[float]]:
+        return lambda *arguments: recomputed(*arguments).tolist()
+
+    @pytest.fixture
+    def decode(self) -> Callable[..., Awaitable[str]]:
+        tokenizer = AutoTokenizer.from_pretrained(MODEL)
+
+        async def text(ids: Sequence[int]) -> str:
+            return tokenizer.decode(ids)
+
+        return text
+
+    @pytest.fixture
+    def under_way(self) -> Callable[[], Awaitable[int]]:
+        """Looks into the actor that serves."""
+
+        async def count() -> int:
+            server = ray.get_actor(actor_name(0))
+            looking = server.__ray_call__.remote(
+                lambda self: self._engine._worker.lanes["served"].busy
+            )
+            return int(await looking)
+
+        return count
 
 
 async def test_what_was_trained_is_served_and_the_frozen_policy_is_as_it_was(

@@ -1,0 +1,1 @@
+"""Engine ``template`` for agl-core."""

@@ -1,0 +1,95 @@
+"""Serves policies and trains them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from agl_testing.toy_model import SIZE, Term, ToyModel
+
+from agl_core.errors import ConfigError
+from agl_core.interfaces import AlgorithmSetup, Engine
+from agl_core.types import Batch, Policy, Update
+from agl_template._backend import TemplateBackend
+from agl_template._options import TemplateOptions
+
+
+class PolicyGradient:
+    """The loss that algorithms ask for as ``policy_gradient``; the toy model has it built in."""
+
+
+class TemplateEngine(Engine):
+    """One model per policy.
+
+    Replace `ToyModel` by your library. Every further ability of `agl_core.interfaces.Engine` that
+    the library has is declared by overriding its method.
+    """
+
+    trains = True
+
+    def __init__(self, options: TemplateOptions, setup: AlgorithmSetup | None) -> None:
+        """Prepare an engine; `start` loads the weights.
+
+        Args:
+            options: As the run's configuration sets them.
+            setup: How to train; None serves only.
+        """
+        self._options = options
+        self._setup = setup
+        self._models: dict[str, ToyModel] = {}
+        self._backends: dict[str, TemplateBackend] = {}
+        self._versions: dict[str, int] = {}
+
+    async def start(self, policies: Sequence[Policy]) -> None:
+        for policy in policies:
+            model = ToyModel()
+            await asyncio.to_thread(model.load, Path(policy.model))
+            self._models[policy.name] = model
+            limit = self._options.max_tokens
+            self._backends[policy.name] = TemplateBackend(model, max_tokens=limit)
+            self._versions[policy.name] = policy.version
+
+    async def stop(self) -> None:
+        self._models.clear()
+        self._backends.clear()
+
+    def backend(self, policy: str) -> TemplateBackend:
+        if policy not in self._backends:
+            raise ConfigError(f"There is no policy {policy!r}; there are {sorted(self._backends)}")
+        return self._backends[policy]
+
+    async def update(self, batch: Batch) -> Update:
+        if self._setup is None:
+            raise ConfigError("The engine was made to serve only: give it an algorithm")
+        columns = zip(batch.targets, batch.advantages, batch.weights, strict=True)
+        terms = [Term(token, advantage, weight) for token, advantage, weight in columns]
+        model, lr = self._models[batch.policy], self._setup.lr
+        await asyncio.to_thread(model.train, terms, lr=lr)
+        self._versions[batch.policy] += 1
+        return Update(
+            policy=batch.policy,
+            step=batch.step,
+            version=self._versions[batch.policy],
+            rows=dict(Counter(batch.agents)),
+        )
+
+    async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:
+        model = self._models[policy]
+        await asyncio.to_thread(model.save, Path(directory), resumable=resumable)
+
+    async def load(self, policy: str, directory: str, *, version: int) -> None:
+        await asyncio.to_thread(self._models[policy].load, Path(directory))
+        self._versions[policy] = version
+
+    async def fingerprint(self, policy: str) -> str:
+        return hashlib.sha256(json.dumps(self._models[policy].logits).encode()).hexdigest()
+
+    def vocab_size(self, policy: str) -> int:  # noqa: ARG002 (the same for every policy)
+        return SIZE
+
+    def shows_tools(self, policy: str) -> bool:  # noqa: ARG002
+        return False

@@ -1,0 +1,50 @@
+"""The engine through the whole engine contract."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from agl_template._engine import PolicyGradient, TemplateEngine
+from agl_template._options import TemplateOptions
+from agl_testing.engine_contract import EngineContract
+from agl_testing.plugin_contract import PluginContract
+from agl_testing.toy_model import ToyModel, toy_logprobs
+
+from agl_core.interfaces import AlgorithmSetup
+from agl_core.types import Policy
+
+
+class TestTemplate(EngineContract):
+    tolerance = 1e-9
+
+    @pytest.fixture
+    def policy(self, tmp_path: Path) -> Policy:
+        """A model to begin with."""
+        ToyModel().save(tmp_path / "model", resumable=False)
+        return Policy(name="policy", model=str(tmp_path / "model"), trainable=True)
+
+    @pytest.fixture
+    async def engine(self, policy: Policy) -> AsyncIterator[TemplateEngine]:
+        setup = AlgorithmSetup(name="grpo", loss_factory=PolicyGradient, lr=0.5)
+        engine = TemplateEngine(TemplateOptions(), setup)
+        await engine.start([policy])
+        yield engine
+        await engine.stop()
+
+    @pytest.fixture
+    def recompute(self) -> Callable[..., list[float]]:
+        """By the library alone, without the engine."""
+        return toy_logprobs
+
+    @pytest.fixture
+    def under_way(self, engine: TemplateEngine, policy: Policy) -> Callable[[], Awaitable[int]]:
+        async def count() -> int:
+            return engine.backend(policy.name).under_way
+
+        return count
+
+
+class TestPlugin(PluginContract):
+    plugin = "agl_template.plugin"

@@ -1,0 +1,87 @@
+"""Ask a backend for chat completions, and read what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from agl_core.interfaces import Backend
+from agl_core.types import Policy
+
+TEXT: Final = "What is the price of a red lamp?"
+
+
+@dataclass(slots=True)
+class Choice:
+    """One choice, put together from a document or from a stream's chunks."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    finish: str | None = None
+
+
+@dataclass(slots=True)
+class Answer:
+    """A whole answer."""
+
+    status: int
+    error: str = ""
+    """The body of an answer that is an error."""
+    prompt: list[int] = field(default_factory=list[int])
+    choices: list[Choice] = field(default_factory=list[Choice])
+
+
+def request(policy: Policy, backend: Backend, content: Any = TEXT, **fields: Any) -> bytes:
+    """The body of a request as the gateway sends it."""
+    return msgspec.json.encode(
+        {
+            "model": backend.model or policy.model or policy.name,
+            "messages": [{"role": "user", "content": content}],
+            "logprobs": True,
+            "return_token_ids": True,
+            "max_tokens": 8,
+            **fields,
+        }
+    )
+
+
+async def ask(backend: Backend, body: bytes, *, timeout_s: float = 60.0) -> Answer:
+    """Send a request and read all of its answer.
+
+    Raises:
+        EngineError: there is no answer, or it breaks off.
+    """
+    reply = await backend.chat(body, headers={}, timeout_s=timeout_s)
+    try:
+        content = b"".join([chunk async for chunk in reply.body()])
+    finally:
+        await reply.close()
+    if reply.status != 200:
+        return Answer(reply.status, content.decode(errors="replace"))
+    answer, choices = Answer(reply.status), dict[int, Choice]()
+    for document in _documents(content):
+        answer.prompt += document.get("prompt_token_ids") or []
+        for row in document.get("choices", []):
+            _add(choices.setdefault(row["index"], Choice()), row)
+    answer.choices = [choices[index] for index in sorted(choices)]
+    return answer
+
+
+def _documents(content: bytes) -> list[Any]:
+    if not content.startswith(b"data:"):
+        return [msgspec.json.decode(content)]
+    events = [line[5:].strip() for line in content.splitlines() if line.startswith(b"data:")]
+    assert events[-1] == b"[DONE]", f"A stream ends with [DONE], not with {events[-1]!r}"
+    return [msgspec.json.decode(event) for event in events[:-1]]
+
+
+def _add(choice: Choice, row: Any) -> None:
+    said: dict[str, Any] = row.get("message") or row.get("delta") or {}
+    entries: list[Any] = (row.get("logprobs") or {}).get("content") or []
+    choice.text += said.get("content") or ""
+    choice.token_ids += row.get("token_ids") or []
+    choice.logprobs += [entry["logprob"] for entry in entries]
+    choice.finish = row.get("finish_reason") or choice.finish

@@ -1,0 +1,426 @@
+"""The rules every engine keeps: exact tokens, versions, resumption, abort, true abilities.
+
+::
+
+    class TestMine(EngineContract):
+        @pytest.fixture
+        async def engine(self, policy):
+            engine = MyEngine(MyOptions(), setup)
+            await engine.start([policy])
+            yield engine
+            await engine.stop()
+
+        @pytest.fixture
+        def policy(self): return Policy(name="p", model=MODEL, trainable=True)
+
+        @pytest.fixture
+        def recompute(self): return my_recompute       # without the engine's code
+
+        @pytest.fixture
+        def under_way(self, engine): return lambda: engine.answers_under_way()
+
+The fixtures may have any scope: no rule depends on the order of the others, so that an engine that
+starts slowly is started once for the module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal
+
+import pytest
+
+from agl_core.adapters import forest
+from agl_core.errors import ConfigError, EngineError
+from agl_core.interfaces import Backend, CreditedCall, Engine
+from agl_core.types import Batch, CallCredit, Policy, Update
+from agl_testing._chat import TEXT, Answer, Choice, ask, request
+from agl_testing._guard import ContractSuite
+from agl_testing.bandit import make_triplet
+
+__all__ = ["EngineContract"]
+
+Recompute = Callable[[str, Sequence[int], Sequence[int], float], Sequence[float]]
+"""From a directory of weights, prompt ids, answer ids and a temperature to the log-probability of
+each id of the answer."""
+Decode = Callable[[Sequence[int]], Awaitable[str | None]]
+UnderWay = Callable[[], Awaitable[int]]
+
+_CONTROL: Final = re.compile(r"(?:\s|\ufffd|<[^<>]{1,60}>|\[/?[A-Z_]{1,30}\])*")
+"""What may stand beside an answer's text: control tokens that are spelled out, white space."""
+_TOOL: Final = {
+    "type": "function",
+    "function": {
+        "name": "lookup",
+        "parameters": {"type": "object", "properties": {"item": {"type": "string"}}},
+    },
+}
+_PIXEL: Final = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGA"
+    "hKmMIQAAAABJRU5ErkJggg=="
+)
+_TRIES: Final = 50
+"""Long answers that are asked for until one is seen under way."""
+
+
+class EngineContract(ContractSuite):
+    """Subclass it and supply `engine`, `policy`, `recompute` and `under_way`."""
+
+    logprobs: ClassVar[Literal["processed", "raw"]] = "processed"
+    """Whether log-probabilities are those after temperature."""
+    tolerance: ClassVar[float] = 1e-3
+    """Largest difference of a log-probability from its recomputation, in nats."""
+    resume_tolerance: ClassVar[float] = 0.0
+    """The same between weights trained after `load` and weights trained without it; 0.0: the
+    weights are equal."""
+    long_answer: ClassVar[int] = 256
+    """Most tokens of each of the 32 choices of an answer that is aborted, at temperature 2."""
+    patience_s: ClassVar[float] = 60.0
+    """How long an aborted answer may take to end before the rule fails."""
+
+    @pytest.fixture
+    def engine(self) -> Engine:
+        """A started engine that serves `policy`, and was made with an algorithm if it trains."""
+        raise NotImplementedError("Supply the fixture engine")
+
+    @pytest.fixture
+    def policy(self) -> Policy:
+        """The policy to ask and to train."""
+        raise NotImplementedError("Supply the fixture policy")
+
+    @pytest.fixture
+    def recompute(self) -> Recompute:
+        """Teacher-forced log-probabilities, computed without the engine's code.
+
+        The directory is one that the engine saved, or ``policy.model`` of one that only serves.
+        """
+        raise NotImplementedError("Supply the fixture recompute")
+
+    @pytest.fixture
+    def under_way(self) -> UnderWay:
+        """Tells how many requests of `policy` are being answered now."""
+        raise NotImplementedError("Supply the fixture under_way")
+
+    @pytest.fixture
+    def decode(self, engine: Engine, policy: Policy) -> Decode:
+        """Text of token ids; to be supplied where the backend cannot detokenize."""
+        return engine.backend(policy.name).detokenize
+
+    async def test_ids_decode_to_the_returned_text(
+        self, engine: Engine, policy: Policy, decode: Decode
+    ) -> None:
+        for stream in (False, True):
+            answer = await _ask(engine, policy, n=2, stream=stream)
+            prompt = await decode(answer.prompt)
+            assert prompt is not None, "Supply the fixture decode: the backend gives no text of ids"
+            assert TEXT in prompt, f"The prompt's ids decode to {prompt!r}"
+            for choice in answer.choices:
+                assert choice.token_ids, "An answer has no token ids"
+                decoded = (await decode(choice.token_ids) or "").rstrip("\ufffd")
+                text = choice.text.strip().rstrip("\ufffd")
+                beside = decoded.replace(text, "", 1)
+                same = text in decoded and _CONTROL.fullmatch(beside)
+                assert same, f"The ids of {choice.text!r} decode to {decoded!r}"
+
+    async def test_a_stream_has_the_tokens_of_the_whole_answer(
+        self, engine: Engine, policy: Policy
+    ) -> None:
+        whole = await _ask(engine, policy, temperature=0)
+        streamed = await _ask(engine, policy, temperature=0, stream=True)
+        assert streamed.prompt == whole.prompt
+        assert [c.token_ids for c in streamed.choices] == [c.token_ids for c in whole.choices]
+        assert [c.text for c in streamed.choices] == [c.text for c in whole.choices]
+
+    @pytest.mark.parametrize("temperature", [1.0, 0.7])
+    async def test_log_probabilities_match_a_recomputation(
+        self,
+        engine: Engine,
+        policy: Policy,
+        recompute: Recompute,
+        tmp_path: Path,
+        temperature: float,
+    ) -> None:
+        weights = await _weights(engine, policy, tmp_path)
+        answer = await _ask(engine, policy, n=2, temperature=temperature)
+        self._check(answer, recompute, weights, temperature)
+
+    async def test_each_update_serves_a_new_version(
+        self, engine: Engine, policy: Policy, recompute: Recompute, tmp_path: Path
+    ) -> None:
+        _need_training(engine)
+        before = await engine.fingerprint(policy.name)
+        assert await engine.fingerprint(policy.name) == before
+        first = await engine.update(await _batch(engine, policy, step=0))
+        middle = await engine.fingerprint(policy.name)
+        second = await engine.update(await _batch(engine, policy, step=1, version=first.version))
+        assert (first.policy, second.policy) == (policy.name, policy.name)
+        assert second.version == first.version + 1
+        assert len({before, middle, await engine.fingerprint(policy.name)}) == 3
+        weights = await _weights(engine, policy, tmp_path)
+        self._check(await _ask(engine, policy), recompute, weights)
+
+    async def test_training_resumes_from_what_was_saved(
+        self, engine: Engine, policy: Policy, recompute: Recompute, tmp_path: Path
+    ) -> None:
+        _need_training(engine)
+        await engine.update(await _batch(engine, policy, step=0))
+        saved, batch = str(tmp_path / "saved"), await _batch(engine, policy, step=1)
+        await engine.save(policy.name, saved)
+        mark = await engine.fingerprint(policy.name)
+        version, without = await self._trained(engine, batch, tmp_path / "without")
+        await engine.load(policy.name, saved, version=version - 1)
+        assert await engine.fingerprint(policy.name) == mark, "load restores other weights"
+        served = await _ask(engine, policy)
+        again, after = await self._trained(engine, batch, tmp_path / "after")
+        assert again == version, "load sets the version that it is given"
+        first = served.choices[0].token_ids
+        before = recompute(without[0], served.prompt, first, 1.0)
+        assert recompute(after[0], served.prompt, first, 1.0) == pytest.approx(
+            before, abs=self.resume_tolerance
+        )
+        assert self.resume_tolerance or after[1] == without[1], "other weights than without load"
+
+    async def test_what_load_restores_is_served(
+        self, engine: Engine, policy: Policy, recompute: Recompute, tmp_path: Path
+    ) -> None:
+        _need_training(engine)
+        weights = await _weights(engine, policy, tmp_path)
+        await engine.save(policy.name, str(tmp_path / "saved"))
+        update = await engine.update(await _batch(engine, policy, step=0))
+        await engine.load(policy.name, str(tmp_path / "saved"), version=update.version - 1)
+        self._check(await _ask(engine, policy), recompute, weights)
+
+    async def test_an_export_serves_without_training_state(
+        self, engine: Engine, policy: Policy, recompute: Recompute, tmp_path: Path
+    ) -> None:
+        _need_training(engine)
+        await engine.save(policy.name, str(tmp_path / "saved"))
+        await engine.export(str(tmp_path / "saved"), str(tmp_path / "exported"))
+        weights = await _weights(engine, policy, tmp_path)
+        for directory in (str(tmp_path / "exported"), weights):
+            assert not _training_state(directory)
+            self._check(await _ask(engine, policy), recompute, directory)
+
+    async def test_an_engine_that_only_serves_refuses_the_rest(
+        self, engine: Engine, policy: Policy, tmp_path: Path
+    ) -> None:
+        if engine.trains:
+            pytest.skip("The engine trains")
+        batch, directory = _batch_of(policy, await _ask(engine, policy), step=0), str(tmp_path)
+        with pytest.raises(ConfigError):
+            await engine.update(batch)
+        with pytest.raises(ConfigError):
+            await engine.save(policy.name, directory)
+        with pytest.raises(ConfigError):
+            await engine.load(policy.name, directory, version=1)
+        with pytest.raises(ConfigError):
+            await engine.fingerprint(policy.name)
+
+    async def test_a_cancelled_call_stops_generating(
+        self, engine: Engine, policy: Policy, under_way: UnderWay
+    ) -> None:
+        for _ in range(_TRIES):
+            asking = asyncio.create_task(_ask(engine, policy, **self._long()))
+            while not asking.done() and not await under_way():  # noqa: ASYNC110 (no event tells)
+                await asyncio.sleep(0)
+            seen = not asking.done()
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            if seen:
+                break
+        else:
+            pytest.fail("No answer was seen under way: raise long_answer, or correct under_way")
+        await self._at_rest(engine, policy, under_way)
+
+    async def test_a_stream_that_is_closed_stops_generating(
+        self, engine: Engine, policy: Policy, under_way: UnderWay
+    ) -> None:
+        backend = engine.backend(policy.name)
+        body = request(policy, backend, stream=True, **self._long())
+        for _ in range(_TRIES):
+            reply = await backend.chat(body, headers={}, timeout_s=60.0)
+            async for _ in reply.body():
+                break
+            seen = await under_way()
+            await reply.close()
+            if seen:
+                break
+        else:
+            pytest.fail("No answer was seen under way: raise long_answer, or correct under_way")
+        await self._at_rest(engine, policy, under_way)
+
+    @pytest.mark.parametrize("stream", [False, True])
+    async def test_a_call_that_runs_out_of_time_fails_and_stops_generating(
+        self, engine: Engine, policy: Policy, under_way: UnderWay, stream: bool
+    ) -> None:
+        backend = engine.backend(policy.name)
+        body = request(policy, backend, stream=stream, **self._long())
+        with pytest.raises(EngineError):
+            await ask(backend, body, timeout_s=0.001)
+        await self._at_rest(engine, policy, under_way)
+
+    async def test_token_ids_are_of_the_declared_vocabulary(
+        self, engine: Engine, policy: Policy
+    ) -> None:
+        size = engine.vocab_size(policy.name)
+        answer = await _ask(engine, policy, n=4, temperature=2.0)
+        ids = {*answer.prompt, *(i for choice in answer.choices for i in choice.token_ids)}
+        assert min(ids) >= 0
+        assert size is None or max(ids) < size, f"vocab_size is {size}, ids go up to {max(ids)}"
+
+    async def test_a_prompt_is_as_long_as_counted(self, engine: Engine, policy: Policy) -> None:
+        backend = engine.backend(policy.name)
+        counted = await backend.count_tokens(request(policy, backend))
+        if counted is not None:
+            assert counted.tokens == len((await _ask(engine, policy)).prompt)
+            known = {counted.limit, await backend.context_length()} - {None}
+            assert len(known) <= 1, f"count_tokens and context_length differ: {known}"
+
+    async def test_a_prompt_beyond_the_declared_context_is_refused(
+        self, engine: Engine, policy: Policy
+    ) -> None:
+        limit = await engine.backend(policy.name).context_length()
+        if limit is not None:
+            long = await _refusable(engine, policy, "price " * limit)
+            assert long.status >= 400, f"context_length is {limit}, {len(long.prompt)} are answered"
+
+    async def test_tools_are_shown_as_declared(self, engine: Engine, policy: Policy) -> None:
+        declared = engine.shows_tools(policy.name)
+        without = await _ask(engine, policy)
+        shown = (await _ask(engine, policy, tools=[_TOOL])).prompt != without.prompt
+        known = declared is not None or engine.trains
+        assert not known or shown is bool(declared), (
+            f"shows_tools is {declared}, prompts differ: {shown}"
+        )
+
+    async def test_images_are_marked_as_declared(self, engine: Engine, policy: Policy) -> None:
+        token = engine.image_token(policy.name)
+        picture = {"type": "image_url", "image_url": {"url": _PIXEL}}
+        answer = await _refusable(engine, policy, [picture, {"type": "text", "text": TEXT}])
+        if token is not None:
+            assert token in answer.prompt, f"Id {token} is not in the prompt: {answer.error}"
+        elif engine.trains:
+            assert answer.status >= 400, "An image is accepted, but image_token declares none"
+
+    async def test_conversations_are_rendered_as_they_are_prompted(
+        self, engine: Engine, policy: Policy
+    ) -> None:
+        render = engine.renderer(policy.model)
+        if render is not None:
+            prompt = (await _ask(engine, policy)).prompt
+            said = [{"role": "user", "content": TEXT}, {"role": "assistant", "content": "9 euros"}]
+            assert list(render(said, []))[: len(prompt)] == prompt
+
+    async def test_the_old_version_serves_while_the_new_one_is_trained(
+        self, engine: Engine, policy: Policy, recompute: Recompute, tmp_path: Path
+    ) -> None:
+        if not engine.overlaps:
+            kind = type(engine)
+            assert kind.train is Engine.train or kind.overlaps is not Engine.overlaps, (
+                "train is defined, but overlaps declares that it is never called"
+            )
+            return
+        weights = await _weights(engine, policy, tmp_path / "old")
+        update = await engine.train(await _batch(engine, policy, step=0))
+        self._check(await _ask(engine, policy), recompute, weights)
+        await engine.publish(policy.name)
+        weights = await _weights(engine, policy, tmp_path / "new")
+        self._check(await _ask(engine, policy), recompute, weights)
+        following = await engine.update(await _batch(engine, policy, step=1))
+        assert following.version == update.version + 1
+
+    def _check(
+        self, answer: Answer, recompute: Recompute, weights: str, temperature: float = 1.0
+    ) -> None:
+        """Check that these weights sampled an answer."""
+        used = temperature if self.logprobs == "processed" else 1.0
+        for choice in answer.choices:
+            assert len(choice.logprobs) == len(choice.token_ids), "one log-probability per token"
+            expected = recompute(weights, answer.prompt, choice.token_ids, used)
+            assert choice.logprobs == pytest.approx(list(expected), abs=self.tolerance)
+
+    def _long(self) -> dict[str, Any]:
+        return {"max_tokens": self.long_answer, "n": 32, "temperature": 2.0}
+
+    async def _trained(
+        self, engine: Engine, batch: Batch, directory: Path
+    ) -> tuple[int, tuple[str, str]]:
+        """The version after an update, and its weights as a directory and a fingerprint."""
+        update: Update = await engine.update(batch)
+        await engine.save(batch.policy, str(directory), resumable=False)
+        return update.version, (str(directory), await engine.fingerprint(batch.policy))
+
+    async def _at_rest(self, engine: Engine, policy: Policy, under_way: UnderWay) -> None:
+        """Wait until nothing is generated any more, and check that the engine still answers."""
+        try:
+            async with asyncio.timeout(self.patience_s):
+                while await under_way():  # noqa: ASYNC110 (no event tells)
+                    await asyncio.sleep(0)
+        except TimeoutError:
+            pytest.fail("The engine still generates an answer that nobody reads")
+        assert (await _ask(engine, policy)).choices
+
+
+async def _ask(engine: Engine, policy: Policy, content: Any = TEXT, **fields: Any) -> Answer:
+    answer = await _refusable(engine, policy, content, **fields)
+    assert answer.status == 200, answer.error
+    return answer
+
+
+async def _refusable(engine: Engine, policy: Policy, content: Any, **fields: Any) -> Answer:
+    backend: Backend = engine.backend(policy.name)
+    return await ask(backend, request(policy, backend, content, **fields))
+
+
+async def _weights(engine: Engine, policy: Policy, directory: Path) -> str:
+    """The weights that serve, as `Recompute` takes them."""
+    if not engine.trains:
+        return policy.model
+    target = directory / "weights"
+    await engine.save(policy.name, str(target), resumable=False)
+    return str(target)
+
+
+def _training_state(directory: str) -> list[Path]:
+    return list(Path(directory).rglob("training_state*"))
+
+
+def _need_training(engine: Engine) -> None:
+    if not engine.trains:
+        pytest.skip("The engine only serves")
+
+
+async def _batch(engine: Engine, policy: Policy, *, step: int, version: int = 0) -> Batch:
+    """A batch of what the policy answers now."""
+    return _batch_of(policy, await _ask(engine, policy, n=2), step=step, version=version)
+
+
+def _batch_of(policy: Policy, answer: Answer, *, step: int, version: int = 0) -> Batch:
+    calls = [
+        _credited(policy, answer.prompt, choice, index=index, version=version)
+        for index, choice in enumerate(answer.choices)
+    ]
+    return forest(calls, policy=policy.name, step=step)
+
+
+def _credited(
+    policy: Policy, prompt: Sequence[int], choice: Choice, *, index: int, version: int
+) -> CreditedCall:
+    """A choice that earned more (the first) or less than its group."""
+    size, call_id = len(choice.token_ids), f"call-{index}"
+    triplet = make_triplet(
+        call_id,
+        choice.token_ids,
+        rollout_id=f"ro-{index}",
+        attempt_id=f"at-{index}",
+        prompt_ids=list(prompt),
+        logprobs=choice.logprobs,
+        policy=policy.name,
+        policy_version=version,
+    )
+    advantages = [1.0 if index == 0 else -0.5] * size
+    credit = CallCredit(call_id=call_id, choice=0, advantages=advantages, weights=[1.0] * size)
+    return CreditedCall(triplet=triplet, credit=credit, group=0)

@@ -1,0 +1,112 @@
+"""A language model of one vector: the smallest thing that an engine can serve, train and save."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+from agl_core.errors import ConfigError
+
+__all__ = ["END", "WEIGHTS", "Term", "ToyModel", "decode", "encode", "toy_logprobs"]
+
+_LETTERS = "".join(map(chr, range(32, 127)))
+END = len(_LETTERS)
+"""Id of the token that ends an answer."""
+SIZE = END + 1
+"""Ids of the vocabulary: the printable characters of ASCII, and `END`."""
+WEIGHTS = "weights.json"
+_MOMENTUM = "training_state.json"
+
+
+def encode(text: str) -> list[int]:
+    """Ids of a text; other characters become ``?``."""
+    return [ord(letter) - 32 if letter in _LETTERS else ord("?") - 32 for letter in text]
+
+
+def decode(ids: Sequence[int]) -> str:
+    """Text of ids; `END` has none."""
+    return "".join(_LETTERS[token] for token in ids if token != END)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One sampled token of a batch."""
+
+    token: int
+    advantage: float
+    weight: float
+
+
+@dataclass(slots=True)
+class ToyModel:
+    """Draws each token from one softmax, whatever came before it."""
+
+    logits: list[float] = field(default_factory=lambda: [0.0] * SIZE)
+    momentum: list[float] = field(default_factory=lambda: [0.0] * SIZE)
+    """Of the optimizer."""
+
+    def logprobs(self, temperature: float) -> list[float]:
+        """Log-probability of every token."""
+        scaled = [logit / temperature for logit in self.logits]
+        top = max(scaled)
+        total = top + math.log(sum(math.exp(value - top) for value in scaled))
+        return [value - total for value in scaled]
+
+    def sample(self, temperature: float, random: Random) -> tuple[int, float]:
+        """A token with its log-probability; the likeliest one at temperature 0."""
+        values = self.logprobs(temperature or 1.0)
+        if temperature == 0:
+            token = max(range(SIZE), key=values.__getitem__)
+        else:
+            token = random.choices(range(SIZE), [math.exp(value) for value in values])[0]
+        return token, values[token]
+
+    def train(self, terms: Sequence[Term], *, lr: float) -> None:
+        """One step along the weighted policy gradient, with momentum."""
+        chances = [math.exp(value) for value in self.logprobs(1.0)]
+        total = sum(term.weight for term in terms) or 1.0
+        gradient = [0.0] * SIZE
+        for term in terms:
+            share = term.weight * term.advantage / total
+            for token, chance in enumerate(chances):
+                gradient[token] += share * ((token == term.token) - chance)
+        self.momentum = [0.9 * m + g for m, g in zip(self.momentum, gradient, strict=True)]
+        self.logits = [w + lr * m for w, m in zip(self.logits, self.momentum, strict=True)]
+
+    def save(self, directory: Path, *, resumable: bool) -> None:
+        """Write the weights, and the optimizer's state if training is to resume from them."""
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / WEIGHTS).write_bytes(msgspec.json.encode(self.logits))
+        if resumable:
+            (directory / _MOMENTUM).write_bytes(msgspec.json.encode(self.momentum))
+
+    def load(self, directory: Path) -> None:
+        """Read what `save` wrote.
+
+        Raises:
+            ConfigError: the directory holds no weights.
+        """
+        self.logits = _numbers(directory / WEIGHTS)
+        state = directory / _MOMENTUM
+        self.momentum = _numbers(state) if state.is_file() else [0.0] * SIZE
+
+
+def toy_logprobs(
+    directory: str, prompt: Sequence[int], answer: Sequence[int], temperature: float
+) -> list[float]:
+    """Log-probabilities of an answer by the weights in a directory, for the engine contract."""
+    del prompt
+    scaled = [logit / temperature for logit in _numbers(Path(directory) / WEIGHTS)]
+    total = math.log(sum(map(math.exp, scaled)))
+    return [scaled[token] - total for token in answer]
+
+
+def _numbers(file: Path) -> list[float]:
+    if not file.is_file():
+        raise ConfigError(f"There are no weights at {file}: name a directory that was saved")
+    return msgspec.json.decode(file.read_bytes(), type=list[float])

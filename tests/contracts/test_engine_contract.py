@@ -1,0 +1,333 @@
+"""Each rule of EngineContract fails on an engine that breaks it; the template's keeps them all."""
+
+import asyncio
+import inspect
+import json
+import shutil
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from agl_testing.engine_contract import EngineContract
+from agl_testing.toy_model import ToyModel, encode, toy_logprobs
+
+from agl_core.interfaces import AlgorithmSetup, Engine
+from agl_core.types import Policy
+from tools.new import render
+
+with TemporaryDirectory() as _folder:
+    render("engine", "toy", Path(_folder))
+    sys.path.insert(0, f"{_folder}/trainers")
+    try:
+        from agl_toy._backend import ToyBackend
+        from agl_toy._engine import PolicyGradient, ToyEngine
+        from agl_toy._options import ToyOptions
+    finally:
+        sys.path.remove(f"{_folder}/trainers")
+
+MARK = encode("[")[0]
+
+
+class Suite(EngineContract):
+    patience_s = 0.2
+    tolerance = 1e-9
+
+
+class Base(ToyEngine):
+    """Serves by `backend_class`, from the model that it trains."""
+
+    backend_class = ToyBackend
+    model_class = ToyModel
+
+    async def start(self, policies):
+        await super().start(policies)
+        for name, model in self._models.items():
+            self._models[name] = made = self.model_class(model.logits, model.momentum)
+            self._backends[name] = self.backend_class(made, max_tokens=64)
+
+
+def serving(**methods):
+    """An engine whose backend has other methods."""
+    return type("Broken", (Base,), {"backend_class": type("Backend", (ToyBackend,), methods)})
+
+
+def broken(**members):
+    return type("Broken", (Base,), members)
+
+
+async def _backwards(self, token_ids):
+    return "".join(chr(32 + token) for token in token_ids if token < 95)[::-1]
+
+
+async def _loses_the_last(self, body, *, headers, timeout_s):
+    request = json.loads(body)
+    if request.get("stream"):
+        request["max_tokens"] -= 1
+    return await ToyBackend.chat(
+        self, json.dumps(request).encode(), headers=headers, timeout_s=timeout_s
+    )
+
+
+class Raw(ToyModel):
+    """Gives log-probabilities before temperature."""
+
+    def sample(self, temperature, random):
+        token, _ = super().sample(temperature, random)
+        return token, self.logprobs(1.0)[token]
+
+
+class KeepsItsVersion(Base):
+    async def update(self, batch):
+        update = await super().update(batch)
+        self._versions[batch.policy] = 0
+        return update
+
+
+class TrainsNothing(Base):
+    async def update(self, batch):
+        model = self._models[batch.policy]
+        before = list(model.logits)
+        update = await super().update(batch)
+        model.logits = before
+        return update
+
+
+class ServesTheOld(Base):
+    """Trains weights that it never serves."""
+
+    async def start(self, policies):
+        await super().start(policies)
+        for name, model in self._models.items():
+            self._backends[name] = ToyBackend(ToyModel(list(model.logits)), max_tokens=64)
+
+
+class ForgetsTheOptimizer(Base):
+    async def save(self, policy, directory, *, resumable=True):
+        await super().save(policy, directory, resumable=False)
+
+
+class ServesWhatWasThere(Base):
+    """Loads weights that it does not serve."""
+
+    async def load(self, policy, directory, *, version):
+        self._models[policy] = ToyModel()
+        await super().load(policy, directory, version=version)
+
+
+class LoadsNothing(Base):
+    async def load(self, policy, directory, *, version):
+        self._versions[policy] = version
+
+
+async def _export_all(source, target):
+    shutil.copytree(source, target)
+
+
+class OnlyServes(Engine):
+    def __init__(self, *arguments):
+        self._inner = ToyEngine(*arguments)
+
+    async def start(self, policies):
+        await self._inner.start(policies)
+
+    async def stop(self):
+        await self._inner.stop()
+
+    def backend(self, policy):
+        return self._inner.backend(policy)
+
+
+class TrainsInSecret(OnlyServes):
+    async def update(self, batch):
+        return await self._inner.update(batch)
+
+
+async def _goes_on(self, body, *, headers, timeout_s):
+    """Generates also when nobody waits any more."""
+    answering = asyncio.create_task(
+        ToyBackend.chat(self, body, headers=headers, timeout_s=timeout_s)
+    )
+    self.kept = [*getattr(self, "kept", []), answering]
+    self.under_way += 1  # for ever: this model's answers are short
+    return await asyncio.shield(answering)
+
+
+class _NeverClosed:
+    def __init__(self, reply):
+        self.status, self.headers, self._reply = reply.status, reply.headers, reply
+        self.kept = reply.body()
+
+    def body(self):
+        return self.kept
+
+    async def close(self):
+        """Leaves the generator as it is."""
+
+
+async def _never_closes(self, body, *, headers, timeout_s):
+    reply = _NeverClosed(await ToyBackend.chat(self, body, headers=headers, timeout_s=timeout_s))
+    self.kept = [*getattr(self, "kept", []), reply]
+    return reply
+
+
+async def _has_time(self, body, *, headers, timeout_s):
+    return await ToyBackend.chat(self, body, headers=headers, timeout_s=100.0)
+
+
+async def _counts_one_more(self, body):
+    counted = await ToyBackend.count_tokens(self, body)
+    return type(counted)(counted.tokens + 1, counted.limit)
+
+
+async def _ten(self):
+    return 10
+
+
+async def _other_limit(self):
+    return 1000
+
+
+def _shows(self, request):
+    problem, prompt = ToyBackend._prompt(self, request)
+    return problem, [*encode(str(request.get("tools") or "")), *prompt]
+
+
+def _sees(self, request):
+    for message in request["messages"]:
+        message["content"] = str(message["content"])
+    return ToyBackend._prompt(self, request)
+
+
+def _wrong_renderer(model):
+    return lambda messages, tools: encode("something else")
+
+
+class TrainsAtOnce(Base):
+    overlaps = True
+
+    async def train(self, batch):
+        return await Base.update(self, batch)
+
+    async def publish(self, policy):
+        """The new weights serve already."""
+
+
+class Overlaps(Base):
+    overlaps = True
+    ahead = None
+
+    async def update(self, batch):
+        update = await self.train(batch)
+        await self.publish(batch.policy)
+        return update
+
+    async def train(self, batch):
+        served = self._models[batch.policy]
+        self.ahead = self._models[batch.policy] = ToyModel(served.logits, served.momentum)
+        update = await super().update(batch)
+        self._models[batch.policy] = served
+        return update
+
+    async def publish(self, policy):
+        self._models[policy].logits = self.ahead.logits
+        self._models[policy].momentum = self.ahead.momentum
+
+
+_CASES = [
+    ("ids_decode_to_the_returned_text", serving(detokenize=_backwards)),
+    ("a_stream_has_the_tokens_of_the_whole_answer", serving(chat=_loses_the_last)),
+    ("log_probabilities_match_a_recomputation", broken(model_class=Raw)),
+    ("each_update_serves_a_new_version", KeepsItsVersion),
+    ("each_update_serves_a_new_version", TrainsNothing),
+    ("each_update_serves_a_new_version", ServesTheOld),
+    ("training_resumes_from_what_was_saved", ForgetsTheOptimizer),
+    ("training_resumes_from_what_was_saved", LoadsNothing),
+    ("what_load_restores_is_served", ServesWhatWasThere),
+    ("what_load_restores_is_served", LoadsNothing),
+    ("an_export_serves_without_training_state", broken(export=staticmethod(_export_all))),
+    ("an_engine_that_only_serves_refuses_the_rest", TrainsInSecret),
+    ("a_cancelled_call_stops_generating", serving(chat=_goes_on)),
+    ("a_stream_that_is_closed_stops_generating", serving(chat=_never_closes)),
+    ("a_call_that_runs_out_of_time_fails_and_stops_generating", serving(chat=_has_time)),
+    ("token_ids_are_of_the_declared_vocabulary", broken(vocab_size=lambda self, policy: 40)),
+    ("a_prompt_is_as_long_as_counted", serving(count_tokens=_counts_one_more)),
+    ("a_prompt_is_as_long_as_counted", serving(context_length=_other_limit)),
+    ("a_prompt_beyond_the_declared_context_is_refused", serving(context_length=_ten)),
+    ("tools_are_shown_as_declared", broken(shows_tools=lambda self, policy: True)),
+    ("tools_are_shown_as_declared", serving(_prompt=_shows)),
+    (
+        "tools_are_shown_as_declared",
+        type("Undeclared", (serving(_prompt=_shows),), {"shows_tools": Engine.shows_tools}),
+    ),
+    ("images_are_marked_as_declared", broken(image_token=lambda self, policy: MARK)),
+    ("images_are_marked_as_declared", serving(_prompt=_sees)),
+    (
+        "conversations_are_rendered_as_they_are_prompted",
+        broken(renderer=staticmethod(_wrong_renderer)),
+    ),
+    ("the_old_version_serves_while_the_new_one_is_trained", TrainsAtOnce),
+    (
+        "the_old_version_serves_while_the_new_one_is_trained",
+        type("Undeclared", (Overlaps,), {"overlaps": Engine.overlaps}),
+    ),
+]
+_MORE = {
+    "log_probabilities_match_a_recomputation": {"temperature": 0.7},
+    "a_call_that_runs_out_of_time_fails_and_stops_generating": {"stream": False},
+}
+
+
+async def keeps(rule, engine_class, directory):
+    """Run one rule on a started engine."""
+    ToyModel([0.5 * (index % 3) for index in range(96)]).save(directory / "model", resumable=False)
+    policy = Policy(name="policy", model=str(directory / "model"), trainable=True)
+    setup = AlgorithmSetup(name="grpo", loss_factory=PolicyGradient, lr=0.5)
+    engine = engine_class(ToyOptions(), setup)
+    await engine.start([policy])
+    backend = engine.backend("policy")
+
+    async def under_way():
+        return backend.under_way
+
+    known = {
+        "engine": engine,
+        "policy": policy,
+        "recompute": toy_logprobs,
+        "under_way": under_way,
+        "decode": backend.detokenize,
+        "tmp_path": directory,
+        **_MORE.get(rule, {}),
+    }
+    test = getattr(Suite(), f"test_{rule}")
+    try:
+        await test(**{name: known[name] for name in inspect.signature(test).parameters})
+    finally:
+        for kept in getattr(backend, "kept", []):
+            if isinstance(kept, _NeverClosed):
+                await kept.kept.aclose()
+            else:
+                kept.cancel()
+        await engine.stop()
+
+
+@pytest.mark.parametrize(("rule", "engine_class"), _CASES)
+async def test_a_broken_engine_is_caught(rule, engine_class, tmp_path):
+    await keeps(rule, OnlyServes if "only_serves" in rule else Base, tmp_path / "good")
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        await keeps(rule, engine_class, tmp_path / "broken")
+
+
+def test_every_rule_has_its_broken_engine():
+    rules = {name[5:] for name in vars(EngineContract) if name.startswith("test_")}
+    assert rules == {rule for rule, _ in _CASES}
+
+
+async def test_an_engine_that_overlaps_keeps_the_rules(tmp_path):
+    for rule in {rule for rule, _ in _CASES} - {"an_engine_that_only_serves_refuses_the_rest"}:
+        await keeps(rule, Overlaps, tmp_path / rule)
+
+
+async def test_one_that_trains_in_secret_is_not_let_off_by_a_skip(tmp_path):
+    with pytest.raises(pytest.skip.Exception):
+        await keeps("each_update_serves_a_new_version", OnlyServes, tmp_path)
