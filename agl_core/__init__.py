@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agl_core.app import attach, evaluate, train
-    from agl_core.app.report import Report
-    from agl_core.app.weights import export_weights
+    from agl_core.app.report import Report, export_weights
     from agl_core.budget import PromptBudget
     from agl_core.config import RunConfig
     from agl_core.errors import (
@@ -100,8 +99,7 @@ __all__ = [
 
 _MODULES = {
     "agl_core.app": ("attach", "evaluate", "train"),
-    "agl_core.app.weights": ("export_weights",),
-    "agl_core.app.report": ("Report",),
+    "agl_core.app.report": ("Report", "export_weights"),
     "agl_core.budget": ("PromptBudget",),
     "agl_core.config": ("RunConfig",),
     "agl_core.interfaces": ("AttemptRecord",),

@@ -75,17 +75,16 @@ def agl_register_engines(register: Register) -> None:
 
 @hookimpl
 def agl_register_commands(register: Register) -> None:
-    for name, summary in (
-        ("train", "train the named agents of an agent program"),
-        ("eval", "score an agent program on its validation tasks"),
-        ("runner", "run the attempts of a training of another process"),
-        ("store", "list, show, delete and export a run's records"),
-        ("store.serve", "serve a store to other processes"),
-        ("gateway", "serve the model calls of a training of other processes"),
-        ("plugins", "list plugins with version and state"),
+    for name, target, summary in (
+        ("train", "train:command", "train the named agents of an agent program"),
+        ("eval", "eval:command", "score an agent program on its validation tasks"),
+        ("runner", "runner:command", "run the attempts of a training of another process"),
+        ("store", "store:command", "list, show, delete and export a run's records"),
+        ("store.serve", "store:serve", "serve a store to other processes"),
+        ("gateway", "gateway:command", "serve the model calls of a training of other processes"),
+        ("plugins", "plugins:command", "list plugins with version and state"),
     ):
-        module = name.replace(".", "_")
-        register(name, f"agl_core.cli.{module}:command", summary=summary)
+        register(name, f"agl_core.cli.{target}", summary=summary)
 
 
 @hookimpl

@@ -32,8 +32,8 @@ from agl_core.cli.group import AglGroup, CliState, cli
 from agl_core.config import RunConfig
 from agl_core.config.text import read_config
 from agl_core.plugins import PluginManager
+from agl_core.plugins.manager import Source
 from agl_core.plugins.registry import KINDS
-from agl_core.plugins.sources import Source
 from agl_core.plugins.specs import ObserveSpecs, RegisterSpecs
 
 ROOT = Path(__file__).resolve().parent.parent

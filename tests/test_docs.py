@@ -17,7 +17,7 @@ from agl_core.config import RunConfig
 from agl_core.config.loader import check_options, resolve
 from agl_core.config.text import read_config
 from agl_core.interfaces import TrackedRun
-from agl_core.plugins.hooks import hook_names
+from agl_core.plugins.manager import hook_names
 from agl_core.plugins.tracking import step_numbers
 from agl_core.types import StepReport
 

@@ -7,9 +7,8 @@ order), `run` (train or evaluate with them), `trial` (try them), `facade` (what 
 from agl_core.app.facade import attach, evaluate, run_blocking, train
 from agl_core.app.parts import Inputs
 from agl_core.app.report import Report
-from agl_core.app.run import App
+from agl_core.app.run import App, Trial, Tried
 from agl_core.app.serve import openai_server
-from agl_core.app.trial import Trial, Tried
 
 __all__ = [
     "App",

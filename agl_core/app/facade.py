@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agl_core.app.blocking import run_blocking
-from agl_core.app.one_run import only_run
+from agl_core.app.blocking import only_run, run_blocking
 from agl_core.app.parts import Agent, Inputs, make_integrations
 from agl_core.app.progress import progress as show_progress
 from agl_core.app.progress import script_console
@@ -18,15 +19,43 @@ from agl_core.app.report import Report
 from agl_core.app.run import App, run_config_of
 from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
-from agl_core.config.invocation import current_invocation
 from agl_core.config.loader import read_anchored, resolve, with_plugins
-from agl_core.config.overrides import parse_key, put
+from agl_core.config.text import parse_key, put
 from agl_core.errors import AglError
 from agl_core.interfaces import Observer, RewardFunction
 from agl_core.serving import withheld_key
 from agl_core.tracing import Attachment, users_traceback
 from agl_core.tracing import attach as attach_integrations
 from agl_core.types import Evaluation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """Options of ``agl train script.py``; every run that the script starts takes them on top."""
+
+    overrides: tuple[str, ...] = ()
+    plugins: tuple[str, ...] = ()
+    observers: tuple[Observer, ...] = ()
+
+
+_PLAIN = Invocation()
+_invocation: ContextVar[Invocation] = ContextVar("agl_invocation", default=_PLAIN)
+
+
+def current_invocation() -> Invocation:
+    """The invocation around this call; an empty one outside the command line."""
+    return _invocation.get()
+
+
+@contextmanager
+def invoked(invocation: Invocation) -> Generator[None, None, None]:
+    """Let runs started inside take these options."""
+    token = _invocation.set(invocation)
+    try:
+        yield
+    finally:
+        _invocation.reset(token)
+
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from agl_core.config import EngineOptions, RewardConfig, RunConfig, StoreConfig, TasksConfig
-from agl_core.config.loader import check_options, validate
+from agl_core.config.loader import NamesPlugin, check_options, validate
 from agl_core.config.references import load_object
 from agl_core.config.rows import load_tasks
 from agl_core.errors import ConfigError, MissingExtraError, pip_line
@@ -376,3 +376,46 @@ def config_digest(config: RunConfig) -> str:
     """Digest of the settings that a resumed run must share with the run it continues."""
     text = config.model_dump_json(exclude=_MAY_DIFFER)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_names(config: RunConfig, plugins: PluginManager) -> None:
+    """Check every plugin that the configuration names, and its options.
+
+    A plugin that is known but whose extra is not installed passes with its options unread: the
+    configuration may be that of another machine.
+
+    Raises:
+        ConfigError: a name is unknown (names the nearest), or an option is wrong.
+        PluginError: several plugins offer the name, or the one that does is broken.
+    """
+    _check(config.algorithm, plugins.registry("algorithms"), config.algorithm.name, "algorithm")
+    _check_engine(config, plugins)
+    _check(config.store, plugins.registry("stores"), config.store.name, "store")
+    plugins.registry("adapters").get(config.capture.adapter)
+    for number, reward in enumerate(config.rewards):
+        where = f"rewards.{number}"
+        if ":" in reward.name:
+            check_options(reward, None, where=where)
+        elif plugins.registry("rewards").get(reward.name).config is not None:
+            _check(reward, plugins.registry("rewards"), reward.name, where)
+    for number, tracker in enumerate(config.trackers):
+        _check(tracker, plugins.registry("trackers"), tracker.name, f"trackers.{number}")
+
+
+def _check_engine(config: RunConfig, plugins: PluginManager) -> None:
+    engines = plugins.registry("engines")
+    try:
+        name = engine_name(config, plugins)
+    except MissingExtraError:  # of the algorithm, which names its engine
+        return
+    if config.engine.name is not None or name in engines:
+        _check(config.engine, engines, name, "engine")
+
+
+def _check(section: NamesPlugin, registry: Registry, name: str, where: str) -> None:
+    registry.get(name)
+    try:
+        model = registry.options_model(name)
+    except MissingExtraError:
+        return
+    check_options(section, model, where=where)

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from agl_core.app.weights import export_weights
+from pathlib import Path
+
+from agl_core.app.blocking import run_blocking
+from agl_core.app.parts import engine_class
+from agl_core.builtin import load_plugins
+from agl_core.config.loader import RESOLVED
+from agl_core.errors import ConfigError, TrainingError
+from agl_core.files import write_private
+from agl_core.interfaces import Engine
+from agl_core.training.checkpoint import POLICIES, verify
 from agl_core.types import Report as RunReport
 
 __all__ = ["Report"]
@@ -23,3 +32,44 @@ class Report(RunReport, kw_only=True):
             TrainingError: the run produced no checkpoint, or a file of it is damaged.
         """
         return export_weights(self, directory)
+
+
+def export_weights(target: RunReport | str | Path, directory: str | Path) -> str:
+    """Write the weights and tokenizer of each policy of a checkpoint, ready to serve.
+
+    Where a checkpoint holds a low-rank adapter alone, the engine that wrote it merges it. The run's
+    configuration goes beside them, so that ``agl.evaluate`` takes the directory as a checkpoint.
+
+    Args:
+        target: A report, for its best checkpoint, or a checkpoint's directory.
+        directory: Gets a directory per policy; made when missing.
+
+    Raises:
+        TrainingError: the run produced no checkpoint, or a file of it is damaged.
+        ConfigError: the model that an adapter belongs to is not there.
+        MissingExtraError: the engine that merges needs a library that is not installed.
+    """
+    if isinstance(target, RunReport):
+        if target.best is None:
+            raise TrainingError(
+                f"Run {target.run_id!r} has no checkpoint to export: it took no step"
+            )
+        target = target.best
+    run_blocking(_export(Path(target), Path(directory)))
+    config = Path(target).resolve().parents[1] / RESOLVED
+    if config.is_file():
+        write_private(Path(directory) / RESOLVED, config.read_bytes())
+    return str(directory)
+
+
+async def _export(checkpoint: Path, directory: Path) -> None:
+    state = await verify(checkpoint)
+    plugins = load_plugins()
+    # An engine of a plugin file is not loaded to look at what it wrote: it is copied.
+    known = state.engine in plugins.registry("engines")
+    engine = engine_class(state.engine, plugins) if known else Engine
+    policies = sorted(path for path in (checkpoint / POLICIES).iterdir() if path.is_dir())
+    if not policies:
+        raise ConfigError(f"Checkpoint {checkpoint} holds no weights")
+    for policy in policies:
+        await engine.export(str(policy), str(directory / policy.name))

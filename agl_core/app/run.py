@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -24,23 +24,107 @@ from agl_core.app.parts import (
 )
 from agl_core.app.report import Report
 from agl_core.app.trackers import Tracking, make_tracking
-from agl_core.app.trial import Trial
 from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
-from agl_core.config.loader import RESOLVED
-from agl_core.config.redaction import without_secrets
+from agl_core.config.loader import RESOLVED, without_secrets
 from agl_core.errors import ConfigError
 from agl_core.files import write_private
-from agl_core.interfaces import Observer, TrackedRun
+from agl_core.interfaces import (
+    Adapter,
+    Algorithm,
+    AttemptRecord,
+    Backend,
+    Capabilities,
+    Observer,
+    TrackedRun,
+)
 from agl_core.plugins import PluginManager
 from agl_core.text import json_bytes
+from agl_core.tracing.agent_loop import Stall
 from agl_core.training.checkpoint import POLICIES, Checkpoints, CheckpointState, verify
-from agl_core.training.evaluator import Evaluator
+from agl_core.training.evaluate import Evaluator
 from agl_core.training.groups import GroupBuilder
 from agl_core.training.loop import LoopComponents, TrainingLoop
-from agl_core.training.resources import make_resources
-from agl_core.training.sampler import TaskSampler
-from agl_core.types import Evaluation, Losses, Task
+from agl_core.training.rollouts import RolloutPlan, TaskSampler, make_resources
+from agl_core.types import Evaluation, Losses, Policy, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What the attempts of a trial left."""
+
+    records: Sequence[AttemptRecord]
+    losses: Losses
+    """What the components lost, by cause."""
+    stalls: Sequence[Stall]
+    """What blocked the event loop of async agents and rewards."""
+
+
+class Trial:
+    """Open components, the tasks to try with them, and what they are made from."""
+
+    def __init__(
+        self, components: Components, plan: Blueprint, *, tasks: Sequence[Task], samples: int
+    ) -> None:
+        """Take components that were opened to train.
+
+        Args:
+            components: Open as long as the trial is used.
+            plan: What they were built from.
+            tasks: What is tried.
+            samples: Attempts per task.
+
+        Raises:
+            ConfigError: the components were opened to evaluate.
+        """
+        if components.algorithm is None:
+            raise ConfigError("These components were opened to evaluate, not to train")
+        self._components = components
+        self.config: RunConfig = plan.config
+        self.plugins: PluginManager = plan.plugins
+        self.directory: Path = plan.directory
+        self.tasks = tasks
+        self.samples = samples
+        self.policies: Sequence[Policy] = components.policies
+        self.algorithm: Algorithm = components.algorithm
+        self.adapter: Adapter = components.adapter
+
+    def backend(self, policy: str) -> Backend:
+        """What answers the calls of a policy."""
+        return self._components.engine.backend(policy)
+
+    async def probe(self, policy: str) -> Capabilities:
+        """What the backend of a policy gives of tokens, found out by asking it.
+
+        Raises:
+            EngineError: it gives no answer.
+            MissingTokensError: its answers hold no token ids.
+        """
+        return await self._components.gateway.probe(policy)
+
+    async def run(self) -> Tried:
+        """Run every task `samples` times in train mode, so that tokens are captured."""
+        source = self._components.source
+        await source.abandon(self.config.name)
+        made = make_resources(self.config, self._components.gateway, self.policies, step=0)
+        resources = await source.publish(made)
+        work = source.run(
+            RolloutPlan(
+                tasks=self.tasks,
+                samples=self.samples,
+                mode="train",
+                step=0,
+                resources_version=resources.version,
+            )
+        )
+        runner = self._components.runner
+        records = await run_alongside(runner, work)
+        return Tried(
+            records=records,
+            losses=await self._components.events.take_losses(),
+            stalls=runner.stalls if runner is not None else (),
+        )
+
 
 REPORT = "report.json"
 EVALUATIONS = "eval"

@@ -19,7 +19,7 @@ from agl_core.config import RunConfig
 from agl_core.gateway.remote import RemoteGateway
 from agl_core.plugins import PluginManager
 from agl_core.runner import Runner, RunnerOptions
-from agl_core.runner.worker_channel import Tally
+from agl_core.runner.fleet import Tally
 from agl_core.serving import shared_key, withheld_key
 from agl_core.tracing import attach
 from agl_core.types import Attempt, Rollout, Span

@@ -2,13 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final, cast
 
-from agl_core.budget import texts
-from agl_core.budget.history import Message, leaving
 from agl_core.errors import ContextOverflowError
 from agl_core.interfaces import Counted
+
+Message = Mapping[str, Any]
+
+PINNED: Final = frozenset({"system", "developer"})
+"""Roles of messages that always stay as they are."""
+
+
+def leaving(messages: Sequence[Message]) -> list[list[int]]:
+    """Positions of the messages that may leave, those that leave together in one list.
+
+    Whole turns before the last user message go first, the oldest at the front, so that what is left
+    still begins with a user; then, one by one, the steps between that message and the last one.
+    System messages, the last user message and the last step are not among them.
+    """
+    blocks = _blocks(messages)
+    task = max((i for i, m in enumerate(messages) if m.get("role") == "user"), default=-1)
+    last = max((block[-1] for block in blocks), default=-1)
+    free = [block for block in blocks if task not in block and last not in block]
+    turns = _turns([block for block in free if block[0] < task], messages)
+    return [*turns, *(block for block in free if block[0] > task)]
+
+
+def _blocks(messages: Sequence[Message]) -> list[list[int]]:
+    """Messages that belong together: one alone, or one that calls tools with their results."""
+    blocks: list[list[int]] = []
+    calling: dict[Any, list[int]] = {}
+    for position, message in enumerate(messages):
+        role = message.get("role")
+        if role in PINNED:
+            continue
+        owner = calling.get(_answers(message)) if role in ("tool", "function") else None
+        if owner is not None:
+            owner.append(position)
+            continue
+        block = [position]
+        blocks.append(block)
+        calling |= dict.fromkeys(_calls(message), block)
+    return blocks
+
+
+def _calls(message: Message) -> list[Any]:
+    """What results name the message's calls by."""
+    calls: list[Any] = [call.get("id") for call in message.get("tool_calls") or ()]
+    return [*calls, _LEGACY] if message.get("function_call") else calls
+
+
+def _answers(message: Message) -> Any:
+    return _LEGACY if message.get("role") == "function" else message.get("tool_call_id")
+
+
+_LEGACY: Final = object()
+"""Calls of the older ``function_call`` have no ids: a result belongs to the one before it."""
+
+
+def _turns(blocks: Sequence[list[int]], messages: Sequence[Message]) -> list[list[int]]:
+    """Blocks joined from each user message to the next; a result may come after that one."""
+    turns: list[list[int]] = []
+    end = -1
+    for block in blocks:
+        begins = messages[block[0]].get("role") == "user" and block[0] > end
+        if begins or not turns:
+            turns.append([])
+        turns[-1] += block
+        end = max(end, block[-1])
+    return turns
+
 
 Search = Generator[Sequence[Message], Counted | None, "FittedPrompt"]
 """Gives prompts, takes their tokens; None for one that the chat template refuses."""
@@ -84,7 +149,7 @@ def fit(messages: Sequence[Message], budget_of: Callable[[Counted], int], *, age
         tokens_before=counted.tokens,
         budget=budget,
         messages_cut=len(messages) - len(kept),
-        characters_cut=texts.characters(left) - texts.characters(clipped),
+        characters_cut=characters(left) - characters(clipped),
     )
 
 
@@ -92,18 +157,18 @@ def _clip(
     messages: list[Message], budget: int, *, agent: str, before: int
 ) -> Generator[Sequence[Message], Counted | None, tuple[list[Message], int]]:
     """Give every text the same greatest length, so that the longest are cut first."""
-    most = texts.longest(messages)
-    span = max(most - texts.SHORTEST, 0)
-    found = yield from _least(1, span, lambda less: texts.clipped(messages, most - less), budget)
+    most = longest(messages)
+    span = max(most - SHORTEST, 0)
+    found = yield from _least(1, span, lambda less: clipped(messages, most - less), budget)
     if found is None:
-        least = yield texts.clipped(messages, texts.SHORTEST)
+        least = yield clipped(messages, SHORTEST)
         tokens = least.tokens if least is not None else before
         raise ContextOverflowError(
             f"The prompt of agent {agent!r} has {before} tokens, its budget is {budget}, and what "
             f"has to stay has {tokens}: the system prompt, the tools and the last turn. Raise the "
             f"budget, or give the agent a shorter system prompt or fewer tools"
         )
-    return texts.clipped(messages, most - found[0]), found[1]
+    return clipped(messages, most - found[0]), found[1]
 
 
 def _least(
@@ -125,3 +190,93 @@ def _least(
             low = at + 1
         at = (low + high) // 2
     return found
+
+
+SHORTEST: Final = 80
+"""Characters below which no text is cut: the note on the cut has to fit, with a word at each end."""
+_FIELDS: Final = ("content", "reasoning_content", "reasoning")
+
+
+def longest(messages: Sequence[Message]) -> int:
+    """Characters of the longest text that may be cut."""
+    lengths: list[int] = [0]
+
+    def look(text: str) -> str:
+        lengths.append(len(text))
+        return text
+
+    for message in messages:
+        _changed(message, look)
+    return max(lengths)
+
+
+def clipped(messages: Sequence[Message], most: int) -> list[Message]:
+    """The messages with no text longer than `most` characters; those that had none are the same."""
+    return [_changed(message, lambda text: clip(text, most)) for message in messages]
+
+
+def clip(text: str, most: int) -> str:
+    """Beginning and end of a text with a note on what is left out between them.
+
+    Args:
+        text: A text.
+        most: Characters that it may have, `SHORTEST` or more.
+    """
+    if len(text) <= most:
+        return text
+    note = f"\n[... {len(text) - most} or more characters left out ...]\n"
+    kept = most - len(note)
+    return text[: kept - kept // 2] + note + text[len(text) - kept // 2 :]
+
+
+def characters(messages: Sequence[Message]) -> int:
+    """Of all texts that may be cut, together."""
+    total = 0
+
+    def look(text: str) -> str:
+        nonlocal total
+        total += len(text)
+        return text
+
+    for message in messages:
+        _changed(message, look)
+    return total
+
+
+def _changed(message: Message, change: Callable[[str], str]) -> Message:
+    """The message with its texts changed; itself where nothing is."""
+    if message.get("role") in PINNED:
+        return message
+    changes = {
+        name: value
+        for name in _FIELDS
+        if (value := _content(message.get(name), change)) is not message.get(name)
+    }
+    return {**message, **changes} if changes else message
+
+
+def _content(content: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(content, str):
+        return _same(content, change(content))
+    if not isinstance(content, list):
+        return content
+    parts = cast("list[Any]", content)
+    changed = [_part(part, change) for part in parts]
+    return changed if any(a is not b for a, b in zip(parts, changed, strict=True)) else parts
+
+
+def _part(part: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(part, str):
+        return _same(part, change(part))
+    if not isinstance(part, Mapping):
+        return part
+    fields = cast("Mapping[str, Any]", part)
+    text = fields.get("text")
+    if not isinstance(text, str):
+        return fields
+    changed = change(text)
+    return fields if changed == text else {**fields, "text": changed}
+
+
+def _same(before: str, after: str) -> str:
+    return before if before == after else after

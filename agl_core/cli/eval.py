@@ -6,10 +6,15 @@ from pathlib import Path
 
 import click
 
-from agl_core.cli.group import CliState
-from agl_core.cli.options import debug_option, json_option, plugin_option, set_option
+from agl_core.cli.group import (
+    CliState,
+    debug_option,
+    importable,
+    json_option,
+    plugin_option,
+    set_option,
+)
 from agl_core.cli.output import STDOUT, progress, write_json
-from agl_core.cli.scripts import importable
 
 
 @click.command()
@@ -40,7 +45,7 @@ def command(
     CONFIG is a configuration (.toml, .yaml, .json); a run's own is config.json in its directory.
     """
     from agl_core.app import App, run_blocking  # noqa: PLC0415
-    from agl_core.app.one_run import only_run  # noqa: PLC0415
+    from agl_core.app.blocking import only_run  # noqa: PLC0415
     from agl_core.serving import withheld_key  # noqa: PLC0415
 
     config = state.config(config_file, overrides)

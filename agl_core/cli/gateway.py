@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from agl_core.cli.group import CliState
-from agl_core.cli.options import debug_option, host_option, port_option
+from agl_core.cli.group import CliState, debug_option, host_option, port_option
 
 
 @click.command()

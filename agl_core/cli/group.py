@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -218,3 +219,71 @@ def _add_files(ctx: click.Context, _: click.Parameter, value: tuple[str, ...]) -
 def cli(state: CliState, *, debug: bool) -> None:
     """Train the sub-agents you name of an agent that already works."""
     state.debug = debug
+
+
+def _debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.ensure_object(CliState).debug = True
+
+
+def _plugins(ctx: click.Context, _: click.Parameter, value: tuple[str, ...]) -> None:
+    ctx.ensure_object(CliState).files += value
+
+
+set_option: Any = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override one key, such as algorithm.lr=1e-6; may be repeated.",
+)
+plugin_option: Any = click.option(
+    "--plugin",
+    multiple=True,
+    metavar="FILE",
+    expose_value=False,
+    callback=_plugins,
+    help="Load a local plugin file; may be repeated.",
+)
+json_option: Any = click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="Write the figures to this file as JSON; - writes to standard output.",
+)
+debug_option: Any = click.option(
+    "--debug", is_flag=True, expose_value=False, callback=_debug, help="Show tracebacks."
+)
+host_option: Any = click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on."
+)
+port_option: Any = click.option(
+    "--port", default=0, show_default=True, help="0: one the system chooses."
+)
+
+
+@contextmanager
+def importable(folder: Path) -> Generator[None, None, None]:
+    """Let modules of a folder be imported, first of all, as beside a script."""
+    entry = str(folder.resolve())
+    sys.path.insert(0, entry)
+    try:
+        yield
+    finally:
+        if entry in sys.path:
+            sys.path.remove(entry)
+
+
+def run_script(path: Path, arguments: Sequence[str]) -> None:
+    """Do what ``python path arguments...`` does, in this process.
+
+    Raises:
+        BaseException: whatever the script raises, `SystemExit` included.
+    """
+    argv = sys.argv
+    sys.argv = [str(path), *arguments]
+    try:
+        with importable(path.parent):
+            runpy.run_path(str(path), run_name="__main__")
+    finally:
+        sys.argv = argv

@@ -12,16 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agl_core.cli.group import CliState, failure_status, show_failure
-from agl_core.cli.options import debug_option, plugin_option, set_option
+from agl_core.cli.group import (
+    CliState,
+    debug_option,
+    failure_status,
+    importable,
+    plugin_option,
+    set_option,
+    show_failure,
+)
 from agl_core.cli.output import tolerate_any_console, warnings_shown
-from agl_core.cli.scripts import importable
 from agl_core.errors import AglError
-from agl_core.types.summary import counts
+from agl_core.types.run import counts
 
 if TYPE_CHECKING:
     from agl_core.config import RunConfig
-    from agl_core.runner.worker_channel import Tally, WorkerChannel
+    from agl_core.runner.fleet import Tally, WorkerChannel
 
 
 @click.command()
@@ -124,7 +130,7 @@ def work(channel: WorkerChannel, config_json: str, debug: bool, key: str) -> Non
     from agl_core.app.runner import MAX_ABANDONED, serve_runner  # noqa: PLC0415
     from agl_core.builtin import load_plugins  # noqa: PLC0415
     from agl_core.config.loader import resolve  # noqa: PLC0415
-    from agl_core.runner.worker_channel import RECYCLE  # noqa: PLC0415
+    from agl_core.runner.fleet import RECYCLE  # noqa: PLC0415
     from agl_core.serving import withheld_key  # noqa: PLC0415
 
     stop = _Stop()

@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agl_core.cli.group import CliState
-from agl_core.cli.options import debug_option, json_option, plugin_option, set_option
+from agl_core.cli.group import (
+    CliState,
+    debug_option,
+    importable,
+    json_option,
+    plugin_option,
+    run_script,
+    set_option,
+)
 from agl_core.cli.output import STDOUT, progress, write_json
-from agl_core.cli.scripts import importable, run_script
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -69,14 +75,14 @@ def command(
 def _train_config(state: CliState, path: Path, request: _Request, *, print_only: bool) -> None:
     config = state.config(path, request.overrides)
     if print_only:
-        from agl_core.app.names import check_names  # noqa: PLC0415
+        from agl_core.app.parts import check_names  # noqa: PLC0415
         from agl_core.config.loader import dump  # noqa: PLC0415
 
         check_names(config, state.plugins(config.plugins))
         click.echo(dump(config), nl=False)
         return
     from agl_core.app import App, run_blocking  # noqa: PLC0415
-    from agl_core.app.one_run import only_run  # noqa: PLC0415
+    from agl_core.app.blocking import only_run  # noqa: PLC0415
     from agl_core.serving import withheld_key  # noqa: PLC0415
 
     plugins = state.plugins(config.plugins)
@@ -95,7 +101,7 @@ def _train_script(state: CliState, path: Path, arguments: Sequence[str], request
     Raises:
         ConfigError: there is no such script, or it ended without calling ``agl.train``.
     """
-    from agl_core.config.invocation import Invocation, invoked  # noqa: PLC0415
+    from agl_core.app.facade import Invocation, invoked  # noqa: PLC0415
     from agl_core.errors import ConfigError  # noqa: PLC0415
 
     if not path.is_file():

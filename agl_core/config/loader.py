@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -17,11 +18,10 @@ from agl_core.config.models import (
     StoreConfig,
     TrackerConfig,
 )
-from agl_core.config.overrides import Override, parse_override, put
 from agl_core.config.rows import is_row_file
 from agl_core.config.shorthand import section_key, with_sections
-from agl_core.config.text import read_config
-from agl_core.config.validation import dotted, keys_at, real_path, unknown_key, validate
+from agl_core.config.text import Override, parse_override, put, read_config
+from agl_core.config.validation import SECRET, dotted, keys_at, real_path, unknown_key, validate
 from agl_core.errors import ConfigError
 from agl_core.files import write_private
 
@@ -199,3 +199,29 @@ def _anchored(value: Any, folder: Path) -> Any:
     if is_row_file(value) or location.endswith(".py") or value.endswith(".py"):
         return str(folder / Path(value).expanduser())
     return value
+
+
+_BLANK: Final = "***"
+_LOGIN: Final = re.compile(r"(\w://)[^/@\s]+@")
+"""Name and password in an address."""
+
+
+def without_secrets(config: RunConfig) -> dict[str, Any]:
+    """Plain data of a configuration; text under keys that name a secret is blanked out.
+
+    A key that ends in ``_env`` names a variable of the environment, which is no secret itself.
+    """
+    return {key: _shown(key, value) for key, value in config.model_dump(mode="json").items()}
+
+
+def _shown(key: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        inner = cast("Mapping[str, Any]", value)
+        return {name: _shown(name, each) for name, each in inner.items()}
+    if isinstance(value, list):
+        return [_shown(key, each) for each in cast("list[Any]", value)]
+    if not isinstance(value, str):
+        return value
+    if SECRET.search(key) and not key.endswith("_env"):
+        return _BLANK
+    return _LOGIN.sub(rf"\1{_BLANK}@", value)

@@ -3,7 +3,6 @@
 Reading order: `store`, `serving`, `routes`, `dialects`, `learning`, `extending`, `tracking`.
 """
 
-from agl_core.interfaces.agent_call import AgentCall, Usage, agent_calls
 from agl_core.interfaces.dialects import (
     AnswerDelta,
     Dialect,
@@ -22,21 +21,26 @@ from agl_core.interfaces.extending import (
     RewardFunction,
     Sent,
     StageObserver,
+    TrackedRun,
+    Tracker,
     tell_stage,
 )
 from agl_core.interfaces.learning import (
     AdaptedAttempt,
     Adapter,
+    AgentCall,
     Algorithm,
     AlgorithmSetup,
     AttemptRecord,
     CreditedCall,
     ForestBuilder,
+    Usage,
+    agent_calls,
 )
-from agl_core.interfaces.problems import Problem
 from agl_core.interfaces.routes import (
     GatewayRoute,
     Identity,
+    Problem,
     RouteAnswer,
     RouteFactory,
     RouteRequest,
@@ -51,7 +55,6 @@ from agl_core.interfaces.serving import (
     Renderer,
 )
 from agl_core.interfaces.store import Store, StoreLifecycle
-from agl_core.interfaces.tracking import TrackedRun, Tracker
 
 __all__ = [
     "AdaptedAttempt",

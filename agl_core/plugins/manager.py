@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pluggy
+from packaging.utils import canonicalize_name
 
 from agl_core.errors import PluginConflictError, PluginError, pip_line
-from agl_core.plugins.hooks import check_hooks, hook_manager
 from agl_core.plugins.registry import (
     BUILTIN,
     CORE,
@@ -24,12 +27,102 @@ from agl_core.plugins.registry import (
     unmet_extra,
 )
 from agl_core.plugins.requirements import own_version
-from agl_core.plugins.sources import Source, installed, load_entry_point, source_of
+from agl_core.plugins.specs import PROJECT, ObserveSpecs, RegisterSpecs
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from agl_core.interfaces import Register
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A plugin's name and the distribution it came with, if any."""
+
+    name: str
+    distribution: str | None = None
+    version: str = ""
+
+
+def installed() -> dict[str, list[metadata.EntryPoint]]:
+    """Entry points of group ``agl_core`` by name, in name order.
+
+    agl-core's own plugins keep their names; others may collide among themselves.
+    """
+    by_name: dict[str, list[metadata.EntryPoint]] = {}
+    for entry in sorted(metadata.entry_points(group=PROJECT), key=lambda entry: entry.name):
+        by_name.setdefault(entry.name, []).append(entry)
+    for name, entries in by_name.items():
+        own = [entry for entry in entries if canonicalize_name(_distribution(entry)) == CORE]
+        by_name[name] = own or entries
+    return by_name
+
+
+def source_of(entry: metadata.EntryPoint) -> Source:
+    if entry.dist is None:
+        return Source(name=entry.name)
+    return Source(name=entry.name, distribution=entry.dist.name, version=entry.dist.version)
+
+
+def load_entry_point(entries: Sequence[metadata.EntryPoint]) -> object:
+    """Import the one plugin that claims a name; a class is instantiated.
+
+    Raises:
+        PluginConflictError: several distributions claim it.
+        BaseException: whatever importing it raises.
+    """
+    if len(entries) > 1:
+        rivals = sorted(_distribution(entry) for entry in entries)
+        raise PluginConflictError(
+            f"distributions {rivals} all ship a plugin named {entries[0].name!r}: "
+            f"uninstall all but one"
+        )
+    plugin: Any = entries[0].load()
+    return plugin() if inspect.isclass(plugin) else plugin
+
+
+def _distribution(entry: metadata.EntryPoint) -> str:
+    return entry.dist.name if entry.dist else ""
+
+
+def hook_manager() -> pluggy.PluginManager:
+    """A fresh pluggy manager that knows agl-core's hooks."""
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(RegisterSpecs)
+    manager.add_hookspecs(ObserveSpecs)
+    return manager
+
+
+def hook_names() -> list[str]:
+    """Every hook there is."""
+    return sorted(
+        name for specs in (RegisterSpecs, ObserveSpecs) for name in vars(specs) if name[0] != "_"
+    )
+
+
+def check_hooks(manager: pluggy.PluginManager, name: str) -> None:
+    """Refuse a registered plugin that implements hooks which do not exist or would not work.
+
+    Raises:
+        PluginError: an unknown hook; a wrapper, which could change what it sees; a coroutine
+            function, which would never run.
+    """
+    for caller in manager.get_hookcallers(manager.get_plugin(name)) or []:
+        if not caller.has_spec():
+            near = get_close_matches(caller.name, hook_names(), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise PluginError(f"there is no hook {caller.name!r}{hint}")
+        for implementation in caller.get_hookimpls():
+            if implementation.plugin_name == name:
+                _check_implementation(caller.name, implementation)
+
+
+def _check_implementation(hook: str, implementation: pluggy.HookImpl) -> None:
+    if implementation.hookwrapper or implementation.wrapper:
+        raise PluginError(f"{hook} is implemented as a wrapper: hooks observe, drop `wrapper=True`")
+    if inspect.iscoroutinefunction(implementation.function):
+        raise PluginError(f"{hook} is implemented with `async def`: write a plain function")
+
 
 PluginState = Literal["ok", "broken", "missing extra", "disabled"]
 

@@ -5,8 +5,7 @@ Reading order: `worker` (many attempts at once), `attempt` (one of them), `limit
 """
 
 from agl_core.runner.attempt import Agent, Score
-from agl_core.runner.options import RunnerOptions
 from agl_core.runner.scoring import NamedReward, Scorer, as_rewards
-from agl_core.runner.worker import Runner
+from agl_core.runner.worker import Runner, RunnerOptions
 
 __all__ = ["Agent", "NamedReward", "Runner", "RunnerOptions", "Score", "Scorer", "as_rewards"]

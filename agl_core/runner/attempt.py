@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from agl_core.errors import RewardError, StoreError
-from agl_core.interfaces import AttemptRecord
+from agl_core.errors import EngineError, RewardError, StoreError
+from agl_core.interfaces import AttemptRecord, Gateway, Store
 from agl_core.runner.failure import failure_of
 from agl_core.runner.limits import Limits
-from agl_core.tracing import close_scope, enter, open_scope, represent
+from agl_core.tracing import close_scope, describe, enter, open_scope, represent
 from agl_core.tracing.threads import Outcome
-from agl_core.types import AttemptStatus, Failure, FailureKind, Reward, Span, SpanKind, Task
+from agl_core.types import (
+    Attempt,
+    AttemptStatus,
+    Claim,
+    Failure,
+    FailureKind,
+    Reward,
+    Span,
+    SpanKind,
+    Task,
+)
+from agl_core.types.overflow import none_fit, overflowed, told_by_calls
 
 Agent = Callable[[Task], Any]
 """The user's program; sync, or a coroutine function."""
@@ -106,3 +118,78 @@ def _unusable(score: Score, outcome: Outcome) -> RewardError | None:
         f"Reward function {name!r} returned {represent(value)}: return a list of rewards, empty "
         f"if the agent emits its own"
     )
+
+
+_STOPPED: Final = (FailureKind.CANCELLED, FailureKind.LOST)
+_HURRY_S: Final = 3.0
+"""A runner that stops waits no longer for a gateway that is away."""
+
+
+async def opened(gateway: Gateway, claim: Claim) -> Ending | None:
+    """Have the gateway take the attempt's calls; how the attempt ends if it cannot.
+
+    Raises:
+        StaleAttemptError: the gateway has sealed the attempt.
+    """
+    try:
+        await gateway.open(claim.rollout, claim.attempt)
+    except EngineError as error:
+        return _failed(error)
+    return None
+
+
+async def sealed(gateway: Gateway, attempt_id: str, ending: Ending) -> Ending:
+    """Seal an attempt; what it comes to, as calls of it may not be on record.
+
+    Raises:
+        StoreError: the gateway could not write the records.
+    """
+    stopped = ending.failure is not None and ending.failure.kind in _STOPPED
+    try:
+        await asyncio.wait_for(gateway.seal(attempt_id), _HURRY_S if stopped else None)
+    except TimeoutError:
+        return ending
+    except EngineError as error:
+        return ending if stopped else _failed(error, ending)
+    return ending
+
+
+def _failed(error: EngineError, before: Ending | None = None) -> Ending:
+    """Whatever the agent made of it: an attempt with missing calls must not be learnt from."""
+    message = describe(error)
+    if before is not None and before.failure is not None:
+        message = f"{message} (the attempt had failed before: {before.failure.message})"
+    failure = Failure(kind=FailureKind.ENGINE, message=message, type=type(error).__qualname__)
+    output = before.output if before is not None else None
+    return Ending(status=AttemptStatus.FAILED, output=output, failure=failure)
+
+
+async def reconsidered(
+    store: Store, attempt: Attempt, ending: Ending, spans: Sequence[Span]
+) -> Ending:
+    """What a sealed attempt comes to, once the gateway's records are looked at.
+
+    Only they tell of a prompt that did not fit where the agent or its framework kept no word of it
+    or took the refusal for an answer. They are read where a call failed and nothing else is known
+    to be at fault, which is rare.
+
+    Args:
+        store: Has the gateway's records.
+        attempt: The sealed attempt.
+        ending: What the agent made of it.
+        spans: The client's.
+    """
+    if not any(span.kind is SpanKind.LLM and span.status == "error" for span in spans):
+        return ending
+    if ending.failure is None and ending.status is not AttemptStatus.SUCCEEDED:
+        return ending
+    if ending.failure is not None and ending.failure.kind is not FailureKind.AGENT:
+        return ending
+    recorded = await store.spans([attempt.rollout_id], attempt_id=attempt.id)
+    calls = [span.call for span in recorded if span.call is not None]
+    if ending.failure is not None:
+        return replace(ending, failure=told_by_calls(ending.failure, calls))
+    agents = overflowed(calls)
+    if not agents:
+        return ending
+    return replace(ending, status=AttemptStatus.FAILED, failure=none_fit(agents))

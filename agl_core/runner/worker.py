@@ -6,25 +6,22 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
 from agl_core.errors import StaleAttemptError
 from agl_core.interfaces import Gateway, Store
 from agl_core.plugins.requirements import own_version
-from agl_core.runner.attempt import Agent, AttemptRun, Ending, Score
-from agl_core.runner.cleanup import Cleanup
+from agl_core.runner.attempt import Agent, AttemptRun, Ending, Score, opened, reconsidered, sealed
+from agl_core.runner.cleanup import Cleanup, LossCounter, span_of
 from agl_core.runner.heartbeat import Flight, Heartbeats
-from agl_core.runner.limits import Limits
-from agl_core.runner.loss_counter import LossCounter, span_of
-from agl_core.runner.options import RunnerOptions
-from agl_core.runner.overflow import reconsidered
-from agl_core.runner.process import gateway_environment
-from agl_core.runner.sealing import opened, sealed
-from agl_core.runner.stalls import LoopWatch, Pace
+from agl_core.runner.limits import Limits, LoopWatch, Pace
 from agl_core.tracing import (
     AttemptContext,
     Recorder,
@@ -47,6 +44,28 @@ from agl_core.types import (
     Rollout,
     Span,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerOptions:
+    """How a runner works, and who watches it."""
+
+    concurrency: int = 32
+    """Attempts in flight at once."""
+    heartbeat_s: float | None = None
+    """Between heartbeats; a third of the shortest lease in flight when None."""
+    grace_s: float = 1.0
+    """How long cancelled user code may take to end before it is abandoned."""
+    outside: bool = False
+    """It serves a run of another process: what it loses travels there with the attempts that it
+    ends, and attempts that it gives up are LOST, for another runner to take, not CANCELLED."""
+    max_abandoned: int | None = None
+    """With more pieces of user code that could not be stopped, it claims nothing more and ends."""
+    on_started: Callable[[Rollout, Attempt], None] | None = None
+    """Called before the agent; what it raises stops the runner."""
+    on_finished: Callable[[Rollout, Attempt, Sequence[Span]], None] | None = None
+    """Called with the stored attempt and its tracing spans; what it raises stops the runner."""
+
 
 _log = logging.getLogger(__name__)
 
@@ -346,3 +365,50 @@ class Runner:
         if self._options.outside:
             status, kind = AttemptStatus.LOST, FailureKind.LOST
         return Ending(status=status, failure=Failure(kind=kind, message=reason))
+
+
+_PROXIES: Final = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
+_NO_PROXY: Final = ("no_proxy", "NO_PROXY")
+_OLD_BASE_URL: Final = "OPENAI_API_BASE"
+"""Wins over ``OPENAI_BASE_URL`` in some clients, so it may not point elsewhere."""
+
+
+@contextmanager
+def gateway_environment(url: str, api_key: str) -> Generator[None, None, None]:
+    """Point ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` at the gateway, and put them back.
+
+    A variable that the user's program has set meanwhile, or removed, stays as it left it.
+
+    Where a proxy is set, the gateway's host is added to ``NO_PROXY``: a proxy elsewhere cannot
+    reach a gateway on this machine.
+
+    Args:
+        url: ``http://host:port`` of the gateway.
+        api_key: Its key.
+    """
+    changes = _changes(url, api_key)
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if os.environ.get(name) != changes[name]:
+                continue
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _changes(url: str, api_key: str) -> dict[str, str]:
+    changes = {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": api_key}
+    if _OLD_BASE_URL in os.environ:
+        changes[_OLD_BASE_URL] = f"{url}/v1"
+    if any(os.environ.get(name) for name in _PROXIES):
+        host = urlsplit(url).hostname or ""
+        # Where the lower-case name is set, clients do not read the other: neither may hide what
+        # the user gave.
+        given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+        changes.update(dict.fromkeys(_NO_PROXY, f"{given},{host}" if given else host))
+    return changes

@@ -7,7 +7,7 @@ from typing import ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, field_validator
 
-from agl_core.config.places import local_path
+from agl_core.config.models import local_path
 from agl_core.store.base import Retention
 
 STORE_FILE: Final = "store.db"

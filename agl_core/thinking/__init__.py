@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agl_core.thinking.parser import Part, ThinkParser
-from agl_core.thinking.tags import DEFAULT_TAGS, mentions, tag_pair
+from agl_core.thinking.parser import DEFAULT_TAGS, Part, ThinkParser, mentions, tag_pair
 
 __all__ = ["DEFAULT_TAGS", "Part", "ThinkParser", "split_thinking", "tag_pair", "without_thinking"]
 

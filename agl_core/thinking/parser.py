@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
-from agl_core.thinking.code import OPENING_FENCE, closes_fence, code_spans, inside
-from agl_core.thinking.tags import DEFAULT_TAGS, tag_pair
+from agl_core.errors import ConfigError
+
+DEFAULT_TAGS: Final = ("think", "thinking")
+
+
+def tag_pair(tag: str) -> tuple[str, str]:
+    """Opening and closing tag of one entry of `tags`.
+
+    Raises:
+        ConfigError: it is neither a name nor two different tags.
+    """
+    words = tag.split()
+    if len(words) == 1 and not set(words[0]) & set("<>/`"):
+        return f"<{words[0]}>", f"</{words[0]}>"
+    if len(words) != 2 or words[0] == words[1] or "`" in tag:  # noqa: PLR2004
+        raise ConfigError(
+            f"Thinking tag {tag!r} is not one: give a name, as 'think' for <think>, or the opening "
+            f"and the closing tag with a space between them, as '[THINK] [/THINK]'"
+        )
+    return words[0], words[1]
+
+
+def mentions(text: str, tags: Iterable[str]) -> bool:
+    """Whether any tag occurs at all; mostly none does, and then there is nothing to parse."""
+    return any(marker in text for tag in tags for marker in tag_pair(tag))
+
 
 Kind = Literal["thinking", "text"]
 
@@ -268,3 +294,42 @@ class ThinkParser:
             return
         self._found[-1][1].append(text)
         self._fresh_parts.append(Part(self._kind, text))
+
+
+OPENING_FENCE: Final = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
+_INDENT: Final = 3
+"""Spaces that a fence may be indented by."""
+_TICKS: Final = re.compile(r"`+")
+
+
+def closes_fence(line: str, fence: str) -> bool:
+    """Whether the line ends the block that was opened with `fence`."""
+    bare = line.strip()
+    indent = len(line) - len(line.lstrip(" "))
+    return len(bare) >= len(fence) and set(bare) == {fence[0]} and indent <= _INDENT
+
+
+def code_spans(line: str) -> list[tuple[int, int]]:
+    """Places of inline code on one line: runs of backticks that another of their length closes."""
+    if "`" not in line:
+        return []
+    runs = [(match.start(), match.end()) for match in _TICKS.finditer(line)]
+    of_length: dict[int, list[int]] = defaultdict(list)
+    for position, (start, end) in enumerate(runs):
+        of_length[end - start].append(position)
+    spans: list[tuple[int, int]] = []
+    position = 0
+    while position < len(runs):
+        start, end = runs[position]
+        alike = of_length[end - start]
+        following = bisect_right(alike, position)
+        if following < len(alike):
+            position = alike[following]
+            spans.append((start, runs[position][1]))
+        position += 1
+    return spans
+
+
+def inside(at: int, spans: Sequence[tuple[int, int]]) -> bool:
+    place = bisect_right(spans, (at, at)) - 1
+    return place >= 0 and spans[place][0] < at < spans[place][1]

@@ -5,10 +5,13 @@ It knows neither frameworks nor algorithms nor tensors; it moves records between
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final, TypedDict
 
 import msgspec
 
@@ -16,15 +19,11 @@ from agl_core.config import RunConfig
 from agl_core.interfaces import Algorithm, Engine, ForestBuilder, Gateway
 from agl_core.training.batcher import Batcher
 from agl_core.training.checkpoint import POLICIES, Checkpoints, CheckpointState
-from agl_core.training.evaluate import compare
-from agl_core.training.evaluator import Evaluator
+from agl_core.training.evaluate import Evaluator, compare
 from agl_core.training.events import Events
 from agl_core.training.groups import GroupBuilder, StepGroups
 from agl_core.training.prefetcher import Prefetcher
-from agl_core.training.resources import make_resources
-from agl_core.training.rollouts import RolloutPlan, RolloutSource
-from agl_core.training.sampler import TaskSampler
-from agl_core.training.summary import summary
+from agl_core.training.rollouts import RolloutPlan, RolloutSource, TaskSampler, make_resources
 from agl_core.training.updates import Updates
 from agl_core.types import (
     Batch,
@@ -38,6 +37,7 @@ from agl_core.types import (
     Update,
 )
 from agl_core.types.breaks import sum_breaks
+from agl_core.types.run import RewardTrend, Rows
 
 Metric = Callable[[Batch], dict[str, float]]
 
@@ -370,3 +370,36 @@ class TrainingLoop:
         if policy.trainable and checkpoint is not None:
             return str(checkpoint / POLICIES / policy.name)
         return policy.model
+
+
+_SPAN: Final = 5
+"""Most steps at each end of a run whose rewards are averaged."""
+
+
+class Summary(TypedDict):
+    """Fields of a `Report`."""
+
+    reward: RewardTrend | None
+    rows: Rows
+    seconds_per_step: float | None
+
+
+def summary(steps: Sequence[StepReport]) -> Summary:
+    """How the reward moved, whose calls were trained on, and how long a step took."""
+    rows: dict[str, int] = {}
+    for step in steps:
+        for agent, count in step.rows.items():
+            rows[agent] = rows.get(agent, 0) + count
+    rewards = [step.reward for step in steps]
+    span = min(_SPAN, max(len(steps) // 2, 1))
+    return Summary(
+        reward=RewardTrend(first=_mean(rewards[:span]), last=_mean(rewards[-span:]))
+        if rewards
+        else None,
+        rows=Rows(by_agent=dict(sorted(rows.items()))),
+        seconds_per_step=statistics.median(step.wall_s for step in steps) if steps else None,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

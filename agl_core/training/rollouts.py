@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import hashlib
+import random
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +15,18 @@ from agl_core import semconv
 from agl_core.clocks import wall
 from agl_core.config import RunConfig
 from agl_core.config.policies import capture_settings
-from agl_core.interfaces import AttemptRecord, Store
+from agl_core.errors import ConfigError
+from agl_core.interfaces import AttemptRecord, Gateway, Store
+from agl_core.text import exact_bytes
 from agl_core.thinking import DEFAULT_TAGS
-from agl_core.training.sampler import derive_seed
 from agl_core.types import (
+    LLM,
     FailureKind,
     Limits,
     Losses,
     Mode,
+    Policy,
+    PromptTemplate,
     Resources,
     Rollout,
     RolloutQuery,
@@ -30,6 +36,43 @@ from agl_core.types import (
 )
 from agl_core.types.ids import new_id
 from agl_core.types.rollout import CAPTURE, PROMPT_BUDGETS, THINKING_TAGS
+
+
+class TaskSampler:
+    """Walks shuffled epochs of the tasks; step n's tasks do not depend on how it was reached."""
+
+    def __init__(self, tasks: Sequence[Task], *, seed: int) -> None:
+        """Take the data set.
+
+        Raises:
+            ConfigError: there are no tasks, or two share an id.
+        """
+        if not tasks:
+            raise ConfigError("There are no training tasks: the data set is empty")
+        ids = [task.id for task in tasks]
+        if len(set(ids)) != len(ids):
+            twice = next(id_ for id_ in ids if ids.count(id_) > 1)
+            raise ConfigError(f"Task id {twice!r} appears more than once: ids must be unique")
+        self._tasks = list(tasks)
+        self._seed = seed
+
+    def step(self, step: int, *, size: int) -> list[Task]:
+        """The `size` tasks of a step (0-based), distinct within an epoch."""
+        count = len(self._tasks)
+        positions = range(step * size, (step + 1) * size)
+        orders = {epoch: self._order(epoch) for epoch in {at // count for at in positions}}
+        return [self._tasks[orders[at // count][at % count]] for at in positions]
+
+    def _order(self, epoch: int) -> list[int]:
+        order = list(range(len(self._tasks)))
+        random.Random(f"{self._seed}:{epoch}").shuffle(order)  # noqa: S311 (not for secrets)
+        return order
+
+
+def derive_seed(*parts: object) -> int:
+    """A 31-bit seed that depends on every part, equal in every process and on every platform."""
+    digest = hashlib.sha256(exact_bytes("\x1f".join(str(part) for part in parts))).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,3 +235,23 @@ class RolloutSource:
                 "max_tokens": self._config.rollout.max_tokens,
             }
         return {name: value for name, value in wanted.items() if value is not None}
+
+
+def make_resources(
+    config: RunConfig, gateway: Gateway, policies: Iterable[Policy], *, step: int
+) -> Resources:
+    """One `LLM` per policy and one `PromptTemplate` per prompt, by name; not yet numbered.
+
+    No key is among them, as they are stored: the runner gives each attempt its own.
+    """
+    llms = {
+        policy.name: LLM(
+            model=policy.name,
+            base_url=f"{gateway.url}/v1",
+            policy=policy.name,
+            version=policy.version,
+        )
+        for policy in policies
+    }
+    prompts = {name: PromptTemplate(template=text) for name, text in config.prompts.items()}
+    return Resources(run_id=config.name, step=step, items={**llms, **prompts})

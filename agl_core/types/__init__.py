@@ -1,7 +1,6 @@
 """The records that move through the house, in the order they appear."""
 
 from agl_core.types.batch import Batch
-from agl_core.types.finding import Diagnosis, Finding, Severity
 from agl_core.types.packed import Floats, Ints, from_list, pack_floats, pack_ints, to_list
 from agl_core.types.resources import LLM, Policy, PromptTemplate, Resources
 from agl_core.types.reward import ATTEMPT, Reward, RewardTarget, finite_number
@@ -17,7 +16,17 @@ from agl_core.types.rollout import (
     RolloutQuery,
     RolloutStatus,
 )
-from agl_core.types.run import Estimate, Evaluation, Losses, Report, StepReport, Update
+from agl_core.types.run import (
+    Diagnosis,
+    Estimate,
+    Evaluation,
+    Finding,
+    Losses,
+    Report,
+    Severity,
+    StepReport,
+    Update,
+)
 from agl_core.types.scope import Scope, ScopeKind
 from agl_core.types.span import (
     Choice,

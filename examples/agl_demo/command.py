@@ -17,7 +17,7 @@ import msgspec
 from rich.console import Console
 
 from agl_core.app import App
-from agl_core.cli.options import debug_option, json_option, set_option
+from agl_core.cli.group import debug_option, json_option, set_option
 from agl_core.cli.output import STDOUT, progress, write_json
 from agl_core.config import RunConfig
 from agl_core.config.loader import load_config

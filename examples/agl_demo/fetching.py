@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from agl_core.cli.group import CliState
-from agl_core.cli.options import debug_option, plugin_option
+from agl_core.cli.group import CliState, debug_option, plugin_option
 
 
 @click.command(short_help="Fetch the weights of a model that a run file may name.")

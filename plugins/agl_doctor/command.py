@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from agl_core.cli.group import CliState
-from agl_core.cli.options import debug_option, json_option, plugin_option, set_option
+from agl_core.cli.group import (
+    CliState,
+    debug_option,
+    importable,
+    json_option,
+    plugin_option,
+    set_option,
+)
 from agl_core.cli.output import STDOUT, console, supports_unicode, write_json
-from agl_core.cli.scripts import importable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,7 +65,7 @@ def command(
     CONFIG is a configuration (.toml, .yaml, .json). The exit status is 1 when anything is an error.
     """
     from agl_core.app import App, run_blocking  # noqa: PLC0415
-    from agl_core.app.one_run import only_run  # noqa: PLC0415
+    from agl_core.app.blocking import only_run  # noqa: PLC0415
     from agl_core.serving import withheld_key  # noqa: PLC0415
     from agl_doctor.diagnose import diagnose  # noqa: PLC0415
 

@@ -9,8 +9,7 @@ from typing import Final
 
 import click
 
-from agl_core.cli.group import CliState
-from agl_core.cli.options import debug_option
+from agl_core.cli.group import CliState, debug_option
 from agl_core.errors import ConfigError, pip_line
 from agl_core.plugins import Registration
 from agl_core.plugins.registry import unmet_extra

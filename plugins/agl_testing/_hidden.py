@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agl_core.errors import MissingExtraError
-from agl_core.plugins.manager import PluginManager
-from agl_core.plugins.sources import Source
+from agl_core.plugins.manager import PluginManager, Source
 
 
 class _Hiding:

@@ -23,8 +23,7 @@ from pydantic import BaseModel
 
 from agl_core.errors import MissingExtraError, PluginError
 from agl_core.plugins import KINDS, PluginManager, Registration, Registry
-from agl_core.plugins.hooks import hook_names
-from agl_core.plugins.sources import Source, installed, source_of
+from agl_core.plugins.manager import Source, hook_names, installed, source_of
 from agl_core.plugins.specs import PROJECT
 from agl_testing._guard import ContractSuite
 
@@ -33,7 +32,7 @@ __all__ = ["PluginContract"]
 _LOAD: Final = """\
 import importlib, sys
 from agl_core.plugins import PluginManager
-from agl_core.plugins.sources import Source
+from agl_core.plugins.manager import Source
 plugin = importlib.import_module(sys.argv[1])
 PluginManager(environ={}).register(plugin, Source(name="plugin"))
 print(" ".join(sorted(set(sys.argv[2:]) & set(sys.modules))))

@@ -23,7 +23,7 @@ WARM = (
     "agl_core.cli.gateway",
     "agl_core.cli.group",
     "agl_core.cli.runner",
-    "agl_core.cli.store_serve",
+    "agl_core.cli.store",
     "agl_core.cli.train",
     "agl_core.gateway.remote",
     "agl_core.store.client",

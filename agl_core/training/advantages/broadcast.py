@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeVar
@@ -9,8 +10,28 @@ from typing import Literal, TypeVar
 import msgspec
 
 from agl_core.errors import TrainingError
-from agl_core.training.advantages._centre import centred
 from agl_core.types import AgentReturn, CallCredit, TrajectoryGroup, Triplet
+
+
+def require_returns(returns: Sequence[float]) -> None:
+    """Refuse a group without attempts.
+
+    Raises:
+        TrainingError: there are no returns.
+    """
+    if not returns:
+        raise TrainingError(
+            "A group without attempts has no baseline: drop it before its advantages are taken"
+        )
+
+
+def centred(values: Sequence[float]) -> list[float]:
+    """Each value less the mean; exactly 0 where all are equal, whatever rounding would leave."""
+    if not values or min(values) == max(values):
+        return [0.0] * len(values)
+    mean = math.fsum(values) / len(values)
+    return [value - mean for value in values]
+
 
 _Key = TypeVar("_Key")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from agl_core.training.advantages._centre import centred, require_returns
+from agl_core.training.advantages.broadcast import centred, require_returns
 
 
 def grpo_advantages(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from agl_core.training.advantages._centre import centred, require_returns
+from agl_core.training.advantages.broadcast import centred, require_returns
 
 Baseline = Literal["none", "mean"]
 

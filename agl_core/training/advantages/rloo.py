@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agl_core.training.advantages._centre import centred, require_returns
+from agl_core.training.advantages.broadcast import centred, require_returns
 
 
 def rloo_advantages(returns: Sequence[float]) -> list[float]:

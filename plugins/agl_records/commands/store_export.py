@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from agl_core.cli.group import CliState
-from agl_core.cli.options import debug_option, plugin_option
+from agl_core.cli.group import CliState, debug_option, plugin_option
 from agl_core.cli.output import STDOUT, writing
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Exporter, Sent

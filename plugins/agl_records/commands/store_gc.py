@@ -7,8 +7,7 @@ import time
 
 import click
 
-from agl_core.cli.group import CliState
-from agl_core.cli.options import debug_option, json_option, plugin_option
+from agl_core.cli.group import CliState, debug_option, json_option, plugin_option
 from agl_core.cli.output import STDOUT, write_records
 from agl_core.errors import ConfigError
 from agl_core.store.locate import StoreAddress

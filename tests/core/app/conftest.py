@@ -13,7 +13,7 @@ import agl_core as agl
 from agl_core.app import App, Inputs
 from agl_core.builtin import load_plugins
 from agl_core.config.loader import resolve
-from agl_core.plugins.sources import Source
+from agl_core.plugins.manager import Source
 from tests.core.bandit_engine import BanditEngine
 
 

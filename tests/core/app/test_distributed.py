@@ -16,7 +16,7 @@ from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
 from agl_core.config.loader import resolve
 from agl_core.errors import ConfigError
-from agl_core.runner.worker_channel import Tally
+from agl_core.runner.fleet import Tally
 from agl_core.serving import ENV_KEY
 from agl_core.types import AttemptStatus, RolloutQuery
 

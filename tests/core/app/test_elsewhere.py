@@ -14,7 +14,7 @@ from agl_testing.fake_openai import FakeOpenAI
 
 import agl_core as agl
 from agl_core.errors import ConfigError, TrainingError
-from agl_core.types.summary import evaluation_line
+from agl_core.types.run import evaluation_line
 from tests.core.app.conftest import Bench, says_yes, speak
 
 openai = pytest.importorskip("openai")

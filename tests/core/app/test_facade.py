@@ -9,7 +9,7 @@ import pytest
 
 import agl_core as agl
 from agl_core.app import facade
-from agl_core.config.invocation import Invocation, invoked
+from agl_core.app.facade import Invocation, invoked
 from tests.core.app.conftest import says_yes, two_agents
 from tests.core.bandit_engine import BanditEngine
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 import agl_core as agl
-from agl_core.app.one_run import only_run
+from agl_core.app.blocking import only_run
 from tests.core.app.conftest import says_yes, two_agents
 from tests.core.app.test_facade import TASKS, config, train
 

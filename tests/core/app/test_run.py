@@ -261,7 +261,7 @@ class TestBadInput:
 
     def test_a_plugin_that_raises_in_a_hook_stops_the_run(self, bench: Bench) -> None:
         from agl_core.plugins import hookimpl
-        from agl_core.plugins.sources import Source
+        from agl_core.plugins.manager import Source
 
         @hookimpl
         def agl_batch_built(batch: Any, step: int) -> None:

@@ -12,7 +12,7 @@ from agl_doctor.diagnose import diagnose
 import agl_core as agl
 from agl_core.app import App, components, trackers
 from agl_core.errors import ConfigError, LeadHeldError, MissingExtraError, TrainingError
-from agl_core.plugins.sources import Source
+from agl_core.plugins.manager import Source
 from agl_core.types import Batch, Evaluation, StepReport
 from tests.core.app import tracking_plugin
 from tests.core.app.conftest import Bench

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agl_core import PromptBudget
-from agl_core.budget.history import leaving
-from agl_core.budget.texts import SHORTEST, clip
+from agl_core.budget.plan import SHORTEST, clip, leaving
 from agl_core.errors import ConfigError, ContextOverflowError
 
 

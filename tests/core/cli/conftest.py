@@ -9,7 +9,7 @@ import types
 import pytest
 
 import agl_core.app
-from agl_core.config.invocation import current_invocation
+from agl_core.app.facade import current_invocation
 from tests.core.reports import EVALUATION, REPORT, STEPS
 
 

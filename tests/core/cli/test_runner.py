@@ -11,7 +11,7 @@ from agl_core.cli import runner
 from agl_core.config.loader import resolve
 from agl_core.errors import ConfigError
 from agl_core.runner import fleet
-from agl_core.runner.worker_channel import Tally
+from agl_core.runner.fleet import Tally
 from agl_core.types import Losses
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from agl_core.config.invocation import Invocation, current_invocation
+from agl_core.app.facade import Invocation, current_invocation
 from agl_core.errors import TrainingError
 from tests.installed import OWN
 
@@ -220,7 +220,7 @@ def test_a_scripts_runs_take_the_options(agl, app, tmp_path):
         "script.py",
         "from agl_core.app import train\n"
         "from agl_core.config import RunConfig\n"
-        "from agl_core.config.invocation import current_invocation\n"
+        "from agl_core.app.facade import current_invocation\n"
         "found = current_invocation()\n"
         "train(RunConfig(name=' '.join((*found.overrides, *found.plugins))))\n",
     )

@@ -1,7 +1,6 @@
 """What trackers see of a configuration holds no secrets."""
 
-from agl_core.config.loader import resolve
-from agl_core.config.redaction import without_secrets
+from agl_core.config.loader import resolve, without_secrets
 
 
 def test_secrets_are_blank_and_all_else_stays():

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from agl_core.errors import MissingExtraError, pip_line
-from agl_core.plugins.offers import Framework, offered
+from agl_core.plugins.requirements import Framework, offered
 
 ABSENT = Framework("never_installed", "never-installed>=2", "mine", "mine")
 PLACES = {

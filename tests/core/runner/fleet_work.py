@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from agl_core.runner.worker_channel import HOPELESS, RECYCLE, Tally
+from agl_core.runner.fleet import HOPELESS, RECYCLE, Tally
 
 
 def waits(channel, folder):

@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from agl_core.runner import Runner, RunnerOptions, stalls
-from agl_core.runner.stalls import LoopWatch, Pace
+from agl_core.runner import Runner, RunnerOptions, limits
+from agl_core.runner.limits import LoopWatch, Pace
 from agl_core.tracing import active, agent_loop
 from agl_core.types import AttemptStatus, FailureKind
 from tests.core.passing import Signal
@@ -21,7 +21,7 @@ from tests.core.passing import Signal
 def soon(monkeypatch):
     """A loop counts as blocked after a moment."""
     monkeypatch.setattr(agent_loop, "BLOCKED_S", 0.01)
-    monkeypatch.setattr("agl_core.runner.stalls._LOOK_S", 0.005)
+    monkeypatch.setattr("agl_core.runner.limits._LOOK_S", 0.005)
 
 
 async def test_heartbeats_go_on_while_an_async_agent_blocks(store, enqueue, run_all, monkeypatch):
@@ -60,12 +60,12 @@ async def test_what_blocks_the_loop_is_named_with_its_stack_and_the_fix(enqueue,
                 release.set()
 
     heard = Heard()
-    logging.getLogger("agl_core.runner.stalls").addHandler(heard)
+    logging.getLogger("agl_core.runner.limits").addHandler(heard)
     await enqueue(2)
     async with serving(run_agent) as runner:
         while not release.is_set():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-    logging.getLogger("agl_core.runner.stalls").removeHandler(heard)
+    logging.getLogger("agl_core.runner.limits").removeHandler(heard)
     told = [each for each in caplog.records if "'run_agent'" in each.getMessage()]
     (record,) = told[:1]
     assert "by 'run_agent'" in record.getMessage()
@@ -130,7 +130,7 @@ def test_a_block_is_reported_within_five_seconds_of_its_beginning(monkeypatch, l
         looking = asyncio.create_task(Watch().run())
         await looked.wait()
         answer()
-        await asyncio.sleep(share * stalls._LOOK_S)
+        await asyncio.sleep(share * limits._LOOK_S)
         calling = asyncio.create_task(agent_loop.on_agent_loop(blocking))
         await asyncio.sleep(0)
         blocked.wait()
@@ -159,8 +159,8 @@ async def test_a_look_that_fails_ends_no_watch(monkeypatch, caplog):
         looks.release()
         raise ValueError("no source")
 
-    monkeypatch.setattr(stalls, "agent_loop", fails)
-    monkeypatch.setattr(stalls, "_LOOK_S", 0.0)
+    monkeypatch.setattr(limits, "agent_loop", fails)
+    monkeypatch.setattr(limits, "_LOOK_S", 0.0)
     watching = asyncio.create_task(LoopWatch().run())
     for _ in range(3):
         await looks.acquire()

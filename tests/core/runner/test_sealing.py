@@ -8,8 +8,7 @@ import pytest
 
 from agl_core.errors import EngineError, StoreError
 from agl_core.runner import Runner
-from agl_core.runner.attempt import Ending
-from agl_core.runner.overflow import reconsidered
+from agl_core.runner.attempt import Ending, reconsidered
 from agl_core.types import (
     Attempt,
     AttemptStatus,
@@ -75,7 +74,7 @@ async def test_what_failed_by_itself_is_not_trusted_either(store, enqueue, run_a
 async def test_a_runner_that_stops_does_not_wait_for_a_gateway_that_is_away(
     store, enqueue, gateway, monkeypatch
 ):
-    monkeypatch.setattr("agl_core.runner.sealing._HURRY_S", 0.01)
+    monkeypatch.setattr("agl_core.runner.attempt._HURRY_S", 0.01)
     started = Signal()
 
     async def endless(task):

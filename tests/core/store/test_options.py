@@ -14,7 +14,7 @@ from agl_core.config import RunConfig, StoreConfig
 from agl_core.config.loader import load_config, resolve, save_config
 from agl_core.errors import ConfigError
 from agl_core.plugins import PluginManager, hookimpl
-from agl_core.plugins.sources import Source
+from agl_core.plugins.manager import Source
 from agl_core.store.locate import described, locate_store, store_at, store_options
 from agl_core.store.options import StoreOptions
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from agl_core.adapters import TrajectoryAdapter
 from agl_core.config import EvalConfig
 from agl_core.errors import ConfigError
-from agl_core.training._intervals import estimate
-from agl_core.training.evaluate import Outcome, compare, outcomes, pass_at_k, summarize
+from agl_core.training.evaluate import Outcome, compare, estimate, outcomes, pass_at_k, summarize
 from agl_core.types import AttemptStatus, Estimate, Failure, FailureKind
 
 

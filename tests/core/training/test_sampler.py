@@ -3,7 +3,7 @@
 import pytest
 
 from agl_core.errors import ConfigError
-from agl_core.training.sampler import TaskSampler, derive_seed
+from agl_core.training.rollouts import TaskSampler, derive_seed
 from agl_core.types import Task
 
 

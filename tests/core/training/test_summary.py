@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agl_core.training.summary import summary
+from agl_core.training.loop import summary
 from agl_core.types import StepReport
 from agl_core.types.run import RewardTrend, Rows
 

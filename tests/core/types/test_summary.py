@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from agl_core.types import Estimate, Evaluation, Report, StepReport
-from agl_core.types.run import RewardTrend
-from agl_core.types.summary import clock
+from agl_core.types.run import RewardTrend, clock
 
 SVG = "{http://www.w3.org/2000/svg}"
 REPORT = Report(

@@ -20,7 +20,7 @@ from agl_core.config.loader import resolve
 from agl_core.gateway import HttpBackend
 from agl_core.interfaces import Engine
 from agl_core.plugins import hookimpl
-from agl_core.plugins.sources import Source
+from agl_core.plugins.manager import Source
 from agl_core.types import Diagnosis, Finding
 from tests.core.app.conftest import ask
 

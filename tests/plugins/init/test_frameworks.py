@@ -9,7 +9,7 @@ import pytest
 from agl_init._frameworks import integrations_of
 
 from agl_core.plugins import PluginManager, hookimpl
-from agl_core.plugins.sources import Source
+from agl_core.plugins.manager import Source
 
 SHELF = {
     "agl-core": [
