@@ -34,6 +34,14 @@ KINDS: Final[dict[str, Kind]] = {
         ),
     ),
     "engine": Kind("trainers"),
+    "algorithm": Kind("plugins", ("Integrations and plugins do not import each other",)),
+    "tracker": Kind(
+        "plugins",
+        (
+            "Integrations and plugins do not import each other",
+            "Trackers see of core what they show",
+        ),
+    ),
 }
 
 

@@ -1,0 +1,1 @@
+"""Algorithm ``template`` for agl-core."""

@@ -1,0 +1,1 @@
+"""Tracker ``template`` for agl-core."""

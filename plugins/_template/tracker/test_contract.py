@@ -1,0 +1,38 @@
+"""The tracker through the whole tracker contract."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from agl_template._options import TemplateOptions
+from agl_template._tracker import TemplateTracker
+from agl_testing.plugin_contract import PluginContract
+from agl_testing.tracker_contract import Kept, TrackerContract
+
+from agl_core.interfaces import TrackedRun
+
+
+class TestTemplate(TrackerContract):
+    @pytest.fixture
+    def make(self) -> Callable[[], TemplateTracker]:
+        return lambda: TemplateTracker(TemplateOptions())
+
+    @pytest.fixture
+    def read(self) -> Callable[[TrackedRun], Kept]:
+        """By the service's own client."""
+
+        def kept(run: TrackedRun) -> Kept:
+            written = json.loads((run.directory / TemplateOptions().file).read_text())
+            numbers: dict[str, dict[int, list[float]]] = {}
+            for step, values in written["numbers"].items():
+                for name, value in values.items():
+                    numbers.setdefault(name, {})[int(step)] = [value]
+            return Kept(numbers=numbers, settings=written["settings"], facts=written["facts"])
+
+        return kept
+
+
+class TestPlugin(PluginContract):
+    plugin = "agl_template.plugin"
