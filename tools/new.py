@@ -33,6 +33,7 @@ KINDS: Final[dict[str, Kind]] = {
             "Integrations see of core what records calls",
         ),
     ),
+    "store": Kind("plugins", ("Integrations and plugins do not import each other",)),
     "engine": Kind("trainers"),
     "algorithm": Kind("plugins", ("Integrations and plugins do not import each other",)),
     "tracker": Kind(

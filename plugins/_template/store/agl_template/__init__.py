@@ -1,0 +1,1 @@
+"""Store ``template`` for agl-core."""

@@ -1,0 +1,17 @@
+"""What this package registers; nothing here imports the database's client."""
+
+from __future__ import annotations
+
+from agl_core.interfaces import Register
+from agl_core.plugins import hookimpl
+
+
+@hookimpl
+def agl_register_stores(register: Register) -> None:
+    register(
+        "template",
+        "agl_template._store:make_store",
+        extra="template",
+        config="agl_template._options:TemplateOptions",
+        summary="One line for `agl plugins`: where the records are kept",
+    )
