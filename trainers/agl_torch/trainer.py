@@ -207,7 +207,7 @@ class PolicyTrainer:
         save_state(self._optimizer, self._names, directory)
 
     def load(self, directory: Path) -> None:
-        """Go on from `save`; from weights alone, with a fresh optimizer."""
+        """Continue from `save`; from weights alone, with a fresh optimizer."""
         load_state(self._optimizer, self._names, directory)
 
 

@@ -87,7 +87,7 @@ def checkpoint_engine(backend: str, module: str | None) -> Any:
     """Verl's checkpoint engine of that name, which `module` registers where it is not verl's own.
 
     Raises:
-        ValueError: there is none, or it lacks a package; tells which there are.
+        ValueError: there is none, or it lacks a package; lists those available.
     """
     if module:
         importlib.import_module(module)

@@ -98,7 +98,7 @@ class VerlAlgorithm:
 
 
 def _lengths(group: TrajectoryGroup) -> list[int]:
-    """Sampled tokens that each attempt went on from."""
+    """Sampled tokens that each attempt continued from."""
     return [
         sum(len(call.response_ids) for path in paths for call in path.calls if call.continued)
         for paths in group.trajectories

@@ -79,7 +79,7 @@ def _variables(there: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Claim:
-    """Devices that somebody must have."""
+    """Devices that a part of the run needs."""
 
     whom: str
     keys: str
@@ -214,11 +214,13 @@ class Cluster:
         for claim in sorted(claims, key=lambda claim: -claim.devices_each):
             fitting = claim.take(left)
             if fitting < claim.places:
-                told = ", ".join(f"{node.get('GPU', 0):g}/{node.get('CPU', 0):g}" for node in there)
+                nodes = ", ".join(
+                    f"{node.get('GPU', 0):g}/{node.get('CPU', 0):g}" for node in there
+                )
                 raise ConfigError(
                     f"The Ray cluster has room for {fitting} of {claim.places} times "
                     f"{claim.devices_each} devices on one node with {claim.cpus} CPUs each, for "
-                    f"{claim.whom}; devices/CPUs of its nodes: {told}. Change {claim.keys}, or "
+                    f"{claim.whom}; devices/CPUs of its nodes: {nodes}. Change {claim.keys}, or "
                     f"let Ray count more CPUs: ray start --num-cpus, or "
                     f"verl.ray_kwargs.ray_init.num_cpus where the run starts it"
                 )
@@ -236,7 +238,7 @@ class Cluster:
 
 
 def _check_variables() -> None:
-    """Workers of a connection that somebody else opened must know the platform too."""
+    """Workers of a connection that other code opened need the platform too."""
     import ray  # noqa: PLC0415
 
     variables: Mapping[str, str] = ray.get_runtime_context().runtime_env.get("env_vars") or {}

@@ -1,4 +1,4 @@
-"""What is wrong with the options that a user gives verl, told before anything is started."""
+"""Checks of the options that a user gives verl, before anything is started."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _FIXED: Final[Mapping[str, str]] = MappingProxyType(
         "trainer.device": "engine.device says it",
     }
 )
-"""verl's options that nobody may set, and why."""
+"""verl's options that may not be set, and why."""
 
 _ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -92,7 +92,7 @@ _AXES: Final = (
 )
 """Of one replica."""
 _OPEN: Final = ("ray_kwargs.ray_init.",)
-"""Tables that verl hands on to somebody else, whatever their keys."""
+"""Tables that verl passes on to other libraries; their keys are not checked."""
 
 _IN_PLACE: Final = "naive"
 _STRATEGIES: Final = ("fsdp", "fsdp2")
@@ -232,8 +232,8 @@ def _misplaced(given: Mapping[str, Any]) -> Iterator[str]:
     for key in given:
         if key not in _READ:
             instead = _ELSEWHERE.get(key)
-            told = f"use {instead}" if instead else f"here go {', '.join(_READ)}"
-            yield f"'verl.{key}' is of verl's own trainer, whose place agl-core takes: {told}"
+            advice = f"use {instead}" if instead else f"the keys read are {', '.join(_READ)}"
+            yield f"'verl.{key}' belongs to verl's own trainer, which agl-core replaces: {advice}"
     for path, why in _FIXED.items():
         if _has(given, path):
             yield f"'verl.{path}' cannot be set: {why}"
@@ -285,19 +285,19 @@ def _wrong(given: Mapping[str, Any], node: Any, path: str) -> list[str]:
 
 def _wrong_value(value: Any, default: Any, path: str) -> list[str]:
     """Numbers, booleans and tables must stay what they are; verl looks at the rest itself."""
-    told = f"verl.{path} = {value!r}: must be"
+    wrong = f"verl.{path} = {value!r}: must be"
     if hasattr(default, "keys"):
         if isinstance(value, Mapping):
             return _wrong(cast("Mapping[str, Any]", value), default, path)
-        return [f"{told} a table"]
+        return [f"{wrong} a table"]
     refers = isinstance(value, str) and "${" in value
     if default is None or value is None or refers:
         return []
     if isinstance(default, bool):
-        return [] if isinstance(value, bool) else [f"{told} true or false"]
+        return [] if isinstance(value, bool) else [f"{wrong} true or false"]
     if isinstance(default, (int, float)):
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return [] if number else [f"{told} a number"]
+        return [] if number else [f"{wrong} a number"]
     return []
 
 

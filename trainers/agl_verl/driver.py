@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 _MEMORY: Final = (
     "If there was too little memory, lower actor.ppo_max_token_len_per_gpu or "
-    "rollout.gpu_memory_utilization under [verl.actor_rollout_ref]; train.resume = true goes on "
+    "rollout.gpu_memory_utilization under [verl.actor_rollout_ref]; train.resume = true continues "
     "from the checkpoint"
 )
 _NO_MEMORY: Final = ("OutOfMemoryError", "can't allocate memory")
@@ -29,11 +29,11 @@ _REFUSALS: Final = (
     TypeError,
     ValueError,
 )
-"""What verl raises in this process where it cannot go on."""
+"""What verl raises in this process where it cannot continue."""
 
 
 class Driver:
-    """Runs verl's calls one after the other, off the event loop, and tells their errors plainly."""
+    """Runs verl's calls one after the other, off the event loop, and converts their errors."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="agl-verl")
@@ -55,7 +55,7 @@ class Driver:
         return await loop.run_in_executor(self._pool, lambda: self._work(work))
 
     def interrupt(self) -> None:
-        """Let what `wait_for` waits for be: once Ray ends, nobody would be told."""
+        """Give up what `wait_for` waits for: once Ray ends, it would never return."""
         if self._waiting is not None:
             loop, task = self._waiting
             loop.call_soon_threadsafe(task.cancel)
@@ -67,7 +67,7 @@ class Driver:
 
     def _work(self, work: Callable[[], T]) -> T:
         _own.driver = self
-        return _told(work)
+        return _converting(work)
 
     async def watched(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, unless `interrupt` is called."""
@@ -94,7 +94,7 @@ def wait_for(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(driver.watched(work))
 
 
-def _told(work: Callable[[], T]) -> T:
+def _converting(work: Callable[[], T]) -> T:
     from ray.exceptions import RayError  # noqa: PLC0415
 
     since = time.time()
@@ -130,18 +130,18 @@ def cause_of(error: Any) -> BaseException:
 def _text(cause: BaseException) -> str:
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError  # noqa: PLC0415
 
-    told = f"{type(cause).__name__}: {cause}"
+    message = f"{type(cause).__name__}: {cause}"
     if isinstance(cause, OSError):
-        told = str(cause)
+        message = str(cause)
     elif isinstance(cause, RayError):
-        told = _last_line(cause)
+        message = _last_line(cause)
     if isinstance(cause, RayActorError) and not cause.actor_init_failed:
-        return f"A process of verl died: {told}. {_MEMORY}"
+        return f"A process of verl died: {message}. {_MEMORY}"
     if isinstance(cause, (OutOfMemoryError, MemoryError)) or any(
-        each in told for each in _NO_MEMORY
+        each in message for each in _NO_MEMORY
     ):
-        return f"A process of verl ran out of memory: {told}. {_MEMORY}"
-    return f"A process of verl failed: {told}"
+        return f"A process of verl ran out of memory: {message}. {_MEMORY}"
+    return f"A process of verl failed: {message}"
 
 
 def _last_line(error: BaseException) -> str:

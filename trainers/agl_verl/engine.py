@@ -36,7 +36,7 @@ class VerlEngine(Engine):
 
     verl's training workers hold one set of weights, so one policy can be trained; it may serve
     several named agents. Its replicas lie on the trainer's devices and hand their memory over
-    while it trains, or on devices of their own and go on serving. The training loop sees to it
+    while it trains, or on devices of their own and continue to serve. The training loop sees to it
     that no call is under way while they take new weights.
     """
 
@@ -137,7 +137,7 @@ class VerlEngine(Engine):
 
     @property
     def overlaps(self) -> bool:
-        """Whether replicas go on serving while the policy is trained."""
+        """Whether replicas serve while the policy is trained."""
         return any(replicas.apart for replicas in self._replicas.values())
 
     async def update(self, batch: Batch) -> Update:
@@ -149,7 +149,7 @@ class VerlEngine(Engine):
     async def train(self, batch: Batch) -> Update:
         """Train ``batch.policy``; the old version serves until `publish`, where replicas can.
 
-        A replica that dies in between has nobody to take the old version from: `publish` replaces
+        A replica that dies in between cannot get the old version from any process: `publish` replaces
         it, and calls that found it dead wait until then.
 
         Raises:
@@ -333,7 +333,7 @@ def _key(policy: Policy) -> str:
 
 
 def _only_for_others(policy: Policy) -> bool:
-    """Whether a policy serves whatever agent nobody has named, so that perhaps nobody asks it."""
+    """Whether a policy serves all agents that no policy names, so that it may get no call."""
     return not policy.trainable and set(policy.agents) == {"*"}
 
 

@@ -131,7 +131,7 @@ def decoupled_advantages(
     https://arxiv.org/abs/2601.05242). r_k are the unweighted sums of a channel. An attempt that
     failed has its penalty in each of them, and returns that name no channel are one. Attempts
     without a reward of a channel are left out before; one of weight 0 in ``channel_weights``, which
-    leaves nobody out, counts 0 where it is missing.
+    leaves out no agent, counts 0 where it is missing.
 
     Args:
         returns: One per attempt.
@@ -150,7 +150,7 @@ def decoupled_advantages(
         if each.runs or each.calls or each.choices:
             raise TrainingError(
                 f"Attempt {each.attempt_id!r} has rewards of single runs or calls of agent "
-                f"{each.agent!r}, which estimator {DECOUPLED!r} cannot tell from the others of "
+                f"{each.agent!r}, which estimator {DECOUPLED!r} cannot distinguish from the others of "
                 f"their channel: reward the agent or the attempt, or choose another estimator"
             )
     total = [0.0] * len(returns)

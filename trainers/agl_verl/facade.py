@@ -40,7 +40,7 @@ class VerlTrainer:
         Args:
             config: A run's configuration, as a file, a mapping or a `RunConfig`. Of the last, what
                 was set counts, not what has a default.
-            observers: Told of every step and evaluation.
+            observers: Called at every step and evaluation.
 
         Raises:
             ConfigError: a key or value is wrong, or the run names another engine.

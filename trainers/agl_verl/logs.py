@@ -26,7 +26,7 @@ def folder() -> Path | None:
 
 
 def cause_in(logs: Path, message: str, *, since: float) -> str:
-    """What to add to an error: the end of the log that tells its cause, and where the logs are.
+    """What to add to an error: the end of the log with its cause, and where the logs are.
 
     Args:
         logs: Ray's folder.

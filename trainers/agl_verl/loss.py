@@ -171,7 +171,7 @@ class PolicyLoss:
 
     @property
     def agg_mode(self) -> AggMode:
-        """What `agl_verl.convert.tensors_of` must be told."""
+        """Arguments of `agl_verl.convert.tensors_of`."""
         if self.options.loss_mode == "sapo":
             return "seq-mean-token-mean"
         return self.options.loss_agg_mode or "token-mean"

@@ -123,7 +123,7 @@ class Replicas:
         return "alive"
 
     def replace(self, index: int, version: int) -> str:
-        """Start a dead replica anew and give it the weights of `version`.
+        """Start a dead replica again and give it the weights of `version`.
 
         Raises:
             EngineError: verl cannot restart replicas of this kind.
@@ -134,7 +134,7 @@ class Replicas:
         return str(self._members[index].server_address)
 
     def mend(self) -> None:
-        """Start every dead replica anew; `sync` gives it weights.
+        """Start every dead replica again; `sync` gives it weights.
 
         Raises:
             EngineError: one is dead, and verl cannot restart replicas of this kind.
@@ -157,7 +157,7 @@ class Replicas:
         """Wait until the devices hold no more of an engine that was ended.
 
         Raises:
-            EngineError: somebody holds their memory; names the process.
+            EngineError: another process holds their memory; names the process.
         """
         import ray  # noqa: PLC0415
 

@@ -108,9 +108,9 @@ class VerlTracker:
                 writer.flush()
 
     def _begin_at_wandb(self, run: TrackedRun, config: Mapping[str, Any]) -> None:
-        """Open the run under an id that a resumption has too; verl then goes on in the open one.
+        """Open the run under an id that a resumption has too; verl then continues the open one.
 
-        wandb reads its environment once in a process, so the id cannot be told by that.
+        wandb reads its environment once in a process, so the id cannot be given by that.
         """
         wandb: Any = importlib.import_module("wandb")
         wandb.init(

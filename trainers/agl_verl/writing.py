@@ -31,7 +31,7 @@ def writing(directory: Path) -> Generator[None]:
         raise TrainingError(
             f"verl could not write the checkpoint {directory}: {type(cause).__name__}: {cause}. "
             f"{left:.1f} MB are left on its file system: make room there, or allow larger files "
-            f"(ulimit -f), and go on from the checkpoint before it with train.resume = true"
+            f"(ulimit -f), and continue from the checkpoint before it with train.resume = true"
         ) from error
 
 

@@ -198,7 +198,7 @@ def test_a_call_in_the_older_form_is_rendered_as_a_tool_call(template):
     [
         ({"function_call": "no"}, "function_call: an object with a name is needed, got 'no'"),
         ({"function_call": {"arguments": "{}"}}, "function_call: an object with a name"),
-        ({"audio": {"id": "s"}}, "audio: this model cannot hear it"),
+        ({"audio": {"id": "s"}}, "audio: this model does not accept audio"),
     ],
 )
 def test_what_no_template_can_show_is_refused(template, message, words):

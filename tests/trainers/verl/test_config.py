@@ -192,7 +192,10 @@ def test_an_unknown_key_is_named_with_the_nearest(path, message):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("data.train_batch_size", r"'verl.data' is of verl's own trainer.*train.tasks_per_step"),
+        (
+            "data.train_batch_size",
+            r"'verl.data' belongs to verl's own trainer.*train.tasks_per_step",
+        ),
         ("algorithm.adv_estimator", r"use \[algorithm\]"),
         ("reward.reward_manager", r"use \[\[rewards\]\]"),
         ("critic.optim", "an estimator that needs no critic"),
@@ -201,7 +204,7 @@ def test_an_unknown_key_is_named_with_the_nearest(path, message):
             r"'verl.trainer.total_epochs'.*\[train\].*n_gpus_per_node, nnodes",
         ),
         ("trainer.logger", r"'verl.trainer.logger'.*use \[\[trackers\]\] with name = 'verl'"),
-        ("nonsense", "here go actor_rollout_ref, ray_kwargs, trainer"),
+        ("nonsense", "the keys read are actor_rollout_ref, ray_kwargs, trainer"),
         (f"{ROOT}.actor.optim.lr", "is what algorithm.lr says: set that"),
         (f"{ROOT}.model.path", "is what model says: set that"),
         (f"{ROOT}.rollout.n", "is what algorithm.group_size says"),

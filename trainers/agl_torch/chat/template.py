@@ -91,7 +91,7 @@ class ChatTemplate:
         return ids
 
     def shows_tools(self) -> bool:
-        """Whether a prompt is another one with tools than without; True where it cannot be told."""
+        """Whether tools change the prompt; True where it is not known."""
         asked = [{"role": "user", "content": "?"}]
         try:
             return self.encode(asked, tools=[_TOOL]) != self.encode(asked)
@@ -156,7 +156,7 @@ class ChatTemplate:
             message["content"] = message["refusal"]
         if message.get("audio") is not None and not message.get("content"):
             raise PromptError(
-                f"messages[{index}].audio: this model cannot hear it: send its transcript as content"
+                f"messages[{index}].audio: this model does not accept audio: send the transcript as content"
             )
 
     def _content(self, index: int, content: Any) -> Any:

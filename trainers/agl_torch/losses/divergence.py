@@ -35,7 +35,7 @@ def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
     """``exp(d) - d - 1`` with ``d = reference - logprobs``, never negative.
 
     Its mean over tokens of the policy estimates KL(policy || reference) without bias (Schulman
-    2020, "Approximating KL divergence"). Beyond d = 10 the exponential goes on as its tangent, so
+    2020, "Approximating KL divergence"). Beyond d = 10 the exponential continues as its tangent, so
     that neither it nor its gradient overflows and both still pull the policy back.
     """
     return _K3.apply(reference.float() - logprobs.float())  # type: ignore[no-any-return]

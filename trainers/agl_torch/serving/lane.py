@@ -52,7 +52,7 @@ class Lane:
         self.trained_in: int | None = None
         """The training step that made the weights; None for those that were loaded."""
         self.held = False
-        """Start no request; those under way go on."""
+        """Start no request; those under way continue."""
 
     @property
     def busy(self) -> bool:

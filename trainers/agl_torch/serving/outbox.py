@@ -21,7 +21,7 @@ class Outbox:
         self._items[generation.loop].append((generation, result))
 
     def flush(self) -> None:
-        """Deliver. Requests of a loop that is closed are cancelled: nobody waits any more."""
+        """Deliver. Requests of a closed loop are cancelled: nothing waits for them."""
         for loop, items in self._items.items():
             try:
                 loop.call_soon_threadsafe(_deliver, items)

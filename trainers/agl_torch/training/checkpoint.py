@@ -19,7 +19,7 @@ def save_state(optimizer: torch.optim.Optimizer, names: list[str], directory: Pa
 
 
 def load_state(optimizer: torch.optim.Optimizer, names: list[str], directory: Path) -> None:
-    """Go on from `save_state`, keeping the optimizer's own settings such as the learning rate.
+    """Continue from `save_state`, keeping the optimizer's own settings such as the learning rate.
 
     A directory without a state begins afresh: it holds weights only.
 
@@ -34,7 +34,7 @@ def load_state(optimizer: torch.optim.Optimizer, names: list[str], directory: Pa
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
         raise TrainingError(
-            f"Optimizer state {str(path)!r} cannot be read: delete it to go on with a "
+            f"Optimizer state {str(path)!r} cannot be read: delete it to continue with a "
             f"fresh optimizer"
         ) from error
     if state["names"] != names:

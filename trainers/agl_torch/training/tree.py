@@ -163,7 +163,7 @@ class Chains:
         return rows
 
     def _last_nodes(self) -> Ints:
-        """For every term the last node of its sequence: whoever reads that reads all of it."""
+        """For every term the last node of its sequence, from which all of it is read."""
         calls = self.forest.calls[self.terms]
         last = np.zeros(int(calls.max(initial=-1)) + 1, dtype=np.int64)
         np.maximum.at(last, calls, self.forest.nodes[self.terms])

@@ -33,7 +33,7 @@ class Span:
     length: int
     """Tokens of the whole path, last target included."""
     end: int
-    """Node that the last target is; -1 where nothing goes on from it."""
+    """Node of the last target; -1 where nothing follows it."""
     below: int
     """Index after the last node below `end`."""
 

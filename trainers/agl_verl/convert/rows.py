@@ -130,7 +130,7 @@ def _fitting(
 
 
 def _chains(spans: Sequence[Span]) -> list[list[Span]]:
-    """Fewest chains in which each span goes on below the end of the one before it.
+    """Fewest chains in which each span starts below the end of the one before it.
 
     A span can be followed by those that start in its end's subtree. Two such sets are either apart
     or nested, so letting the deepest ends choose first leaves the fewest spans without a follower,

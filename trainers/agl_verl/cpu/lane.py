@@ -35,7 +35,7 @@ class VisionLane:
         self.trained_in: int | None = None
         """As of `agl_torch.serving.lane.Lane`; a server does not know which step made its weights."""
         self.held = False
-        """Start no request; the one under way goes on."""
+        """Start no request; the one under way continues."""
 
     @property
     def busy(self) -> bool:
@@ -95,7 +95,7 @@ class _Reading:
         images = vision.inputs(generation.images) if generation.images else {}
         places = vision.positions(ids, images)
         positions = torch.cat([torch.arange(len(ids))[None], places])[:, None]  # (4, 1, L)
-        # A token of an answer goes on where the prompt ends, one further in each dimension.
+        # Positions of an answer continue where the prompt ends, one further in each dimension.
         self._position = torch.cat([positions[:1, :, -1:], places.amax().expand(3, 1, 1)]) + 1
         self._cache = DynamicCache(config=model.config.get_text_config())
         logits = self._forward(ids[None], positions, **images)
@@ -103,7 +103,7 @@ class _Reading:
         self._logits = logits.expand(generation.n, -1)
 
     def step(self, ends: frozenset[int], outbox: Outbox) -> bool:
-        """Sample a token for each answer that goes on; says whether none does any more."""
+        """Sample a token for each unfinished answer; returns whether all are finished."""
         if self._rows[0].tokens:
             self._read_last()
         sampled = sample(

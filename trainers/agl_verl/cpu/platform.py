@@ -16,7 +16,7 @@ from agl_verl.cpu import PLATFORM
 
 
 class _CpuModule(SimpleNamespace):
-    """``torch.cpu`` with what ``torch.cuda`` has besides."""
+    """``torch.cpu`` with the functions that only ``torch.cuda`` has."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cpu, name)

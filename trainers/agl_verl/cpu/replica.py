@@ -31,7 +31,7 @@ class CpuReplica(_compat.RolloutReplica):
         """Start the server; again replaces one that died.
 
         Raises:
-            EngineError: Ray does not let go of the dead one's name.
+            EngineError: Ray does not release the dead one's name.
         """
         name = actor_name(self.replica_rank)
         if self.servers:
@@ -46,7 +46,7 @@ class CpuReplica(_compat.RolloutReplica):
 
 
 async def _forgotten(name: str) -> None:
-    """Wait until Ray has noticed that the actor is gone; it tells nobody when."""
+    """Wait until Ray has noticed that the actor is gone; Ray sends no event."""
     ends_at = time.monotonic() + _FORGET_S
     while time.monotonic() < ends_at:
         try:

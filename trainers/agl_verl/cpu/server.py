@@ -75,7 +75,7 @@ class CpuServer:
     async def load(self, directory: str, version: int) -> None:
         """Serve the weights in `directory`; calls under way are answered by the old ones.
 
-        The server keeps no files: whoever made the directory removes it, and nothing is left where
+        The server keeps no files: the caller that made the directory removes it, and nothing is left where
         this process is killed. What a worker left that was killed goes with `stop`.
         """
         self._handed = directory

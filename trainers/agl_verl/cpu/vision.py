@@ -30,7 +30,7 @@ _SERVING: Final = frozenset(
 )
 """Options of engine ``torch`` that mean something here."""
 _IMAGE: Final = {"type": "image"}
-"""How chat templates are told of an image."""
+"""How chat templates mark an image."""
 
 
 class VisionEngine(Engine):

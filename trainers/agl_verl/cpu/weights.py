@@ -89,11 +89,11 @@ class GlooTransfer(_compat.CheckpointEngine):
         for name, tensor in weights:
             if self._group is not None:
                 whole = tensor.detach().cpu().contiguous()
-                self._tell(number, (name, tuple(whole.shape), whole.dtype))
+                self._send(number, (name, tuple(whole.shape), whole.dtype))
                 await asyncio.to_thread(self._broadcast, whole)
                 number += 1
         if self._group is not None:
-            self._tell(number, None)
+            self._send(number, None)
 
     async def receive_weights(
         self, global_steps: int | None = None
@@ -101,17 +101,17 @@ class GlooTransfer(_compat.CheckpointEngine):
         """Name and tensor, as they come."""
         del global_steps
         number = 0
-        while (meta := await asyncio.to_thread(self._told, number)) is not None:
+        while (meta := await asyncio.to_thread(self._receive, number)) is not None:
             name, shape, dtype = meta
             tensor = torch.empty(shape, dtype=dtype)
             await asyncio.to_thread(self._broadcast, tensor)
             yield name, tensor
             number += 1
 
-    def _tell(self, number: int, meta: Meta) -> None:
+    def _send(self, number: int, meta: Meta) -> None:
         self._store.set(f"tensor/{number}", pickle.dumps(meta))
 
-    def _told(self, number: int) -> Meta:
+    def _receive(self, number: int) -> Meta:
         return pickle.loads(self._store.get(f"tensor/{number}"))  # noqa: S301 (of our own trainer)
 
     def _broadcast(self, tensor: torch.Tensor) -> None:
