@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Final
 
-GRACE_S: Final = 9.0
-"""Seconds between the first signal and a forced stop."""
+from agl_core import waits
+
 INTERRUPTED: Final = 130
 """Exit status after Ctrl+C, as shells expect it."""
 
@@ -29,9 +29,9 @@ class Interrupts:
     """Handler of both signals, for as long as it is `installed`.
 
     The first signal calls the `end` of every `ending` block, or raises KeyboardInterrupt if there is
-    none. A second signal, or `GRACE_S` without an end, forces: the `agl` program exits at once with
-    status 130, without cleanup; in another program KeyboardInterrupt is raised in the main thread
-    until it takes effect.
+    none. A second signal, or `waits.PROCESS_S` without an end, forces: the `agl` program exits at
+    once with status 130, without cleanup; in another program KeyboardInterrupt is raised in the
+    main thread until it takes effect.
     """
 
     def __init__(self, *, leaves: bool) -> None:
@@ -88,7 +88,7 @@ class Interrupts:
         self._end()
 
     def _force_in_time(self) -> None:
-        time.sleep(GRACE_S)
+        time.sleep(waits.PROCESS_S)
         while self._active:
             if self._leaves:
                 leave(INTERRUPTED)

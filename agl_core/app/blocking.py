@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
+from agl_core import waits
 from agl_core.clocks import steady_loop, wall
 from agl_core.errors import ConfigError
 from agl_core.interrupts import current_interrupts
@@ -21,8 +22,6 @@ NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 _log = logging.getLogger(__name__)
 
-_LEFTOVERS_S: Final = 1.0
-"""How long tasks that are left over may take to end."""
 _LOOK_S: Final = 0.2
 """Between looks for a signal where waiting for a lock would not notice one."""
 
@@ -140,7 +139,7 @@ class _Run(Generic[T]):
         """Give tasks some time to end; returns those that did not."""
         if not tasks:
             return set()
-        _, late = self._loop.run_until_complete(asyncio.wait(tasks, timeout=_LEFTOVERS_S))
+        _, late = self._loop.run_until_complete(asyncio.wait(tasks, timeout=waits.TASKS_S))
         return late
 
 

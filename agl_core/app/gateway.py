@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from agl_core import waits
 from agl_core.app.parts import make_dialects, make_routes
 from agl_core.app.store import store_file
 from agl_core.builtin import load_plugins
@@ -21,8 +22,6 @@ from agl_core.serving import shared_key
 from agl_core.store.locate import is_address, locate_store, make_store_at, of_file
 
 _HOST_AND_PORT: Final = re.compile(r"[^/\\]+:\d+")
-_END_S: Final = 3.0
-"""For writing what is left; of the ten seconds in which a process ends the store takes more."""
 
 
 def store_of(target: str, plugins: Callable[[], PluginManager] = load_plugins) -> StoreLifecycle:
@@ -91,9 +90,10 @@ async def serve_gateway(
 
 async def _end(control: GatewayControl, gateway: GatewayServer) -> None:
     try:
-        await asyncio.wait_for(control.stop(), _END_S)
+        await asyncio.wait_for(control.stop(), waits.GATEWAY_RECORDS_S)
     except TimeoutError as error:
         raise StoreError(
-            f"{gateway.unwritten} call records could not be written within {_END_S:g} s and are "
-            f"lost, as the store is away: their attempts fail, and are tried again"
+            f"{gateway.unwritten} call records could not be written within "
+            f"{waits.GATEWAY_RECORDS_S:g} s and are lost, as the store is away: their attempts "
+            f"fail, and are tried again"
         ) from error

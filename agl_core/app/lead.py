@@ -14,6 +14,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
+from agl_core import waits
 from agl_core.errors import LeadHeldError, StoreError
 from agl_core.interfaces import StoreLifecycle
 
@@ -21,8 +22,6 @@ _log = logging.getLogger(__name__)
 
 _RENEWALS_PER_LEASE: Final = 3
 _LOOKS_PER_LEASE: Final = 30
-_FAREWELL_S: Final = 3.0
-"""A trainer that ends waits no longer for a store that is away."""
 _PROCESSES: Final = Path("/proc/self/ns/pid")
 """Linux: names the set of processes within which a process id means something."""
 
@@ -52,7 +51,7 @@ async def leading(
         renewing.cancel()
         await asyncio.gather(renewing, return_exceptions=True)
         try:
-            await asyncio.wait_for(store.lead(instance, lease_s=0), _FAREWELL_S)
+            await asyncio.wait_for(store.lead(instance, lease_s=0), waits.LEAD_S)
         except (TimeoutError, StoreError):
             _log.warning("The store's lead could not be given back; it lapses", exc_info=True)
 

@@ -12,6 +12,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final
 
+from agl_core import waits
 from agl_core.config import RunConfig
 from agl_core.config.loader import check_options
 from agl_core.errors import AglError, ConfigError
@@ -23,8 +24,6 @@ _log = logging.getLogger(__name__)
 
 _START_S: Final = 120.0
 """Services give up by themselves before that, or never."""
-_FAREWELL_S: Final = 60.0
-"""A run that ends waits no longer for what its trackers have not taken yet."""
 
 _Call = Callable[[], None]
 
@@ -132,7 +131,7 @@ class Tracking:
         waited = {told for outlet in outlets for told in outlet.pending}
         if not waited:
             return
-        _, late = await asyncio.wait(waited, timeout=_FAREWELL_S)
+        _, late = await asyncio.wait(waited, timeout=waits.TRACKERS_S)
         for told in late:
             told.cancel()
         if late:
@@ -151,7 +150,9 @@ class Tracking:
         self.losses.add(f"tracker_{outlet.name}_failed")
         if not outlet.failed:
             outlet.failed = True
-            cause = _said(error) if error else f"it took more than {_FAREWELL_S:g} s at the end"
+            cause = (
+                _said(error) if error else f"it took more than {waits.TRACKERS_S:g} s at the end"
+            )
             _log.warning(
                 "Tracker %r failed: %s. The run goes on; what the tracker lacks is counted as "
                 "tracker_%s_failed, and the run's report has all of it",

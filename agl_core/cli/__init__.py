@@ -9,13 +9,9 @@ import time
 import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Final
 
+from agl_core import waits
 from agl_core.interrupts import INTERRUPTED, Interrupts, leave
-
-THREADS_S: Final = 30.0
-"""How long threads of user code may take to end after the program has."""
-_INTERRUPTED_THREADS_S: Final = 1.0
 
 
 def main() -> None:
@@ -34,7 +30,7 @@ def main() -> None:
             sys.exit(INTERRUPTED)
         except SystemExit as end:
             if any(_holds_up(thread) for thread in threading.enumerate()):
-                patience_s = _INTERRUPTED_THREADS_S if interrupts.count else THREADS_S
+                patience_s = waits.INTERRUPTED_THREADS_S if interrupts.count else waits.THREADS_S
                 _thread.start_new_thread(_leave_in_time, (end.code, patience_s))
             raise
 

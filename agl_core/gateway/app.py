@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
+from agl_core import waits
 from agl_core.errors import StoreError
 from agl_core.gateway.attempts import Attempts, Call, OpenAttempt
 from agl_core.gateway.endpoints import Endpoints
@@ -20,13 +20,6 @@ from agl_core.serving import AttemptKeys, GuestServer, address_of, asgi, bind, f
 from agl_core.types import Attempt, Losses, Policy, Rollout
 
 __all__ = ["GatewayOptions", "GatewayServer"]
-
-_END_S: Final = 10.0
-"""How long calls that were stopped may take to end."""
-_FLUSH_S: Final = 2.0
-"""How long rewards wait for calls that their agent left under way."""
-_WRITE_S: Final = 60.0
-"""How long the store may take for the records of one attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,16 +221,16 @@ class GatewayServer:
         attempt = self._attempts.find(attempt_id)
         if attempt is None:
             return
-        await _wait(attempt.calls, _FLUSH_S)
+        await _wait(attempt.calls, waits.RETURNED_CALLS_S)
         await self._write(attempt)
 
     async def _write(self, attempt: OpenAttempt) -> None:
         try:
-            await asyncio.wait_for(self._recording.write(attempt), _WRITE_S)
+            await asyncio.wait_for(self._recording.write(attempt), waits.RECORDS_S)
         except TimeoutError as error:
             raise StoreError(
                 f"The store did not take the call records of attempt {attempt.attempt.id!r} within "
-                f"{_WRITE_S:.0f} s: see whether it answers"
+                f"{waits.RECORDS_S:.0f} s: see whether it answers"
             ) from error
 
     async def seal(self, attempt_id: str) -> int:
@@ -266,7 +259,7 @@ class GatewayServer:
 
     async def _end(self, calls: Sequence[Call]) -> None:
         """Wait until stopped calls are recorded; those that do not end are recorded as such."""
-        await _wait(calls, _END_S)
+        await _wait(calls, waits.STOPPED_CALLS_S)
         for call in calls:
             self._recording.give_up(call)
 

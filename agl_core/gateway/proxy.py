@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+from agl_core import waits
 from agl_core.errors import EngineError
 from agl_core.gateway.attempts import Abort, Call
 from agl_core.gateway.capture import Answer
@@ -30,7 +31,6 @@ _ANSWERS: Final[dict[Abort, tuple[int, str, str]]] = {
     "drained": (503, "policy_updated", "The policy was updated during this answer"),
 }
 """What a client that is still there is told."""
-_PARTING_S: Final = 1.0
 
 
 class Proxy:
@@ -186,7 +186,7 @@ def _remember(exchange: Exchange) -> None:
 async def _part(words: Coroutine[Any, Any, None]) -> None:
     """Say the last words to a client, who may have stopped reading: whoever seals waits for them."""
     with suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(words, _PARTING_S)
+        await asyncio.wait_for(words, waits.LAST_ANSWER_S)
 
 
 async def answer(send: asgi.Send, problem: Problem) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from agl_core import waits
 from agl_core.errors import AglError, EngineError, StoreError
 from agl_core.gateway.backend_server import BackendServer
 from agl_core.gateway.control import (
@@ -32,7 +33,6 @@ from agl_core.types.ids import new_id
 _log = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 1.0
-_FAREWELL_S: Final = 3.0
 
 RESTARTS: Final = "gateway_restarts"
 """Loss: a gateway was restarted; what it lost in its last moments is not known."""
@@ -146,7 +146,7 @@ class RemoteGateway:
                 await asyncio.wait({watching})
                 self._services.clear()
                 try:
-                    await asyncio.wait_for(self._tell(), _FAREWELL_S)
+                    await asyncio.wait_for(self._tell(), waits.LEAVE_S)
                 except (TimeoutError, AglError) as error:
                     _log.warning("The gateway at %s was not told of the end: %s", self.url, error)
             await self._backends.stop()

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from agl_core import waits
 from agl_core.errors import EngineError, RewardError, StoreError
 from agl_core.interfaces import AttemptRecord, Gateway, Store
 from agl_core.runner.failure import failure_of
@@ -121,8 +122,6 @@ def _unusable(score: Score, outcome: Outcome) -> RewardError | None:
 
 
 _STOPPED: Final = (FailureKind.CANCELLED, FailureKind.LOST)
-_HURRY_S: Final = 3.0
-"""A runner that stops waits no longer for a gateway that is away."""
 
 
 async def opened(gateway: Gateway, claim: Claim) -> Ending | None:
@@ -146,7 +145,7 @@ async def sealed(gateway: Gateway, attempt_id: str, ending: Ending) -> Ending:
     """
     stopped = ending.failure is not None and ending.failure.kind in _STOPPED
     try:
-        await asyncio.wait_for(gateway.seal(attempt_id), _HURRY_S if stopped else None)
+        await asyncio.wait_for(gateway.seal(attempt_id), waits.SEAL_S if stopped else None)
     except TimeoutError:
         return ending
     except EngineError as error:

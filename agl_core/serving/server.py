@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from agl_core import waits
 from agl_core.clocks import steady_loop
 from agl_core.errors import ConfigError
 from agl_core.serving import asgi
@@ -180,7 +181,7 @@ class GuestServer(uvicorn.Server):
             date_header=False,
             proxy_headers=False,
             timeout_keep_alive=_IDLE_S,
-            timeout_graceful_shutdown=1,
+            timeout_graceful_shutdown=waits.SERVER_S,
         )
         super().__init__(config)
         self._listening = asyncio.Event()

@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
+from agl_core import waits
 from agl_core.errors import StoreError
 from agl_core.serving import Patience, Peer, shared_key
 from agl_core.store import _calls as calls
@@ -36,9 +37,6 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 _log = logging.getLogger(__name__)
-
-_FLUSH_S: Final = 5.0
-"""How long `HttpStore.close` waits for writes on their way."""
 
 
 def make_store(options: HttpStoreOptions, directory: Path) -> HttpStore:
@@ -104,7 +102,7 @@ class HttpStore:
         if self._claims:
             self._hand_back(self._claims)
         if self._writes:
-            _, late = await asyncio.wait(self._writes, timeout=_FLUSH_S)
+            _, late = await asyncio.wait(self._writes, timeout=waits.STORE_S)
             for write in late:
                 write.cancel()
         await asyncio.gather(*self._calls, *self._writes, return_exceptions=True)

@@ -26,6 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from agl_core import waits
 from agl_core.clocks import monotonic, steady_loop
 from agl_core.errors import AgentError
 from agl_core.tracing._context import active
@@ -40,8 +41,6 @@ _LIBRARIES: Final = (
     str(Path(__file__).parents[1]),
 )
 """Where code lies that no user can change."""
-_LEFTOVERS_S: Final = 1.0
-"""How long tasks that a run leaves over may take to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +284,7 @@ class AgentLoop:
             asyncio.TimeoutError: the loop is blocked.
         """
         clearing = asyncio.run_coroutine_threadsafe(self._clear(), self._loop)
-        await asyncio.wait_for(asyncio.wrap_future(clearing), 2 * _LEFTOVERS_S)
+        await asyncio.wait_for(asyncio.wrap_future(clearing), waits.AGENT_LOOP_S)
 
     async def _clear(self) -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -293,7 +292,7 @@ class AgentLoop:
             task.cancel()
         late: set[asyncio.Task[Any]] = set()
         if tasks:
-            _, late = await asyncio.wait(tasks, timeout=_LEFTOVERS_S)
+            _, late = await asyncio.wait(tasks, timeout=waits.TASKS_S)
         if late:
             _log.warning("%d tasks of agents could not be stopped and still run", len(late))
         for task in tasks - late:

@@ -69,7 +69,7 @@ async def test_the_lead_is_given_back(store: MemoryStore) -> None:
 async def test_a_store_that_is_away_does_not_hold_up_the_end(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("agl_core.app.lead._FAREWELL_S", 0.01)
+    monkeypatch.setattr("agl_core.waits.LEAD_S", 0.01)
 
     async def away(instance: str, *, lease_s: float) -> None:
         await asyncio.Event().wait()

@@ -10,6 +10,7 @@ import pytest
 from agl_doctor.diagnose import diagnose
 
 import agl_core as agl
+from agl_core import waits
 from agl_core.app import App, components, trackers
 from agl_core.errors import ConfigError, LeadHeldError, MissingExtraError, TrainingError
 from agl_core.plugins.manager import Source
@@ -169,7 +170,7 @@ def test_one_that_is_slow_holds_no_step_up(bench: Bench, told: Told) -> None:
 
 
 def test_one_that_hangs_is_left_at_the_end(bench: Bench, told: Told, monkeypatch: Any) -> None:
-    monkeypatch.setattr(trackers, "_FAREWELL_S", 0.2)
+    monkeypatch.setattr(waits, "TRACKERS_S", 0.2)
     released = threading.Event()
     INSTEAD["step"] = lambda report: released.wait(60) and None
     report = train(bench)

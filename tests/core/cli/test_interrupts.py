@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from agl_core.app.lead import leading
-from agl_core.interrupts import GRACE_S
 from agl_core.store.sqlite import SqliteStore
 from agl_core.types import AttemptStatus, RolloutQuery
+from agl_core.waits import PROCESS_S
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
 
 ROOT = Path(__file__).parents[3]
-PATIENCE_S = GRACE_S + 100
+PATIENCE_S = PROCESS_S + 100
 """Bounds what hangs; a program that ends does so far earlier."""
 
 AGENTS = """

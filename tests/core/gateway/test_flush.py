@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from agl_core.gateway import app
+from agl_core import waits
 from agl_core.interfaces import agent_calls
 
 from .test_liveness import Hold
@@ -27,7 +27,7 @@ async def test_flushing_writes_records_and_leaves_the_attempt_open(world: Any) -
 
 async def test_flushing_does_not_wait_for_a_call_that_goes_on(world: Any, monkeypatch: Any) -> None:
     """G14: an agent that returned with a call under way does not hold its rewards."""
-    monkeypatch.setattr(app, "_FLUSH_S", 0.0)
+    monkeypatch.setattr(waits, "RETURNED_CALLS_S", 0.0)
     attempt = await world.attempt()
     hold = Hold(world)
     asking = asyncio.create_task(world.ask(attempt, "judge"))

@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 from agl_testing.fake_openai import FakeOptions
 
+from agl_core import waits
 from agl_core.errors import StoreError
-from agl_core.gateway import proxy
 from agl_core.gateway.app import GatewayOptions
 from agl_core.gateway.recording import RecordingOptions
 from agl_core.types import Limits
@@ -169,7 +169,7 @@ async def test_sealing_ends_calls_and_writes_once(world: Any, monkeypatch: Any) 
 
 
 async def test_a_client_that_reads_no_more_holds_nobody_up(world: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(proxy, "_PARTING_S", 0.01)
+    monkeypatch.setattr(waits, "LAST_ANSWER_S", 0.01)
     attempt = await world.attempt()
     full = asyncio.Event()
     body = {"messages": [{"role": "user", "content": "hi"}], "stream": True}

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from agl_core import waits
 from agl_core.errors import StoreError
-from agl_core.gateway import app
 from tests.core.gateway.scripted import DONE, STREAM, Desk, chunk, desk, plain
 
 BOTH = pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
@@ -155,7 +155,7 @@ async def test_what_cannot_be_recorded_is_answered(at: Desk, monkeypatch: Any, c
 
 async def test_a_call_that_does_not_end_does_not_hold_its_seal(at: Desk, monkeypatch: Any) -> None:
     """A1: sealing is bounded; a call that ignores being stopped is recorded once, as such."""
-    monkeypatch.setattr(app, "_END_S", 0.01)
+    monkeypatch.setattr(waits, "STOPPED_CALLS_S", 0.01)
     attempt = await at.attempt()
     inside, go = asyncio.Event(), asyncio.Event()
 
@@ -180,7 +180,7 @@ async def test_a_call_that_does_not_end_does_not_hold_its_seal(at: Desk, monkeyp
 
 async def test_a_store_that_hangs_does_not_hold_the_seal(at: Desk, monkeypatch: Any) -> None:
     """A1: sealing fails in bounded time where the store does not answer, and can be repeated."""
-    monkeypatch.setattr(app, "_WRITE_S", 0.01)
+    monkeypatch.setattr(waits, "RECORDS_S", 0.01)
     attempt = await at.attempt()
     await at.answer(plain({"content": "hi"}))
     await at.ask(attempt)
@@ -188,7 +188,7 @@ async def test_a_store_that_hangs_does_not_hold_the_seal(at: Desk, monkeypatch: 
         patch.setattr(at.store, "add_spans", lambda _: asyncio.Event().wait())
         with pytest.raises(StoreError, match="did not take the call records"):
             await at.gateway.seal(attempt.id)
-    monkeypatch.setattr(app, "_WRITE_S", 60.0)
+    monkeypatch.setattr(waits, "RECORDS_S", 60.0)
     assert len(await at.calls(attempt)) == 1
 
 

@@ -197,7 +197,7 @@ async def test_no_key_and_a_store_that_is_away(monkeypatch, tmp_path):
 async def test_records_that_no_store_takes_are_told_of(monkeypatch):
     """The store goes away for good: the process ends in time, and says what it lost."""
     monkeypatch.setenv("AGL_API_KEY", KEY)
-    monkeypatch.setattr("agl_core.app.gateway._END_S", 0.3)
+    monkeypatch.setattr("agl_core.waits.GATEWAY_RECORDS_S", 0.3)
     store, listening = MemoryStore(), asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(
         serve_gateway(store, host="127.0.0.1", port=0, ready=listening.set_result)

@@ -74,7 +74,7 @@ async def test_what_failed_by_itself_is_not_trusted_either(store, enqueue, run_a
 async def test_a_runner_that_stops_does_not_wait_for_a_gateway_that_is_away(
     store, enqueue, gateway, monkeypatch
 ):
-    monkeypatch.setattr("agl_core.runner.attempt._HURRY_S", 0.01)
+    monkeypatch.setattr("agl_core.waits.SEAL_S", 0.01)
     started = Signal()
 
     async def endless(task):
