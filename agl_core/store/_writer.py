@@ -15,8 +15,8 @@ from agl_core.errors import AglError
 from agl_core.store._checkpoints import Checkpoints
 from agl_core.store._commit import GroupCommit, Job, Operation
 from agl_core.store._operations import Changes
-from agl_core.store._pace import Pace
 from agl_core.store._schema import FileSettings, as_store_error, give_back_pages
+from agl_core.store._throttle import Throttle
 
 _LARGEST_GROUP = 256
 
@@ -32,9 +32,9 @@ class Medium(Protocol):
 class Writer:
     """Commits whatever was submitted since its last commit in one transaction.
 
-    Callers share the cost of a commit, and none is answered before it. Little work is done on the
-    event loop itself as long as none is waiting; what is more, or has to wait for another process,
-    in a thread.
+    Callers share the cost of a commit, and none is answered before it. Jobs that fit into a turn of
+    the event loop are done there, as long as none is in the thread; a larger job, or one that has to
+    wait for another process, is done in the thread, and so are those after it.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Writer:
         self._settings = settings
         self._now = now
         self._announce = announce
-        self._pace = Pace(ever=settings.synchronous == "normal")
+        self._throttle = Throttle(ever=settings.synchronous == "normal")
         self._checkpoints = Checkpoints(settings)
         self._arrived: list[Job] = []
         self._under_way = 0
@@ -90,22 +90,35 @@ class Writer:
 
     async def stop(self) -> None:
         """Commit what was submitted and close the file."""
-        self._commit_arrived()
+        while self._arrived:
+            self._commit_arrived()
         self._jobs.put(None)
         await self._checkpoints.stop()
         await asyncio.shield(self._ended)
         self._thread.join()
 
     def _commit_arrived(self) -> None:
-        jobs, self._arrived = self._arrived, []
-        if not jobs:
-            return
-        if self._commit_here(jobs):
-            self._deliver(jobs)
-        else:
+        """Commit the jobs that fit into one turn of the loop, or leave all of them to the thread."""
+        jobs = self._fitting()
+        self._arrived = self._arrived[len(jobs) :]
+        if not (jobs and self._commit_here(jobs)):
+            jobs, self._arrived = [*jobs, *self._arrived], []
             self._under_way += len(jobs)
             for job in jobs:
                 self._jobs.put(job)
+            return
+        if self._arrived:
+            self._loop.call_soon(self._commit_arrived)
+        self._deliver(jobs)
+
+    def _fitting(self) -> list[Job]:
+        """The first jobs, as many as the loop may do at once."""
+        rows = 0.0
+        for count, job in enumerate(self._arrived):
+            rows += job.rows
+            if not self._throttle.admits(rows):
+                return self._arrived[:count]
+        return self._arrived
 
     def _commit_here(self, jobs: Sequence[Job]) -> bool:
         """Commit on the loop; False when the thread has to."""
@@ -115,7 +128,7 @@ class Writer:
     @contextmanager
     def spared(self, rows: float) -> Generator[sqlite3.Connection | None]:
         """The connection, for work on about so many rows here on the loop; None: leave it."""
-        free = not self._under_way and self._pace.allows(rows)
+        free = not self._under_way and self._throttle.admits(rows)
         if not (free and self._writing.acquire(blocking=False)):
             yield None
             return
@@ -124,7 +137,7 @@ class Writer:
             yield self._connection
         finally:
             self._writing.release()
-            self._pace.took(monotonic() - begin)
+            self._throttle.measured(rows, monotonic() - begin)
 
     def _main(self, opened: asyncio.Future[None]) -> None:
         try:

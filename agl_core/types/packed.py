@@ -10,8 +10,6 @@ from array import array
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-import msgspec
-
 if TYPE_CHECKING:
     Ints: TypeAlias = array[int]
     """Signed integers of 32 bits: ``array("i")``."""
@@ -40,15 +38,6 @@ def pack_floats(values: Iterable[float] = ()) -> Floats:
     return _packed(values, "d")
 
 
-def pack_fields(record: msgspec.Struct, *, ints: Iterable[str], floats: Iterable[str]) -> None:
-    """Replace lists in these fields of a new record by arrays: call it in ``__post_init__``."""
-    for names, code in ((ints, "i"), (floats, "d")):
-        for name in names:
-            given: Any = getattr(record, name)
-            if type(given) is not array or given.typecode != code:
-                msgspec.structs.force_setattr(record, name, _packed(cast("Any", given), code))
-
-
 def from_list(kind: type, value: Any) -> Any:
     """Decode an array from a list: the ``dec_hook`` of every decoder of records.
 
@@ -71,10 +60,10 @@ def to_list(value: Any) -> Any:
     raise NotImplementedError(f"Values of type {type(value).__name__} have no form in JSON")
 
 
-def _packed(values: Iterable[Any], code: str) -> array[Any]:
-    if isinstance(values, array) and values.typecode == code:
+def _packed(values: Any, code: str) -> array[Any]:
+    if values.__class__ is array and values.typecode == code:
         return values
-    given = values if isinstance(values, (list, tuple)) else list(values)
+    given = cast("list[Any]", values if isinstance(values, (list, tuple)) else list(values))
     packed: array[Any] = array(code)
     try:
         # A struct packs a list in a quarter of the time that the array itself takes.

@@ -7,9 +7,10 @@ from enum import StrEnum
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from agl_core.thinking import DEFAULT_TAGS, Part, split_thinking
-from agl_core.types.packed import Floats, Ints, pack_fields, pack_floats, pack_ints
+from agl_core.types.packed import Floats, Ints, pack_floats, pack_ints
 from agl_core.types.reward import Reward
 
 
@@ -136,7 +137,10 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
 
     def __post_init__(self) -> None:
-        pack_fields(self, ints=("token_ids",), floats=("logprobs",))
+        if (token_ids := pack_ints(self.token_ids)) is not self.token_ids:
+            force_setattr(self, "token_ids", token_ids)
+        if (logprobs := pack_floats(self.logprobs)) is not self.logprobs:
+            force_setattr(self, "logprobs", logprobs)
 
 
 class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,7 +195,8 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     """What this run's models write their thinking in; see `agl_core.thinking`."""
 
     def __post_init__(self) -> None:
-        pack_fields(self, ints=("prompt_token_ids",), floats=())
+        if (prompt_token_ids := pack_ints(self.prompt_token_ids)) is not self.prompt_token_ids:
+            force_setattr(self, "prompt_token_ids", prompt_token_ids)
 
     @property
     def known_as(self) -> str:

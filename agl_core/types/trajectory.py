@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import force_setattr
 
-from agl_core.types.packed import Floats, Ints, pack_fields
+from agl_core.types.packed import Floats, Ints, pack_floats, pack_ints
 from agl_core.types.rollout import FailureKind
 
 
@@ -53,7 +54,12 @@ class Triplet(msgspec.Struct, frozen=True, kw_only=True):
     """Sum of the rewards aimed at this very call or choice; None when there were none."""
 
     def __post_init__(self) -> None:
-        pack_fields(self, ints=("prompt_ids", "response_ids"), floats=("logprobs",))
+        if (prompt_ids := pack_ints(self.prompt_ids)) is not self.prompt_ids:
+            force_setattr(self, "prompt_ids", prompt_ids)
+        if (response_ids := pack_ints(self.response_ids)) is not self.response_ids:
+            force_setattr(self, "response_ids", response_ids)
+        if (logprobs := pack_floats(self.logprobs)) is not self.logprobs:
+            force_setattr(self, "logprobs", logprobs)
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +84,12 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """The calls whose responses lie on this path, root first; each call lies on one path only."""
 
     def __post_init__(self) -> None:
-        pack_fields(self, ints=("token_ids", "call_index"), floats=("logprobs",))
+        if (token_ids := pack_ints(self.token_ids)) is not self.token_ids:
+            force_setattr(self, "token_ids", token_ids)
+        if (call_index := pack_ints(self.call_index)) is not self.call_index:
+            force_setattr(self, "call_index", call_index)
+        if (logprobs := pack_floats(self.logprobs)) is not self.logprobs:
+            force_setattr(self, "logprobs", logprobs)
 
 
 class AgentReturn(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ def run(*, rounds: int) -> None:
         PEER: (harness.peer_python(PEER), "store_agentlightning.py"),
     }
     samples: dict[str, harness.Samples] = {"ingest": {}, "lifecycle": {}}
+    processor_us: dict[str, harness.Samples] = {"ingest": {}, "lifecycle": {}}
     with harness.folder() as directory, harness.workers(**sides) as asked:
         own = {"ours": {"directory": directory}, PEER: {}}
         options = {"ingest": {}, "lifecycle": {"workers": WORKERS}}
@@ -35,9 +36,16 @@ def run(*, rounds: int) -> None:
             for what, arguments in options.items():
                 for side in harness.in_turn(list(sides), number):
                     rollouts = ROLLOUTS[side]
-                    seconds = asked[side].ask(what, rollouts=rollouts, **arguments, **own[side])
-                    samples[what].setdefault(side, []).append(rollouts / seconds)
-                    harness.say(f"{what:10s} {side:15s} {rollouts / seconds:8.0f} rollouts/s")
+                    taken = asked[side].ask(what, rollouts=rollouts, **arguments, **own[side])
+                    rate, used_us = (
+                        rollouts / taken["wall_s"],
+                        1e6 * taken["processor_s"] / rollouts,
+                    )
+                    samples[what].setdefault(side, []).append(rate)
+                    processor_us[what].setdefault(side, []).append(used_us)
+                    harness.say(
+                        f"{what:10s} {side:15s} {rate:8.0f} rollouts/s {used_us:8.0f} us of processor"
+                    )
     with harness.folder() as directory, harness.workers(ours=sides["ours"]) as asked:
         sizes = list(GROWTH_SPANS)
         grown = asked["ours"].ask("growth", sizes=sizes, rounds=2 * rounds, directory=directory)
@@ -46,12 +54,21 @@ def run(*, rounds: int) -> None:
         "store",
         report
         | {
-            "unit": "rollouts per second; growth: seconds per span written, per rollout read",
+            "unit": "rollouts per second; processor_us: microseconds of processor time per rollout, "
+            "all threads; growth: seconds per span written, per rollout read",
             "samples": samples | {"growth": grown},
+            "processor_us": processor_us,
             "medians": {what: harness.medians(found) for what, found in samples.items()}
             | {"growth": {what: harness.medians(found) for what, found in grown.items()}},
+            "processor_medians_us": {
+                what: harness.medians(found) for what, found in processor_us.items()
+            },
             "ratios": {
                 what: harness.ratio(found["ours"], found[PEER]) for what, found in samples.items()
+            },
+            "processor_ratios": {
+                what: harness.ratio(found[PEER], found["ours"])
+                for what, found in processor_us.items()
             },
             "growth": {
                 what: statistics.median(found[large]) / statistics.median(found[small])

@@ -58,13 +58,24 @@ def _store(report: dict[str, Any]) -> Iterator[str]:
     yield "of agentlightning 0.3.0. A rollout has ten spans of 480 token ids, 80 log-probabilities and"
     yield "1 KB of text."
     yield ""
-    yield from _table("Rollouts per second", "agl-core", _PEER, "ratio")
+    yield from _table(
+        "Rollouts per second", "agl-core", _PEER, "ratio", "processor time", _PEER, "ratio"
+    )
     for name, what in (
         ("ingest", "spans written, one rollout after the other"),
         ("lifecycle", "16 workers: enqueue, claim, make and add spans, finish, wait, query"),
     ):
         medians, ratio = report["medians"][name], report["ratios"][name]
-        yield _row(what, f"{medians['ours']:.0f}", f"{medians[_PEER]:.0f}", f"{ratio:.1f}")
+        used = report["processor_medians_us"][name]
+        yield _row(
+            what,
+            f"{medians['ours']:.0f}",
+            f"{medians[_PEER]:.0f}",
+            f"{ratio:.1f}",
+            f"{used['ours'] / 1e3:.1f} ms",
+            f"{used[_PEER] / 1e3:.1f} ms",
+            f"{report['processor_ratios'][name]:.1f}",
+        )
     yield ""
     yield "From a thousand to a million spans (without tokens), writing one takes"
     yield f"{report['growth']['ingest']:.2f} times as long and reading a rollout"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import dataclass
 
 ROLLOUT_SPANS = 10
@@ -18,6 +19,19 @@ class Tokens:
     prompt: list[int]
     sampled: list[int]
     logprobs: list[float]
+
+
+class Stopwatch:
+    """Time on the wall and of the processor, all threads of the process, since it was made."""
+
+    def __init__(self) -> None:
+        self._wall, self._processor = time.perf_counter(), time.process_time()
+
+    def read(self) -> dict[str, float]:
+        return {
+            "wall_s": time.perf_counter() - self._wall,
+            "processor_s": time.process_time() - self._processor,
+        }
 
 
 def tokens(calls: int) -> list[Tokens]:

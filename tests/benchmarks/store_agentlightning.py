@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from itertools import count, cycle
 from typing import Any
@@ -49,22 +48,22 @@ def spans_of(attempt: Attempt, tokens: Iterator[spans.Tokens]) -> list[Span]:
     return [span(attempt, number + 1, next(tokens)) for number in range(spans.ROLLOUT_SPANS)]
 
 
-async def ingest(rollouts: int) -> float:
-    """Seconds to record the spans of so many rollouts, one call per rollout."""
+async def ingest(rollouts: int) -> dict[str, float]:
+    """Time to record the spans of so many rollouts, one call per rollout."""
     store, tokens = InMemoryLightningStore(), iter(spans.tokens(rollouts * spans.ROLLOUT_SPANS))
     attempts = [(await store.start_rollout({"question": "q"})).attempt for _ in range(rollouts)]
     writes = [spans_of(attempt, tokens) for attempt in attempts]
-    begin = time.perf_counter()
+    begin = spans.Stopwatch()
     for write in writes:
         await store.add_many_spans(write)
-    seconds = time.perf_counter() - begin
+    taken = begin.read()
     read = await store.query_spans(attempts[-1].rollout_id)
     assert len(read) == spans.ROLLOUT_SPANS
-    return seconds
+    return taken
 
 
-async def lifecycle(rollouts: int, workers: int) -> float:
-    """Seconds for so many rollouts from the queue to their spans read back."""
+async def lifecycle(rollouts: int, workers: int) -> dict[str, float]:
+    """Time for so many rollouts from the queue to their spans read back."""
     store, left = InMemoryLightningStore(), iter(range(rollouts))
     tokens = cycle(spans.tokens(10 * spans.ROLLOUT_SPANS))
 
@@ -81,9 +80,9 @@ async def lifecycle(rollouts: int, workers: int) -> float:
             read = await store.query_spans(ended.rollout_id)
             assert len(read) == spans.ROLLOUT_SPANS
 
-    begin = time.perf_counter()
+    begin = spans.Stopwatch()
     await asyncio.gather(*(work() for _ in range(workers)))
-    return time.perf_counter() - begin
+    return begin.read()
 
 
 if __name__ == "__main__":

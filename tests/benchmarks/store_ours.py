@@ -88,23 +88,23 @@ def _delete(path: Path) -> None:
         file.unlink()
 
 
-async def ingest(rollouts: int, directory: str) -> float:
-    """Seconds to record the spans of so many rollouts, one transaction per rollout."""
+async def ingest(rollouts: int, directory: str) -> dict[str, float]:
+    """Time to record the spans of so many rollouts, one transaction per rollout."""
     tokens = iter(spans.tokens(rollouts * spans.ROLLOUT_SPANS))
     async with opened(directory) as store:
         claims = await claimed(store, rollouts)
         writes = [spans_of(claim, tokens) for claim in claims]
-        begin = time.perf_counter()
+        begin = spans.Stopwatch()
         for write in writes:
             await store.add_spans(write)
-        seconds = time.perf_counter() - begin
+        taken = begin.read()
         read = await store.spans([claims[-1].rollout.id])
         assert len(read) == spans.ROLLOUT_SPANS
-    return seconds
+    return taken
 
 
-async def lifecycle(rollouts: int, workers: int, directory: str) -> float:
-    """Seconds for so many rollouts from the queue to their spans read back."""
+async def lifecycle(rollouts: int, workers: int, directory: str) -> dict[str, float]:
+    """Time for so many rollouts from the queue to their spans read back."""
     left, tokens = iter(range(rollouts)), cycle(spans.tokens(10 * spans.ROLLOUT_SPANS))
     async with opened(directory) as store:
 
@@ -118,9 +118,9 @@ async def lifecycle(rollouts: int, workers: int, directory: str) -> float:
                 read = await store.spans([ended.id])
                 assert len(read) == spans.ROLLOUT_SPANS
 
-        begin = time.perf_counter()
+        begin = spans.Stopwatch()
         await asyncio.gather(*(work() for _ in range(workers)))
-        return time.perf_counter() - begin
+        return begin.read()
 
 
 async def growth(
