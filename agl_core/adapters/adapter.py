@@ -1,4 +1,4 @@
-"""The adapter that a run uses: join, link, credit, cut into trajectories."""
+"""The adapter of a run: join, link, credit, cut into trajectories; also for what trains nobody."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from dataclasses import replace
 
 from agl_core.adapters.continuity import continuity
 from agl_core.adapters.credit import credit
+from agl_core.adapters.images import images_of
 from agl_core.adapters.join import JoinedAttempt, JoinedCall, join
 from agl_core.adapters.select import AgentSelector
 from agl_core.adapters.tree import link, trajectories
 from agl_core.errors import CaptureError, ConfigError
 from agl_core.interfaces import AdaptedAttempt, AttemptRecord
-from agl_core.types import Policy
+from agl_core.types import ModelCall, Policy
 
 
 class TrajectoryAdapter:
@@ -123,3 +124,49 @@ def _trained_calls(joined: JoinedAttempt) -> dict[str, list[JoinedCall]]:
                 f"policy serve it, or give the two parts different agent names"
             )
     return dict(by_agent)
+
+
+def adapt_untrained(
+    record: AttemptRecord,
+    *,
+    agents: Sequence[str],
+    policies: Sequence[Policy],
+    channel_weights: Mapping[str, float],
+) -> AdaptedAttempt:
+    """Join an attempt whose rollout is not for training into token paths.
+
+    Such calls need no tokens and may be sampled greedily. Those of the chosen agents that have no
+    exact tokens, or showed more than these tell, lie on no path; they are counted as
+    ``calls_without_tokens``.
+
+    Raises:
+        CaptureError: the recorders contradict each other.
+        RewardError: no reward arrived, or one is not finite or hits nothing.
+    """
+    selector = AgentSelector(agents)
+    joined = join(record, agents=selector, policies=policies)
+    by_agent: dict[str, list[JoinedCall]] = defaultdict(list)
+    for call in joined.calls:
+        if not selector.matches(call.alias or call.agent):
+            continue
+        exact = _with_images(call) if _has_tokens(call.call) else None
+        if exact is not None:
+            by_agent[call.agent].append(exact)
+        else:
+            joined.losses.add("calls_without_tokens")
+    return assemble(joined, by_agent, channel_weights=channel_weights)
+
+
+def _with_images(call: JoinedCall) -> JoinedCall | None:
+    """None where its ids do not tell what the model was shown."""
+    try:
+        return replace(call, images=images_of(call.call, where=f"Call {call.call.id!r}"))
+    except CaptureError:
+        return None
+
+
+def _has_tokens(call: ModelCall) -> bool:
+    return bool(call.prompt_token_ids and call.choices) and all(
+        choice.token_ids and len(choice.token_ids) == len(choice.logprobs)
+        for choice in call.choices
+    )

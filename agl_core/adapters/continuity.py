@@ -17,7 +17,7 @@ _WINDOW: Final = 12
 """Tokens shown from the first that differs."""
 
 
-class SpokenCall(Protocol):
+class AnsweredCall(Protocol):
     """An answered call with tokens, and whose it is."""
 
     @property
@@ -66,33 +66,33 @@ class Continuity:
         return counts
 
 
-def continuity(calls: Iterable[SpokenCall]) -> Continuity:
+def continuity(calls: Iterable[AnsweredCall]) -> Continuity:
     """Look at every agent run of some attempts.
 
     A call continues an earlier one when its prompt begins with that call's prompt and one of its
     choices. It need not continue one that was under way when it was sent, and one that repeats an
     earlier prompt breaks nothing.
     """
-    runs: dict[tuple[str, str, str], list[SpokenCall]] = defaultdict(list)
-    for spoken in calls:
-        runs[spoken.call.attempt_id, spoken.agent, spoken.agent_run_id].append(spoken)
+    runs: dict[tuple[str, str, str], list[AnsweredCall]] = defaultdict(list)
+    for answered in calls:
+        runs[answered.call.attempt_id, answered.agent, answered.agent_run_id].append(answered)
     found = Continuity()
     for of_run in runs.values():
-        ordered = sorted(of_run, key=lambda spoken: (spoken.call.started_ns, spoken.call.id))
-        for position, spoken in enumerate(ordered):
+        ordered = sorted(of_run, key=lambda answered: (answered.call.started_ns, answered.call.id))
+        for position, answered in enumerate(ordered):
             earlier = [
                 one.call
                 for one in ordered[:position]
-                if one.call.ended_ns <= spoken.call.started_ns
+                if one.call.ended_ns <= answered.call.started_ns
             ]
             if earlier:
                 found.later += 1
-                broken = _break(spoken, earlier)
+                broken = _break(answered, earlier)
                 found.breaks += (broken,) if broken is not None else ()
     return found
 
 
-def _break(after: SpokenCall, earlier: Sequence[ModelCall]) -> Break | None:
+def _break(after: AnsweredCall, earlier: Sequence[ModelCall]) -> Break | None:
     prompt = after.call.prompt_token_ids
     if any(_continues(after.call, before) for before in reversed(earlier)):
         return None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agl_core.adapters._radix import RadixNode, RadixTree, ancestors
-from agl_core.adapters.images import Pictures
+from agl_core.adapters.images import ImageNumbers
 from agl_core.errors import TrainingError
 from agl_core.interfaces import CreditedCall
 from agl_core.types import Batch
@@ -29,8 +29,8 @@ def forest(calls: Sequence[CreditedCall], *, policy: str, step: int) -> Batch:
             f"There is nothing to train policy {policy!r} on in step {step}: no call has a token "
             f"with a weight above 0"
         )
-    tree, pictures = RadixTree(), Pictures()
-    ends = [_insert(tree, call, pictures) for call in trained]
+    tree, numbers = RadixTree(), ImageNumbers()
+    ends = [_insert(tree, call, numbers) for call in trained]
     layout = _lay_out(tree)
     terms = _Terms()
     for index, (call, end) in enumerate(zip(trained, ends, strict=True)):
@@ -52,7 +52,7 @@ def forest(calls: Sequence[CreditedCall], *, policy: str, step: int) -> Batch:
         versions=tuple(call.triplet.policy_version for call in trained),
         agents=tuple(call.triplet.alias or call.triplet.agent for call in trained),
         groups=array("i", [call.group for call in trained]),
-        images=pictures.urls,
+        images=numbers.urls,
         stats=_stats(trained, unique=len(layout.tokens)),
     )
 
@@ -68,7 +68,7 @@ def _order(call: CreditedCall) -> tuple[str, str, str, int, int]:
     )
 
 
-def _insert(tree: RadixTree, call: CreditedCall, pictures: Pictures) -> RadixNode:
+def _insert(tree: RadixTree, call: CreditedCall, numbers: ImageNumbers) -> RadixNode:
     """Add a call's path up to the token before its last one: that one predicts nothing."""
     triplet, credit = call.triplet, call.credit
     length = len(triplet.response_ids)
@@ -79,7 +79,7 @@ def _insert(tree: RadixTree, call: CreditedCall, pictures: Pictures) -> RadixNod
             f"sampled ids, but {[len(stream) for stream in streams]} log-probabilities, "
             f"advantages and weights: the adapter or the algorithm misaligned them"
         )
-    prompt = pictures.told_apart(triplet.prompt_ids, triplet.images)
+    prompt = numbers.ids(triplet.prompt_ids, triplet.images)
     return tree.insert(triplet.response_ids[:-1], below=tree.insert(prompt))
 
 

@@ -14,27 +14,27 @@ _MEDIA = ("image", "audio", "video", "file")
 """What the types of message parts that are no text are made of: ``image_url``, ``input_audio``..."""
 
 
-class Pictures:
+class ImageNumbers:
     """Numbers images, so that a token of one is never taken for a token of another.
 
-    The tokens of all images are one and the same placeholder. In their place stands -1 - i here for
-    the i-th image: paths then share a prefix exactly where the model was shown the same.
+    The tokens of all images are the same placeholder, which is replaced by -1 - i for the i-th
+    image: paths then share a prefix exactly where the model was shown the same.
     """
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, int], int] = {}
 
-    def told_apart(self, ids: Ints, images: Sequence[Image]) -> Ints:
-        """The ids of a prompt with each image's own number in the place of its tokens."""
+    def ids(self, prompt: Ints, images: Sequence[Image]) -> Ints:
+        """The ids of a prompt, with each image's own number in place of its tokens."""
         if not images:
-            return ids
-        told = ids[:]
+            return prompt
+        numbered = prompt[:]
         for image in images:
             number = self._numbers.setdefault((image.url, image.length), len(self._numbers))
-            told[image.start : image.start + image.length] = (
+            numbered[image.start : image.start + image.length] = (
                 array("i", [-1 - number]) * image.length
             )
-        return told
+        return numbered
 
     @property
     def urls(self) -> tuple[str, ...]:

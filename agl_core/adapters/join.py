@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from agl_core import semconv
 from agl_core.adapters import _evidence
-from agl_core.adapters._recorded import sort_spans
 from agl_core.adapters.images import images_of
 from agl_core.adapters.select import AgentSelector, serving_policy
 from agl_core.errors import CaptureError, TokenMismatchError
@@ -88,7 +87,7 @@ class _Join:
         self._succeeded = record.attempt.status is AttemptStatus.SUCCEEDED
         self._losses = Losses()
         self._overflowed: dict[str, str] = {}
-        self._spans = sort_spans(record)
+        self._spans = _evidence.sort_spans(record)
         self._aliases = aliases_of(record.spans)
         self._by_sequence = (
             self._spans.single_clock and self._spans.structure.keys() >= self._spans.answers.keys()

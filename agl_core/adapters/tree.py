@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agl_core.adapters._radix import RadixNode, RadixTree, ancestors
-from agl_core.adapters.images import Pictures
+from agl_core.adapters.images import ImageNumbers
 from agl_core.adapters.join import JoinedCall
 from agl_core.types import Choice, Rollout, Trajectory, Triplet
 
@@ -46,11 +46,11 @@ def link(calls: Iterable[JoinedCall]) -> list[Sample]:
     matches none and starts a path of its own. Where equal samples exist (repeated prompts, parallel runs), the
     one of the same agent run is taken, and of those one that nothing has gone on from yet.
     """
-    tree, pictures = RadixTree(), Pictures()
+    tree, numbers = RadixTree(), ImageNumbers()
     ends: dict[RadixNode, list[Sample]] = defaultdict(list)
     samples: list[Sample] = []
     for joined in calls:
-        prompt = pictures.told_apart(joined.call.prompt_token_ids, joined.images)
+        prompt = numbers.ids(joined.call.prompt_token_ids, joined.images)
         prompt_end = tree.insert(prompt)
         before = _predecessor(joined, prompt_end, ends)
         fresh: list[tuple[RadixNode, Sample]] = []
@@ -96,18 +96,18 @@ def trajectories(
         rewards: Call id and choice index to the rewards aimed at exactly that choice.
     """
     built: list[Trajectory] = []
-    kept = {id(_heir(sample)) for sample in samples if sample.after}
+    kept = {id(_continuation(sample)) for sample in samples if sample.after}
     for sample in samples:
         if id(sample) in kept:
             continue
         path = [sample]
         while path[-1].after:
-            path.append(_heir(path[-1]))
+            path.append(_continuation(path[-1]))
         built.append(_trajectory(path, rollout=rollout, rewards=rewards))
     return built
 
 
-def _heir(sample: Sample) -> Sample:
+def _continuation(sample: Sample) -> Sample:
     first = [after for after in sample.after if after.call_id == sample.after[0].call_id]
     return next((after for after in first if after.continued), first[0])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from agl_core.adapters.continuity import Break, Continuity, continuity
+from agl_core.adapters import Break, Continuity, continuity
 from agl_core.interfaces import Backend
 from agl_core.types import Finding
 from agl_core.types.breaks import FIX, TOLD, Cause

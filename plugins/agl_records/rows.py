@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from agl_core.adapters.conversation import Conversation, calls_by_id, conversations
+from agl_core.adapters import Conversation, calls_by_id, conversations
 from agl_core.interfaces import AdaptedAttempt, AttemptRecord
 from agl_core.types import AgentReturn, AttemptStatus, Mode, ModelCall, Trajectory, Triplet
 

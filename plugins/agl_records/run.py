@@ -9,9 +9,7 @@ from typing import IO, Any, Final, Literal
 
 import msgspec
 
-from agl_core.adapters.conversation import Conversation
-from agl_core.adapters.select import AgentSelector
-from agl_core.adapters.untrained import adapt_untrained
+from agl_core.adapters import AgentSelector, Conversation, adapt_untrained
 from agl_core.app.parts import engine_class, engine_name
 from agl_core.config import RunConfig
 from agl_core.config.policies import resolve_policies, trained_agents

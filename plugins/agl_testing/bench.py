@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from agl_core.adapters.adapter import TrajectoryAdapter
+from agl_core.adapters import TrajectoryAdapter
 from agl_core.gateway.app import GatewayServer
 from agl_core.interfaces import AdaptedAttempt, AttemptRecord, Dialect, Integration, RouteFactory
 from agl_core.serving import HttpBackend

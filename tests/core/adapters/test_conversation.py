@@ -7,8 +7,15 @@ from agl_testing.attempts import TRAINED, ScriptedAttempt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agl_core.adapters import AgentSelector, join, link, trajectories
-from agl_core.adapters.conversation import answer_message, calls_by_id, conversations
+from agl_core.adapters import (
+    AgentSelector,
+    answer_message,
+    calls_by_id,
+    conversations,
+    join,
+    link,
+    trajectories,
+)
 from agl_core.types import Choice
 
 SYSTEM = {"role": "system", "content": "Be brief."}

@@ -9,12 +9,11 @@ from agl_testing.bandit import make_triplet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agl_core.adapters import TrajectoryAdapter, forest
-from agl_core.adapters.images import Pictures
-from agl_core.adapters.untrained import adapt_untrained
+from agl_core.adapters import TrajectoryAdapter, adapt_untrained, forest
+from agl_core.adapters.images import ImageNumbers
 from agl_core.errors import CaptureError
 from agl_core.interfaces import CreditedCall
-from agl_core.types import CallCredit, Image
+from agl_core.types import CallCredit, Image, pack_ints
 
 MARK = 99
 RED, BLUE = "data:image/png;base64,cmVk", "data:image/png;base64,Ymx1ZQ=="
@@ -151,10 +150,10 @@ pieces = st.lists(
 
 @given(pieces, pieces)
 def test_prompts_share_as_much_as_was_shown_alike(one, other):
-    pictures = Pictures()
-    told = [told_apart(pictures, each) for each in (one, other)]
+    numbers = ImageNumbers()
+    ids = [numbered(numbers, each) for each in (one, other)]
     whole = [[piece for piece in each for _ in range(length(piece))] for each in (one, other)]
-    assert alike(*told) == alike(*whole)
+    assert alike(*ids) == alike(*whole)
 
 
 def alike(one, other):
@@ -166,7 +165,7 @@ def length(piece):
     return piece[1] if isinstance(piece, tuple) else 1
 
 
-def told_apart(pictures, pieces):
+def numbered(numbers, pieces):
     ids, images = [], []
     for piece in pieces:
         if isinstance(piece, tuple):
@@ -174,4 +173,4 @@ def told_apart(pictures, pieces):
             ids += [MARK] * piece[1]
         else:
             ids.append(piece)
-    return list(pictures.told_apart(ids, images))
+    return numbers.ids(pack_ints(ids), images).tolist()

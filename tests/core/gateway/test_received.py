@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agl_core.adapters.conversation import answer_message
+from agl_core.adapters import answer_message
 from agl_core.gateway.dialects.tool_calls import CallPart, Function, ToolCalls
 from agl_core.gateway.replay import RecordBackend, Recorded
 from tests.core.gateway.scripted import DONE, STREAM, Desk, chunk, desk, plain

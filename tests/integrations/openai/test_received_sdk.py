@@ -14,7 +14,7 @@ from agl_responses.request import read
 from agl_testing.fake_openai import FakeOpenAI
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
-from agl_core.adapters.conversation import answer_message
+from agl_core.adapters import answer_message
 from agl_core.gateway.app import GatewayServer
 from agl_core.gateway.capture import Answer
 from agl_core.gateway.dialects.chat_answer import Payload
