@@ -26,14 +26,13 @@ def load_plugins(files: Iterable[str | Path] = ()) -> PluginManager:
 
 @hookimpl
 def agl_register_stores(register: Register) -> None:
-    for name, module, options, summary in (
-        ("sqlite", "sqlite", "SqliteOptions", "one file that survives a crash (the default)"),
-        ("memory", "memory", "MemoryOptions", "gone when the process ends"),
-        ("http", "client", "HttpStoreOptions", "kept by agl store serve"),
+    for name, options, summary in (
+        ("sqlite", "SqliteOptions", "one file that survives a crash (the default)"),
+        ("memory", "MemoryOptions", "gone when the process ends"),
     ):
         register(
             name,
-            f"agl_core.store.{module}:make_store",
+            f"agl_core.store.{name}:make_store",
             config=f"agl_core.store.options:{options}",
             summary=summary,
         )
@@ -80,7 +79,6 @@ def agl_register_commands(register: Register) -> None:
         ("eval", "eval:command", "score an agent program on its validation tasks"),
         ("runner", "runner:command", "run the attempts of a training of another process"),
         ("store", "store:command", "list, show, delete and export a run's records"),
-        ("store.serve", "store:serve", "serve a store to other processes"),
         ("gateway", "gateway:command", "serve the model calls of a training of other processes"),
         ("plugins", "plugins:command", "list plugins with version and state"),
     ):

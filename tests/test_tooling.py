@@ -159,6 +159,7 @@ NEEDS_NOTHING = {
     "agl_init",
     "agl_otlp",
     "agl_records",
+    "agl_remote",
     "agl_responses",
     "agl_rewards",
 }

@@ -10,7 +10,6 @@ from typing import Final
 
 from agl_core import waits
 from agl_core.app.parts import make_dialects, make_routes
-from agl_core.app.store import store_file
 from agl_core.builtin import load_plugins
 from agl_core.config.loader import RESOLVED
 from agl_core.errors import ConfigError, StoreError
@@ -19,7 +18,7 @@ from agl_core.gateway.control import GatewayControl
 from agl_core.interfaces import StoreLifecycle
 from agl_core.plugins import PluginManager
 from agl_core.serving import shared_key
-from agl_core.store.locate import is_address, locate_store, make_store_at, of_file
+from agl_core.store.locate import is_address, locate_store, make_store_at, of_file, store_file
 
 _HOST_AND_PORT: Final = re.compile(r"[^/\\]+:\d+")
 

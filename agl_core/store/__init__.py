@@ -18,7 +18,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agl_core.store._codec import ATTEMPTS, RESOURCES, ROLLOUTS, Codec, encode
+    from agl_core.store._codec import (
+        ATTEMPTS,
+        RESOURCES,
+        ROLLOUTS,
+        SPANS,
+        Codec,
+        encode,
+        encode_span,
+        json_value,
+    )
     from agl_core.store._operations import Changes, ClaimRequest, Operations
     from agl_core.store.base import BaseStore, BatchingStore, Retention
     from agl_core.store.lease import Clock, SystemClock
@@ -29,6 +38,7 @@ if TYPE_CHECKING:
         make_store_at,
         open_for_reading,
         store_at,
+        store_file,
         store_options,
     )
     from agl_core.store.memory import MemoryStore
@@ -43,6 +53,7 @@ __all__ = [
     "ATTEMPTS",
     "RESOURCES",
     "ROLLOUTS",
+    "SPANS",
     "BaseStore",
     "BaseStoreOptions",
     "BatchingStore",
@@ -67,16 +78,28 @@ __all__ = [
     "attempt_records",
     "described",
     "encode",
+    "encode_span",
+    "json_value",
     "locate_store",
     "make_store_at",
     "open_for_reading",
     "rollout_pages",
     "store_at",
+    "store_file",
     "store_options",
 ]
 
 _MODULES = {
-    "_codec": ("ATTEMPTS", "RESOURCES", "ROLLOUTS", "Codec", "encode"),
+    "_codec": (
+        "ATTEMPTS",
+        "RESOURCES",
+        "ROLLOUTS",
+        "SPANS",
+        "Codec",
+        "encode",
+        "encode_span",
+        "json_value",
+    ),
     "_operations": ("Changes", "ClaimRequest", "Operations"),
     "base": ("BaseStore", "BatchingStore", "Retention"),
     "lease": ("Clock", "SystemClock"),
@@ -87,6 +110,7 @@ _MODULES = {
         "make_store_at",
         "open_for_reading",
         "store_at",
+        "store_file",
         "store_options",
     ),
     "memory": ("MemoryStore",),

@@ -17,7 +17,7 @@ from agl_core.errors import ConfigError, PluginError
 from agl_core.interfaces import StoreLifecycle
 from agl_core.plugins import PluginManager
 from agl_core.plugins.registry import Kind
-from agl_core.store.options import StoreOptions
+from agl_core.store.options import STORE_FILE, StoreOptions
 from agl_core.store.reader import Readable
 
 _CONFIGURATIONS: Final = (".toml", ".yaml", ".yml", ".json")
@@ -214,6 +214,24 @@ def of_file(path: Path, plugins: PluginManager) -> StoreAddress:
     config = StoreConfig.model_validate({"path": str(path)})
     options = store_options(config, plugins)
     return StoreAddress(config=config, options=options, directory=path.parent)
+
+
+def store_file(target: str, plugins: PluginManager) -> Path:
+    """The database file that a user means by a file or a run's directory, whether or not it exists.
+
+    A run whose records a server keeps means the default store's file in its directory: that of the
+    server.
+
+    Raises:
+        ConfigError: the run's configuration cannot be read.
+    """
+    path = Path(target).expanduser()
+    if not path.is_dir():
+        return path
+    resolved = path / RESOLVED
+    config = load_config(resolved).store if resolved.is_file() else StoreConfig()
+    kept = described(store_options(config, plugins)).file(path)
+    return kept or path / STORE_FILE
 
 
 def _of_run(

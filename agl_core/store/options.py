@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, field_validator
+from pydantic import BaseModel, ConfigDict, PositiveFloat, field_validator
 
 from agl_core.config.models import local_path
 from agl_core.store.base import Retention
@@ -97,19 +97,3 @@ class MemoryOptions(BaseStoreOptions):
 
     def apart(self) -> Self:
         return self
-
-
-class HttpStoreOptions(StoreOptions):
-    """Options of the store ``http``; all others are options of ``agl store serve``."""
-
-    schemes = ("http", "https")
-
-    url: str = Field(default="", validate_default=True)
-    """Address that ``agl store serve`` prints; the key is in ``AGL_API_KEY``."""
-
-    @field_validator("url")
-    @classmethod
-    def _given(cls, given: str) -> str:
-        if not given:
-            raise ValueError("the store 'http' needs url, which agl store serve prints")
-        return given

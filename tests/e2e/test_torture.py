@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from agl_remote import HttpStore
 
 from agl_core.app import App
 from agl_core.builtin import load_plugins
 from agl_core.config.loader import load_config
-from agl_core.store.client import HttpStore
 from agl_core.store.sqlite import SqliteStore
 from agl_core.types import Rollout, RolloutQuery, Span
 from tests.e2e.processes import KEY

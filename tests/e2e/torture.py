@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agl_remote import HttpStore
+
 from agl_core.errors import StaleAttemptError
-from agl_core.store.client import HttpStore
 from agl_core.types import (
     AttemptStatus,
     Claim,

@@ -9,6 +9,7 @@ import click
 import pytest
 from agl_records.commands.selection import seconds
 from agl_records.jsonl import read_export
+from agl_remote import StoreServer
 from agl_testing._store_samples import begin, failure, model_call, rollout, span, succeed
 from agl_testing.attempts import ScriptedAttempt
 
@@ -16,7 +17,6 @@ from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
 from agl_core.config.loader import save_config
 from agl_core.errors import ConfigError
-from agl_core.store.server import StoreServer
 from agl_core.store.sqlite import SqliteStore
 from agl_core.types import (
     AttemptStatus,

@@ -11,8 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from agl_core.store._codec import Codec
-from agl_core.store.prune import Pruned
+from agl_core.store import Codec, Pruned
 from agl_core.types import (
     Attempt,
     AttemptStatus,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from agl_remote import HttpStore, StoreServer
 from agl_testing.store_contract import StoreContract
 
-from agl_core.store.client import HttpStore
 from agl_core.store.memory import MemoryStore
-from agl_core.store.server import StoreServer
 from agl_core.store.sqlite import SqliteStore
 
 KEY = "key"

@@ -7,15 +7,14 @@ import time
 from contextlib import suppress
 
 import pytest
+from agl_remote import HttpStore, StoreServer
+from agl_remote.store_calls import Claiming
 from agl_testing._store_samples import begin, rollout, span, succeed
 
 from agl_core.errors import ConfigError, LeadHeldError, StaleAttemptError, StoreError
 from agl_core.serving import GuestServer, Patience, address_of, bind, peer, rpc
-from agl_core.store._calls import Claiming
-from agl_core.store.client import HttpStore
 from agl_core.store.lease import SystemClock
 from agl_core.store.memory import MemoryStore
-from agl_core.store.server import StoreServer
 from agl_core.store.sqlite import SqliteStore
 from agl_core.types import (
     AttemptStatus,

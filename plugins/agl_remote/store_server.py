@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Final, TypeVar
 
 from agl_core.errors import ConfigError
-from agl_core.serving import GuestServer, RpcApp, RpcMethod, RpcRequest, address_of, bind
-from agl_core.store import _calls as calls
-from agl_core.store import _codec
-from agl_core.store._operations import ClaimRequest
-from agl_core.store.base import BaseStore
-from agl_core.store.prune import Prunable, Pruned
+from agl_core.serving import (
+    GuestServer,
+    RpcApp,
+    RpcMethod,
+    RpcRequest,
+    address_of,
+    bind,
+    shared_key,
+)
+from agl_core.store import (
+    SPANS,
+    BaseStore,
+    ClaimRequest,
+    Prunable,
+    Pruned,
+    SqliteOptions,
+    SqliteStore,
+    encode,
+    encode_span,
+)
 from agl_core.types import Attempt, Claim, Ingest, Resources, Rollout, Span
 from agl_core.types.ids import new_id
+from agl_remote import store_calls as calls
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -24,7 +40,7 @@ _REMEMBERED: Final = 4096
 
 
 class StoreServer:
-    """Serves a store until it is stopped; `agl_core.store.client.HttpStore` is the other side.
+    """Serves a store until it is stopped; `HttpStore` is the other side.
 
     `claim` and `wait` hold their connection until there is something to tell. A claim whose caller
     leaves is queued again, one that is asked for again is answered with what it was handed before.
@@ -139,7 +155,7 @@ class StoreServer:
 
     async def _spans(self, asked: calls.Reading, _: RpcRequest) -> list[bytes]:
         spans = await self._store.spans(asked.rollout_ids, attempt_id=asked.attempt_id)
-        return [_codec.encode_span(span) for span in spans]
+        return [encode_span(span) for span in spans]
 
     async def _wait(self, asked: calls.Waiting, request: RpcRequest) -> list[Rollout]:
         left_s = _left(asked.timeout_s, request)
@@ -156,11 +172,42 @@ class StoreServer:
         return await store.prune(asked.rollout_ids, dry_run=asked.dry_run)
 
 
+async def serve_store(
+    options: SqliteOptions, *, host: str, port: int, ready: Callable[[str], None]
+) -> None:
+    """Serve a file until cancelled; attempts that ran when it was last served go on.
+
+    Args:
+        options: Of the file, which is created if there is none.
+        host: Address to listen on.
+        port: 0 for one that the system chooses.
+        ready: Told the address once calls are taken.
+
+    Raises:
+        ConfigError: there is no shared key, or the address is taken.
+        StoreError: the file cannot be used.
+    """
+    store = SqliteStore(
+        options.file(Path()),
+        synchronous=options.synchronous,
+        busy_timeout_s=options.busy_timeout_s,
+        retention=options.retention,
+        orphans="keep",
+    )
+    server = StoreServer(store, key=shared_key(), host=host, port=port)
+    await server.start()
+    try:
+        ready(server.url)
+        await asyncio.Event().wait()
+    finally:
+        await server.stop()
+
+
 def _method(
     call: calls.Call[Q, A], work: Callable[[Q, RpcRequest], Awaitable[A]]
 ) -> tuple[str, RpcMethod]:
     async def method(request: RpcRequest) -> bytes:
-        return _codec.encode(await work(call.question.decode(request.body), request))
+        return encode(await work(call.question.decode(request.body), request))
 
     return call.name, method
 
@@ -170,7 +217,7 @@ async def _nothing() -> None:
 
 
 def _decoded(blobs: Sequence[bytes]) -> list[Span]:
-    return [_codec.SPANS.decode(blob) for blob in blobs]
+    return [SPANS.decode(blob) for blob in blobs]
 
 
 def _left(timeout_s: float | None, request: RpcRequest) -> float | None:

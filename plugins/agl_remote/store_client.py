@@ -13,9 +13,7 @@ from msgspec.structs import replace
 from agl_core import waits
 from agl_core.errors import StoreError
 from agl_core.serving import Patience, Peer, shared_key
-from agl_core.store import _calls as calls
-from agl_core.store import _codec
-from agl_core.store.prune import Pruned
+from agl_core.store import SPANS, Pruned, encode, encode_span, json_value
 from agl_core.types import (
     Attempt,
     AttemptStatus,
@@ -28,9 +26,10 @@ from agl_core.types import (
     Span,
 )
 from agl_core.types.ids import new_id
+from agl_remote import store_calls as calls
 
 if TYPE_CHECKING:
-    from agl_core.store.options import HttpStoreOptions
+    from agl_remote.options import HttpStoreOptions
 
 T = TypeVar("T")
 Q = TypeVar("Q")
@@ -143,9 +142,9 @@ class HttpStore:
         asked = calls.Finishing(
             attempt_id=attempt_id,
             status=status,
-            spans=[_codec.encode_span(span) for span in spans],
+            spans=[encode_span(span) for span in spans],
             failure=failure,
-            output=_codec.json_value(output),
+            output=json_value(output),
         )
         return await self._write(calls.FINISH, asked)
 
@@ -154,13 +153,13 @@ class HttpStore:
         return await self._write(calls.CANCEL, asked)
 
     async def add_spans(self, spans: Sequence[Span]) -> Ingest:
-        return await self._write(calls.ADD_SPANS, [_codec.encode_span(span) for span in spans])
+        return await self._write(calls.ADD_SPANS, [encode_span(span) for span in spans])
 
     async def spans(
         self, rollout_ids: Sequence[str], *, attempt_id: str | None = None
     ) -> list[Span]:
         asked = calls.Reading(rollout_ids=list(rollout_ids), attempt_id=attempt_id)
-        return [_codec.SPANS.decode(blob) for blob in await self._read(calls.SPANS, asked)]
+        return [SPANS.decode(blob) for blob in await self._read(calls.SPANS, asked)]
 
     async def rollouts(self, query: RolloutQuery) -> list[Rollout]:
         return await self._read(calls.ROLLOUTS, query)
@@ -185,7 +184,7 @@ class HttpStore:
         await self._write(calls.LEAD, calls.Leading(instance=instance, lease_s=lease_s))
 
     async def prune(self, rollout_ids: Sequence[str], *, dry_run: bool = False) -> Pruned:
-        """Delete spans of final rollouts for good; see `agl_core.store.prune.Prunable`.
+        """Delete spans of final rollouts for good; see `agl_core.store.Prunable`.
 
         Raises:
             ConfigError: the server keeps a store that cannot.
@@ -250,7 +249,7 @@ def _shifted(claim: Claim, by_s: float) -> Claim:
 
 def _packed(value: Any) -> bytes:
     try:
-        return _codec.encode(value)
+        return encode(value)
     except RecursionError as error:
         raise StoreError(
             f"A {type(value).__name__} cannot be stored: something in it contains itself or is "
