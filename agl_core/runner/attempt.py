@@ -12,7 +12,7 @@ from agl_core.errors import EngineError, RewardError, StoreError
 from agl_core.interfaces import AttemptRecord, Gateway, Store
 from agl_core.runner.failure import failure_of
 from agl_core.runner.limits import Limits
-from agl_core.tracing import close_scope, describe, enter, open_scope, represent
+from agl_core.tracing import SpanStart, describe, enter, open_span, represent
 from agl_core.tracing.threads import Outcome
 from agl_core.types import (
     Attempt,
@@ -88,15 +88,15 @@ class AttemptRun:
             return others.error
         spans = [*recorder.snapshot(), *others.value]
         record = AttemptRecord(rollout=context.rollout, attempt=context.attempt, spans=spans)
-        span = recorder.start(SpanKind.OPERATION, "reward", agent=REWARD_AGENT)
-        scope = open_scope("agent", span_id=span, agent=REWARD_AGENT, trainable=False)
+        start = SpanStart(
+            SpanKind.OPERATION, "reward", scope="agent", agent=REWARD_AGENT, trainable=False
+        )
+        span = open_span(recorder, start).activate()
         outcome = await self._limits.wait(score, record, output)
-        close_scope(scope)
         error = outcome.error or _unusable(score, outcome)
+        span.end(failed="" if error is None else represent(error))
         if error is not None:
-            recorder.end(span, status="error", error=represent(error))
             return error
-        recorder.end(span)
         for reward in outcome.value:
             recorder.reward(reward)
         return None

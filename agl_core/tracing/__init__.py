@@ -1,7 +1,7 @@
 """Which agent speaks and what belongs to what: scopes, spans, and the identity on every request.
 
 Reading order: `_scopes` (which scope is current), `_recorder` (an attempt's spans), `_context` (which
-attempt runs), `_pieces` (a span with its scope), `_emit` and `_scoped` (what user code records),
+attempt runs), `_spans` (a span with its scope), `_emit` and `_named` (what user code records),
 `_wire` (what requests carry), `_attachment` (attaching all of it to a process).
 """
 
@@ -29,19 +29,23 @@ from agl_core.tracing._emit import (
     trace,
 )
 from agl_core.tracing._guard import guarded
+from agl_core.tracing._named import agent_scope, operation
 from agl_core.tracing._patch import Patch, Wrap
-from agl_core.tracing._pieces import UNNAMED, Opening, Piece, Pieces, spoken_by
 from agl_core.tracing._recorder import Recorder
-from agl_core.tracing._scoped import Scoped, agent_scope, operation
 from agl_core.tracing._scopes import (
-    ScopeFrame,
-    close_scope,
     current_scope,
-    make_current,
-    open_scope,
     opened_here,
     scope_around,
-    scope_in,
+)
+from agl_core.tracing._spans import (
+    UNNAMED,
+    SpanScope,
+    SpanStart,
+    Tracer,
+    handoff,
+    open_span,
+    run_as,
+    tool_attributes,
 )
 from agl_core.tracing._values import bounded, describe, represent, users_traceback
 
@@ -49,15 +53,13 @@ __all__ = [
     "UNNAMED",
     "Attachment",
     "AttemptContext",
-    "Opening",
     "Patch",
-    "Piece",
-    "Pieces",
     "Recorder",
-    "ScopeFrame",
-    "Scoped",
+    "SpanScope",
+    "SpanStart",
     "Strays",
     "Tables",
+    "Tracer",
     "Wrap",
     "active",
     "agent_scope",
@@ -65,7 +67,6 @@ __all__ = [
     "attach",
     "bounded",
     "child_environment",
-    "close_scope",
     "counting_strays",
     "current",
     "current_scope",
@@ -77,8 +78,8 @@ __all__ = [
     "emit_tool_call",
     "enter",
     "guarded",
-    "make_current",
-    "open_scope",
+    "handoff",
+    "open_span",
     "opened_here",
     "operation",
     "origin_key",
@@ -86,9 +87,9 @@ __all__ = [
     "represent",
     "resource",
     "reward_value",
+    "run_as",
     "scope_around",
-    "scope_in",
-    "spoken_by",
+    "tool_attributes",
     "trace",
     "users_traceback",
 ]

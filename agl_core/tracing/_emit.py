@@ -16,7 +16,7 @@ from agl_core.errors import RewardError
 from agl_core.tracing._context import AttemptContext, active, enter
 from agl_core.tracing._guard import emitter
 from agl_core.tracing._recorder import Recorder
-from agl_core.tracing._scopes import close_scope, open_scope
+from agl_core.tracing._spans import SpanStart, open_span, tool_attributes
 from agl_core.tracing._values import describe, exception_attributes, represent, text
 from agl_core.types import (
     LLM,
@@ -182,13 +182,8 @@ def emit_tool_call(
     """
     if (context := active()) is None:
         return
-    attributes = {
-        semconv.GEN_AI_TOOL_NAME: name,
-        semconv.GEN_AI_TOOL_ARGUMENTS: arguments,
-        semconv.GEN_AI_TOOL_RESULT: result,
-    }
-    if tool_call_id is not None:
-        attributes[semconv.GEN_AI_TOOL_CALL_ID] = tool_call_id
+    attributes = tool_attributes(name, arguments, call_id=tool_call_id)
+    attributes[semconv.GEN_AI_TOOL_RESULT] = result
     recorder = context.recorder
     span = recorder.start(SpanKind.TOOL, name, attributes=attributes)
     recorder.end(span, status="error" if error else "ok", error=error)
@@ -215,8 +210,10 @@ def trace(name: str, input: Any = None) -> Generator[Recorder, None, None]:  # n
     attempt's.
     """
     context = active()
+    attributes = None if input is None else {semconv.AGL_INPUT: input}
+    root = SpanStart(SpanKind.OPERATION, name, attributes=attributes)
     if context is not None:
-        with _root(context.recorder, name, input):
+        with open_span(context.recorder, root):
             yield context.recorder
         return
     rollout = Rollout(id=new_id("rollout"), task=Task(id=name, input=input), run_id="trace")
@@ -231,21 +228,5 @@ def trace(name: str, input: Any = None) -> Generator[Recorder, None, None]:  # n
         origins=frozenset(),
         deadline=monotonic() + rollout.limits.timeout_s,
     )
-    with enter(local), _root(recorder, name, input):
+    with enter(local), open_span(recorder, root):
         yield recorder
-
-
-@contextmanager
-def _root(recorder: Recorder, name: str, given: Any) -> Generator[None, None, None]:
-    attributes = {} if given is None else {semconv.AGL_INPUT: given}
-    span = recorder.start(SpanKind.OPERATION, name, attributes=attributes)
-    scope = open_scope("operation", span_id=span)
-    try:
-        yield
-    except BaseException as error:
-        recorder.end_with(span, error)
-        raise
-    else:
-        recorder.end(span)
-    finally:
-        close_scope(scope)

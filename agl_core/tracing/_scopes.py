@@ -95,44 +95,26 @@ def opened_here() -> Scope | None:
     return scope
 
 
-def open_scope(
-    kind: ScopeKind,
-    *,
-    span_id: str,
-    agent: str | None = None,
-    agent_run_id: str | None = None,
-    trainable: bool = True,
-    parent: Scope | None = CURRENT,
-) -> Scope:
-    """Open a scope and make it the current one; see `scope_in`.
-
-    Args:
-        kind: See `Scope`.
-        span_id: Span that this scope's children hang under.
-        agent: Who speaks inside.
-        agent_run_id: Which of the agent's runs this is.
-        trainable: False to keep the calls inside out of training.
-        parent: The enclosing scope; the current one when left out, none when None.
-    """
-    outer = current_scope() if parent is CURRENT else parent
-    scope = scope_in(outer, kind, span_id, agent, agent_run_id, trainable)
-    make_current(scope)
-    return scope
+def swap_current(scope: Scope | None) -> Scope | None:
+    """Make `scope` current in this context; gives the one that was."""
+    before = _SCOPE.get()
+    _SCOPE.set(scope)
+    return before
 
 
-def scope_in(
+def inherited(
     outer: Scope | None,
     kind: ScopeKind,
     span_id: str,
     agent: str | None = None,
     agent_run_id: str | None = None,
     trainable: bool = True,
-) -> Scope:
-    """A scope inside `outer`, which is current nowhere yet.
+) -> tuple[str | None, str | None, bool]:
+    """Agent, agent run and trainability of a scope inside `outer`.
 
-    Agent, agent run and trainability come from `outer` where they are not given; a ``tool`` scope
-    inherits none of them. An ``agent`` scope that names another agent than `outer` begins a new
-    agent run, whose id is `span_id` if no other is given.
+    They come from `outer` where they are not given; a ``tool`` scope inherits none of them. An
+    ``agent`` scope that names another agent than `outer` begins a new agent run, whose id is
+    `span_id` if no other is given.
     """
     if agent is not None and type(agent) is not str:
         agent = text(agent)
@@ -143,12 +125,7 @@ def scope_in(
             agent_run_id = agent_run_id or outer.agent_run_id
     if kind == "agent" and agent is not None:
         agent_run_id = agent_run_id or span_id
-    return Scope(kind, span_id, agent, agent_run_id, trainable, outer)
-
-
-def make_current(scope: Scope) -> None:
-    """Open what `scope_in` made."""
-    _SCOPE.set(scope)
+    return agent, agent_run_id, trainable
 
 
 def close_scope(scope: Scope) -> None:
@@ -163,44 +140,3 @@ def close_scope(scope: Scope) -> None:
             _SCOPE.set(scope.parent)
             return
         inner = inner.parent
-
-
-class ScopeFrame:
-    """The current scope of a generator's body, which is not that of the code that drives it."""
-
-    __slots__ = ("_scope",)
-
-    def __init__(self, scope: Scope | None = CURRENT) -> None:
-        """Begin with `scope`; with the one that is current here when it is left out."""
-        self._scope = _SCOPE.get() if scope is CURRENT else scope
-
-    def running(self) -> _Step:
-        """Run one step of the body: its own scope is current inside, the driver's afterwards."""
-        return _Step(self)
-
-    def enter(self) -> Scope | None:
-        """Make the body's scope current; gives the driver's, for `leave`."""
-        before = _SCOPE.get()
-        _SCOPE.set(self._scope)
-        return before
-
-    def leave(self, before: Scope | None) -> None:
-        """Keep the scope that the body stopped in, and make the driver's current again."""
-        self._scope = _SCOPE.get()
-        _SCOPE.set(before)
-
-
-class _Step:
-    """A class and no generator: it goes around every step of every stream."""
-
-    __slots__ = ("_before", "_frame")
-
-    def __init__(self, frame: ScopeFrame) -> None:
-        self._frame = frame
-        self._before: Scope | None = None
-
-    def __enter__(self) -> None:
-        self._before = self._frame.enter()
-
-    def __exit__(self, *exception: object) -> None:
-        self._frame.leave(self._before)

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from agent_framework import ChatResponse, Content, Message
 
-from agl_agent_framework import _told
-from agl_agent_framework._pieces import FRAMEWORK, PIECES
-from agl_core.tracing import Piece, Recorder, Tables, active, guarded
+from agl_agent_framework import _messages
+from agl_agent_framework._spans import FRAMEWORK, TRACER
+from agl_core.tracing import Recorder, SpanScope, Tables, active, guarded
 from agl_core.types import Scope
 
 
@@ -31,22 +31,22 @@ class _Asked:
     def __contains__(self, span_id: str) -> bool:
         return span_id in self._runs
 
-    def add(self, run: Piece, call_id: str, call: Content) -> None:
-        span_id = run.scope.span_id
+    def add(self, run: SpanScope, call_id: str, call: Content) -> None:
+        span_id = run.span_id
         if span_id not in self._runs:
             self._runs[span_id] = {}
-            run.left = lambda: self._runs.pop(span_id, None)
+            run.on_end = lambda: self._runs.pop(span_id, None)
         self._runs[span_id][call_id] = call
 
-    def of(self, run: Piece) -> dict[str, Content]:
-        return self._runs.get(run.scope.span_id, {})
+    def of(self, run: SpanScope) -> dict[str, Content]:
+        return self._runs.get(run.span_id, {})
 
 
 _ASKED: Final = Tables(FRAMEWORK, _Asked)
 
 
 @guarded(FRAMEWORK)
-def note_answer(run: Piece | None, response: Any) -> None:
+def note_answer(run: SpanScope | None, response: Any) -> None:
     """The model that `run` asked has answered."""
     context = active()
     if run is None or context is None or not isinstance(response, ChatResponse):
@@ -58,14 +58,14 @@ def note_answer(run: Piece | None, response: Any) -> None:
 
 def note_taken(call_id: str | None) -> None:
     """A tool of the run that goes on here has taken the call."""
-    table, run = _ASKED.here(), PIECES.speaker()
+    table, run = _ASKED.here(), TRACER.speaker()
     if table is not None and run is not None and call_id:
         table.of(run).pop(call_id, None)
 
 
 def record_unreached(messages: Sequence[Message]) -> None:
     """Record the calls with a failed result in what the run that goes on here asks its model next."""
-    context, table, run = active(), _ASKED.here(), PIECES.speaker()
+    context, table, run = active(), _ASKED.here(), TRACER.speaker()
     if context is None or table is None or run is None:
         return
     asked = table.of(run)
@@ -74,9 +74,10 @@ def record_unreached(messages: Sequence[Message]) -> None:
             continue
         call = asked.pop(result.call_id)
         if result.exception is not None:
-            opening = PIECES.tool(str(call.name), result.call_id, call.parse_arguments())
-            piece = PIECES.open(context, opening)
-            piece.end(failed=str(result.result), attributes=_told.tool_result(result))
+            arguments = call.parse_arguments()
+            start = TRACER.tool(str(call.name), arguments, call_id=result.call_id)
+            tool = TRACER.open(context.recorder, start)
+            tool.end(failed=str(result.result), attributes=_messages.tool_result(result))
 
 
 def _contents(messages: Sequence[Message]) -> list[Content]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agl_agent_framework._pieces import FRAMEWORK
+from agl_agent_framework._spans import FRAMEWORK
 from agl_core.interfaces import AttemptRecord
 from agl_core.plugins.findings import (
     CLOSED_LOOP,

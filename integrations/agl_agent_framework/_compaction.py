@@ -8,7 +8,7 @@ from typing import Any, Final
 from agent_framework import ChatContext
 
 from agl_agent_framework._budget import ASKED, Asked, PromptBudgetStrategy
-from agl_core.tracing import spoken_by
+from agl_core.tracing import active, run_as
 from agl_core.types import Scope
 
 SUMMARIZER: Final = "@summarizer"
@@ -28,19 +28,18 @@ def speaking_for_itself(context: ChatContext, around: Scope | None, agent: str |
     """
     strategy = context.kwargs.get(_STRATEGY) or getattr(context.client, _STRATEGY, None)
     if strategy is not None:
-        parent_span = around.span_id if around else ""
         asked = Asked.of(agent, context.options or {})
-        context.kwargs[_STRATEGY] = _Compaction(strategy, parent_span, asked)
+        context.kwargs[_STRATEGY] = _Compaction(strategy, around, asked)
 
 
 class _Compaction:
     """A strategy in a scope of its own; it keeps the name and the fields of the given one."""
 
     def __init__(
-        self, strategy: Callable[[list[Any]], Awaitable[bool]], parent_span: str, asked: Asked
+        self, strategy: Callable[[list[Any]], Awaitable[bool]], around: Scope | None, asked: Asked
     ) -> None:
         self._strategy = strategy
-        self._parent_span = parent_span
+        self._around = around
         self._asked = asked
         self.__name__: str = getattr(strategy, "__name__", type(strategy).__name__)
 
@@ -50,8 +49,11 @@ class _Compaction:
         try:
             if isinstance(self._strategy, PromptBudgetStrategy):
                 return await self._strategy(messages)  # says what it cuts, and asks no model
-            return await spoken_by(
-                SUMMARIZER, lambda: self._strategy(messages), parent_span=self._parent_span
+            context = active()
+            if context is None:
+                return await self._strategy(messages)
+            return await run_as(
+                context.recorder, SUMMARIZER, lambda: self._strategy(messages), parent=self._around
             )
         finally:
             ASKED.set(before)

@@ -9,7 +9,7 @@ import agent_framework
 from agent_framework import AgentMiddlewareLayer
 
 from agl_agent_framework._middleware import AglMiddleware
-from agl_agent_framework._pieces import FRAMEWORK
+from agl_agent_framework._spans import FRAMEWORK
 from agl_core.tracing import Patch, active
 from agl_core.types import Scope
 

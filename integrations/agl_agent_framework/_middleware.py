@@ -21,10 +21,10 @@ from agent_framework import (
     MiddlewareTermination,
 )
 
-from agl_agent_framework import _asked, _told
+from agl_agent_framework import _asked, _messages
 from agl_agent_framework._compaction import speaking_for_itself
-from agl_agent_framework._pieces import FRAMEWORK, PIECES, end_with_result
-from agl_core.tracing import Piece, active, current_scope, guarded
+from agl_agent_framework._spans import FRAMEWORK, TRACER, end_with_result
+from agl_core.tracing import SpanScope, active, current_scope, guarded
 
 CallNext = Callable[[], Awaitable[None]]
 
@@ -44,17 +44,17 @@ class AglMiddleware(AgentMiddleware):
 
     async def process(self, context: AgentContext, call_next: CallNext) -> None:
         """Go around one run of an agent; the framework's signature."""
-        piece = None if _SEEN in context.metadata else _open_run(context)
-        if piece is None:
+        span = None if _SEEN in context.metadata else _open_run(context)
+        if span is None:
             await call_next()
             return
         context.metadata[_SEEN] = True
         try:
-            await piece.run(call_next)
+            await span.run(call_next)
         finally:
             # Middleware outside may go on to run the agent again, which is a run of its own.
             context.metadata.pop(_SEEN, None)
-        end_with_result(piece, context.result)
+        end_with_result(span, context.result)
 
 
 class AglChatMiddleware(ChatMiddleware):
@@ -62,18 +62,18 @@ class AglChatMiddleware(ChatMiddleware):
 
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
         """Go around one model call; the framework's signature."""
-        run = PIECES.speaker()
-        piece = _open_call(context)
-        if piece is None:
+        run = TRACER.speaker()
+        span = _open_call(context)
+        if span is None:
             await call_next()
             return
 
-        def told(response: Any) -> Mapping[str, Any]:
+        def read(response: Any) -> Mapping[str, Any]:
             _asked.note_answer(run, response)
-            return _told.answer(response)
+            return _messages.answer(response)
 
-        await piece.run(call_next)
-        end_with_result(piece, context.result, told)
+        await span.run(call_next)
+        end_with_result(span, context.result, read)
 
 
 class AglFunctionMiddleware(FunctionMiddleware):
@@ -81,16 +81,16 @@ class AglFunctionMiddleware(FunctionMiddleware):
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
         """Go around one tool call; the framework's signature."""
-        piece = _open_tool(context)
-        if piece is None:
+        span = _open_tool(context)
+        if span is None:
             await call_next()
             return
         try:
-            await piece.run(call_next)
+            await span.run(call_next)
         except MiddlewareTermination as stop:
-            _told.handoff(piece, stop.result)
+            _messages.record_handoff(span, stop.result)
             raise
-        end_with_result(piece, context.result, _told.tool_result)
+        end_with_result(span, context.result, _messages.tool_result)
 
 
 _CHAT: Final = AglChatMiddleware()
@@ -98,14 +98,14 @@ _FUNCTION: Final = AglFunctionMiddleware()
 
 
 @guarded(FRAMEWORK)
-def _open_run(context: AgentContext) -> Piece | None:
+def _open_run(context: AgentContext) -> SpanScope | None:
     attempt = active()
     if attempt is None:
         return None
     # Of what is sent in the run, only the calls of its own chat client are the agent's.
     inside = CONTEXT if _hand_on(context) else None
     _keep_history_here(context)
-    return PIECES.open(attempt, PIECES.reply(context.agent.name, inside=inside))
+    return TRACER.open(attempt.recorder, TRACER.agent(context.agent.name, speaker=inside))
 
 
 def _hand_on(context: AgentContext) -> bool:
@@ -138,24 +138,25 @@ def _keep_history_here(context: AgentContext) -> None:
 
 
 @guarded(FRAMEWORK)
-def _open_call(context: ChatContext) -> Piece | None:
+def _open_call(context: ChatContext) -> SpanScope | None:
     attempt = active()
     if attempt is None:
         return None
     _asked.record_unreached(context.messages)
     around, options = current_scope(), context.options or {}
     model = options.get("model") or getattr(context.client, "model", None) or ""
-    piece = PIECES.open(attempt, PIECES.call(str(model)))
-    speaking_for_itself(context, around, piece.opening.agent)
-    return piece
+    span = TRACER.open(attempt.recorder, TRACER.call(str(model)))
+    speaking_for_itself(context, around, span.span_agent)
+    return span
 
 
 @guarded(FRAMEWORK)
-def _open_tool(context: FunctionInvocationContext) -> Piece | None:
+def _open_tool(context: FunctionInvocationContext) -> SpanScope | None:
     attempt = active()
     if attempt is None:
         return None
     call_id = context.metadata.get("call_id")
     _asked.note_taken(call_id)
-    given = _told.arguments(context.arguments)
-    return PIECES.open(attempt, PIECES.tool(context.function.name, call_id, given))
+    given = _messages.arguments(context.arguments)
+    start = TRACER.tool(context.function.name, given, call_id=call_id)
+    return TRACER.open(attempt.recorder, start)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from agl_agentscope._pieces import FRAMEWORK
+from agl_agentscope._spans import FRAMEWORK
 from agl_agentscope._usage import CLOCK, FOLDS, INTERRUPTED, PARKED, PLAN, SHARED
 from agl_core.interfaces import AttemptRecord
 from agl_core.plugins.findings import (

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 import agentscope as _agentscope  # noqa: F401  # pyright: ignore[reportUnusedImport]  says when it is missing
 
-from agl_agentscope._pieces import FRAMEWORK
+from agl_agentscope._spans import FRAMEWORK
 from agl_agentscope._versions import installed, major
 from agl_core.errors import ConfigError, pip_line
 from agl_core.types import Scope

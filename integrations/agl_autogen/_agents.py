@@ -1,4 +1,4 @@
-"""Runs of agentchat's agents, and what their events tell that no hook does."""
+"""Turns of agentchat's agents, and what their events say that no hook does."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from autogen_agentchat.messages import (
 from autogen_core import FunctionCall
 from autogen_core.models import FunctionExecutionResult
 
-from agl_autogen import _handling
-from agl_autogen._place import Place
-from agl_autogen._work import FRAMEWORK, Watcher, Work, start_span
+from agl_autogen._speakers import TURNS, Handling, Turn
+from agl_autogen._watching import FRAMEWORK, TRACER, Watcher
 from agl_core import semconv
-from agl_core.tracing import active, guarded
-from agl_core.types import Scope, SpanKind
+from agl_core.tracing import SpanScope, SpanStart, active, guarded, handoff, tool_attributes
+from agl_core.types import SpanKind
 
 ANSWERS: Final = "autogen.answers"
 """Answers of models that an agent's messages carry, on the span of its turn."""
@@ -29,29 +28,27 @@ RESPONSE: Final = "autogen.response"
 """Type of the message with which a turn ended."""
 
 
-class AgentRun(Watcher):
+class AgentTurn(Watcher):
     """One turn of an agent, from the messages it is given to its response."""
 
-    def __init__(self, place: Place, work: Work, agent: Any) -> None:
+    def __init__(self, span: SpanScope, agent: Any) -> None:
+        """Watch the turn of `agent` that `span` records."""
+        super().__init__(span)
         self.agent = agent
-        self._place = place
-        self._work = work
+        self._turn = span
         self._asked: dict[str, FunctionCall] = {}
         self._ran: set[str] = set()
         self._noted: set[str] = set()
         self._answers = 0
         self._response: str | None = None
-
-    @property
-    def scope(self) -> Scope:
-        return self._work.scope
+        self._finished = False
 
     def ran(self, tool_call_id: str) -> None:
         """A tool recorded this call itself."""
         self._ran.add(tool_call_id)
 
     def note(self, item: Any) -> None:
-        """Record what an event, a message or a response tells."""
+        """Record what an event, a message or a response says."""
         if isinstance(item, Response):
             for message in (*(item.inner_messages or ()), item.chat_message):
                 self._note(message)
@@ -62,19 +59,21 @@ class AgentRun(Watcher):
     def _saw(self, item: Any) -> None:
         self.note(item)
         if isinstance(item, Response):
-            # Whoever takes the response may leave the rest of the stream unread.
+            # The reader of the response may leave the rest of the stream unread.
             self._finish(None)
 
     def _end(self, error: BaseException | None) -> None:
-        self._place.leave(self)
-        if error is not None or not self.scope.closed:
+        if not self._finished:
             self._finish(error)
+        elif error is not None:
+            self._turn.recorder.end_with(self._turn.span_id, error)
 
     def _finish(self, error: BaseException | None) -> None:
+        self._finished = True
         attributes: dict[str, Any] = {ANSWERS: self._answers}
         if self._response is not None:
             attributes[RESPONSE] = self._response
-        self._work.end(error, attributes)
+        self._turn.end(error, attributes=attributes)
 
     def _note(self, message: Any) -> None:
         if not isinstance(message, (BaseChatMessage, BaseAgentEvent)):
@@ -90,55 +89,35 @@ class AgentRun(Watcher):
                 if result.call_id not in self._ran:
                     self._record_tool(result)
         elif isinstance(message, HandoffMessage):
-            self._record_handoff(message)
+            said = {"role": message.source, "content": message.content}
+            self._record(
+                handoff(message.source, message.target, attributes={semconv.AGL_MESSAGE: said})
+            ).end()
 
     def _record_tool(self, result: FunctionExecutionResult) -> None:
         """A call that reached no tool of AutoGen's: a workbench's own, an unknown name, no JSON."""
         asked = self._asked.get(result.call_id)
-        span_id = start_span(
-            self._work.recorder,
-            "tool",
-            result.name,
-            parent_id=self.scope.span_id,
-            attributes={
-                semconv.GEN_AI_TOOL_NAME: result.name,
-                semconv.GEN_AI_TOOL_CALL_ID: result.call_id,
-                semconv.GEN_AI_TOOL_ARGUMENTS: asked.arguments if asked is not None else None,
-            },
-        )
-        self._work.recorder.end(
-            span_id,
-            status="error" if result.is_error else "ok",
-            error=result.content if result.is_error else "",
+        given = asked.arguments if asked is not None else None
+        attributes = tool_attributes(result.name, given, call_id=result.call_id)
+        tool = self._record(SpanStart(SpanKind.TOOL, result.name, attributes=attributes))
+        tool.end(
+            failed=result.content if result.is_error else "",
             attributes={semconv.GEN_AI_TOOL_RESULT: result.content},
         )
 
-    def _record_handoff(self, message: HandoffMessage) -> None:
-        span_id = self._work.recorder.start(
-            SpanKind.MESSAGE,
-            "handoff",
-            parent_id=self.scope.span_id,
-            attributes={
-                semconv.AGL_FRAMEWORK: FRAMEWORK,
-                semconv.AGL_HANDOFF_FROM: message.source,
-                semconv.AGL_HANDOFF_TO: message.target,
-                semconv.AGL_MESSAGE: {"role": message.source, "content": message.content},
-            },
-        )
-        self._work.recorder.end(span_id)
+    def _record(self, start: SpanStart) -> SpanScope:
+        return TRACER.open(self._turn.recorder, start, parent=self._turn)
 
 
 class _Within(Watcher):
-    """A method of an agent that another of its methods called: the run is the outer one's."""
+    """A method of an agent that another of its methods called: the turn is the outer one's."""
 
-    def __init__(self, run: AgentRun) -> None:
-        self._run = run
+    def __init__(self, turn: Turn) -> None:
+        super().__init__()
+        self._turn = turn
 
     def _saw(self, item: Any) -> None:
-        self._run.note(item)
-
-    def _end(self, error: BaseException | None) -> None:
-        del error
+        self._turn.note(item)
 
 
 @guarded(FRAMEWORK)
@@ -148,13 +127,14 @@ def begin_turn(agent: Any, *args: Any, **kwargs: Any) -> Watcher | None:
     context = active()
     if context is None:
         return None
-    place = Place.of(context)
-    around = place.run
+    turns = TURNS.of(context)
+    around = turns.here()
     if around is not None and around.agent is agent:
         return _Within(around)
-    run = AgentRun(place, Work.begin(context, "agent", agent.name), agent)
-    place.enter(run)
-    return run
+    span = TRACER.open(context.recorder, TRACER.agent(agent.name))
+    turn = AgentTurn(span, agent)
+    turns.enter(span, turn)
+    return turn
 
 
 @guarded(FRAMEWORK)
@@ -164,26 +144,15 @@ def begin_handling(agent: Any, message: Any, ctx: Any) -> Watcher | None:
     context = active()
     if context is None:
         return None
-    Place.of(context)
-    return _handling.begin(context, agent)
+    TURNS.of(context)
+    return Handling(context, agent)
 
 
 @guarded(FRAMEWORK)
 def begin_team(team: Any, **kwargs: Any) -> Watcher | None:
-    """A team starts to work on a task."""
+    """A team starts to work on a task; it only adds structure, its agents stand below it."""
     del kwargs
     context = active()
-    return _Team(Work.begin(context, "operation", team.name)) if context is not None else None
-
-
-class _Team(Watcher):
-    """Only adds structure: its agents stand below it."""
-
-    def __init__(self, work: Work) -> None:
-        self._work = work
-
-    def _saw(self, item: Any) -> None:
-        del item
-
-    def _end(self, error: BaseException | None) -> None:
-        self._work.end(error)
+    if context is None:
+        return None
+    return Watcher(TRACER.open(context.recorder, SpanStart(SpanKind.OPERATION, team.name)))

@@ -1,32 +1,31 @@
-"""Model calls through AutoGen's OpenAI clients: one span each, with what AutoGen made of them."""
+"""Calls of models through AutoGen's OpenAI clients, and of its tools: one span each."""
 
 from __future__ import annotations
 
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from contextvars import copy_context
 from typing import Any
 
 from autogen_core.models import CreateResult
+from autogen_core.tools import BaseTool
 
-from agl_autogen import _handling
-from agl_autogen._place import Place
-from agl_autogen._work import FRAMEWORK, Watcher, Work
+from agl_autogen._speakers import TURNS, speaking_here
+from agl_autogen._watching import FRAMEWORK, TRACER, Watcher
 from agl_core import semconv
-from agl_core.tracing import active, guarded
+from agl_core.tracing import SpanScope, SpanStart, active, guarded, tool_attributes
+from agl_core.types import SpanKind
 
 
 class _Call(Watcher):
     """One request for a completion, with the retries of the client library."""
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
-        self._result: CreateResult | None = None
-
     def _saw(self, item: Any) -> None:
         # A stream gives pieces of text before it.
-        if isinstance(item, CreateResult):
-            self._result = item
-
-    def _end(self, error: BaseException | None) -> None:
-        self._work.end(error, _attributes(self._result) if self._result is not None else None)
+        if isinstance(item, CreateResult) and self._span is not None:
+            self._span.set_attributes(_attributes(item))
 
 
 def _attributes(result: CreateResult) -> dict[str, Any]:
@@ -49,6 +48,83 @@ def begin_call(client: Any, *args: Any, **kwargs: Any) -> Watcher | None:
     context = active()
     if context is None:
         return None
-    Place.of(context)
-    _handling.speaking_here()
-    return _Call(Work.begin(context, "call", "chat", {semconv.GEN_AI_OPERATION_NAME: "chat"}))
+    TURNS.of(context)
+    speaking_here()
+    attributes = {semconv.GEN_AI_OPERATION_NAME: "chat"}
+    start = SpanStart(SpanKind.LLM, "chat", attributes=attributes)
+    return _Call(TRACER.open(context.recorder, start))
+
+
+class _ToolRun(Watcher):
+    """One run of a tool; a stream's last item is its result."""
+
+    def __init__(self, span: SpanScope, tool: BaseTool[Any, Any]) -> None:
+        super().__init__(span)
+        self._run = span
+        self._tool = tool
+        self._results: list[Any] = []
+
+    def _saw(self, item: Any) -> None:
+        self._results[:] = [item]
+
+    def _end(self, error: BaseException | None) -> None:
+        attributes: dict[str, Any] = {}
+        if error is None and self._results:
+            attributes[semconv.GEN_AI_TOOL_RESULT] = _as_text(self._tool, self._results[0])
+        self._run.end(error, attributes=attributes)
+
+
+def _as_text(tool: BaseTool[Any, Any], result: Any) -> Any:
+    """The result as the model gets it."""
+    if isinstance(result, str):
+        return result
+    try:
+        return tool.return_value_as_string(result)
+    except Exception:  # noqa: BLE001  the tool's own; it fails for AutoGen too, which says so to the model
+        return result
+
+
+@guarded(FRAMEWORK)
+def begin_tool(
+    tool: BaseTool[Any, Any],
+    args: Mapping[str, Any],
+    cancellation_token: Any,
+    call_id: str | None = None,
+) -> Watcher | None:
+    """`tool` is run, by an agent or by the program."""
+    del cancellation_token
+    context = active()
+    if context is None:
+        return None
+    turn = TURNS.of(context).here()
+    if turn is not None and call_id is not None:
+        turn.ran(call_id)
+    attributes = tool_attributes(tool.name, args, call_id=call_id)
+    start = SpanStart(SpanKind.TOOL, tool.name, attributes=attributes)
+    return _ToolRun(TRACER.open(context.recorder, start), tool)
+
+
+def in_context(original: Callable[..., Any], live: Callable[[], bool]) -> Callable[..., Any]:
+    """Let a plain function run as a tool in the context of the rollout.
+
+    AutoGen hands it to a thread of a pool, which has none: what it emits would be lost, and a
+    request that it sends would go out without an identity.
+    """
+
+    async def run(tool: Any, args: Any, cancellation_token: Any) -> Any:
+        if live() and active() is not None:
+            tool = _carrying(tool) or tool
+        return await original(tool, args, cancellation_token)
+
+    return run
+
+
+@guarded(FRAMEWORK)
+def _carrying(tool: Any) -> Any:
+    """The same tool around the same function; None where no thread is involved."""
+    function = tool._func  # noqa: SLF001  a copy of the tool is the only way in
+    if inspect.iscoroutinefunction(function):
+        return None
+    carrying = copy.copy(tool)
+    carrying._func = functools.partial(copy_context().run, function)  # noqa: SLF001
+    return carrying

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from agl_autogen._agents import ANSWERS, RESPONSE
-from agl_autogen._handling import SELECTOR
-from agl_autogen._work import FRAMEWORK
+from agl_autogen._speakers import SELECTOR
+from agl_autogen._watching import FRAMEWORK
 from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
 from agl_core.plugins.findings import (

@@ -14,12 +14,10 @@ from autogen_agentchat.teams import BaseGroupChat
 from autogen_core import BaseAgent
 from autogen_core.tools import BaseStreamTool, BaseTool, FunctionTool
 
-from agl_autogen import _handling
 from agl_autogen._agents import begin_handling, begin_team, begin_turn
-from agl_autogen._calls import begin_call
-from agl_autogen._tools import begin_tool, in_context
-from agl_autogen._work import FRAMEWORK
-from agl_autogen._wraps import coroutine, generator
+from agl_autogen._calls import begin_call, begin_tool, in_context
+from agl_autogen._speakers import speaking_here
+from agl_autogen._watching import FRAMEWORK, coroutine, generator
 from agl_core.tracing import Patch, Wrap, guarded
 from agl_core.types import Scope
 
@@ -64,7 +62,7 @@ class AutoGenIntegration:
 
     def identity(self) -> Scope | None:
         """The agent of AutoGen's core that handles a message here, unless a scope inside speaks."""
-        return _handling.speaking_here()
+        return speaking_here()
 
     def _on_new_agents(self) -> Patch:
         """Agents may be of classes that were made after this was attached."""

@@ -1,7 +1,8 @@
-"""CrewAI's events, read: what each one opens or closes. Free of any state."""
+"""CrewAI's events, read: what each one begins or ends. Free of any state."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -9,27 +10,21 @@ from typing import Any, Final
 from crewai.tools.tool_failure import ToolFailureReason
 
 from agl_core import semconv
-from agl_core.tracing import UNNAMED
-from agl_core.types import ScopeKind, SpanKind
+from agl_core.tracing import UNNAMED, SpanStart, tool_attributes
+from agl_core.types import SpanKind
 from agl_crewai._names import AGENT_ID, DEFERS_RESULTS, RESPECTS_WINDOW, SUMMARIZER, TASK
-from agl_crewai._outcomes import exception, outcome, reported
 
 _LONGEST_NAME: Final = 80
 
 
-@dataclass(slots=True)  # a frozen one takes five times as long to make
-class Opening:
+@dataclass(slots=True)
+class Beginning:
     """An event with which something begins."""
 
-    kind: SpanKind
-    scope: ScopeKind
-    name: str
+    start: SpanStart
+    """Its agent is empty for one without a role, and None where the event names none."""
     key: str
-    """Tells what goes on at one time apart, as the closing event names it."""
-    agent: str | None = None
-    """Empty for an agent without a role, None where no agent is named."""
-    trainable: bool = True
-    attributes: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Tells apart what is open at one time, as the closing event names it."""
     message: tuple[str, Any] | None = None
     """Role and content of what is handed on to what begins."""
 
@@ -49,7 +44,7 @@ class Closing:
     attributes: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-def opening(source: Any, event: Any) -> Opening | None:
+def beginning(source: Any, event: Any) -> Beginning | None:
     """What begins with this event; None where it begins nothing that is recorded."""
     read = _OPENINGS.get(event.type)
     return None if read is None else read(source, event)
@@ -71,7 +66,7 @@ def closing(event: Any) -> Closing | None:
     return Closing(opened_by, key(event), error=error, failed=failed)
 
 
-def refused(event: Any) -> Opening | None:
+def refused(event: Any) -> Beginning | None:
     """A tool call that reached no tool: what the model asked for is unknown, or cannot be read.
 
     Where a tool has been looked for, as for unknown names, other events tell of the call as well.
@@ -81,21 +76,21 @@ def refused(event: Any) -> Opening | None:
     return _tool(None, event)
 
 
-def _crew(source: Any, event: Any) -> Opening:
+def _crew(source: Any, event: Any) -> Beginning:
     del source
-    return Opening(SpanKind.OPERATION, "operation", event.crew_name or "crew", _crew_key(event))
+    return _operation(event.crew_name or "crew", _crew_key(event))
 
 
-def _flow(source: Any, event: Any) -> Opening | None:
+def _flow(source: Any, event: Any) -> Beginning | None:
     if _is_internal(source):
         return None
-    return Opening(SpanKind.OPERATION, "operation", event.flow_name, event.flow_name)
+    return _operation(event.flow_name, event.flow_name)
 
 
-def _method(source: Any, event: Any) -> Opening | None:
+def _method(source: Any, event: Any) -> Beginning | None:
     if _is_internal(source):
         return None
-    return Opening(SpanKind.OPERATION, "operation", event.method_name, _method_key(event))
+    return _operation(event.method_name, _method_key(event))
 
 
 def _is_internal(source: Any) -> bool:
@@ -103,84 +98,77 @@ def _is_internal(source: Any) -> bool:
     return bool(getattr(source, "is_crewai_internal", False))
 
 
-def _task(source: Any, event: Any) -> Opening:
+def _task(source: Any, event: Any) -> Beginning:
     del source
     name = (event.task_name or "task").strip()
-    return Opening(
-        SpanKind.OPERATION,
-        "operation",
-        name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…",
-        _task_key(event),
-        message=("context", event.context) if event.context else None,
-    )
+    short = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+    begun = _operation(short, _task_key(event))
+    begun.message = ("context", event.context) if event.context else None
+    return begun
 
 
-def _agent(source: Any, event: Any) -> Opening:
+def _operation(name: str, key: str) -> Beginning:
+    return Beginning(SpanStart(SpanKind.OPERATION, name), key)
+
+
+def _agent(source: Any, event: Any) -> Beginning:
     del source
     task = event.task_prompt
     return _agent_run(event.agent, event.agent.role, _agent_key(event), task)
 
 
-def _lite_agent(source: Any, event: Any) -> Opening:
+def _lite_agent(source: Any, event: Any) -> Beginning:
     return _agent_run(source, event.agent_info["role"], _lite_key(event), event.messages)
 
 
-def _agent_run(agent: Any, given: str, key: str, task: Any) -> Opening:
+def _agent_run(agent: Any, given: str, key: str, task: Any) -> Beginning:
     role = _role(given)
-    return Opening(
+    start = SpanStart(
         SpanKind.AGENT if role else SpanKind.OPERATION,
-        "agent",
         role or UNNAMED,
-        key,
+        scope="agent",
         agent=role,
         attributes={TASK: task, **_facts(agent)},
-        message=("handoff", task),
     )
+    return Beginning(start, key, message=("handoff", task))
 
 
-def _tool(source: Any, event: Any) -> Opening:
+def _tool(source: Any, event: Any) -> Beginning:
     del source
-    return Opening(
-        SpanKind.TOOL,
-        "tool",
-        event.tool_name,
-        event.tool_name,
-        attributes={
-            semconv.GEN_AI_TOOL_NAME: event.tool_name,
-            semconv.GEN_AI_TOOL_ARGUMENTS: event.tool_args,
-        },
+    attributes = tool_attributes(event.tool_name, event.tool_args)
+    return Beginning(
+        SpanStart(SpanKind.TOOL, event.tool_name, attributes=attributes), event.tool_name
     )
 
 
-def _call(source: Any, event: Any) -> Opening:
+def _call(source: Any, event: Any) -> Beginning:
     del source
     attributes = {
         semconv.GEN_AI_OPERATION_NAME: "chat",
         semconv.GEN_AI_REQUEST_MODEL: event.model,
     }
-    return Opening(
+    start = SpanStart(
         SpanKind.LLM,
-        "call",
         "chat",
-        event.call_id,
         agent=None if event.agent_role is None else _role(event.agent_role),
         attributes={name: value for name, value in attributes.items() if value is not None},
     )
+    return Beginning(start, event.call_id)
 
 
-def _summary(source: Any, event: Any) -> Opening:
+def _summary(source: Any, event: Any) -> Beginning:
     del source, event
-    return Opening(SpanKind.AGENT, "agent", SUMMARIZER, "", agent=SUMMARIZER, trainable=False)
+    start = SpanStart(SpanKind.AGENT, SUMMARIZER, agent=SUMMARIZER, trainable=False)
+    return Beginning(start, "")
 
 
-def _guardrail(source: Any, event: Any) -> Opening | None:
+def _guardrail(source: Any, event: Any) -> Beginning | None:
     """A guardrail for which CrewAI asks a model; one that is a function is the user's code."""
     del source
     if event.guardrail_type not in _ASKING_GUARDRAILS:
         return None
-    return Opening(
-        SpanKind.OPERATION, "operation", "guardrail", event.guardrail_type, trainable=False
-    )
+    start = SpanStart(SpanKind.OPERATION, "guardrail", trainable=False)
+    return Beginning(start, event.guardrail_type)
 
 
 def _role(role: str) -> str:
@@ -226,9 +214,43 @@ def _no_key(event: Any) -> str:
     return ""
 
 
+def outcome(event: Any) -> dict[str, Any]:
+    """What came of a tool or a model call."""
+    if event.type == "tool_usage_finished":
+        return {semconv.GEN_AI_TOOL_RESULT: event.output}
+    if event.type != "llm_call_completed":
+        return {}
+    usage: Mapping[str, Any] = event.usage or {}
+    found = {
+        semconv.GEN_AI_RESPONSE_ID: event.response_id,
+        semconv.GEN_AI_RESPONSE_FINISH_REASONS: [event.finish_reason]
+        if event.finish_reason
+        else None,
+        semconv.GEN_AI_USAGE_INPUT_TOKENS: usage.get("prompt_tokens"),
+        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: usage.get("completion_tokens"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def reported(event: Any) -> Any:
+    """What a tool that raised nothing has reported of its failure; None where it has not."""
+    return event.failure if event.type == "tool_usage_finished" else None
+
+
+def exception(event: Any) -> BaseException | None:
+    """What was raised: an event often has nothing but its text, and is emitted where it is caught."""
+    given = event.error
+    if isinstance(given, BaseException):
+        return given
+    raised = sys.exc_info()[1]
+    if raised is None:
+        return None
+    return raised if (str(raised) in str(given) if str(raised) else not given) else None
+
+
 _REFUSALS: Final = (ToolFailureReason.UNKNOWN_TOOL, ToolFailureReason.INVALID_INPUT)
 _ASKING_GUARDRAILS: Final = ("llm", "hallucination")
-_OPENINGS: Final[Mapping[str, Callable[[Any, Any], Opening | None]]] = {
+_OPENINGS: Final[Mapping[str, Callable[[Any, Any], Beginning | None]]] = {
     "crew_kickoff_started": _crew,
     "flow_started": _flow,
     "method_execution_started": _method,

@@ -1,4 +1,4 @@
-"""What of CrewAI goes on here, in the context of whoever emits: a chain of open frames.
+"""What is open of CrewAI in the context where an event is emitted: a chain of frames.
 
 CrewAI hands its context variables to the threads and tasks that it starts, so a frame that is open
 where an agent begins is open in everything the agent does.
@@ -14,15 +14,18 @@ from agl_core import semconv
 from agl_core.tracing import (
     AttemptContext,
     Recorder,
+    SpanScope,
+    SpanStart,
+    Tracer,
     active,
-    close_scope,
     current_scope,
     guarded,
-    open_scope,
 )
 from agl_core.types import Scope, SpanKind
-from agl_crewai._events import Closing, Opening
+from agl_crewai._events import Beginning, Closing
 from agl_crewai._names import FRAMEWORK, GUARDRAIL, OWN, SUMMARIZER, TASK
+
+TRACER: Final = Tracer(FRAMEWORK)
 
 _METHOD: Final = "method_execution_started"
 _TOOL: Final = "tool_usage_started"
@@ -34,20 +37,21 @@ _MACHINERY: Final = _AGENTS | {"crew_kickoff_started", "task_started", _GUARDRAI
 
 @dataclass(eq=False, slots=True)
 class Frame:
-    """One thing that goes on, from the event that opened it to the one that closes it."""
+    """One open span, from the event that opened it to the one that closes it."""
 
     type: str
     """Of the event that opened it."""
     key: str
     name: str
-    scope: Scope
-    recorder: Recorder
+    span: SpanScope
     parent: Frame | None
     inner: set[Frame] = field(default_factory=set["Frame"])
     """What is open directly inside, in other tasks and threads too."""
 
 
 _FRAME: ContextVar[Frame | None] = ContextVar("agl_crewai_frame", default=None)
+_REPORTED: ContextVar[Any] = ContextVar("agl_crewai_reported", default=None)
+"""The failure that what ended last here has reported."""
 _LAST_EVENT: ContextVar[str | None] = ContextVar("agl_crewai_event", default=None)
 
 
@@ -59,7 +63,7 @@ def seen(event_id: str) -> bool:
     return False
 
 
-def begin(context: AttemptContext, event_type: str, found: Opening, *, summarizes: bool) -> None:
+def begin(context: AttemptContext, event_type: str, found: Beginning, *, summarizes: bool) -> None:
     """Open the frame of what begins; its span hangs under whatever is open here.
 
     Args:
@@ -68,35 +72,17 @@ def begin(context: AttemptContext, event_type: str, found: Opening, *, summarize
         found: What begins.
         summarizes: It is a model call that asks for a summary of a history.
     """
-    around, recorder = _innermost(context.recorder), context.recorder
-    if found.agent is not None and _in_guardrail(around):
-        _reserve(found)
-    agent, run, trainable = found.agent or None, None, found.trainable
-    if found.scope == "call":
-        agent, run, trainable = _caller(around, found, summarizes=summarizes)
+    recorder, start = context.recorder, found.start
+    around = _innermost(recorder)
+    if start.agent is not None and _in_guardrail(around):
+        _reserve(start)
     if found.message is not None:
-        _tell(recorder, around, event_type, found)
-    scope = current_scope()
-    span = recorder.start(
-        found.kind,
-        found.name,
-        agent=agent,
-        agent_run_id=run,
-        attributes={semconv.AGL_FRAMEWORK: FRAMEWORK, **found.attributes},
-        scope=scope,
-    )
-    if found.scope == "call" and agent is not None and run is None:
-        run = span if scope is None or agent != scope.agent else scope.agent_run_id
-        recorder.update(span, agent_run_id=run)
-    opened = open_scope(
-        found.scope,
-        span_id=span,
-        agent=agent,
-        agent_run_id=run,
-        trainable=trainable,
-        parent=scope,
-    )
-    frame = Frame(event_type, found.key, found.name, opened, recorder, around)
+        _hand_on(recorder, around, event_type, found)
+    if start.kind is SpanKind.LLM:
+        _set_caller(start, around, summarizes=summarizes)
+    start.agent = start.agent or None
+    span = TRACER.open(recorder, start).activate()
+    frame = Frame(event_type, found.key, start.name, span, around)
     if around is not None:
         around.inner.add(frame)
     _FRAME.set(frame)
@@ -118,6 +104,17 @@ def end(context: AttemptContext, found: Closing) -> None:
         inner = _open(inner.parent, context.recorder)
     _close(frame, found, attributes=found.attributes)
     _FRAME.set(_open(frame.parent, context.recorder))
+
+
+def note(ended: Closing) -> None:
+    """Remember the failure that the end of a tool has reported: CrewAI reports it again."""
+    _REPORTED.set(ended.failure)
+
+
+def refuse(context: AttemptContext, found: Beginning, failure: Any) -> None:
+    """Record a tool call that reached no tool, unless its end has reported the same failure."""
+    if failure is not _REPORTED.get():
+        TRACER.open(context.recorder, found.start).end(failed=failure.message)
 
 
 @dataclass(slots=True)
@@ -153,7 +150,7 @@ def leave(place: Place | None, error: BaseException | None) -> None:
         if everywhere:
             _end_inside(frame, error)
         _end(frame, error)
-    _FRAME.set(next((frame for frame in place.around if not frame.scope.closed), None))
+    _FRAME.set(next((frame for frame in place.around if not frame.span.closed), None))
 
 
 def _end_inside(frame: Frame, error: BaseException | None) -> None:
@@ -172,32 +169,31 @@ def speaker() -> Scope | None:
     if frame is None:
         return None
     scope = current_scope()
-    if frame.type == _METHOD and scope is frame.scope and frame.scope.agent is None:
-        span = frame.scope.span_id
-        frame.scope.agent, frame.scope.agent_run_id = frame.name, span
-        frame.recorder.update(span, kind=SpanKind.AGENT, agent=frame.name, agent_run_id=span)
+    if frame.type == _METHOD and scope is frame.span and frame.span.agent is None:
+        span, name = frame.span, frame.name
+        span.agent, span.agent_run_id = name, span.span_id
+        span.recorder.update(
+            span.span_id, kind=SpanKind.AGENT, agent=name, agent_run_id=span.span_id
+        )
     return scope
 
 
-def _caller(
-    around: Frame | None, found: Opening, *, summarizes: bool
-) -> tuple[str | None, str | None, bool]:
-    """Who makes a model call: agent, agent run where it is known, whether it may be trained."""
+def _set_caller(start: SpanStart, around: Frame | None, *, summarizes: bool) -> None:
+    """Set who makes a model call: agent, agent run where it is known, whether it may be trained."""
     scope = speaker() if around is not None else current_scope()
     if summarizes:
-        return SUMMARIZER, None, False
-    if found.agent:
-        return found.agent, None, True
-    if (
-        found.agent is None
+        start.agent, start.trainable = SUMMARIZER, False
+    elif start.agent:
+        return
+    elif (
+        start.agent is None
         and around is not None
         and around.type in _MACHINERY
-        and scope is around.scope
+        and scope is around.span
     ):
-        return OWN, None, False
-    if scope is None:
-        return None, None, True
-    return scope.agent, scope.agent_run_id, True
+        start.agent, start.trainable = OWN, False
+    elif scope is not None:
+        start.agent, start.agent_run_id = scope.agent, scope.agent_run_id
 
 
 def _in_guardrail(around: Frame | None) -> bool:
@@ -209,17 +205,17 @@ def _in_guardrail(around: Frame | None) -> bool:
     return False
 
 
-def _reserve(found: Opening) -> None:
+def _reserve(start: SpanStart) -> None:
     """Nobody has named that agent or chosen its settings."""
-    if found.agent == SUMMARIZER:
+    if start.agent == SUMMARIZER:
         return
-    found.agent = GUARDRAIL
-    if found.kind is SpanKind.AGENT:
-        found.name = GUARDRAIL
-        found.attributes = {TASK: found.attributes.get(TASK)}
+    start.agent = GUARDRAIL
+    if start.kind is SpanKind.AGENT:
+        start.name = GUARDRAIL
+        start.attributes = {TASK: (start.attributes or {}).get(TASK)}
 
 
-def _tell(recorder: Recorder, around: Frame | None, event_type: str, found: Opening) -> None:
+def _hand_on(recorder: Recorder, around: Frame | None, event_type: str, found: Beginning) -> None:
     """Record what is handed on: a task's context, or what one agent asks of another."""
     if found.message is None:
         return
@@ -229,7 +225,7 @@ def _tell(recorder: Recorder, around: Frame | None, event_type: str, found: Open
         asked_by = _asking(around)
         if asked_by is None:
             return
-        message |= {"from": asked_by, "to": found.agent}
+        message |= {"from": asked_by, "to": found.start.agent}
     recorder.point(
         semconv.AGL_MESSAGE,
         attributes={semconv.AGL_FRAMEWORK: FRAMEWORK, semconv.AGL_MESSAGE: message},
@@ -243,7 +239,7 @@ def _asking(around: Frame | None) -> str | None:
     frame = around.parent
     while frame is not None and frame.type not in _AGENTS:
         frame = frame.parent
-    return None if frame is None else frame.scope.agent
+    return None if frame is None else frame.span.agent
 
 
 def _innermost(recorder: Recorder) -> Frame | None:
@@ -262,28 +258,22 @@ def _chain(recorder: Recorder) -> tuple[Frame, ...]:
 
 def _open(frame: Frame | None, recorder: Recorder) -> Frame | None:
     """The innermost frame of this attempt that has not been closed elsewhere."""
-    while frame is not None and (frame.scope.closed or frame.recorder is not recorder):
+    while frame is not None and (frame.span.closed or frame.span.recorder is not recorder):
         frame = frame.parent
     return frame
 
 
 def _close(frame: Frame, found: Closing, attributes: dict[str, Any] | None = None) -> None:
-    if not found.failed:
-        _end(frame, found.error, attributes)
-        return
-    _shut(frame)
-    span = frame.scope.span_id
-    frame.recorder.end(span, status="error", error=found.failed, attributes=attributes)
+    _end(frame, found.error, failed=found.failed, attributes=attributes)
 
 
 def _end(
-    frame: Frame, error: BaseException | None, attributes: dict[str, Any] | None = None
+    frame: Frame,
+    error: BaseException | None,
+    *,
+    failed: str = "",
+    attributes: dict[str, Any] | None = None,
 ) -> None:
-    _shut(frame)
-    frame.recorder.end_with(frame.scope.span_id, error, attributes=attributes)
-
-
-def _shut(frame: Frame) -> None:
-    close_scope(frame.scope)
+    frame.span.end(error, failed=failed, attributes=attributes)
     if frame.parent is not None:
         frame.parent.inner.discard(frame)

@@ -14,11 +14,10 @@ from crewai.utilities.i18n import I18N_DEFAULT
 from agl_core.errors import ConfigError
 from agl_core.tracing import Patch, active, guarded
 from agl_crewai._entries import EntryPoints
-from agl_crewai._events import Opening, closing, opening, refused
-from agl_crewai._frames import begin, end, seen
+from agl_crewai._events import Beginning, beginning, closing, refused
+from agl_crewai._frames import begin, end, note, refuse, seen
 from agl_crewai._names import DEFERS_RESULTS, FRAMEWORK, RESPECTS_WINDOW
 from agl_crewai._overflow import OverflowGuard
-from agl_crewai._refused import note, refuse
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +85,7 @@ class AglEventListener(BaseEventListener):
         context = active()
         if context is None or seen(event.event_id):
             return
-        begun = opening(source, event)
+        begun = beginning(source, event)
         if begun is not None:
             begin(context, event.type, begun, summarizes=_summarizes(event))
             self._warn(begun)
@@ -100,18 +99,18 @@ class AglEventListener(BaseEventListener):
         if unread is not None:
             refuse(context, unread, event.failure)
 
-    def _warn(self, begun: Opening) -> None:
+    def _warn(self, begun: Beginning) -> None:
         """Say once for each agent that what its model is sent may not be what it said."""
         rewriting = [
             name.partition(".")[2]
             for name in (RESPECTS_WINDOW, DEFERS_RESULTS)
-            if begun.attributes.get(name)
+            if (begun.start.attributes or {}).get(name)
         ]
-        if rewriting and begun.name not in self._warned:
-            self._warned.add(begun.name)
+        if rewriting and begun.start.name not in self._warned:
+            self._warned.add(begun.start.name)
             _log.warning(
                 "CrewAI may rewrite the prompts of agent %r (%s): train it with %s",
-                begun.name,
+                begun.start.name,
                 ", ".join(rewriting),
                 REWRITING_FIX,
             )

@@ -10,7 +10,7 @@ from langchain_core.globals import get_llm_cache
 from agl_core.interfaces import AttemptRecord
 from agl_core.plugins.findings import CLOSED_LOOP, failed_tools, failures_saying, is_from
 from agl_core.types import Finding, Span, SpanKind
-from agl_langchain._run import FRAMEWORK
+from agl_langchain._runs import FRAMEWORK
 
 _INNER_NODES: Final = frozenset({"agent", "model", "call_model"})
 """What the prebuilt agents call the node that asks the model."""

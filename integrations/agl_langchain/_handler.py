@@ -9,9 +9,8 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler
 
 from agl_core import semconv
-from agl_core.tracing import active, guarded
-from agl_langchain._run import FRAMEWORK, Run, Start
-from agl_langchain._runs import TABLES, RunTable
+from agl_core.tracing import active, guarded, tool_attributes
+from agl_langchain._runs import FRAMEWORK, TABLES, Run, RunTable, Start
 from agl_langchain._tools import asked_for, handed_to, refused, result_of, unparsed
 
 
@@ -97,12 +96,8 @@ class AglCallbackHandler(BaseCallbackHandler):
     ) -> None:
         del tags
         name = _name(serialized, kwargs, "tool")
-        attributes: dict[str, Any] = {
-            semconv.GEN_AI_TOOL_NAME: name,
-            semconv.GEN_AI_TOOL_ARGUMENTS: input_str if inputs is None else inputs,
-        }
-        if call_id := kwargs.get("tool_call_id"):
-            attributes[semconv.GEN_AI_TOOL_CALL_ID] = call_id
+        arguments = input_str if inputs is None else inputs
+        attributes = tool_attributes(name, arguments, call_id=kwargs.get("tool_call_id"))
         self._begin(RunTable.open_tool, Start(run_id, parent_run_id, name, metadata, attributes))
 
     @guarded(FRAMEWORK)
@@ -171,7 +166,7 @@ class AglCallbackHandler(BaseCallbackHandler):
         message = getattr(choice, "message", None)
         table.asked.update(asked_for(message))
         table.record_unreached(run_id, unparsed(message))
-        table.close(run_id, attributes=_told(response, message))
+        table.close(run_id, attributes=_answer(response, message))
 
     @guarded(FRAMEWORK)
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
@@ -214,7 +209,7 @@ def _name(serialized: Mapping[str, Any] | None, extra: Mapping[str, Any], defaul
     return name if isinstance(name, str) else default
 
 
-def _told(response: Any, message: Any) -> dict[str, Any]:
+def _answer(response: Any, message: Any) -> dict[str, Any]:
     """Id and usage of an answer, as far as the model says; all its choices took what one says."""
     found: dict[str, Any] = {}
     output: dict[str, Any] = getattr(response, "llm_output", None) or {}

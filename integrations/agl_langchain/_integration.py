@@ -9,8 +9,7 @@ from langchain_core.tracers.context import register_configure_hook
 
 from agl_core.types import Scope
 from agl_langchain._handler import AglCallbackHandler
-from agl_langchain._run import FRAMEWORK
-from agl_langchain._runs import TABLES
+from agl_langchain._runs import FRAMEWORK, TABLES
 
 
 class LangChainIntegration:

@@ -7,22 +7,72 @@ attempt, so a run that reaches two of them is recorded once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
 from langchain_core.runnables.config import var_child_runnable_config
 
 from agl_core import semconv
-from agl_core.tracing import Recorder, Tables, close_scope, make_current, scope_around, scope_in
-from agl_core.types import Scope, ScopeKind, SpanKind
+from agl_core.tracing import (
+    Recorder,
+    SpanScope,
+    SpanStart,
+    Tables,
+    Tracer,
+    handoff,
+    scope_around,
+    tool_attributes,
+)
+from agl_core.types import Scope, SpanKind
 from agl_langchain._agents import NO_NAMES, Introduction, Names, introduced
-from agl_langchain._run import FRAMEWORK, Run, Start, control_flow
 from agl_langchain._tools import Unreached
 
-_HANDOFF: Final = "handoff"
-"""Name of a message span that says who lets whom go on."""
+FRAMEWORK: Final = "langchain"
+
+
+def control_flow() -> tuple[type[BaseException], ...]:
+    """Exceptions that only carry control, so that the run they leave has not failed.
+
+    LangGraph's interrupts and parent commands, known by class identity and never by name.
+    """
+    # Not imported here: LangChain works without LangGraph, and who raises has imported it.
+    bubble_up = getattr(sys.modules.get("langgraph.errors"), "GraphBubbleUp", None)
+    return () if bubble_up is None else (bubble_up,)
+
+
+TRACER: Final = Tracer(FRAMEWORK, control_flow=control_flow)
+
+
+@dataclass(slots=True)  # a frozen one takes five times as long to make
+class Start:
+    """One start callback, whatever its kind."""
+
+    run_id: UUID
+    parent_run_id: UUID | None
+    name: str
+    metadata: Mapping[str, Any] | None
+    attributes: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(eq=False, slots=True)
+class Run:
+    """One open run."""
+
+    run_id: UUID
+    span: SpanScope
+    names: Names
+    in_named_agent: bool
+    parent: Run | None
+    speaker: Run | None
+    """The run with which the agent that speaks here began; None for an agent named elsewhere."""
+    agent_shown: bool = False
+    """The span of this run, if it began an agent, says so."""
+    outer_call: Run | None = None
+    """Model calls: one that was open here and had not sent, perhaps a wrapper around this one."""
+    wraps_call: bool = False
 
 
 @dataclass(slots=True)
@@ -36,6 +86,23 @@ class _Place:
     speaker: Run | None
     """The run with which whoever speaks around began, unless a scope of the user's names another."""
     in_named_agent: bool
+
+    def start(self, kind: SpanKind, start: Start) -> SpanStart:
+        """What the span and the scope of the run begin with."""
+        introduction, around = self.introduction, self.around
+        begun = SpanStart(kind, start.name, attributes=start.attributes)
+        if introduction is None:
+            begun.scope = None if kind is SpanKind.LLM else "operation"
+            agent = around.agent if around is not None else None
+            run_id = around.agent_run_id if around is not None else None
+        else:
+            begun.scope = None if kind is SpanKind.LLM else "agent"
+            begun.trainable = not introduction.owned
+            agent, run_id = introduction.agent, str(start.run_id)
+            begun.speaker, begun.speaker_run_id = agent, run_id
+        if kind is SpanKind.LLM or self.speaker_shown:
+            begun.agent, begun.agent_run_id = agent, run_id
+        return begun
 
     @property
     def speaker_shown(self) -> bool:
@@ -81,20 +148,17 @@ class RunTable:
     def open_chain(self, start: Start) -> Run:
         place = self._place(start)
         shown = place.introduction is not None and not place.introduction.by_node
-        kind = SpanKind.AGENT if shown else SpanKind.OPERATION
-        scope = self._scope("operation" if place.introduction is None else "agent", place, start)
+        begun = place.start(SpanKind.AGENT if shown else SpanKind.OPERATION, start)
         if place.introduction is not None and shown:
-            start = Start(
-                start.run_id, start.parent_run_id, place.introduction.agent, start.metadata
-            )
-        self._start_span(kind, place, scope, start)
-        return self._enter(start, place, scope, agent_shown=shown)
+            begun.name = place.introduction.agent
+        return self._enter(start, place, begun, agent_shown=shown)
 
     def open_tool(self, start: Start) -> Run:
         place = self._place(start)
-        scope = Scope(kind="tool", span_id="", parent=place.around)
-        self._start_span(SpanKind.TOOL, place, scope, start)
-        run = self._enter(start, place, scope)
+        begun = SpanStart(SpanKind.TOOL, start.name, attributes=start.attributes)
+        if place.around is not None and place.speaker_shown:
+            begun.agent, begun.agent_run_id = place.around.agent, place.around.agent_run_id
+        run = self._enter(start, place, begun)
         run.in_named_agent, run.speaker = False, None
         self.asked.pop(start.attributes.get(semconv.GEN_AI_TOOL_CALL_ID, ""), None)
         return run
@@ -103,60 +167,47 @@ class RunTable:
         """Open a model call: its scope becomes current where the request will be sent."""
         opened = scope_around(FRAMEWORK)
         outer = self._calls.get(opened.span_id) if opened is not None else None
-        if outer is not None and outer.scope.call_id is not None:
+        if outer is not None and outer.span.call_id is not None:
             outer = None
         place = self._place(start)
-        scope = self._scope("call", place, start)
-        self._start_span(SpanKind.LLM, place, scope, start)
+        run = self._enter(start, place, place.start(SpanKind.LLM, start), agent_shown=True)
         if outer is not None:
-            scope.parent = outer.scope
-        make_current(scope)
-        run = self._enter(start, place, scope, agent_shown=True)
+            run.span.parent = outer.span
+        run.span.activate()
         run.outer_call = outer
-        self._calls[scope.span_id] = run
+        self._calls[run.span.span_id] = run
         self._show_agent(run.speaker)
         return run
 
     def hand_over(self, run_id: UUID, target: str) -> None:
-        """The tool of this run lets another agent go on."""
+        """The tool of this run hands over to another agent."""
         run = self._runs.get(run_id)
-        speaker = run.scope.parent if run is not None else None
-        if speaker is None or speaker.agent is None:
-            return
-        span_id = self._recorder.start(
-            SpanKind.MESSAGE,
-            _HANDOFF,
-            parent_id=speaker.span_id,
-            attributes={
-                semconv.AGL_FRAMEWORK: FRAMEWORK,
-                semconv.AGL_HANDOFF_FROM: speaker.agent,
-                semconv.AGL_HANDOFF_TO: target,
-            },
-        )
-        self._recorder.end(span_id)
+        speaker = run.span.parent if run is not None else None
+        if speaker is not None and speaker.agent is not None:
+            start = handoff(speaker.agent, target)
+            TRACER.open(self._recorder, start, parent=speaker).end()
 
     def record_unreached(self, run_id: UUID, calls: Iterable[Unreached]) -> None:
         """Record calls that this run tells of."""
         run = self._runs.get(run_id)
         if run is None:
             return
-        around = run.scope.parent if run.scope.kind == "call" else run.scope
+        around = run.span.parent if run.span.kind == "call" else run.span
         for call in calls:
-            span_id = self._recorder.start(
+            start = SpanStart(
                 SpanKind.TOOL,
                 call.name,
-                parent_id=around.span_id if around is not None else "",
                 agent=around.agent if around is not None else None,
                 agent_run_id=around.agent_run_id if around is not None else None,
-                attributes={semconv.AGL_FRAMEWORK: FRAMEWORK, **call.attributes},
+                attributes=tool_attributes(call.name, call.arguments, call_id=call.call_id),
             )
-            self._recorder.end(span_id, status="error", error=call.error)
+            TRACER.open(self._recorder, start, parent=around).end(failed=call.error)
 
     def answering(self, run_id: UUID) -> None:
         """The first token came: whatever is sent here from now on is not this call."""
         run = self._runs.get(run_id)
-        if run is not None and not run.scope.closed:
-            close_scope(run.scope)
+        if run is not None:
+            run.span.close()
 
     def close(
         self,
@@ -169,25 +220,20 @@ class RunTable:
         if run is None:
             return
         if error is not None:
-            # Of what is cancelled inside, or left by a callback's exception, no end is told.
+            # No callback says that a run inside has ended that was cancelled, or left by a callback's exception.
             for inside in [each for each in self._runs.values() if each.parent is run]:
                 self.close(inside.run_id, error=error)
-        if self._calls.pop(run.scope.span_id, None) is not None:
+        if self._calls.pop(run.span.span_id, None) is not None:
             self._close_call(run)
-        run.scope.closed = True
-        control = () if error is None else control_flow()
-        self._recorder.end_with(
-            run.scope.span_id, error, control_flow=control, attributes=attributes
-        )
+        run.span.end(error, attributes=attributes)
 
     def _close_call(self, run: Run) -> None:
-        close_scope(run.scope)
-        sent = run.scope.call_id is not None
+        sent = run.span.call_id is not None
         if run.outer_call is not None and (sent or run.wraps_call):
             run.outer_call.wraps_call = True
         if run.wraps_call and not sent:
             # A model class that only hands on to another one: the inner run is the call.
-            self._recorder.update(run.scope.span_id, kind=SpanKind.OPERATION)
+            self._recorder.update(run.span.span_id, kind=SpanKind.OPERATION)
 
     def _current(self) -> Run | None:
         """The run whose code this is, as LangChain's own context variable says."""
@@ -204,7 +250,7 @@ class RunTable:
         around = _innermost(parent, opened)
         # Unless a scope of the user's stands between the parent run and what is inside.
         speaker, in_named_agent = None, False
-        if parent is not None and parent.scope is around:
+        if parent is not None and parent.span is around:
             speaker, in_named_agent = parent.speaker, parent.in_named_agent
         names = Names.of(start.metadata)
         introduction = introduced(
@@ -218,35 +264,12 @@ class RunTable:
             in_named_agent = not introduction.by_node
         return _Place(parent, around, names, introduction, speaker, in_named_agent)
 
-    def _scope(self, kind: ScopeKind, place: _Place, start: Start) -> Scope:
-        introduction = place.introduction
-        if introduction is None:
-            return scope_in(place.around, kind, "")
-        run_id, owned = str(start.run_id), introduction.owned
-        return scope_in(place.around, kind, "", introduction.agent, run_id, not owned)
-
-    def _start_span(self, kind: SpanKind, place: _Place, scope: Scope, start: Start) -> None:
-        around = place.around
-        speaks = around if kind is SpanKind.TOOL else scope
-        if kind is not SpanKind.LLM and not place.speaker_shown:
-            speaks = None
-        scope.span_id = self._recorder.start(
-            kind,
-            start.name,
-            # An empty id hangs the span under the attempt, whatever scope is open here.
-            parent_id=around.span_id if around is not None else "",
-            agent=speaks.agent if speaks is not None else None,
-            agent_run_id=speaks.agent_run_id if speaks is not None else None,
-            attributes={semconv.AGL_FRAMEWORK: FRAMEWORK, **start.attributes},
-        )
-
     def _enter(
-        self, start: Start, place: _Place, scope: Scope, *, agent_shown: bool = False
+        self, start: Start, place: _Place, begun: SpanStart, *, agent_shown: bool = False
     ) -> Run:
         run = Run(
-            self,
             start.run_id,
-            scope,
+            TRACER.open(self._recorder, begun, parent=place.around),
             place.names,
             in_named_agent=place.in_named_agent,
             parent=place.parent,
@@ -264,11 +287,11 @@ class RunTable:
             return
         speaker.agent_shown = True
         self._recorder.update(
-            speaker.scope.span_id,
+            speaker.span.span_id,
             kind=SpanKind.AGENT,
-            name=speaker.scope.agent,
-            agent=speaker.scope.agent,
-            agent_run_id=speaker.scope.agent_run_id,
+            name=speaker.span.agent,
+            agent=speaker.span.agent,
+            agent_run_id=speaker.span.agent_run_id,
         )
 
 
@@ -278,10 +301,10 @@ def _innermost(run: Run | None, opened: Scope | None) -> Scope | None:
         return opened
     scope = opened
     while scope is not None:
-        if scope is run.scope:
+        if scope is run.span:
             return opened
         scope = scope.parent
-    return run.scope
+    return run.span
 
 
 TABLES: Final = Tables(FRAMEWORK, RunTable)

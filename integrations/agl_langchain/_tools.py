@@ -15,8 +15,6 @@ from typing import Any, Final, NamedTuple, cast
 
 from langchain_core.messages import ToolMessage
 
-from agl_core import semconv
-
 _END: Final = "__end__"
 """LangGraph's word for the end of a graph, which is no agent."""
 
@@ -28,15 +26,6 @@ class Unreached(NamedTuple):
     call_id: str | None
     arguments: Any
     error: str
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        told = {
-            semconv.GEN_AI_TOOL_NAME: self.name,
-            semconv.GEN_AI_TOOL_CALL_ID: self.call_id,
-            semconv.GEN_AI_TOOL_ARGUMENTS: self.arguments,
-        }
-        return {name: value for name, value in told.items() if value is not None}
 
 
 def asked_for(message: Any) -> dict[str, Any]:

@@ -1,33 +1,21 @@
-"""What each kind of the SDK's spans becomes, free of any state."""
+"""What each kind of the SDK's spans begins and ends with, free of any state."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from agl_core import semconv
+from agl_core.tracing import SpanStart, Tracer
 from agl_core.types import ScopeKind, SpanKind
 
 FRAMEWORK: Final = "openai_agents"
 HANDOFF: Final = "handoff"
+TRACER: Final = Tracer(FRAMEWORK)
 UNNAMED: Final = "agent without a name"
 UNTRACED: Final = "agl.openai_agents.tracing_disabled"
 """Name of the span that says why an attempt's agents are unknown."""
 _GUARDRAIL_TRIGGERED: Final = "agl.guardrail.triggered"
-
-
-@dataclass(slots=True)  # a frozen one takes five times as long to make
-class Shape:
-    """How a span is recorded when it begins."""
-
-    kind: SpanKind
-    scope: ScopeKind
-    """``tool`` where code of the user's runs beside the agent: nobody speaks in it."""
-    name: str
-    agent: str | None = None
-    """The agent that begins to speak."""
-    attributes: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 _GROUPS: Final = frozenset({"task", "turn"})
@@ -39,21 +27,25 @@ _KINDS: Final[dict[str, tuple[SpanKind, ScopeKind]]] = {
     HANDOFF: (SpanKind.MESSAGE, "tool"),
     "guardrail": (SpanKind.OPERATION, "tool"),
 }
-_UNNAMED: Final = Shape(SpanKind.OPERATION, "operation", UNNAMED)
 
 
-def shape_of(data: Any) -> Shape | None:
-    """How to record a span with this data; None for one that only groups others."""
+def start_of(data: Any) -> SpanStart | None:
+    """What a span with this data begins with; None for one that only groups others.
+
+    Its scope is a ``tool`` scope where code of the user's runs beside the agent: no agent speaks.
+    """
     kind: str = data.type
     if kind in _GROUPS:
         return None
     name: str = _name(data)
     recorded, scope = _KINDS.get(kind, (SpanKind.OPERATION, "operation"))
     if recorded is SpanKind.AGENT:
-        return Shape(recorded, scope, name, agent=name) if name else _UNNAMED
+        if not name:
+            return SpanStart(SpanKind.OPERATION, UNNAMED)
+        return SpanStart(recorded, name, agent=name, new_run=True)
     if recorded is SpanKind.TOOL:
-        return Shape(recorded, scope, name, attributes={semconv.GEN_AI_TOOL_NAME: name})
-    return Shape(recorded, scope, name or kind)
+        return SpanStart(recorded, name, attributes={semconv.GEN_AI_TOOL_NAME: name})
+    return SpanStart(recorded, name or kind, scope=scope)
 
 
 def _name(data: Any) -> str:

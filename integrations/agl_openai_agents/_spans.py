@@ -9,19 +9,17 @@ from typing import Any, Final
 from agents.exceptions import UserError
 from agents.tracing import Span, SpanError, get_current_span
 
-from agl_core import semconv
-from agl_core.tracing import Recorder, Tables, scope_around
+from agl_core.tracing import Recorder, SpanScope, Tables, scope_around
 from agl_core.types import Scope, SpanKind
-from agl_core.types.ids import new_id
-from agl_openai_agents._shapes import FRAMEWORK, Shape, results_of, shape_of
+from agl_openai_agents._shapes import FRAMEWORK, TRACER, results_of, start_of
 
 
 @dataclass(eq=False, slots=True)
 class OpenSpan:
     """One of the SDK's spans, from its start to its end."""
 
-    scope: Scope
-    shape: Shape
+    span: SpanScope
+    kind: SpanKind
     handled: BaseException | None
     """Was being handled when the span began, so the span did not fail with it."""
 
@@ -52,53 +50,40 @@ class SpanTable:
     def start(self, span: Span[Any]) -> None:
         """Record a span that begins, unless it only groups others."""
         around = self._innermost(span.parent_id, scope_around(FRAMEWORK))
-        shape = shape_of(span.span_data)
-        if shape is None:
+        start = start_of(span.span_data)
+        if start is None or start.kind is None:
             self._scopes[span.span_id] = around
             return
-        scope = _scope(shape, around)
-        # Before it is recorded: who speaks does not depend on where that is kept.
-        self._scopes[span.span_id] = scope
-        speaks = around if shape.kind is SpanKind.TOOL else scope
-        self._recorder.start(
-            shape.kind,
-            shape.name,
-            span_id=scope.span_id,
-            # Empty ones say: under the attempt itself, and nobody's.
-            parent_id=around.span_id if around is not None else "",
-            agent=(speaks.agent if speaks is not None else None) or "",
-            agent_run_id=speaks.agent_run_id if speaks is not None else None,
-            attributes={semconv.AGL_FRAMEWORK: FRAMEWORK, **shape.attributes},
-        )
-        self._open[span.span_id] = OpenSpan(scope, shape, sys.exc_info()[1])
+        if start.agent is None:
+            inherits = start.kind is SpanKind.TOOL or start.scope != "tool"
+            speaks = around if inherits else None
+            # Empty where no agent speaks around: the span of a guardrail names one at its end.
+            start.agent = (speaks.agent if speaks is not None else None) or ""
+            start.agent_run_id = speaks.agent_run_id if speaks is not None else None
+        opened = TRACER.open(self._recorder, start, parent=around)
+        self._scopes[span.span_id] = opened
+        self._open[span.span_id] = OpenSpan(opened, start.kind, sys.exc_info()[1])
 
     def end(self, span: Span[Any]) -> None:
         """Record the end of a span; the exception that leaves it is the one being handled here."""
         opened = self._open.pop(span.span_id, None)
         if opened is None:
             return
-        scope = opened.scope
-        scope.closed = True
+        recorded = opened.span
         raised = sys.exc_info()[1]
         attributes = results_of(span.span_data)
-        if opened.shape.scope == "tool" and scope.parent is not None:
+        around = recorded.parent
+        if recorded.kind == "tool" and around is not None:
             # Only now: what ran inside would have been taken for the agent's own.
             self._recorder.update(
-                scope.span_id, agent=scope.parent.agent, agent_run_id=scope.parent.agent_run_id
+                recorded.span_id, agent=around.agent, agent_run_id=around.agent_run_id
             )
         if raised is opened.handled or isinstance(raised, GeneratorExit):
             raised = None
         if raised is not None:
-            exact = _exact(raised, opened.shape)
-            self._recorder.end_with(scope.span_id, exact, attributes=attributes)
-            return
-        error = _error_text(span.error)
-        self._recorder.end(
-            scope.span_id,
-            status="error" if error else "ok",
-            error=error,
-            attributes=attributes,
-        )
+            recorded.end(_exact(raised, opened.kind), attributes=attributes)
+        else:
+            recorded.end(failed=_error_text(span.error), attributes=attributes)
 
     def _innermost(self, span_id: str | None, opened: Scope | None) -> Scope | None:
         """The inner of a span's scope and of the scope that was opened through agl-core."""
@@ -118,19 +103,9 @@ class SpanTable:
 TABLES: Final = Tables(FRAMEWORK, SpanTable)
 
 
-def _scope(shape: Shape, around: Scope | None) -> Scope:
-    scope = Scope(kind=shape.scope, span_id=new_id("span"), parent=around)
-    if around is not None and shape.scope != "tool":
-        scope.agent, scope.agent_run_id = around.agent, around.agent_run_id
-        scope.trainable = around.trainable
-    if shape.agent is not None:
-        scope.agent, scope.agent_run_id = shape.agent, scope.span_id
-    return scope
-
-
-def _exact(raised: BaseException, shape: Shape) -> BaseException:
+def _exact(raised: BaseException, kind: SpanKind) -> BaseException:
     """The tool's own exception, which the SDK raises as the cause of one of its own."""
-    if shape.kind is SpanKind.TOOL and isinstance(raised, UserError):
+    if kind is SpanKind.TOOL and isinstance(raised, UserError):
         return raised.__cause__ or raised
     return raised
 

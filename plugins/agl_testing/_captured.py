@@ -9,7 +9,6 @@ import msgspec
 
 from agl_core import semconv
 from agl_core.errors import CaptureError
-from agl_core.interfaces import AttemptRecord
 from agl_core.types import ModelCall, Span, SpanKind, Triplet
 from agl_testing.bench import Played
 from agl_testing.fake_openai import Answered
@@ -146,12 +145,8 @@ def check_wrong_join_is_caught(played: Played) -> None:
         msgspec.structs.replace(spans[first], call_id=spans[last].call_id),
         msgspec.structs.replace(spans[last], call_id=spans[first].call_id),
     )
-    record = AttemptRecord(
-        rollout=played.record.rollout, attempt=played.record.attempt, spans=spans
-    )
-    wrong = Played(job=played.job, record=record, output=None, error=None)
     try:
-        wrong.adapt("*")
+        played.with_spans(spans).adapt("*")
     except CaptureError:
         return
     raise AssertionError("calls of two agents were exchanged without an error")

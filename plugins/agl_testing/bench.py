@@ -76,6 +76,13 @@ class Played:
         calls = [span.call for span in self.record.spans if span.call is not None]
         return sorted(calls, key=lambda call: call.started_ns)
 
+    def with_spans(self, spans: Sequence[Span]) -> Played:
+        """The same attempt with other spans, for tests that break a record on purpose."""
+        record = AttemptRecord(
+            rollout=self.record.rollout, attempt=self.record.attempt, spans=[*spans]
+        )
+        return Played(job=self.job, record=record, output=None, error=None)
+
     def adapt(self, *agents: str) -> AdaptedAttempt:
         """Join and credit for the training of `agents`.
 

@@ -11,13 +11,13 @@ def enter_agl(clock: Clock) -> None:
     """Time what frameworks and clients call into; before any integration is imported.
 
     That is every callback under `guarded`, every function that a `Patch` puts in another's place
-    (the wire's ``send`` among them), and the steps of a `Piece`.
+    (the wire's ``send`` among them), and the steps of a `SpanScope`.
     """
     from agl_core import tracing
-    from agl_core.tracing import Patch, Piece
+    from agl_core.tracing import Patch, SpanScope
     from agl_core.tracing import _guard as guard
 
-    guarded, prepare, run = guard.guarded, Patch.__init__, Piece.run
+    guarded, prepare, run = guard.guarded, Patch.__init__, SpanScope.run
 
     def timed(framework: str = "") -> Any:
         decorate = guarded(framework)
@@ -29,12 +29,12 @@ def enter_agl(clock: Clock) -> None:
 
         prepare(patch, library, owner, name, wrap_timed, **rest)
 
-    async def run_timed(piece: Any, step: Any) -> Any:
-        return await run(piece, clock.theirs(step))
+    async def run_timed(span: Any, step: Any) -> Any:
+        return await run(span, clock.theirs(step))
 
     tracing.guarded = guard.guarded = timed  # type: ignore[assignment]
     Patch.__init__ = prepare_timed
-    Piece.run = clock.ours(run_timed)
+    SpanScope.run = clock.ours(run_timed)
 
 
 def enter_wrapt(clock: Clock) -> None:

@@ -16,7 +16,7 @@ from agentscope.model import ChatModelBase
 from agentscope.pipeline import MsgHub
 from agentscope.tool import Toolkit
 
-from agl_agentscope._pieces import CONTEXT, SUMMARIZER
+from agl_agentscope._spans import CONTEXT, SUMMARIZER
 from agl_agentscope._v1 import tools
 from agl_agentscope._v1.hubs import Hubs, broadcasting
 from agl_agentscope._v1.replies import Replies, said_by

@@ -6,26 +6,16 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, cast
 
 from agl_agentscope._identity import ByIdentity
-from agl_agentscope._pieces import FRAMEWORK, PIECES
-from agl_agentscope._v1 import told
+from agl_agentscope._spans import FRAMEWORK, TRACER
+from agl_agentscope._v1 import messages as said
 from agl_core import semconv
-from agl_core.tracing import (
-    Opening,
-    Piece,
-    Recorder,
-    active,
-    close_scope,
-    current_scope,
-    guarded,
-    open_scope,
-)
-from agl_core.types import Scope, SpanKind
+from agl_core.tracing import SpanScope, SpanStart, active, current_scope, guarded
+from agl_core.types import SpanKind
 
 Live = Callable[[], bool]
 Function = Callable[..., Any]
 Hearers = Callable[[], Iterable[Any]]
 """Asked where telemetry may fail: what an agent has them in is private."""
-_Entered = tuple[Recorder, Scope]
 
 HUB: Final = "hub"
 """Name of the span around what is said in a hub."""
@@ -40,7 +30,7 @@ class Hubs:
     """Records what `MsgHub` is entered, left and used for."""
 
     def __init__(self) -> None:
-        self._open: ByIdentity[list[_Entered]] = ByIdentity()
+        self._open: ByIdentity[list[SpanScope]] = ByIdentity()
 
     def entering(self, original: Function, live: Live) -> Function:
         async def enter(hub: Any) -> Any:
@@ -81,31 +71,30 @@ class Hubs:
         if context is None:
             return
         attributes = {
-            semconv.AGL_FRAMEWORK: FRAMEWORK,
             HUB_NAME: str(hub.name),
-            PARTICIPANTS: told.names(hub.participants),
+            PARTICIPANTS: said.names(hub.participants),
         }
         around = current_scope()
-        span = context.recorder.start(
+        start = SpanStart(
             SpanKind.OPERATION,
             HUB,
             agent=around.agent if around is not None else None,
             agent_run_id=around.agent_run_id if around is not None else None,
             attributes=attributes,
         )
-        entered = context.recorder, open_scope("operation", span_id=span)
-        self._open.get_or_make(hub, list).append(entered)
+        span = TRACER.open(context.recorder, start).activate()
+        self._open.get_or_make(hub, list).append(span)
 
     @guarded(FRAMEWORK)
     def _end(self, hub: Any, error: BaseException | None) -> None:
         context, entered = active(), self._open.get(hub) or []
         # Another rollout may be in the same hub.
-        ours = [each for each in entered if context is not None and each[0] is context.recorder]
+        ours = [
+            each for each in entered if context is not None and each.recorder is context.recorder
+        ]
         if ours:
-            recorder, scope = ours[-1]
             entered.remove(ours[-1])
-            close_scope(scope)
-            recorder.end_with(scope.span_id, error)
+            ours[-1].end(error)
 
 
 def broadcasting(original: Function, live: Live) -> Function:
@@ -125,37 +114,33 @@ def _subscribers(agent: Any) -> list[Any]:
 
 async def _heard(msg: Any, hearers: Hearers, step: Callable[[], Awaitable[Any]]) -> Any:
     """Record the messages; whoever asks a model while hearing one does not speak as their sender."""
-    piece = _open_message(msg, hearers)
-    if piece is None:
+    span = _open_message(msg, hearers)
+    if span is None:
         return await step()
-    given = await piece.run(step)
-    piece.end()
+    given = await span.run(step)
+    span.end()
     return given
 
 
 @guarded(FRAMEWORK)
-def _open_message(msg: Any, hearers: Hearers) -> Piece | None:
-    context, everyone = active(), told.names(hearers())
+def _open_message(msg: Any, hearers: Hearers) -> SpanScope | None:
+    context, everyone = active(), said.names(hearers())
     messages = cast("Sequence[Any]", msg if isinstance(msg, list) else [msg])
     if context is None or not everyone or not messages:
         return None
-    pieces = [
-        PIECES.open(
-            context,
-            Opening(
-                kind=SpanKind.MESSAGE,
-                scope="tool",
-                name=BROADCAST,
-                agent="",
-                attributes={
-                    semconv.AGL_HANDOFF_FROM: each.name,
-                    semconv.AGL_HANDOFF_TO: everyone,
-                    semconv.AGL_MESSAGE: {"role": each.name, "content": told.heard(each.content)},
-                },
-            ),
-        )
+    spans = [
+        TRACER.open(context.recorder, _message(each.name, said.heard(each.content), everyone))
         for each in messages
     ]
-    for piece in pieces[:-1]:
-        piece.end()
-    return pieces[-1]
+    for span in spans[:-1]:
+        span.end()
+    return spans[-1]
+
+
+def _message(sender: str, content: Any, everyone: list[str]) -> SpanStart:
+    attributes = {
+        semconv.AGL_HANDOFF_FROM: sender,
+        semconv.AGL_HANDOFF_TO: everyone,
+        semconv.AGL_MESSAGE: {"role": sender, "content": content},
+    }
+    return SpanStart(SpanKind.MESSAGE, BROADCAST, scope="tool", agent="", attributes=attributes)

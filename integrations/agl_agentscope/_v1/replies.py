@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from agl_agentscope._pieces import FRAMEWORK, PIECES
+from agl_agentscope._spans import FRAMEWORK, TRACER
 from agl_agentscope._usage import CLOCK, FOLDS, INTERRUPTED, PLAN, SHARED, Usage
-from agl_core.tracing import Piece, active, guarded, spoken_by
+from agl_core.tracing import SpanScope, active, guarded, run_as
 
 Live = Callable[[], bool]
 Function = Callable[..., Any]
@@ -33,53 +33,53 @@ class Replies:
 
     def wrap(self, original: Function, live: Live) -> Function:
         async def call(agent: Any, *args: Any, **kwargs: Any) -> Any:
-            piece = self._open(agent) if live() else None
-            if piece is None:
+            span = self._open(agent) if live() else None
+            if span is None:
                 return await original(agent, *args, **kwargs)
             try:
-                message = await piece.run(lambda: original(agent, *args, **kwargs))
+                message = await span.run(lambda: original(agent, *args, **kwargs))
             finally:
                 self._usage.leave(agent)
-            self._look_back(agent, piece, message)
-            piece.end()
+            self._look_back(agent, span, message)
+            span.end()
             return message
 
         return call
 
     @guarded(FRAMEWORK)
-    def _open(self, agent: Any) -> Piece | None:
+    def _open(self, agent: Any) -> SpanScope | None:
         context = active()
         if context is None:
             return None
         name = getattr(agent, "name", None)
-        piece = PIECES.open(context, PIECES.reply(str(name) if name else None))
+        span = TRACER.open(context.recorder, TRACER.agent(str(name) if name else None))
         if wrong := self._usage.enter(agent, context, remembers=_remembers(agent)):
-            piece.tell({SHARED: wrong})
+            span.set_attributes({SHARED: wrong})
         formatter = getattr(agent, "formatter", None)
         # PromptBudgetFormatter has the one that it cuts as its `formatter`.
         folding = type(getattr(formatter, "formatter", formatter)).__name__.endswith(_FOLDING)
-        piece.tell({FOLDS: folding})
-        self._look_at_plan(agent, piece)
+        span.set_attributes({FOLDS: folding})
+        self._look_at_plan(agent, span)
         self._prepare(agent)
-        return piece
+        return span
 
-    def _look_at_plan(self, agent: Any, piece: Piece) -> None:
+    def _look_at_plan(self, agent: Any, span: SpanScope) -> None:
         """A plan's hint says when each of its parts was made and finished."""
         notebook = getattr(agent, "plan_notebook", None)
         if notebook is not None and notebook.current_plan is not None:
-            piece.tell({CLOCK: PLAN})
+            span.set_attributes({CLOCK: PLAN})
             self._usage.warn_of_clock(
                 agent, "give PlanNotebook(plan_to_hint=...) a function that leaves the times out"
             )
 
     @guarded(FRAMEWORK)
-    def _look_back(self, agent: Any, piece: Piece, message: Any) -> None:
-        self._look_at_plan(agent, piece)
+    def _look_back(self, agent: Any, span: SpanScope, message: Any) -> None:
+        self._look_at_plan(agent, span)
         metadata = getattr(message, "metadata", None)
         interrupted = isinstance(metadata, dict) and _INTERRUPTION in metadata
-        piece.tell({INTERRUPTED: interrupted})
+        span.set_attributes({INTERRUPTED: interrupted})
         if interrupted:
-            piece.end(failed="cancelled; the framework answered with a message of its own")
+            span.end(failed="cancelled; the framework answered with a message of its own")
 
 
 def said_by(name: str) -> Callable[[Function, Live], Function]:
@@ -87,9 +87,10 @@ def said_by(name: str) -> Callable[[Function, Live], Function]:
 
     def wrap(original: Function, live: Live) -> Function:
         async def call(*args: Any, **kwargs: Any) -> Any:
-            if not live() or active() is None or PIECES.speaker() is None:
+            context = active() if live() else None
+            if context is None or TRACER.speaker() is None:
                 return await original(*args, **kwargs)
-            return await spoken_by(name, lambda: original(*args, **kwargs))
+            return await run_as(context.recorder, name, lambda: original(*args, **kwargs))
 
         return call
 

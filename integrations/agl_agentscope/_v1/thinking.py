@@ -10,7 +10,7 @@ from typing import Any, cast
 from agentscope.message import TextBlock, ThinkingBlock
 from agentscope.model import ChatModelBase, ChatResponse
 
-from agl_agentscope._pieces import PIECES
+from agl_agentscope._spans import TRACER
 from agl_agentscope._thinking import split_text, tags
 
 Stream = AsyncGenerator[ChatResponse, None]
@@ -43,7 +43,7 @@ def splitting(original: Callable[..., Any], live: Callable[[], bool]) -> Callabl
 
     async def call(model: Any, *args: Any, **kwargs: Any) -> Any:
         answer = await original(model, *args, **kwargs)
-        return split(answer) if live() and PIECES.speaker() is not None else answer
+        return split(answer) if live() and TRACER.speaker() is not None else answer
 
     return call
 

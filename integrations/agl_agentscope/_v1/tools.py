@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from agentscope.tool import ToolResponse
 
-from agl_agentscope._pieces import FRAMEWORK, PIECES
-from agl_agentscope._v1 import told
+from agl_agentscope._spans import FRAMEWORK, TRACER
+from agl_agentscope._v1 import messages
 from agl_core import semconv
-from agl_core.tracing import Piece, active, guarded
+from agl_core.tracing import SpanScope, active, guarded
 
 Live = Callable[[], bool]
 Function = Callable[..., Any]
@@ -29,10 +29,10 @@ def recording(original: Function, live: Live) -> Function:
         use = _begin(toolkit, tool_call) if live() else None
         if use is None:
             return await original(toolkit, tool_call)
-        items: AsyncGenerator[Any, None] = await use.piece.run(
+        items: AsyncGenerator[Any, None] = await use.span.run(
             lambda: original(use.toolkit, tool_call)
         )
-        return use.piece.through(items, use.see, kind=ToolResponse)
+        return use.span.stream(items, use.see, kind=ToolResponse)
 
     return call_tool_function
 
@@ -40,8 +40,8 @@ def recording(original: Function, live: Live) -> Function:
 class _Use:
     """One use of a tool, by a copy of the toolkit that sees what the tool's function does."""
 
-    def __init__(self, piece: Piece, toolkit: Any, name: str) -> None:
-        self.piece = piece
+    def __init__(self, span: SpanScope, toolkit: Any, name: str) -> None:
+        self.span = span
         self._ran = False
         self._whole = False
         self.toolkit = toolkit
@@ -52,13 +52,13 @@ class _Use:
 
     @guarded(FRAMEWORK)
     def see(self, chunk: ToolResponse) -> None:
-        result = told.result(chunk.content)
-        self.piece.tell({semconv.GEN_AI_TOOL_RESULT: result})
+        result = messages.result(chunk.content)
+        self.span.set_attributes({semconv.GEN_AI_TOOL_RESULT: result})
         if self._whole:
             # Who has it reads no further: the framework leaves the stream of its last tool.
-            self.piece.end()
+            self.span.end()
         elif not self._ran and str(result).startswith(_UNREACHED):
-            self.piece.end(failed=str(result))
+            self.span.end(failed=str(result))
 
     def _watched(self, function: Function) -> Function:
         if inspect.iscoroutinefunction(function):
@@ -88,7 +88,7 @@ class _Use:
 
     def _caught(self, error: BaseException) -> None:
         self._whole = True
-        self.piece.caught = error
+        self.span.caught = error
 
 
 @guarded(FRAMEWORK)
@@ -97,8 +97,8 @@ def _begin(toolkit: Any, tool_call: Mapping[str, Any]) -> _Use | None:
     if context is None:
         return None
     name = tool_call["name"]
-    opening = PIECES.tool(name, tool_call["id"], tool_call.get("input"))
-    return _Use(PIECES.open(context, opening), toolkit, name)
+    start = TRACER.tool(name, tool_call.get("input"), call_id=tool_call["id"])
+    return _Use(TRACER.open(context.recorder, start), toolkit, name)
 
 
 def _with(toolkit: Any, name: str, tool: Any, function: Function) -> Any:

@@ -9,7 +9,7 @@ import agentscope
 from agentscope.agent import Agent
 
 from agl_agentscope._identity import ByIdentity
-from agl_agentscope._pieces import FRAMEWORK
+from agl_agentscope._spans import FRAMEWORK
 from agl_agentscope._v2.middleware import AglMiddleware
 from agl_core.errors import ConfigError
 from agl_core.tracing import Patch, active, guarded

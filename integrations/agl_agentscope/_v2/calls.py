@@ -8,22 +8,22 @@ from typing import Any
 
 from agentscope.model import ChatResponse
 
-from agl_agentscope._pieces import FRAMEWORK, PIECES
-from agl_agentscope._v2 import told
+from agl_agentscope._spans import FRAMEWORK, TRACER
+from agl_agentscope._v2 import messages
 from agl_core import semconv
-from agl_core.tracing import Opening, Piece, active, guarded
+from agl_core.tracing import SpanScope, SpanStart, active, guarded
 from agl_core.types import SpanKind
 
 _REQUEST = "_call_api"
 """What a class of models implements: one request. The framework repeats it when it fails."""
 
 
-def recording(model: Any, turn: Opening) -> Any:
+def recording(model: Any, turn: SpanScope) -> Any:
     """A copy of the model that records; what has no `_REQUEST` is left to the wire.
 
     Args:
         model: Of the framework.
-        turn: Whose turn it is.
+        turn: The agent's turn in which it is asked.
     """
     request = getattr(model, _REQUEST, None)
     if request is None:
@@ -33,47 +33,42 @@ def recording(model: Any, turn: Opening) -> Any:
     return copied
 
 
-def _recorded(request: Callable[..., Any], name: str, turn: Opening) -> Callable[..., Any]:
+def _recorded(request: Callable[..., Any], name: str, turn: SpanScope) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> Any:
-        piece = _open_call(name, turn)
-        if piece is None:
+        span = _open_call(name, turn)
+        if span is None:
             return await request(*args, **kwargs)
-        answer: Any = await piece.run(lambda: request(*args, **kwargs))
+        answer: Any = await span.run(lambda: request(*args, **kwargs))
         if isinstance(answer, ChatResponse):
-            piece.end(attributes=_told(answer))
+            span.end(attributes=_attributes(answer))
             return answer
         stream: AsyncGenerator[ChatResponse, None] = answer
-        return piece.through(stream, lambda chunk: _tell(piece, chunk))
+        return span.stream(stream, lambda chunk: _note(span, chunk))
 
     return call
 
 
 @guarded(FRAMEWORK)
-def _open_call(model: str, turn: Opening) -> Piece | None:
+def _open_call(model: str, turn: SpanScope) -> SpanScope | None:
     context = active()
     if context is None:
         return None
-    return PIECES.open(
-        context,
-        Opening(
-            kind=SpanKind.LLM,
-            scope="call",
-            name=model,
-            agent=turn.agent,
-            agent_run_id=turn.agent_run_id,
-            trainable=turn.trainable,
-            attributes={
-                semconv.GEN_AI_OPERATION_NAME: "chat",
-                semconv.GEN_AI_REQUEST_MODEL: model,
-            },
-        ),
+    attributes = {semconv.GEN_AI_OPERATION_NAME: "chat", semconv.GEN_AI_REQUEST_MODEL: model}
+    start = SpanStart(
+        SpanKind.LLM,
+        model,
+        agent=turn.span_agent,
+        agent_run_id=turn.span_run_id,
+        trainable=turn.trainable,
+        attributes=attributes,
     )
+    return TRACER.open(context.recorder, start)
 
 
-_told = guarded(FRAMEWORK)(told.answer)
+_attributes = guarded(FRAMEWORK)(messages.answer)
 
 
 @guarded(FRAMEWORK)
-def _tell(piece: Piece, answer: ChatResponse) -> None:
+def _note(span: SpanScope, answer: ChatResponse) -> None:
     if answer.is_last or answer.usage is not None:
-        piece.tell(told.answer(answer))
+        span.set_attributes(messages.answer(answer))

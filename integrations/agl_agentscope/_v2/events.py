@@ -15,11 +15,11 @@ from agentscope.event import (
     ToolResultEndEvent,
 )
 
-from agl_agentscope._pieces import FRAMEWORK, PIECES
+from agl_agentscope._spans import FRAMEWORK, TRACER
 from agl_agentscope._usage import PARKED, Usage
-from agl_agentscope._v2 import told
+from agl_agentscope._v2 import messages
 from agl_core import semconv
-from agl_core.tracing import Piece, active, guarded
+from agl_core.tracing import SpanScope, active, guarded
 
 _UNREACHED: Final = frozenset({"error", "denied", "interrupted"})
 """States of the result of a call that came to no tool: it names none, is wrong, or was forbidden."""
@@ -28,9 +28,9 @@ _UNREACHED: Final = frozenset({"error", "denied", "interrupted"})
 class ReplyEvents:
     """Looks at the events of one reply."""
 
-    def __init__(self, agent: Agent, piece: Piece, usage: Usage) -> None:
+    def __init__(self, agent: Agent, span: SpanScope, usage: Usage) -> None:
         self._agent = agent
-        self._piece = piece
+        self._span = span
         self._usage = usage
         self._waits_for: list[str] = []
 
@@ -47,14 +47,14 @@ class ReplyEvents:
         for call in event.tool_calls:
             self._usage.reached(self._agent, call.id)
             if context is not None:
-                with self._piece.running():
-                    told.handoff(context, self._agent.name, call)
+                with self._span.running():
+                    messages.record_handoff(context, self._agent.name, call)
 
     @guarded(FRAMEWORK)
     def parked(self, event: RequireUserConfirmEvent) -> None:
         """The reply ends here, with a message of the framework's own, until the user answers."""
         self._waits_for += [call.name for call in event.tool_calls]
-        self._piece.tell({PARKED: list(self._waits_for)})
+        self._span.set_attributes({PARKED: list(self._waits_for)})
 
     @guarded(FRAMEWORK)
     def answered(self, event: Any) -> None:
@@ -62,12 +62,12 @@ class ReplyEvents:
         call_id, state = event.tool_call_id, str(event.state)
         if self._usage.forget_reached(self._agent, call_id) or state not in _UNREACHED:
             return
-        context, (call, words) = active(), told.exchange(self._agent, call_id)
+        context, (call, words) = active(), messages.exchange(self._agent, call_id)
         if context is None or call is None:
             return
-        with self._piece.running():
-            opening = PIECES.tool(call.name, call_id, told.arguments(call.input))
-            tool = PIECES.open(context, opening)
+        with self._span.running():
+            start = TRACER.tool(call.name, messages.arguments(call.input), call_id=call_id)
+            tool = TRACER.open(context.recorder, start)
         tool.end(failed=str(words or state), attributes={semconv.GEN_AI_TOOL_RESULT: words})
 
 

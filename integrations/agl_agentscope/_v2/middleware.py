@@ -14,14 +14,14 @@ from agentscope.middleware import MiddlewareBase
 from agentscope.model import ChatResponse
 from agentscope.tool import ToolResponse
 
-from agl_agentscope._pieces import CONTEXT, FRAMEWORK, PIECES, SUMMARIZER
+from agl_agentscope._spans import CONTEXT, FRAMEWORK, SUMMARIZER, TRACER
 from agl_agentscope._usage import CLOCK, SHARED, Usage
-from agl_agentscope._v2 import told
+from agl_agentscope._v2 import messages
 from agl_agentscope._v2.calls import recording
 from agl_agentscope._v2.events import ReplyEvents
 from agl_agentscope._v2.thinking import split
 from agl_core import semconv
-from agl_core.tracing import AttemptContext, Opening, Piece, active, guarded, spoken_by
+from agl_core.tracing import AttemptContext, SpanScope, SpanStart, active, guarded, run_as
 
 Next = Callable[..., Any]
 _FAILED: Final = "error"
@@ -44,109 +44,115 @@ class AglMiddleware(MiddlewareBase):
         self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Next
     ) -> AsyncGenerator[Any, None]:
         """Go around one reply of an agent; the framework's signature."""
-        piece = self._open_reply(agent, input_kwargs)
+        span = self._open_reply(agent, input_kwargs)
         items = next_handler(**input_kwargs)
-        if piece is None:
+        if span is None:
             return items
-        return piece.through(items, ReplyEvents(agent, piece, self._usage).see)
+        return span.stream(items, ReplyEvents(agent, span, self._usage).see)
 
     async def on_model_call(
         self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Next
     ) -> ChatResponse | AsyncGenerator[ChatResponse, None]:
         """Go around one call of an agent's model; the framework's signature."""
-        piece = self._open_turn(agent)
-        if piece is None:
+        span = self._open_turn(agent)
+        if span is None:
             return await next_handler(**input_kwargs)
-        model = recording(input_kwargs["current_model"], piece.opening)
+        model = recording(input_kwargs["current_model"], span)
         given = {**input_kwargs, "current_model": model}
-        answer: Any = await piece.run(lambda: next_handler(**given))
+        answer: Any = await span.run(lambda: next_handler(**given))
         if isinstance(answer, ChatResponse):
-            piece.end()
+            span.end()
             return split(answer)
         stream: AsyncGenerator[ChatResponse, None] = answer
-        return split(piece.through(stream))
+        return split(span.stream(stream))
 
     def on_acting(
         self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Next
     ) -> AsyncGenerator[Any, None]:
         """Go around one use of a tool; the framework's signature."""
-        piece = self._open_tool(agent, input_kwargs)
+        span = self._open_tool(agent, input_kwargs)
         items = next_handler(**input_kwargs)
-        if piece is None:
+        if span is None:
             return items
-        return piece.through(items, lambda chunk: _see_result(piece, chunk), kind=ToolResponse)
+        return span.stream(items, lambda chunk: _see_result(span, chunk), kind=ToolResponse)
 
     async def on_compress_context(
         self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Next
     ) -> None:
         """Let what summarises an agent's context speak for itself; the framework's signature."""
         del agent
-        if not self._live() or active() is None:
+        context = active() if self._live() else None
+        if context is None:
             await next_handler(**input_kwargs)
             return
-        await spoken_by(SUMMARIZER, lambda: next_handler(**input_kwargs))
+        await run_as(context.recorder, SUMMARIZER, lambda: next_handler(**input_kwargs))
 
     @guarded(FRAMEWORK)
-    def _open_reply(self, agent: Agent, given: Mapping[str, Any]) -> Piece | None:
+    def _open_reply(self, agent: Agent, given: Mapping[str, Any]) -> SpanScope | None:
         context = active() if self._live() else None
         key = ("reply", id(agent))
-        if context is None or PIECES.is_seen(key):
+        if context is None or _is_seen(key):
             return None
         run_id = None
-        if isinstance(given.get("inputs"), told.RESUMING):
+        if isinstance(given.get("inputs"), messages.RESUMING):
             run_id = self._usage.run_id(agent, context)
-        opening = PIECES.reply(agent.name, run_id=run_id, inside=CONTEXT, key=key)
-        piece = PIECES.open(context, opening)
-        self._look(agent, context, piece)
-        return piece
+        start = TRACER.agent(agent.name, run_id=run_id, speaker=CONTEXT)
+        span = _open(context, start, key)
+        self._look(agent, context, span)
+        return span
 
-    def _look(self, agent: Agent, context: AttemptContext, piece: Piece) -> None:
+    def _look(self, agent: Agent, context: AttemptContext, span: SpanScope) -> None:
         """Mark the reply of an agent that is used wrongly."""
-        piece.left = lambda: self._usage.leave(agent)
+        span.on_end = lambda: self._usage.leave(agent)
         if wrong := self._usage.enter(agent, context, remembers=bool(agent.state.context)):
-            piece.tell({SHARED: wrong})
-        self._usage.began(agent, piece.agent_run_id)
+            span.set_attributes({SHARED: wrong})
+        self._usage.began(agent, span.span_run_id)
         if agent.injection_config.inject_runtime_state:
-            piece.tell({CLOCK: True})
+            span.set_attributes({CLOCK: True})
             self._usage.warn_of_clock(
                 agent, "give Agent(injection_config=InjectionConfig(inject_runtime_state=False))"
             )
 
     @guarded(FRAMEWORK)
-    def _open_turn(self, agent: Agent) -> Piece | None:
+    def _open_turn(self, agent: Agent) -> SpanScope | None:
         """The agent speaks; each request that its model makes for that has a span."""
         context = active() if self._live() else None
         key = ("call", id(agent))
-        if context is None or PIECES.is_seen(key):
+        if context is None or _is_seen(key):
             return None
-        asks = PIECES.speaker()
-        return PIECES.open(
-            context,
-            Opening(
-                kind=None,
-                scope="agent" if asks else "operation",
-                agent=asks.opening.agent if asks else None,
-                agent_run_id=asks.agent_run_id if asks else None,
-                trainable=asks.opening.trainable if asks else True,
-                key=key,
-            ),
-        )
+        speaker = TRACER.speaker()
+        if speaker is None:
+            return _open(context, SpanStart(None, scope="operation"), key)
+        agent_name, run_id = speaker.span_agent, speaker.span_run_id
+        start = SpanStart(None, scope="agent", agent=agent_name, agent_run_id=run_id)
+        return _open(context, start, key)
 
     @guarded(FRAMEWORK)
-    def _open_tool(self, agent: Agent, given: Mapping[str, Any]) -> Piece | None:
+    def _open_tool(self, agent: Agent, given: Mapping[str, Any]) -> SpanScope | None:
         context, call = active() if self._live() else None, given["tool_call"]
         key = ("tool", id(agent), call.id)
-        if context is None or PIECES.is_seen(key):
+        if context is None or _is_seen(key):
             return None
         self._usage.reached(agent, call.id)
-        return PIECES.open(
-            context, PIECES.tool(call.name, call.id, told.arguments(call.input), key=key)
-        )
+        arguments = messages.arguments(call.input)
+        return _open(context, TRACER.tool(call.name, arguments, call_id=call.id), key)
+
+
+def _open(context: AttemptContext, start: SpanStart, key: object) -> SpanScope:
+    span = TRACER.open(context.recorder, start)
+    span.key = key
+    return span
+
+
+def _is_seen(key: object) -> bool:
+    """Whether the span around records this very work, for another middleware of ours."""
+    around = TRACER.innermost()
+    return around is not None and around.key == key
 
 
 @guarded(FRAMEWORK)
-def _see_result(piece: Piece, response: Any) -> None:
-    result = told.result(response.content)
-    piece.tell({semconv.GEN_AI_TOOL_RESULT: result})
+def _see_result(span: SpanScope, response: Any) -> None:
+    result = messages.result(response.content)
+    span.set_attributes({semconv.GEN_AI_TOOL_RESULT: result})
     if str(response.state) == _FAILED:
-        piece.end(failed=str(result))
+        span.end(failed=str(result))

@@ -19,9 +19,9 @@ from agl_core.tracing import (
     current,
     current_scope,
     enter,
-    open_scope,
 )
 from agl_core.tracing._wire import Wire
+from tests.core.tracing.scopes import open_scope
 
 OWNERS = (httpx.Client, httpx.AsyncClient, httpx2.Client, httpx2.AsyncClient)
 

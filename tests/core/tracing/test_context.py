@@ -8,17 +8,9 @@ import threading
 import pytest
 
 from agl_core.errors import ConfigError
-from agl_core.tracing import (
-    active,
-    close_scope,
-    current,
-    current_scope,
-    enter,
-    open_scope,
-    origins_of,
-    resource,
-)
+from agl_core.tracing import active, current, current_scope, enter, origins_of, resource
 from agl_core.types import PromptTemplate, Resources, SpanKind
+from tests.core.tracing.scopes import close_scope, open_scope
 
 
 def test_outside_a_rollout_there_is_no_context_and_the_error_names_the_fix():

@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from agl_core import semconv
 from agl_core.errors import CaptureError
-from agl_core.tracing import agent_scope, close_scope, enter, open_scope
+from agl_core.tracing import agent_scope, enter
 from agl_core.types import SpanKind
 from agl_core.types.rollout import CAPTURE
+from tests.core.tracing.scopes import close_scope, open_scope
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 LIBRARIES = pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])

@@ -21,12 +21,12 @@ from agl_core.tracing import (
     emit_reward,
     emit_tool_call,
     enter,
-    open_scope,
     operation,
     reward_value,
     trace,
 )
 from agl_core.types import RewardTarget, Span, SpanKind
+from tests.core.tracing.scopes import open_scope
 
 
 @pytest.fixture

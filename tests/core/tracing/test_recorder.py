@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core import semconv
-from agl_core.tracing import Recorder, bounded, enter, open_scope
+from agl_core.tracing import Recorder, bounded, enter
 from agl_core.types import Reward, Span, SpanKind
+from tests.core.tracing.scopes import open_scope
 
 
 @pytest.fixture

@@ -15,14 +15,13 @@ from agl_core.tracing import _wire as wire
 from agl_core.tracing import (
     agent_scope,
     attach,
-    close_scope,
     current_scope,
     enter,
-    open_scope,
     operation,
 )
 from agl_core.types import LLM, Scope, SpanKind
 from tests.core.passing import pass_time
+from tests.core.tracing.scopes import close_scope, open_scope
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 LIBRARIES = pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])

@@ -14,7 +14,7 @@ from agentscope.plan import Plan, PlanNotebook, SubTask
 from agentscope.rag import KnowledgeBase
 from agentscope.token import CharTokenCounter
 from agl_agentscope._integration import AgentScopeIntegration
-from agl_agentscope._pieces import PIECES
+from agl_agentscope._spans import TRACER
 from agl_agentscope._usage import CLOCK, FOLDS, INTERRUPTED, SHARED
 from agl_testing._captured import check_identity, check_tokens
 from agl_testing.fake_openai import FakeReply
@@ -431,7 +431,7 @@ async def test_broken_telemetry_leaves_the_agent_alone(bench, monkeypatch, caplo
     def broken(*args, **kwargs):
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr(PIECES, "open", broken)
+    monkeypatch.setattr(TRACER, "open", broken)
 
     async def program(job):
         async with models(job) as model:

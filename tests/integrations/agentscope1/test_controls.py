@@ -6,12 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from agl_agentscope._integration import AgentScopeIntegration
-from agl_agentscope._pieces import PIECES
-from agl_testing.bench import Played
+from agl_agentscope._spans import TRACER
 from agl_testing.scenario import PLANNER, WRITER
 
 from agl_core.errors import CaptureError
-from agl_core.interfaces import AttemptRecord
 from agl_core.tracing import attach
 from agl_core.types import SpanKind
 
@@ -28,13 +26,6 @@ class Broken(test_contract.TestAgentScope):
     __test__ = False
 
 
-def with_spans(played, spans):
-    record = AttemptRecord(
-        rollout=played.record.rollout, attempt=played.record.attempt, spans=spans
-    )
-    return Played(job=played.job, record=record, output=None, error=None)
-
-
 @pytest.mark.parametrize("form", ["run", "arun", "stream", "astream"])
 async def test_the_skeleton_is_the_golden_one(bench, tree, form):
     played = await bench.one(getattr(AgentScopeProgram(), form))
@@ -43,12 +34,12 @@ async def test_the_skeleton_is_the_golden_one(bench, tree, form):
 
 
 async def test_swapped_agents_are_caught(monkeypatch):
-    open_piece = PIECES.open
+    open_span = TRACER.open
 
-    def swapped(context, opening):
-        return open_piece(context, replace(opening, agent=SWAPPED.get(opening.agent)))
+    def swapped(recorder, start, **more):
+        return open_span(recorder, replace(start, agent=SWAPPED.get(start.agent)), **more)
 
-    monkeypatch.setattr(PIECES, "open", swapped)
+    monkeypatch.setattr(TRACER, "open", swapped)
     with pytest.raises(AssertionError):
         await Broken().test_one_span_per_call_with_the_right_agent_and_parent()
 
@@ -111,4 +102,4 @@ async def test_a_retried_call_is_one_and_counted_twice_is_caught(bench, ask):
         msgspec.structs.replace(traced[-1], id="again", sequence=traced[-1].sequence + 100)
     )
     with pytest.raises(CaptureError):
-        with_spans(played, spans).adapt(WRITER)
+        played.with_spans(spans).adapt(WRITER)

@@ -1,10 +1,11 @@
 """Beside the user's own OpenTelemetry, and the errors that the contract has to notice."""
 
+from dataclasses import replace
 from pathlib import Path
 
-import agl_autogen._agents as turns
 import pytest
 from agl_autogen._integration import AutoGenIntegration
+from agl_autogen._watching import TRACER
 from agl_testing._captured import check_identity, triplets
 from agl_testing.bench import Bench
 from agl_testing.scenario import (
@@ -24,7 +25,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from agl_core.errors import ConfigError
-from agl_core.tracing import attach, close_scope
+from agl_core.tracing import attach
 
 GOLDEN = Path(__file__).parent / "golden" / "skeleton.txt"
 
@@ -73,14 +74,14 @@ async def test_the_users_own_opentelemetry_sees_what_it_always_did(bench, agent,
 
 async def test_exchanged_agents_are_noticed(bench, agent, monkeypatch):
     other = {PLANNER: WRITER, WRITER: PLANNER}
-    real = turns.Work.begin.__func__
+    real = TRACER.open
 
-    def swapped(cls, context, kind, name, attributes=None):
-        return real(cls, context, kind, other.get(name, name), attributes)
+    def swapped(recorder, start, **more):
+        return real(recorder, replace(start, agent=other.get(start.agent, start.agent)), **more)
 
-    monkeypatch.setattr(turns.Work, "begin", classmethod(swapped))
+    monkeypatch.setattr(TRACER, "open", swapped)
     played = await bench.one(shop(agent))
-    with pytest.raises(AssertionError, match="spoke, the gateway was told"):
+    with pytest.raises(AssertionError, match="the gateway recorded"):
         check_identity(played)
 
 
@@ -157,14 +158,14 @@ async def test_a_wrapper_left_over_ours_passes_through_after_detaching(client):
 
 
 async def test_a_scope_that_somebody_closed_harms_nothing(bench, agent, monkeypatch):
-    real = turns.Work.begin.__func__
+    real = TRACER.open
 
-    def closing(cls, context, kind, name, attributes=None):
-        work = real(cls, context, kind, name, attributes)
-        close_scope(work.scope)
-        return work
+    def closing(recorder, start, **more):
+        span = real(recorder, start, **more)
+        span.close()
+        return span
 
-    monkeypatch.setattr(turns.Work, "begin", classmethod(closing))
+    monkeypatch.setattr(TRACER, "open", closing)
     played = await bench.one(shop(agent))
     assert played.output == ANSWER
 

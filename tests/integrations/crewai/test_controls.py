@@ -3,12 +3,10 @@
 import msgspec
 import pytest
 from agl_crewai import AglEventListener, _events, _frames, _listener
-from agl_testing.bench import Played
 from agl_testing.scenario import PLANNER, WRITER
 from crewai import Crew
 
 from agl_core.errors import CaptureError
-from agl_core.interfaces import AttemptRecord
 from agl_core.types import SpanKind
 
 from . import test_contract
@@ -21,13 +19,6 @@ class Broken(test_contract.TestCrewAI):
     """One rule at a time is run by hand."""
 
     __test__ = False
-
-
-def with_spans(played, spans):
-    record = AttemptRecord(
-        rollout=played.record.rollout, attempt=played.record.attempt, spans=spans
-    )
-    return Played(job=played.job, record=record, output=None, error=None)
 
 
 def writing(job, **fields):
@@ -89,4 +80,4 @@ async def test_a_retried_call_that_is_counted_twice_is_caught(bench):
     (own,) = [span for span in spans if span.kind is SpanKind.LLM and span.call is None]
     spans.append(msgspec.structs.replace(own, id="again", sequence=own.sequence + 100))
     with pytest.raises(CaptureError):
-        with_spans(played, spans).adapt(WRITER)
+        played.with_spans(spans).adapt(WRITER)

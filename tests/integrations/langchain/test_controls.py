@@ -4,13 +4,11 @@ import msgspec
 import pytest
 from agl_langchain import _runs
 from agl_langchain._integration import LangChainIntegration
-from agl_testing.bench import Played
 from agl_testing.scenario import PLANNER, WRITER
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 
 from agl_core.errors import CaptureError
-from agl_core.interfaces import AttemptRecord
 from agl_core.types import SpanKind
 
 from . import test_contract
@@ -43,13 +41,6 @@ class Twice(LangChainIntegration):
     def detach(self):
         self._second.detach()
         super().detach()
-
-
-def with_spans(played, spans):
-    record = AttemptRecord(
-        rollout=played.record.rollout, attempt=played.record.attempt, spans=spans
-    )
-    return Played(job=played.job, record=record, output=None, error=None)
 
 
 async def test_swapped_agents_are_caught(monkeypatch):
@@ -106,4 +97,4 @@ async def test_a_retried_call_that_is_counted_twice_is_caught(bench, chat):
     (once,) = [span for span in spans if span.kind is SpanKind.LLM and span.call is None]
     spans.append(msgspec.structs.replace(once, id="again", sequence=once.sequence + 100))
     with pytest.raises(CaptureError):
-        with_spans(played, spans).adapt(WRITER)
+        played.with_spans(spans).adapt(WRITER)

@@ -8,11 +8,10 @@ import openai
 import pytest
 from agl_openai._integration import OpenAIIntegration
 from agl_testing._captured import check_identity, check_tokens
-from agl_testing.bench import Bench, Played
+from agl_testing.bench import Bench
 from agl_testing.scenario import ANSWER, PLANNER, WRITER, outline
 
 from agl_core.errors import CaptureError
-from agl_core.interfaces import AttemptRecord
 from agl_core.tracing import agent_scope, attach
 from agl_core.types import SpanKind
 
@@ -47,13 +46,6 @@ def asking(job, name=WRITER, *, stream=False):
             return client.chat.completions.create(**given).choices[0].message.content
         with client.chat.completions.create(**given, stream=True) as chunks:
             return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-
-
-def with_spans(played, spans):
-    record = AttemptRecord(
-        rollout=played.record.rollout, attempt=played.record.attempt, spans=spans
-    )
-    return Played(job=played.job, record=record, output=None, error=None)
 
 
 @pytest.mark.parametrize("form", ["run", "arun", "stream", "astream"])
@@ -101,7 +93,7 @@ async def test_a_retried_call_that_is_counted_twice_is_caught(bench):
     assert sent.status == "ok"
     again = msgspec.structs.replace(sent, id="again", sequence=sent.sequence + 100)
     with pytest.raises(CaptureError):
-        with_spans(played, [*played.record.spans, again]).adapt(WRITER)
+        played.with_spans([*played.record.spans, again]).adapt(WRITER)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,9 @@ import pytest
 from agents import Runner
 from agl_openai_agents import AglTracingProcessor, _spans
 from agl_openai_agents._spans import TABLES
-from agl_testing.bench import Played
 from agl_testing.scenario import EXPECTED, PLANNER, WRITER, outline, skeleton
 
 from agl_core.errors import CaptureError
-from agl_core.interfaces import AttemptRecord
 from agl_core.tracing import active
 from agl_core.types import SpanKind
 
@@ -32,13 +30,6 @@ class Broken(test_contract.TestOpenAIAgents):
         return OpenAIAgentsProgram()
 
 
-def with_spans(played, spans):
-    record = AttemptRecord(
-        rollout=played.record.rollout, attempt=played.record.attempt, spans=spans
-    )
-    return Played(job=played.job, record=record, output=None, error=None)
-
-
 @pytest.mark.parametrize("program", [OpenAIAgentsProgram, ResponsesProgram])
 async def test_the_skeleton_is_the_golden_one(bench, program):
     played = await bench.one(program().arun)
@@ -47,14 +38,14 @@ async def test_the_skeleton_is_the_golden_one(bench, program):
 
 
 async def test_swapped_agents_are_caught(monkeypatch):
-    shape_of = _spans.shape_of
+    start_of = _spans.start_of
 
     def swapped(data):
         if data.type == "agent":
             data.name = SWAPPED[data.name]
-        return shape_of(data)
+        return start_of(data)
 
-    monkeypatch.setattr(_spans, "shape_of", swapped)
+    monkeypatch.setattr(_spans, "start_of", swapped)
     with pytest.raises(AssertionError):
         await Broken().test_one_span_per_call_with_the_right_agent_and_parent()
 
@@ -102,4 +93,4 @@ async def test_a_retried_call_that_is_counted_twice_is_caught(bench, agent):
     twice = next(span for span in spans if span.kind is SpanKind.LLM and span.call is None)
     spans.append(msgspec.structs.replace(twice, id="again", sequence=twice.sequence + 100))
     with pytest.raises(CaptureError):
-        with_spans(played, spans).adapt(WRITER)
+        played.with_spans(spans).adapt(WRITER)

@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from agl_testing.toy_framework import EventKind
 
 from agl_core import semconv
-from agl_core.tracing import Recorder, active, close_scope, guarded, open_scope
-from agl_core.types import Scope, ScopeKind, SpanKind
+from agl_core.tracing import SpanScope, SpanStart, Tracer, active, guarded
+from agl_core.types import SpanKind
 
 FRAMEWORK: Final = "template"
-
-_SPANS: Final[dict[EventKind, SpanKind]] = {
-    "agent": SpanKind.AGENT,
-    "model": SpanKind.LLM,
-    "tool": SpanKind.TOOL,
-}
-_SCOPES: Final[dict[EventKind, ScopeKind]] = {"agent": "agent", "model": "call", "tool": "tool"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """A run that has begun; whoever ends it may be outside the attempt's context."""
-
-    recorder: Recorder
-    scope: Scope
+TRACER: Final = Tracer(FRAMEWORK)
 
 
 class AglTemplateListener:
@@ -39,7 +24,8 @@ class AglTemplateListener:
     """
 
     def __init__(self) -> None:
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, SpanScope] = {}
+        """By run id; a run may end outside the attempt's context."""
 
     @guarded(FRAMEWORK)
     def started(
@@ -56,14 +42,8 @@ class AglTemplateListener:
         context = active()
         if context is None or run_id in self._open:
             return
-        agent = name if kind == "agent" else None
-        attributes = {semconv.AGL_FRAMEWORK: FRAMEWORK}
-        if kind == "tool":
-            attributes[semconv.GEN_AI_TOOL_NAME] = name
-            attributes[semconv.GEN_AI_TOOL_ARGUMENTS] = arguments
-        span_id = context.recorder.start(_SPANS[kind], name, agent=agent, attributes=attributes)
-        scope = open_scope(_SCOPES[kind], span_id=span_id, agent=agent)
-        self._open[run_id] = _Open(context.recorder, scope)
+        start = _start(kind, name, arguments)
+        self._open[run_id] = TRACER.open(context.recorder, start).activate()
 
     @guarded(FRAMEWORK)
     def ended(
@@ -75,14 +55,22 @@ class AglTemplateListener:
         usage: Mapping[str, int],
     ) -> None:
         """Close them again."""
-        run = self._open.pop(run_id, None)
-        if run is None:
+        span = self._open.pop(run_id, None)
+        if span is None:
             return
-        close_scope(run.scope)
         attributes: dict[str, Any] = {}
-        if run.scope.kind == "tool" and error is None:
+        if span.kind == "tool" and error is None:
             attributes[semconv.GEN_AI_TOOL_RESULT] = output
         if usage:
             attributes[semconv.GEN_AI_USAGE_INPUT_TOKENS] = usage["prompt_tokens"]
             attributes[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = usage["completion_tokens"]
-        run.recorder.end_with(run.scope.span_id, error, attributes=attributes)
+        span.end(error, attributes=attributes)
+
+
+def _start(kind: EventKind, name: str, arguments: str) -> SpanStart:
+    """What each event of the framework begins."""
+    if kind == "agent":
+        return TRACER.agent(name)
+    if kind == "tool":
+        return TRACER.tool(name, arguments)
+    return SpanStart(SpanKind.LLM, name)

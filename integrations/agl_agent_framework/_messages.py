@@ -10,13 +10,10 @@ from typing import Any, Final, cast
 from agent_framework import ChatResponse, Content
 from pydantic import BaseModel
 
-from agl_agent_framework._pieces import FRAMEWORK
+from agl_agent_framework._spans import FRAMEWORK, TRACER
 from agl_core import semconv
-from agl_core.tracing import Piece, active, guarded
-from agl_core.types import SpanKind
+from agl_core.tracing import SpanScope, guarded, handoff
 
-HANDOFF: Final = "handoff"
-"""Name of a message span that says who hands the conversation on to whom."""
 _TARGET: Final = "handoff_to"
 """Only key of the result that stands for a handoff in `HandoffBuilder`."""
 
@@ -48,29 +45,15 @@ def tool_result(result: Any) -> Mapping[str, Any]:
 
 
 @guarded(FRAMEWORK)
-def handoff(tool: Piece, result: Any) -> None:
+def record_handoff(tool: SpanScope, result: Any) -> None:
     """Record the result of a tool that stopped the run, and the handoff if it was one."""
-    attempt = active()
-    if attempt is None:
-        return
-    recorder, plain = attempt.recorder, _plain(result)
-    tool.tell({semconv.GEN_AI_TOOL_RESULT: plain})
+    plain = _plain(result)
+    tool.set_attributes({semconv.GEN_AI_TOOL_RESULT: plain})
     target = _target(plain)
-    if target is None:
-        return
-    source = tool.opening.agent
-    span = recorder.start(
-        SpanKind.MESSAGE,
-        HANDOFF,
-        agent=source,
-        agent_run_id=tool.opening.agent_run_id,
-        attributes={
-            semconv.AGL_FRAMEWORK: FRAMEWORK,
-            semconv.AGL_HANDOFF_FROM: source,
-            semconv.AGL_HANDOFF_TO: target,
-        },
-    )
-    recorder.end(span)
+    if target is not None:
+        source, run_id = tool.span_agent, tool.span_run_id
+        start = handoff(source, target, agent=source, agent_run_id=run_id)
+        TRACER.open(tool.recorder, start).end()
 
 
 def _target(result: Any) -> str | None:

@@ -1,13 +1,13 @@
-"""Pieces of the framework's work, and who speaks in it besides agents: the same for both versions."""
+"""What opens spans, and who speaks besides agents: the same for both versions."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from agl_core.tracing import Pieces
+from agl_core.tracing import Tracer
 
 FRAMEWORK: Final = "agentscope"
-PIECES: Final = Pieces(FRAMEWORK)
+TRACER: Final = Tracer(FRAMEWORK)
 CONTEXT: Final = "@context"
 """Makes the calls in an agent's reply that are not its own model calls; never trained."""
 SUMMARIZER: Final = "@summarizer"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
@@ -12,35 +13,19 @@ from typing import Any, Final, TypeVar, cast
 
 from agl_core.tracing._context import active
 from agl_core.tracing._guard import guarded
-from agl_core.tracing._recorder import Recorder
-from agl_core.tracing._scopes import ScopeFrame, close_scope, open_scope
+from agl_core.tracing._spans import SpanScope, SpanStart, open_span
 from agl_core.tracing._values import text
-from agl_core.types import Scope, ScopeKind, SpanKind
+from agl_core.types import Scope, SpanKind
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-class _Work:
-    """One open span with its scope."""
-
-    __slots__ = ("recorder", "scope")
-
-    def __init__(self, recorder: Recorder, scope: Scope) -> None:
-        self.recorder = recorder
-        self.scope = scope
-
-    @guarded()
-    def end(self, error: BaseException | None) -> None:
-        close_scope(self.scope)
-        self.recorder.end_with(self.scope.span_id, error)
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
     """One ``with`` block that is being run."""
 
-    scoped: Scoped
-    work: _Work | None
+    named: Named
+    span: SpanScope | None
     left: bool = False
 
 
@@ -48,8 +33,8 @@ _ENTRIES: Final[ContextVar[tuple[_Entry, ...]]] = ContextVar("agl_entries", defa
 """The ``with`` blocks around this code, outermost first, those it was started from included."""
 
 
-class Scoped:
-    """Opens a span and a scope around a ``with`` block, or around every call of a function.
+class Named:
+    """Opens a span and its scope around a ``with`` block, or around every call of a function.
 
     As a decorator it takes plain, async, generator and async generator functions; a generator's
     scope is current only while its own body runs. Exceptions pass unchanged and end the span as an
@@ -57,29 +42,18 @@ class Scoped:
     the same time in several tasks and threads.
     """
 
-    def __init__(
-        self,
-        kind: ScopeKind,
-        name: str,
-        *,
-        trainable: bool = True,
-        run_id: str | None = None,
-        attributes: dict[str, Any] | None = None,
-    ) -> None:
-        """Prepare; use `operation` or `agent_scope`, which say what each is for."""
-        self._kind: ScopeKind = kind
-        self._name = text(name)
-        self._trainable = trainable
-        self._run_id = text(run_id) if run_id else None
-        self._attributes = attributes or {}
+    def __init__(self, make: Callable[[], SpanStart]) -> None:
+        """Made by `operation` and `agent_scope`; `make` says what each span begins with."""
+        self._make = make
         self._entries: list[_Entry] = []
 
     def __enter__(self) -> Scope | None:
         """Begin; gives the scope, or None outside a rollout."""
-        entry = _Entry(self, self._begin())
+        span = self._open()
+        entry = _Entry(self, span.activate() if span is not None else None)
         self._entries.append(entry)
         _ENTRIES.set((*_open_entries(), entry))
-        return entry.work.scope if entry.work is not None else None
+        return entry.span
 
     def __exit__(
         self,
@@ -87,13 +61,14 @@ class Scoped:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        here = [entry for entry in _open_entries() if entry.scoped is self]
+        here = [entry for entry in _open_entries() if entry.named is self]
         # A generator may be closed in another context than the one in which its block began.
         entry = (here or self._entries)[-1]
         entry.left = True
         self._entries.remove(entry)
         _ENTRIES.set(_open_entries())
-        _end(entry.work, error)
+        if entry.span is not None:
+            entry.span.end(error)
 
     def __call__(self, function: _Function) -> _Function:
         """Decorate `function`; each call opens its own span."""
@@ -108,67 +83,31 @@ class Scoped:
         return cast("_Function", functools.wraps(function)(wrapped))
 
     @guarded()
-    def _begin(self) -> _Work | None:
+    def _open(self) -> SpanScope | None:
         context = active()
-        if context is None:
-            return None
-        recorder = context.recorder
-        agent = self._name if self._kind == "agent" else None
-        span_id = recorder.start(
-            SpanKind.AGENT if agent is not None else SpanKind.OPERATION,
-            self._name,
-            agent=agent,
-            agent_run_id=self._run_id,
-            attributes=self._attributes,
-        )
-        scope = open_scope(
-            self._kind,
-            span_id=span_id,
-            agent=agent,
-            agent_run_id=self._run_id,
-            trainable=self._trainable,
-        )
-        return _Work(recorder, scope)
+        return open_span(context.recorder, self._make()) if context is not None else None
 
     def _plain(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            work = self._begin()
-            if work is None:
+            with self._open() or nullcontext():
                 return function(*args, **kwargs)
-            try:
-                result = function(*args, **kwargs)
-            except BaseException as error:
-                work.end(error)
-                raise
-            work.end(None)
-            return result
 
         return call
 
     def _coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
         async def call(*args: Any, **kwargs: Any) -> Any:
-            work = self._begin()
-            if work is None:
+            with self._open() or nullcontext():
                 return await function(*args, **kwargs)
-            try:
-                result = await function(*args, **kwargs)
-            except BaseException as error:
-                work.end(error)
-                raise
-            work.end(None)
-            return result
 
         return call
 
     def _generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             inner: Generator[Any, Any, Any] = function(*args, **kwargs)
-            frame = ScopeFrame()
-            with frame.running():
-                work = self._begin()
-            if work is None:
+            span = self._open()
+            if span is None:
                 return (yield from inner)
-            result: Any = yield from _steps(inner, work, frame)
+            result: Any = yield from _steps(inner, span)
             return result
 
         return call
@@ -177,15 +116,14 @@ class Scoped:
         # The loop stands here and not behind `async for`, which would not pass asend and athrow.
         async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
             inner: AsyncGenerator[Any, Any] = function(*args, **kwargs)
-            frame = ScopeFrame()
-            with frame.running():
-                work = self._begin()
+            span = self._open()
+            step = span.running() if span is not None else nullcontext()
             resume: Callable[[Any], Any] = inner.asend
             argument: Any = None
             try:
                 while True:
                     try:
-                        with frame.running():
+                        with step:
                             item = await resume(argument)
                     except StopAsyncIteration:
                         break
@@ -197,9 +135,11 @@ class Scoped:
                     except BaseException as error:  # noqa: BLE001  handed to the body
                         resume, argument = inner.athrow, error
             except BaseException as error:
-                _end(work, error)
+                if span is not None:
+                    span.end(error)
                 raise
-            _end(work, None)
+            if span is not None:
+                span.end()
 
         return call
 
@@ -208,24 +148,18 @@ def _open_entries() -> tuple[_Entry, ...]:
     return tuple(entry for entry in _ENTRIES.get() if not entry.left)
 
 
-def _end(work: _Work | None, error: BaseException | None) -> None:
-    if work is not None:
-        work.end(error)
-
-
-def _steps(
-    inner: Generator[Any, Any, Any], work: _Work, frame: ScopeFrame
-) -> Generator[Any, Any, Any]:
+def _steps(inner: Generator[Any, Any, Any], span: SpanScope) -> Generator[Any, Any, Any]:
     """Drive a generator with its own scope current in each step; the full protocol passes."""
     resume: Callable[[Any], Any] = inner.send
     argument: Any = None
+    step = span.running()
     try:
         while True:
             try:
-                with frame.running():
+                with step:
                     item = resume(argument)
             except StopIteration as stop:
-                work.end(None)
+                span.end()
                 return stop.value
             try:
                 resume, argument = inner.send, (yield item)
@@ -235,11 +169,11 @@ def _steps(
             except BaseException as error:  # noqa: BLE001  handed to the body
                 resume, argument = inner.throw, error
     except BaseException as error:
-        work.end(error)
+        span.end(error)
         raise
 
 
-def operation(name: str, **attributes: Any) -> Scoped:
+def operation(name: str, **attributes: Any) -> Named:
     """Name a piece of the program, in a ``with`` statement or as a decorator.
 
     It only adds structure; the agent around it goes on speaking inside.
@@ -248,10 +182,11 @@ def operation(name: str, **attributes: Any) -> Scoped:
         name: The span's name.
         attributes: JSON values kept on the span.
     """
-    return Scoped("operation", name, attributes=attributes)
+    title = text(name)
+    return Named(lambda: SpanStart(SpanKind.OPERATION, title, attributes=attributes))
 
 
-def agent_scope(name: str, *, trainable: bool = True, run_id: str | None = None) -> Scoped:
+def agent_scope(name: str, *, trainable: bool = True, run_id: str | None = None) -> Named:
     """Name the agent that speaks inside, where no framework does.
 
     Args:
@@ -260,4 +195,7 @@ def agent_scope(name: str, *, trainable: bool = True, run_id: str | None = None)
         run_id: Continues an earlier run of the agent. By default each use is a run of its own,
             unless it lies inside a scope of the same agent, whose run it continues.
     """
-    return Scoped("agent", name, trainable=trainable, run_id=run_id)
+    agent, run = text(name), text(run_id) if run_id else None
+    return Named(
+        lambda: SpanStart(SpanKind.AGENT, agent, agent=agent, agent_run_id=run, trainable=trainable)
+    )

@@ -16,15 +16,12 @@ from agentscope.message import TextBlock
 from agentscope.model import ChatResponse
 from pydantic import BaseModel
 
-from agl_agentscope._pieces import FRAMEWORK, PIECES
+from agl_agentscope._spans import TRACER
 from agl_core import semconv
-from agl_core.tracing import AttemptContext
-from agl_core.types import SpanKind
+from agl_core.tracing import AttemptContext, handoff
 
 RESUMING: Final = (UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEvent)
 """Inputs with which an agent goes on with the reply before."""
-HANDOFF: Final = "handoff"
-"""Name of a message span that says who hands a task to whom."""
 _ASSIGN: Final = "TeamAssign"
 """The tool by which the leader of a `TeamPipeline` gives a task to a member."""
 
@@ -73,21 +70,13 @@ def exchange(agent: Any, call_id: str) -> tuple[Any, Any]:
     return None, None
 
 
-def handoff(context: AttemptContext, source: str, call: Any) -> None:
+def record_handoff(context: AttemptContext, source: str, call: Any) -> None:
     """Record that a task was handed to a member of the agent's team."""
     given = arguments(call.input)
     if call.name != _ASSIGN or not isinstance(given, Mapping):
         return
-    asks = PIECES.speaker()
-    span = context.recorder.start(
-        SpanKind.MESSAGE,
-        HANDOFF,
-        agent=source,
-        agent_run_id=asks.agent_run_id if asks is not None else None,
-        attributes={
-            semconv.AGL_FRAMEWORK: FRAMEWORK,
-            semconv.AGL_HANDOFF_FROM: source,
-            semconv.AGL_HANDOFF_TO: cast("Mapping[str, Any]", given).get("member"),
-        },
-    )
-    context.recorder.end(span)
+    speaker = TRACER.speaker()
+    run_id = speaker.span_run_id if speaker is not None else None
+    member = cast("Mapping[str, Any]", given).get("member")
+    start = handoff(source, member, agent=source, agent_run_id=run_id)
+    TRACER.open(context.recorder, start).end()

@@ -1,0 +1,114 @@
+"""Functions of the framework, watched: what goes in and comes out passes unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
+
+from agl_core.tracing import SpanScope, Tracer, Wrap, active, guarded
+
+FRAMEWORK: Final = "autogen"
+TRACER: Final = Tracer(FRAMEWORK)
+_DONE: Final = object()
+
+
+class Watcher:
+    """Watches one call of a function; each public method is telemetry and never raises."""
+
+    def __init__(self, span: SpanScope | None = None) -> None:
+        """Watch; the scope of `span`, if there is one, is current while the function's body runs."""
+        self._span: SpanScope | None = span
+
+    def running(self) -> AbstractContextManager[object]:
+        """Around every step of the body."""
+        return self._span.running() if self._span is not None else nullcontext()
+
+    @guarded(FRAMEWORK)
+    def saw(self, item: Any) -> None:
+        """The function returned or yielded `item`."""
+        self._saw(item)
+
+    @guarded(FRAMEWORK)
+    def end(self, error: BaseException | None) -> None:
+        """The function ended."""
+        self._end(error)
+
+    def _saw(self, item: Any) -> None:
+        del item
+
+    def _end(self, error: BaseException | None) -> None:
+        if self._span is not None:
+            self._span.end(error)
+
+
+Begin = Callable[..., Watcher | None]
+"""Called as the function is; None where there is nothing to watch."""
+
+
+def coroutine(begin: Begin) -> Wrap:
+    """Watch an async method."""
+
+    def wrap(original: Callable[..., Any], live: Callable[[], bool]) -> Callable[..., Any]:
+        async def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            watcher = begin(owner, *args, **kwargs) if live() else None
+            if watcher is None:
+                return await original(owner, *args, **kwargs)
+            try:
+                with watcher.running():
+                    result = await original(owner, *args, **kwargs)
+            except BaseException as error:
+                watcher.end(error)
+                raise
+            watcher.saw(result)
+            watcher.end(None)
+            return result
+
+        return call
+
+    return wrap
+
+
+def generator(begin: Begin) -> Wrap:
+    """Watch an async generator; outside a rollout the caller gets the generator itself."""
+
+    def wrap(original: Callable[..., Any], live: Callable[[], bool]) -> Callable[..., Any]:
+        def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            items = original(owner, *args, **kwargs)
+            if not live() or active() is None:
+                return items
+            return _watched(items, lambda: begin(owner, *args, **kwargs) or Watcher())
+
+        return call
+
+    return wrap
+
+
+async def _watched(items: Any, begin: Callable[[], Watcher]) -> AsyncGenerator[Any, None]:
+    watcher = begin()
+    inside = watcher.running()
+    try:
+        while True:
+            with inside:
+                item = await anext(items, _DONE)
+            if item is _DONE:
+                break
+            watcher.saw(item)
+            yield item
+    except BaseException as error:
+        await _leave(items, watcher, error)
+        raise
+    watcher.end(None)
+
+
+async def _leave(items: Any, watcher: Watcher, error: BaseException) -> None:
+    """Close what was watched; its caller gets what is raised there."""
+    try:
+        if (close := getattr(items, "aclose", None)) is not None:
+            with watcher.running():
+                await close()
+    except BaseException as failed:
+        error = failed
+        raise
+    finally:
+        watcher.end(error)
