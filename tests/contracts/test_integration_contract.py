@@ -70,14 +70,14 @@ class LosesCalls(AglTemplateListener):
     def started(self, kind, name, *, run_id, **rest):
         super().started(kind, name, run_id=run_id, **rest)
         if kind == "model" and (context := active()) is not None:
-            context.recorder.update(self._open[run_id].scope.span_id, kind=SpanKind.OPERATION)
+            context.recorder.update(self._open[run_id].span_id, kind=SpanKind.OPERATION)
 
 
 class LeaksScopes(AglTemplateListener):
     def ended(self, *, run_id, **rest):
         run = self._open[run_id]
-        if run.scope.kind == "agent":
-            run.recorder.end(run.scope.span_id)
+        if run.kind == "agent":
+            run.recorder.end(run.span_id)
         else:
             super().ended(run_id=run_id, **rest)
 
@@ -106,7 +106,7 @@ class RetellsErrors(AglTemplateListener):
         run = self._open[run_id]
         super().ended(run_id=run_id, error=None, **rest)
         if error is not None:
-            run.recorder.end(run.scope.span_id, status="error", error=str(error))
+            run.recorder.end(run.span_id, status="error", error=str(error))
 
 
 class LosesArguments(AglTemplateListener):
@@ -162,7 +162,7 @@ class GlobalIdentity(Good):
                 def remember(kind, name, *, run_id, **rest):
                     started(kind, name, run_id=run_id, **rest)
                     if run_id in integration._listener._open:
-                        integration.latest = integration._listener._open[run_id].scope
+                        integration.latest = integration._listener._open[run_id]
 
                 self._listener.started = remember
 
