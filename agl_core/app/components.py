@@ -28,8 +28,7 @@ from agl_core.config.loader import save_config
 from agl_core.config.policies import resolve_policies, trained_agents
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.files import make_private_directory
-from agl_core.gateway import GatewayOptions, GatewayServer
-from agl_core.gateway.remote import RemoteGateway, RemoteOptions
+from agl_core.gateway import GatewayOptions, GatewayServer, RemoteGateway, RemoteOptions
 from agl_core.interfaces import (
     Adapter,
     Algorithm,

@@ -13,8 +13,7 @@ from agl_core.app.parts import make_dialects, make_routes
 from agl_core.builtin import load_plugins
 from agl_core.config.loader import RESOLVED
 from agl_core.errors import ConfigError, StoreError
-from agl_core.gateway import GatewayOptions, GatewayServer
-from agl_core.gateway.control import GatewayControl
+from agl_core.gateway import GatewayControl, GatewayOptions, GatewayServer
 from agl_core.interfaces import StoreLifecycle
 from agl_core.plugins import PluginManager
 from agl_core.serving import shared_key

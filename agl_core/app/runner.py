@@ -16,7 +16,7 @@ from agl_core.app.parts import (
     make_store,
 )
 from agl_core.config import RunConfig
-from agl_core.gateway.remote import RemoteGateway
+from agl_core.gateway import RemoteGateway
 from agl_core.plugins import PluginManager
 from agl_core.runner import Runner, RunnerOptions
 from agl_core.runner.fleet import Tally

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from agl_core.app.parts import make_dialects
 from agl_core.builtin import load_plugins
-from agl_core.gateway.dialects.translation import translating
+from agl_core.gateway import translating
 from agl_core.interfaces import Backend
 from agl_core.plugins import PluginManager
 from agl_core.serving import OpenAIServer

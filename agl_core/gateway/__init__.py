@@ -1,13 +1,26 @@
 """The gateway: an OpenAI-compatible proxy that records exactly which tokens were sampled.
 
-Reading order: `app` (the server), `endpoints` (what it answers), `routing` (who calls, which policy
-serves), `proxy` and `exchange` (one call), `dialects`, `responses` and `stream` (what is on the
-wire), `capture` and `recording` (what is kept), `traces` and `rewards` (what agents say of
-themselves), `counting` (how long a prompt would be), `replay` (answers from the record), `probe`
-(what a backend can give); `control`, `remote` and `backend_server` (a gateway in another process).
+Reading order: `app` (the server), `endpoints` (what it serves), `routing` (who calls, which policy
+serves), `proxy` and `exchange` (one call), `dialects` and `stream` (what is on the wire), `capture`
+and `recording` (what is kept), `replay` (answers from the record), `tokenize` (how long a prompt
+would be), `probe` (what a backend can give); `control` and `remote` (a gateway in another process).
 """
 
 from agl_core.gateway.app import GatewayOptions, GatewayServer
-from agl_core.serving import HttpBackend
+from agl_core.gateway.control import GatewayControl
+from agl_core.gateway.dialects.chat_answer import Payload
+from agl_core.gateway.dialects.translation import AnswerReader, translating
+from agl_core.gateway.recording import RecordingOptions
+from agl_core.gateway.remote import RemoteGateway, RemoteOptions
 
-__all__ = ["GatewayOptions", "GatewayServer", "HttpBackend"]
+__all__ = [
+    "AnswerReader",
+    "GatewayControl",
+    "GatewayOptions",
+    "GatewayServer",
+    "Payload",
+    "RecordingOptions",
+    "RemoteGateway",
+    "RemoteOptions",
+    "translating",
+]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from agl_core import waits
 from agl_core.errors import StoreError
-from agl_core.gateway.attempts import Attempts, Call, OpenAttempt
+from agl_core.gateway.attempts import Attempts, OpenAttempt, ProxiedCall
 from agl_core.gateway.endpoints import Endpoints
 from agl_core.gateway.probe import probe
 from agl_core.gateway.proxy import Proxy
@@ -33,7 +33,7 @@ class GatewayOptions:
     """Seed the calls of frozen policies too."""
     recording: RecordingOptions = field(default_factory=RecordingOptions)
     secret: str = ""
-    """The agents' keys are derived from it; one that nobody else has when empty."""
+    """The agents' keys are derived from it; a fresh one when empty."""
     operator_key: str = ""
     """Opens the metrics, and routes such as that of traces: a collector sends for many attempts.
     Empty: no key does."""
@@ -45,7 +45,7 @@ class GatewayOptions:
 class GatewayServer:
     """The proxy that records exact tokens; fulfils `agl_core.interfaces.Gateway`.
 
-    Backends belong to whoever made them: the gateway never closes one.
+    The caller closes the backends; the gateway never does.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class GatewayServer:
         self._keys = AttemptKeys(self._options.secret or fresh_key())
         self._router = Router()
         self.losses = Losses()
-        """What no record tells, by cause: late and restarted calls, late records, distorted sampling.
+        """What no record shows, by cause: late and restarted calls, late records, distorted sampling.
 
-        Calls whose records say that they failed, broke off or were tried again are counted by
-        whoever makes training data of them.
+        Calls whose records say that they failed, broke off or were tried again are counted where
+        training data is made.
         """
         self._store = store
         self._attempts = Attempts(restartable=self._options.restartable)
@@ -118,7 +118,7 @@ class GatewayServer:
 
     @property
     def in_flight(self) -> int:
-        """Requests under way, those held at the door included."""
+        """Requests under way, held ones included."""
         return len(self._proxy.calls)
 
     @property
@@ -154,7 +154,7 @@ class GatewayServer:
         await self._recording.stop()
 
     async def break_off(self) -> None:
-        """End all calls under way; clients that have seen nothing yet are told with 503."""
+        """End all calls under way; clients that have received nothing get 503."""
         calls = list(self._proxy.calls)
         for call in calls:
             call.stop("stopped")
@@ -257,7 +257,7 @@ class GatewayServer:
             self._attempts.forget(attempt_id)
         return attempt.recorded
 
-    async def _end(self, calls: Sequence[Call]) -> None:
+    async def _end(self, calls: Sequence[ProxiedCall]) -> None:
         """Wait until stopped calls are recorded; those that do not end are recorded as such."""
         await _wait(calls, waits.STOPPED_CALLS_S)
         for call in calls:
@@ -268,7 +268,7 @@ class GatewayServer:
         return Losses(counts=dict(self.losses.counts))
 
     async def pause(self) -> None:
-        """Hold new calls at the door."""
+        """Hold new calls until `resume`."""
         self._proxy.pause()
 
     async def drain(self, *, timeout_s: float) -> int:
@@ -280,11 +280,11 @@ class GatewayServer:
         return await self._proxy.drain(timeout_s=timeout_s)
 
     async def resume(self) -> None:
-        """Let calls in again."""
+        """Run the calls that were held, and new ones."""
         self._proxy.resume()
 
 
-async def _wait(calls: Iterable[Call], timeout_s: float) -> None:
+async def _wait(calls: Iterable[ProxiedCall], timeout_s: float) -> None:
     """Wait until calls are recorded, for so long at most."""
     if ends := [call.ended() for call in calls]:
         await asyncio.wait(ends, timeout=timeout_s)

@@ -19,17 +19,17 @@ from agl_core.serving import asgi
 from agl_core.types import Attempt, Rollout, Span
 
 _REMEMBERED: Final = 100_000
-"""Sealed attempts that are told apart from unknown ones; both are refused."""
+"""Sealed attempts whose refusal says that they ended; older ones are refused as unknown."""
 
 UNKNOWN: Final = "attempt_unknown"
-"""Code of the answer to a call of an attempt that is not open here."""
+"""Code of the answer to a call of an attempt that this gateway has not opened."""
 _OVERDUE_S: Final = 120.0
 """An attempt still open so long after its deadline has lost its runner."""
 
 Abort = Literal["", "client", "sealed", "drained", "deadline", "stopped"]
 
 
-class Call(msgspec.Struct, eq=False, kw_only=True):
+class ProxiedCall(msgspec.Struct, eq=False, kw_only=True):
     """One request of a client: one try of a logical call."""
 
     id: str
@@ -48,11 +48,11 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
     output: asgi.CountedSend | None = None
     """Sends to the client; None where nothing counts it."""
     translated: bool = False
-    """The client speaks another dialect than chat completions."""
+    """The client speaks a dialect other than chat completions."""
     forwarded: bool = False
     """The client has received the head of an answer."""
-    inside: bool = False
-    """Past the door: its exchange with the backend has begun."""
+    exchanging: bool = False
+    """Its exchange with the backend has begun."""
     abort: Abort = ""
     """Why its exchange was cancelled."""
     recorded: bool = False
@@ -61,7 +61,7 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
     """The task that `stop` cancels; None outside of an exchange and the wait for it."""
     _cancellations: int = 0
     """By `stop`, of the work under way."""
-    _outside: asyncio.Future[None] | None = None
+    _exchange_over: asyncio.Future[None] | None = None
     _ended: asyncio.Future[None] | None = None
 
     def begin(self) -> None:
@@ -71,21 +71,21 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
     def finish(self) -> None:
         """The exchange is over, by itself or because it was stopped.
 
-        What `stop` asked of the task is taken back, so that it can go on and excuse itself.
+        The cancellations by `stop` are taken back, so that the task can send an error.
         """
         if self._work is not None:
             for _ in range(self._cancellations):
                 self._work.uncancel()
-        self._work, self._cancellations, self.inside = None, 0, False
-        if self._outside is not None:
-            self._outside.set_result(None)
-            self._outside = None
+        self._work, self._cancellations, self.exchanging = None, 0, False
+        if self._exchange_over is not None:
+            self._exchange_over.set_result(None)
+            self._exchange_over = None
 
-    def outside(self) -> asyncio.Future[None]:
-        """Done as soon as the exchange that is under way is over."""
-        if self._outside is None:
-            self._outside = asyncio.get_running_loop().create_future()
-        return self._outside
+    def exchange_over(self) -> asyncio.Future[None]:
+        """Done as soon as the exchange that runs is over."""
+        if self._exchange_over is None:
+            self._exchange_over = asyncio.get_running_loop().create_future()
+        return self._exchange_over
 
     def ended(self) -> asyncio.Future[None]:
         """Done as soon as the call is `recorded`."""
@@ -104,7 +104,8 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
     def stop(self, reason: Abort) -> None:
         """Cancel the exchange with the backend unless it has ended by itself.
 
-        The first reason stays, but nothing that was merely to be run again outlives another one.
+        The first reason stays, except that any other replaces ``drained``, after which a call runs
+        again.
         """
         if self._work is None:
             return
@@ -125,7 +126,7 @@ class OpenAttempt:
     replay: Replay | None = None
     """Answers from the attempt before."""
     sealed: bool = False
-    calls: set[Call] = field(default_factory=set[Call])
+    calls: set[ProxiedCall] = field(default_factory=set[ProxiedCall])
     """Requests under way."""
     tries: Counter[str] = field(default_factory=Counter[str])
     """Call id to the number of tries that have begun."""
@@ -156,9 +157,11 @@ class OpenAttempt:
         if self._timer is not None:
             self._timer.cancel()
 
-    def begin(self, identity: Identity, request: ChatRequest, headers: dict[str, str]) -> Call:
+    def begin(
+        self, identity: Identity, request: ChatRequest, headers: dict[str, str]
+    ) -> ProxiedCall:
         """Register a request as the next try of its call; the try before is superseded."""
-        call = Call(
+        call = ProxiedCall(
             id=identity.call_id,
             identity=identity,
             attempt=self,
@@ -211,17 +214,17 @@ class OpenAttempt:
             self._latest[call.id] = span
         self.recorded += 1
 
-    def end(self, call: Call) -> None:
-        """Nothing of this request is under way any more."""
+    def end(self, call: ProxiedCall) -> None:
+        """The request is recorded."""
         self.calls.discard(call)
         call.end()
 
     def take(self, *, ended_before_ns: int | None) -> list[Span]:
         """Remove and return records to be written; all of them when `ended_before_ns` is None.
 
-        A later try supersedes a record only while it is here. So a failed try, which its client
-        will most likely repeat, stays to the end, and a good one until it has ended long enough
-        ago that nobody can still be retrying it.
+        A later try supersedes a record only before it is written. So a failed try, which its client
+        will most likely repeat, stays until the attempt is sealed, and a good one until no client
+        can still be retrying it.
         """
         written = self._ready
         self._ready = []
@@ -242,7 +245,7 @@ class OpenAttempt:
         """Return what could not be written."""
         self._ready[:0] = spans
 
-    def seed(self, call: Call) -> int:
+    def seed(self, call: ProxiedCall) -> int:
         """Seed of a logical call, the same for each of its tries; see `derive_seed`."""
         if call.id not in self._seeds:
             digest = call.request.digest()
@@ -258,7 +261,7 @@ class OpenAttempt:
 
     @property
     def unwritten(self) -> list[Span]:
-        """Records that nobody has taken yet."""
+        """Records that are not in the store."""
         return [*self._ready, *self._latest.values()]
 
     @property
@@ -281,13 +284,13 @@ def _superseded(span: Span) -> Span:
 
 
 class Attempts:
-    """Attempts by id, and the memory of those that were sealed."""
+    """Open attempts by id, and the ids of those that were sealed."""
 
     def __init__(self, *, restartable: bool = False) -> None:
-        """Know none.
+        """Set up without attempts.
 
         Args:
-            restartable: Unknown ones may have begun in an earlier instance of the gateway.
+            restartable: Unknown attempts may have begun in an earlier instance of the gateway.
         """
         self._restartable = restartable
         self._open: dict[str, OpenAttempt] = {}
@@ -349,7 +352,7 @@ class Attempts:
         return self._sealed.get(attempt_id, 0)
 
     def left_behind(self, rollout: Rollout, fence: int) -> list[OpenAttempt]:
-        """Attempts that nobody will seal: of the same rollout with a lower fence, or overdue."""
+        """Attempts without a runner that seals them: of the rollout with a lower fence, or overdue."""
         return [
             each
             for each in self._open.values()

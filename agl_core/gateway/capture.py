@@ -8,21 +8,21 @@ from typing import Final
 import msgspec
 
 from agl_core.gateway.dialects.chat import FINISH_REASONS
-from agl_core.gateway.dialects.chat_answer import Audio, Message, Payload, Row
-from agl_core.gateway.dialects.tool_calls import CallPart, ToolCall, ToolCalls, plain_text
+from agl_core.gateway.dialects.chat_answer import AudioFields, ChoiceFields, MessageFields, Payload
+from agl_core.gateway.dialects.tool_calls import AssembledToolCall, CallPart, ToolCalls, plain_text
 from agl_core.interfaces import TokenUsage
 from agl_core.serving import error_text
 from agl_core.types import Choice, Ints, pack_floats, pack_ints
 from agl_core.types.span import ID_LIMIT
 
-__all__ = ["Answer", "AnsweredChoice"]
+__all__ = ["ReceivedAnswer", "ReceivedChoice"]
 
 _MOST_FAULTS: Final = 8
 _AUDIO: Final = "[audio]"
 """Stands for speech of which there is no transcript."""
 
 
-class AnsweredChoice(msgspec.Struct):
+class ReceivedChoice(msgspec.Struct):
     """One choice while it is being received."""
 
     index: int
@@ -32,14 +32,14 @@ class AnsweredChoice(msgspec.Struct):
     reasoning: list[str] = []
     refusal: list[str] = []
     tool_calls: ToolCalls = msgspec.field(default_factory=ToolCalls)
-    function: ToolCall | None = None
+    function: AssembledToolCall | None = None
     """A call in the older form."""
     audio: list[str] = []
     finish_reason: str | None = None
     without_ids: bool = False
     """Something was said in a row that carried no token ids."""
 
-    def add(self, row: Row, *, whole: bool) -> None:
+    def add(self, row: ChoiceFields, *, whole: bool) -> None:
         """Add a row of ``choices``: of a whole answer or of a chunk."""
         if row.token_ids:
             self.token_ids += row.token_ids
@@ -53,7 +53,7 @@ class AnsweredChoice(msgspec.Struct):
             self.without_ids |= bool(said) and not row.token_ids
             self._add_message(message, whole=whole)
 
-    def _add_message(self, message: Message, *, whole: bool) -> None:
+    def _add_message(self, message: MessageFields, *, whole: bool) -> None:
         if message.content:
             self.text.append(plain_text(message.content))
         if reasoning := message.reasoning_content or message.reasoning:
@@ -63,12 +63,12 @@ class AnsweredChoice(msgspec.Struct):
         if message.tool_calls:
             self.tool_calls.add(message.tool_calls, whole=whole)
         if message.function_call is not None:
-            self.function = self.function or ToolCall(-1, None)
+            self.function = self.function or AssembledToolCall(-1, None)
             self.function.add(CallPart(function=message.function_call))
         if message.audio is not None:
             self._add_audio(message.audio)
 
-    def _add_audio(self, part: Audio) -> None:
+    def _add_audio(self, part: AudioFields) -> None:
         self.audio = self.audio or [""]
         self.audio.append(part.transcript or "")
 
@@ -98,7 +98,7 @@ class AnsweredChoice(msgspec.Struct):
         )
 
 
-class Answer(msgspec.Struct):
+class ReceivedAnswer(msgspec.Struct):
     """A backend's answer to one request, from a whole body or from chunks."""
 
     expected_choices: int
@@ -115,7 +115,7 @@ class Answer(msgspec.Struct):
     """The backend gave up a choice halfway, as vLLM and SGLang do when weights change."""
     ended: bool = False
     """Every choice that was asked for had its finish reason, after some chunk."""
-    _choices: dict[int, AnsweredChoice] = {}
+    _choices: dict[int, ReceivedChoice] = {}
     """By index; those of a whole answer by position."""
 
     def add(self, payload: Payload, *, whole: bool = False) -> None:
@@ -135,14 +135,14 @@ class Answer(msgspec.Struct):
             key = position if whole else index
             choice = self._choices.get(key)
             if choice is None:
-                choice = self._choices[key] = AnsweredChoice(index)
+                choice = self._choices[key] = ReceivedChoice(index)
             choice.add(row, whole=whole)
         self.ended = self.ended or self.finished
 
-    def fault(self, words: str) -> None:
+    def fault(self, text: str) -> None:
         """Note that something is not as it should be."""
         if len(self.faults) < _MOST_FAULTS:
-            self.faults.append(words)
+            self.faults.append(text)
 
     @property
     def problem(self) -> str:
@@ -150,7 +150,7 @@ class Answer(msgspec.Struct):
         return self.error or (f"malformed answer: {'; '.join(self.faults)}" if self.faults else "")
 
     @property
-    def _answered(self) -> list[AnsweredChoice]:
+    def _answered(self) -> list[ReceivedChoice]:
         found = sorted(self._choices.items())
         return [choice for _, choice in found if choice.counts]
 
@@ -252,7 +252,7 @@ def _outside(streams: Sequence[Sequence[int]], vocab_size: int | None) -> str:
 
 
 def _storable(ids: list[int]) -> Ints:
-    """No ids at all where one exceeds what a record can hold; `Answer.mismatch` says so."""
+    """No ids at all where one exceeds what a record can hold; `ReceivedAnswer.mismatch` says so."""
     try:
         return pack_ints(ids)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What trainer and runners ask of a gateway that is another process."""
+"""Methods by which trainer and runners control a gateway in another process."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from agl_core.types import Attempt, LogprobsMode, Policy, Rollout
 from agl_core.types.ids import new_id
 
 _ABSENT_S: Final = 1.0
-"""A trainer that is not connected for this long has gone: it asks again at once after each answer."""
+"""A trainer that is not connected for this long has ended: it sends the next watch after each answer."""
 _PATIENCE_S: Final = 3.0
-"""How long a trainer waits for one that may just have been killed."""
+"""How long a new trainer waits for an earlier one, which may just have been killed, to disconnect."""
 _LOOK_S: Final = 0.5
-"""Between looks for fresh losses: what a killed gateway had not told is lost."""
+"""Between looks for new losses: those that a killed gateway had not sent are lost."""
 
 
-class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+class BackendAddress(msgspec.Struct, frozen=True, kw_only=True):
     """Where a policy is served, as the gateway reaches it."""
 
     base_url: str
@@ -32,58 +32,58 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     model: str
 
 
-class Service(msgspec.Struct, frozen=True, kw_only=True):
+class ServedPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """One policy and what serves it."""
 
     policy: Policy
-    endpoint: Endpoint
+    endpoint: BackendAddress
     logprobs: LogprobsMode = "raw"
 
 
 class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a trainer wants of its gateway: a gateway that restarted needs nothing else."""
+    """All that a trainer wants of its gateway; enough for one that was restarted."""
 
     trainer: str
     """Identifies this process of the trainer."""
     number: int
-    """Counted up by the trainer: what was overtaken on its way is ignored."""
-    services: list[Service]
+    """Counted up by the trainer: a state that arrives after a newer one is ignored."""
+    services: list[ServedPolicy]
     """Empty when the trainer leaves."""
     paused: bool
     deterministic: bool
 
 
-class Opening(msgspec.Struct, frozen=True, kw_only=True):
+class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
     rollout: Rollout
     attempt: Attempt
 
 
-class Sealing(msgspec.Struct, frozen=True, kw_only=True):
+class SealRequest(msgspec.Struct, frozen=True, kw_only=True):
     attempt_id: str
     instance_id: str
     """Of the gateway that opened it; empty when that is not known."""
 
 
-class Flushing(msgspec.Struct, frozen=True, kw_only=True):
+class FlushRequest(msgspec.Struct, frozen=True, kw_only=True):
     attempt_id: str
 
 
-class Watching(msgspec.Struct, frozen=True, kw_only=True):
+class WatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     trainer: str
     instance_id: str
     lost: dict[str, int]
-    """What the trainer has heard of."""
+    """What the trainer knows of."""
 
 
-class Probing(msgspec.Struct, frozen=True, kw_only=True):
+class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
 
 
-class Draining(msgspec.Struct, frozen=True, kw_only=True):
+class DrainRequest(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True):
+class GatewayStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a trainer has to know of its gateway."""
 
     instance_id: str
@@ -113,10 +113,10 @@ class GatewayControl:
         self._alone = asyncio.Event()
         self._alone.set()
         self._serving = asyncio.Event()
-        self._backends: dict[Endpoint, HttpBackend] = {}
+        self._backends: dict[BackendAddress, HttpBackend] = {}
         methods = {
-            "instance": self._tell,
-            "losses": self._tell,
+            "instance": self._report,
+            "losses": self._report,
             "serve": self._serve,
             "watch": self._watch,
             "probe": self._probe,
@@ -150,21 +150,21 @@ class GatewayControl:
                 await backend.close()
             self._backends.clear()
 
-    async def _tell(self, request: RpcRequest) -> Status:
+    async def _report(self, request: RpcRequest) -> GatewayStatus:
         del request
         return self._status()
 
-    def _status(self) -> Status:
-        return Status(instance_id=self.instance_id, lost=dict(self._gateway.losses.counts))
+    def _status(self) -> GatewayStatus:
+        return GatewayStatus(instance_id=self.instance_id, lost=dict(self._gateway.losses.counts))
 
-    async def _serve(self, request: RpcRequest) -> Status:
+    async def _serve(self, request: RpcRequest) -> GatewayStatus:
         desired = msgspec.json.decode(request.body, type=DesiredState)
         known = self._desired
         if known is not None and known.trainer == desired.trainer:
             if desired.number <= known.number:
                 return self._status()
         elif known is not None:
-            await self._succeed(known.trainer)
+            await self._replace_trainer(known.trainer)
         self._desired = desired
         if desired.paused:
             await self._gateway.pause()
@@ -174,12 +174,12 @@ class GatewayControl:
             await self._gateway.resume()
         if not desired.services:
             self._alone.set()  # it has left, even if its connection is not seen to close yet
-        self._decide()
+        self._update_serving()
         await self._forget_backends({service.endpoint for service in desired.services})
         return self._status()
 
-    async def _succeed(self, trainer: str) -> None:
-        """Let go of what an earlier trainer left."""
+    async def _replace_trainer(self, trainer: str) -> None:
+        """End what an earlier trainer left."""
         try:
             await asyncio.wait_for(self._alone.wait(), _PATIENCE_S)
         except TimeoutError as error:
@@ -189,7 +189,7 @@ class GatewayControl:
             ) from error
         await self._gateway.break_off()
 
-    def _route(self, service: Service) -> Route:
+    def _route(self, service: ServedPolicy) -> Route:
         endpoint = service.endpoint
         backend = self._backends.get(endpoint)
         if backend is None:
@@ -198,8 +198,8 @@ class GatewayControl:
             )
         return Route(service.policy, backend, service.logprobs)
 
-    async def _forget_backends(self, used: set[Endpoint]) -> None:
-        """Close the connections to what nobody serves from any more, once no call needs them."""
+    async def _forget_backends(self, used: set[BackendAddress]) -> None:
+        """Close the connections to backends that serve no policy, once no call needs them."""
         if self._gateway.in_flight:
             return
         # All are taken out first: while one is closed, another desired state may come.
@@ -209,18 +209,18 @@ class GatewayControl:
 
     @property
     def _has_policies(self) -> bool:
-        """Whether a trainer has stated its desired state and has not taken leave."""
+        """Whether a trainer has stated its desired state and has not left."""
         return self._desired is not None and bool(self._desired.services)
 
-    def _decide(self) -> None:
-        """Take attempts, or hold them."""
+    def _update_serving(self) -> None:
+        """Accept attempts, or hold them."""
         if self._has_policies and not self._alone.is_set():
             self._serving.set()
         else:
             self._serving.clear()
 
-    async def _watch(self, request: RpcRequest) -> Status:
-        watching = msgspec.json.decode(request.body, type=Watching)
+    async def _watch(self, request: RpcRequest) -> GatewayStatus:
+        watching = msgspec.json.decode(request.body, type=WatchRequest)
         if watching.instance_id != self.instance_id or not self._has_policies:
             return self._status()
         self._check_served(watching.trainer)
@@ -251,7 +251,7 @@ class GatewayControl:
         self._alone.clear()
         if self._absence is not None:
             self._absence.cancel()
-        self._decide()
+        self._update_serving()
 
     def _leave(self) -> None:
         self._watches -= 1
@@ -260,24 +260,24 @@ class GatewayControl:
 
     def _left(self) -> None:
         self._alone.set()
-        self._decide()
+        self._update_serving()
 
     async def _probe(self, request: RpcRequest) -> Capabilities:
-        probing = msgspec.json.decode(request.body, type=Probing)
+        probing = msgspec.json.decode(request.body, type=ProbeRequest)
         await self._serving.wait()
         return await self._gateway.probe(probing.policy)
 
     async def _drain(self, request: RpcRequest) -> int:
-        draining = msgspec.json.decode(request.body, type=Draining)
+        draining = msgspec.json.decode(request.body, type=DrainRequest)
         return await self._gateway.drain(timeout_s=draining.timeout_s)
 
     async def _open(self, request: RpcRequest) -> str:
-        opening = msgspec.json.decode(request.body, type=Opening)
+        opening = msgspec.json.decode(request.body, type=OpenRequest)
         await self._served(opening)
         await self._gateway.open(opening.rollout, opening.attempt)
         return self.instance_id
 
-    async def _served(self, opening: Opening) -> None:
+    async def _served(self, opening: OpenRequest) -> None:
         if self._serving.is_set():
             return
         deadline = opening.attempt.monotonic_deadline(opening.rollout.limits)
@@ -290,12 +290,12 @@ class GatewayControl:
             ) from error
 
     async def _flush(self, request: RpcRequest) -> bool:
-        flushing = msgspec.json.decode(request.body, type=Flushing)
+        flushing = msgspec.json.decode(request.body, type=FlushRequest)
         await self._gateway.flush(flushing.attempt_id)
         return True
 
     async def _seal(self, request: RpcRequest) -> int:
-        sealing = msgspec.json.decode(request.body, type=Sealing)
+        sealing = msgspec.json.decode(request.body, type=SealRequest)
         count = await self._gateway.seal(sealing.attempt_id)
         if sealing.instance_id not in ("", self.instance_id):
             raise EngineError(

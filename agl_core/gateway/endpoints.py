@@ -1,4 +1,4 @@
-"""What the gateway answers: model calls and lists, metrics, routes of plugins, each behind a key."""
+"""What the gateway serves: model calls and lists, metrics, routes of plugins, each behind a key."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from agl_core.gateway.attempts import Attempts, OpenAttempt
 from agl_core.gateway.dialects import chat
 from agl_core.gateway.dialects.translation import translating
 from agl_core.gateway.metrics import CONTENT_TYPE
-from agl_core.gateway.proxy import Proxy, answer
+from agl_core.gateway.proxy import Proxy, send_problem
 from agl_core.gateway.recording import Recording
-from agl_core.gateway.routes import Request, answer_route
 from agl_core.gateway.routing import Caller, Route, Router, Target, parse_path
-from agl_core.interfaces import Dialect, GatewayRoute, Identity, Problem
+from agl_core.interfaces import Backend, Dialect, GatewayRoute, Identity, Problem
 from agl_core.serving import (
     ENV_KEY,
     RPC_PREFIX,
@@ -34,6 +33,7 @@ from agl_core.types import Losses
 _LIST: Final = "/models"
 _GENERATION: Final = tuple(f"/{name}" for name in semconv.GENERATION_OPERATIONS)
 """How the paths of model requests end, those of dialects that are not served included."""
+_IDENTITY: Final = (semconv.HEADER_ROLLOUT.encode(), semconv.HEADER_ATTEMPT.encode())
 _CONTROL: Final = RPC_PREFIX.encode()
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _UNOWNED: Final = {
@@ -85,7 +85,7 @@ class Endpoints:
         try:
             await self._dispatch(scope, receive, send)
         except Problem as problem:
-            await answer(send, problem)
+            await send_problem(send, problem)
 
     async def _dispatch(
         self, scope: dict[str, Any], receive: asgi.Receive, send: asgi.Send
@@ -101,7 +101,7 @@ class Endpoints:
         method: str = scope["method"]
         token = bearer_of(headers)
         if raw_path == b"/metrics" and method == "GET":
-            self._check_operator(token)
+            self._authorise_operator(token)
             head = ((b"content-type", CONTENT_TYPE),)
             await asgi.respond(send, 200, self._metrics(), headers=head)
             return
@@ -110,13 +110,13 @@ class Endpoints:
         route = self.routes.get(f"{method} {target.path}") if target is not None else None
         operator = route is not None and route.operators and equal_keys(token, self.operator_key)
         if not operator:
-            self._check_run(token)
+            self._authorise(token)
         caller = Caller(target or Target(path), headers, token, self.keys, operator)
         if route is not None:
-            request = Request(
+            request = ReceivedRequest(
                 caller=caller, attempts=self.attempts, router=self.router, receive=receive
             )
-            await answer_route(route, request, send)
+            await _answer_route(route, request, send)
         elif target is None or not await self._serve(scope, caller, receive, send):
             raise self._not_served(method, path, caller)
 
@@ -141,7 +141,7 @@ class Endpoints:
             return False
         return True
 
-    def _check_run(self, token: str) -> None:
+    def _authorise(self, token: str) -> None:
         """Check that a request's key is of this run; which attempt it opens is checked later.
 
         Raises:
@@ -154,7 +154,7 @@ class Endpoints:
             )
             raise Problem(401, "invalid_api_key", message)
 
-    def _check_operator(self, token: str) -> None:
+    def _authorise_operator(self, token: str) -> None:
         if not equal_keys(token, self.operator_key):
             message = f"The metrics take the operators' key, which is set in {ENV_KEY}"
             raise Problem(401, "invalid_api_key", message)
@@ -269,3 +269,57 @@ def _path(kind: str, name: str, *, served: bool, methods: Sequence[str] = _METHO
             f"path"
         )
     return path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedRequest:
+    """One request; fulfils `agl_core.interfaces.RouteRequest`."""
+
+    caller: Caller
+    attempts: Attempts
+    router: Router
+    receive: asgi.Receive
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in self.caller.headers
+        }
+
+    @property
+    def named(self) -> bool:
+        return bool(self.caller.target.rollout_id) or any(
+            name in _IDENTITY for name, _ in self.caller.headers
+        )
+
+    def identity(self) -> Identity:
+        return self.caller.identity()
+
+    def admit(self, rollout_id: str, attempt_id: str) -> None:
+        self.caller.check(rollout_id, attempt_id)
+        self.attempts.admit(Identity(rollout_id=rollout_id, attempt_id=attempt_id, call_id=""))
+
+    def backend(self, identity: Identity, model: str) -> tuple[Backend, str]:
+        route = self.router.find(identity.known_as, model)
+        return route.backend, route.upstream_model
+
+    async def body(self, *, largest: int | None = None, advice: str = "") -> bytes:
+        try:
+            return await asgi.read_body(self.receive, largest=largest)
+        except asgi.TooLarge as error:
+            message = f"The request has more than {largest} bytes: {advice}"
+            raise Problem(413, "too_large", message) from error
+
+
+async def _answer_route(route: GatewayRoute, request: ReceivedRequest, send: asgi.Send) -> None:
+    """Answer a request by a route.
+
+    Raises:
+        Problem: it is answered with an error.
+    """
+    try:
+        answer = await route.serve(request)
+    except asgi.ClientLeft:
+        return
+    head = ((b"content-type", answer.content_type.encode()),)
+    await asgi.respond(send, answer.status, answer.body, headers=head)

@@ -1,4 +1,4 @@
-"""An engine that only serves: policies behind OpenAI-compatible endpoints of somebody else."""
+"""An engine that only serves: policies behind OpenAI-compatible endpoints that it does not own."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ import msgspec
 
 from agl_core.clocks import wall_ns
 from agl_core.errors import EngineError
-from agl_core.gateway.attempts import Call
-from agl_core.gateway.capture import Answer
+from agl_core.gateway.attempts import ProxiedCall
+from agl_core.gateway.capture import ReceivedAnswer
 from agl_core.gateway.dialects import chat
 from agl_core.gateway.dialects.chat_answer import Payload
-from agl_core.gateway.replay import Recorded
+from agl_core.gateway.replay import RecordedCall
 from agl_core.gateway.routing import Route
 from agl_core.gateway.stream import DONE, ERROR_EVENT, Event, EventParser, Halves, render
 from agl_core.interfaces import BackendReply, Problem
@@ -35,12 +35,12 @@ _EVENT_STREAM: Final = "text/event-stream"
 class Exchange(msgspec.Struct, eq=False):
     """What is known of one try while it runs, and afterwards."""
 
-    call: Call
+    call: ProxiedCall
     route: Route
     capture: bool
     """The call is trained: ask for tokens and take them out of the client's answer."""
     seeded: bool
-    answer: Answer
+    answer: ReceivedAnswer
     sampling: Sampling = Sampling()
     status: int = 0
     """The backend's; 0 before it answered."""
@@ -55,7 +55,7 @@ class Exchange(msgspec.Struct, eq=False):
     first_token_ns: int | None = None
     digest: str = ""
     """Of the request, where attempts of the rollout can be replayed."""
-    recorded: Recorded | None = None
+    recorded: RecordedCall | None = None
     """What answers in place of the backend."""
     _verbatim: bool = False
     _halves: Halves = msgspec.field(default_factory=Halves)
@@ -103,7 +103,7 @@ class Exchange(msgspec.Struct, eq=False):
 
     def _prepare(self) -> bytes:
         request, overrides = self.call.request, self.call.attempt.overrides
-        plan = chat.Plan(
+        plan = chat.RequestChanges(
             model=self.route.upstream_model,
             capture=self.capture,
             seed=self.call.attempt.seed(self.call) if self.seeded else None,

@@ -33,8 +33,8 @@ class _Row:
     total_ns: int = 0
 
 
-class Metrics:
-    """Counts of requests, in plain numbers; text is made only when somebody asks."""
+class GatewayMetrics:
+    """Counts of requests, in plain numbers; text is made only when it is asked for."""
 
     def __init__(self) -> None:
         self._rows: dict[str, _Row] = {}
@@ -51,7 +51,7 @@ class Metrics:
         prompt, sampled = len(call.prompt_token_ids), 0
         for choice in call.choices:
             sampled += len(choice.token_ids)
-        # Calls that are not trained have no ids, but their backend may have told the numbers.
+        # Calls that are not trained have no ids, but their backend may state the numbers.
         row.prompt_tokens += prompt or span.attributes.get(semconv.GEN_AI_USAGE_INPUT_TOKENS) or 0
         row.sampled_tokens += (
             sampled or span.attributes.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS) or 0
@@ -72,7 +72,7 @@ class Metrics:
             lines += _family(name, "gauge", meaning, [((), value)])
         rows = [((("cause", cause),), count) for cause, count in sorted(losses.items())]
         lines += _family(
-            "agl_gateway_lost_total", "counter", "What no record tells, by cause.", rows
+            "agl_gateway_lost_total", "counter", "Losses that no record shows, by cause.", rows
         )
         return "".join(f"{line}\n" for line in lines).encode()
 

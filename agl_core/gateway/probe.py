@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from agl_core.errors import EngineError, MissingTokensError
-from agl_core.gateway.capture import Answer
+from agl_core.gateway.capture import ReceivedAnswer
 from agl_core.gateway.dialects.chat_answer import Payload
 from agl_core.gateway.routing import Route
 from agl_core.gateway.stream import DONE, EventParser
@@ -34,7 +34,7 @@ async def probe(route: Route) -> Capabilities:
 
     Whether log-probabilities are taken before or after temperature shows in the differences between
     the first token's candidates at two temperatures: those of ``raw`` ones stay, those of
-    ``processed`` ones scale with 1/temperature. Where that cannot be told (no alternatives, or all
+    ``processed`` ones scale with 1/temperature. Where that does not show (no alternatives, or all
     equally likely) the answer is ``raw``, with a warning: only at temperature 1 may such numbers be
     taken for the distribution that was sampled from, which holds for either kind.
 
@@ -69,7 +69,7 @@ async def probe(route: Route) -> Capabilities:
 
 
 def logprobs_mode(cool: Mapping[str, float], warm: Mapping[str, float]) -> LogprobsMode | None:
-    """Tell the kind from one token's candidates at temperatures 0.5 and 1; None: they do not show.
+    """The kind, by one token's candidates at temperatures 0.5 and 1; None where it does not show.
 
     With candidates a, b and ``d(T) = logp_T(a) - logp_T(b)``: raw means d(0.5) = d(1), processed
     means d(0.5) = 2 d(1). The pair with the largest ``|d(1)|`` decides.
@@ -85,7 +85,9 @@ def logprobs_mode(cool: Mapping[str, float], warm: Mapping[str, float]) -> Logpr
     return "processed" if ratio > math.sqrt(_WARM / _COOL) else "raw"
 
 
-def _require_tokens(route: Route, answer: Answer, *, token_ids: bool, has_logprobs: bool) -> None:
+def _require_tokens(
+    route: Route, answer: ReceivedAnswer, *, token_ids: bool, has_logprobs: bool
+) -> None:
     if token_ids and has_logprobs:
         return
     what = answer.mismatch() or "it returned none"
@@ -99,7 +101,7 @@ def _require_tokens(route: Route, answer: Answer, *, token_ids: bool, has_logpro
 
 async def _ask(
     route: Route, temperature: float, *, stream: bool
-) -> tuple[Answer, dict[str, float]]:
+) -> tuple[ReceivedAnswer, dict[str, float]]:
     """One short answer and the candidates of its first token."""
     body: dict[str, Any] = {
         "model": route.upstream_model,
@@ -125,8 +127,8 @@ async def _ask(
     return _read(_events(data) if stream else [data])
 
 
-def _read(payloads: list[bytes]) -> tuple[Answer, dict[str, float]]:
-    found = Answer(expected_choices=1)
+def _read(payloads: list[bytes]) -> tuple[ReceivedAnswer, dict[str, float]]:
+    found = ReceivedAnswer(expected_choices=1)
     candidates: dict[str, float] = {}
     for data in payloads:
         try:

@@ -1,4 +1,4 @@
-"""The life of one request: at the door, through its exchange, ended by whatever comes first."""
+"""One request from its admission to its end: answer, client, deadline, drain or seal."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from agl_core import waits
 from agl_core.errors import EngineError
-from agl_core.gateway.attempts import Abort, Call
-from agl_core.gateway.capture import Answer
+from agl_core.gateway.attempts import Abort, ProxiedCall
+from agl_core.gateway.capture import ReceivedAnswer
 from agl_core.gateway.exchange import Exchange
 from agl_core.gateway.recording import Recording
 from agl_core.gateway.routing import Route, Router
@@ -30,11 +30,11 @@ _ANSWERS: Final[dict[Abort, tuple[int, str, str]]] = {
     "stopped": (503, "gateway_stopped", "The gateway stopped"),
     "drained": (503, "policy_updated", "The policy was updated during this answer"),
 }
-"""What a client that is still there is told."""
+"""Status, code and message for a client that is still connected."""
 
 
 class Proxy:
-    """Runs exchanges; can hold new ones at the door and wait for those inside."""
+    """Runs exchanges; can hold new calls and wait for the exchanges that run."""
 
     def __init__(
         self, router: Router, recording: Recording, *, losses: Losses, deterministic: bool
@@ -44,37 +44,39 @@ class Proxy:
         self._losses = losses
         self.deterministic = deterministic
         """Seed the calls of frozen policies too."""
-        self._door = asyncio.Event()
-        self._door.set()
-        self._calls: set[Call] = set()
+        self._admitting = asyncio.Event()
+        self._admitting.set()
+        self._calls: set[ProxiedCall] = set()
 
     @property
-    def calls(self) -> Collection[Call]:
-        """Requests under way, those at the door included."""
+    def calls(self) -> Collection[ProxiedCall]:
+        """Requests under way, held ones included."""
         return self._calls
 
     def pause(self) -> None:
-        self._door.clear()
+        self._admitting.clear()
 
     def resume(self) -> None:
-        self._door.set()
+        self._admitting.set()
 
     async def drain(self, *, timeout_s: float) -> int:
-        """Wait for the exchanges inside; abort those that outlive `timeout_s`, return how many.
+        """Wait for the exchanges that run; abort those that outlive `timeout_s`, return how many.
 
-        An aborted call of which its client has seen nothing starts anew once the door is open.
+        An aborted call whose client has received nothing runs again after `resume`.
         """
-        inside = {call.outside(): call for call in self._calls if call.inside}
-        if not inside:
+        running = {call.exchange_over(): call for call in self._calls if call.exchanging}
+        if not running:
             return 0
-        _, late = await asyncio.wait(inside, timeout=timeout_s)
-        for outside in late:
-            inside[outside].stop("drained")
+        _, late = await asyncio.wait(running, timeout=timeout_s)
+        for over in late:
+            running[over].stop("drained")
         if late:
             await asyncio.wait(late)
         return len(late)
 
-    async def serve(self, call: Call, route: Route, scope: asgi.Scope, send: asgi.Send) -> None:
+    async def serve(
+        self, call: ProxiedCall, route: Route, scope: asgi.Scope, send: asgi.Send
+    ) -> None:
         """Answer a request whose body has been read, and record it."""
         exchange = self._exchange(call, route)
         stays = asgi.on_client_left(scope, partial(call.stop, "client"))
@@ -93,7 +95,7 @@ class Proxy:
                 self._losses.add("client_seeds_replaced")
             self._recording.keep(call, exchange)
 
-    def _exchange(self, call: Call, route: Route) -> Exchange:
+    def _exchange(self, call: ProxiedCall, route: Route) -> Exchange:
         identity = call.identity
         trainable = route.policy.trainable
         reserved = identity.agent.startswith(RESERVED_PREFIX)
@@ -104,51 +106,53 @@ class Proxy:
             route,
             capture=call.trainable,
             seeded=trainable or self.deterministic,
-            answer=Answer(call.request.choices),
+            answer=ReceivedAnswer(call.request.choices),
         )
 
-    async def _attend(self, call: Call, exchange: Exchange, send: asgi.Send) -> bool:
-        """Run an exchange to whatever end it takes; False when it has to be run again."""
+    async def _attend(self, call: ProxiedCall, exchange: Exchange, send: asgi.Send) -> bool:
+        """Run an exchange to its end; False when it has to run again."""
         try:
             await self._run(call, exchange, send)
         except asyncio.CancelledError:
-            if not call.abort:  # it is the server that ends this task
+            if not call.abort:  # the server cancels this task
                 call.abort = "stopped"
                 raise
             if call.abort == "drained" and not call.forwarded:
                 return False
             if call.abort != "client" and (exchange.streamed or not call.forwarded):
-                await self._excuse(call, send)
+                await self._send_error(call, send)
         except Problem as problem:
-            await _part(answer(send, problem))
+            await _send_final(send_problem(send, problem))
         except EngineError as error:
             problem = Problem(502, "engine_error", str(error), retry=True)
-            await _part(_break_off(send, problem))
+            await _send_final(_send_stream_error(send, problem))
         except Exception as error:  # noqa: BLE001  a client gets an answer whatever fails here
             _log.exception("Could not answer call %s", call.id)
             exchange.error = f"the gateway failed ({type(error).__name__}: {error})"
             problem = Problem(502, "gateway_error", f"The gateway failed: {error}", retry=True)
-            await _part((_break_off if call.forwarded else answer)(send, problem))
+            await _send_final(
+                (_send_stream_error if call.forwarded else send_problem)(send, problem)
+            )
         return True
 
-    async def _run(self, call: Call, exchange: Exchange, send: asgi.Send) -> None:
+    async def _run(self, call: ProxiedCall, exchange: Exchange, send: asgi.Send) -> None:
         call.begin()
         try:
             await self._recording.room()
-            await self._door.wait()
+            await self._admitting.wait()
             self._renew(exchange)
             if call.attempt.resumable:
                 _remember(exchange)
-            call.inside = True
+            call.exchanging = True
             await exchange.run(send)
         finally:
             call.finish()
 
     def _renew(self, exchange: Exchange) -> None:
-        """Take the policy as it is served now.
+        """Use the policy as it is served now.
 
         Raises:
-            Problem: it was taken away while the call waited.
+            Problem: it was removed while the call waited.
         """
         name = exchange.route.policy.name
         route = self._router.policies.get(name)
@@ -159,13 +163,13 @@ class Proxy:
             raise problem
         exchange.route = route
 
-    async def _excuse(self, call: Call, send: asgi.Send) -> None:
+    async def _send_error(self, call: ProxiedCall, send: asgi.Send) -> None:
         problem = Problem(*_ANSWERS[call.abort])
-        await _part((_break_off if call.forwarded else answer)(send, problem))
+        await _send_final((_send_stream_error if call.forwarded else send_problem)(send, problem))
 
 
 def _remember(exchange: Exchange) -> None:
-    """Note what is asked, and let the record answer if it knows."""
+    """Keep the digest of the request, and answer from the record where there is one."""
     call, route = exchange.call, exchange.route
     exchange.digest = call.request.whole_digest()
     replay = call.attempt.replay
@@ -183,24 +187,24 @@ def _remember(exchange: Exchange) -> None:
         exchange.route = exchange.recorded.route(route)
 
 
-async def _part(words: Coroutine[Any, Any, None]) -> None:
-    """Say the last words to a client, who may have stopped reading: whoever seals waits for them."""
+async def _send_final(sending: Coroutine[Any, Any, None]) -> None:
+    """Send the last message in bounded time: sealing waits for it, and a client may not read."""
     with suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(words, waits.LAST_ANSWER_S)
+        await asyncio.wait_for(sending, waits.LAST_ANSWER_S)
 
 
-async def answer(send: asgi.Send, problem: Problem) -> None:
+async def send_problem(send: asgi.Send, problem: Problem) -> None:
     """Send a problem as the whole answer."""
     retry = b"true" if problem.retry else b"false"
     headers = [*asgi.JSON, (b"x-should-retry", retry)]
     await asgi.respond(send, problem.status, problem.body(), headers=headers)
 
 
-async def _break_off(send: asgi.Send, problem: Problem) -> None:
-    """Tell a client why its stream ends, in the event form that OpenAI's clients raise on.
+async def _send_stream_error(send: asgi.Send, problem: Problem) -> None:
+    """Send the event on which OpenAI's clients raise, with why the stream ends.
 
     The answer stays unfinished: the server then closes the connection, so that a client that does
-    not know the event cannot take the part for the whole.
+    not know the event does not take the part for the whole.
     """
     event = render(problem.body())
     await send({"type": "http.response.body", "body": event, "more_body": True})

@@ -8,14 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-
 from agl_core import semconv
 from agl_core.clocks import wall_ns
-from agl_core.gateway.attempts import Abort, Attempts, Call, OpenAttempt
+from agl_core.gateway.attempts import Abort, Attempts, OpenAttempt, ProxiedCall
 from agl_core.gateway.dialects.chat import distortions
 from agl_core.gateway.exchange import Exchange
-from agl_core.gateway.metrics import Metrics
+from agl_core.gateway.metrics import GatewayMetrics
 from agl_core.interfaces import Identity, Problem, Store
 from agl_core.types import Ingest, Losses, Mode, ModelCall, Span, SpanKind
 from agl_core.types.ids import new_id
@@ -47,14 +45,13 @@ def model_call(exchange: Exchange) -> ModelCall:
     choices = answer.choices
     has_logprobs = any(choice.logprobs for choice in choices)
     policy = exchange.route.policy
-    return msgspec.structs.replace(
-        _begun(call),
+    return ModelCall(
+        **_begun(call),
         sampling=exchange.sampling,
         prompt_token_ids=answer.recorded_prompt,
         choices=choices,
         logprobs_mode=exchange.route.logprobs_mode if has_logprobs else "none",
         response_id=answer.response_id,
-        policy=policy.name,
         policy_version=policy.version,
         image_token=policy.image_token,
         complete=exchange.complete,
@@ -66,20 +63,20 @@ def model_call(exchange: Exchange) -> ModelCall:
     )
 
 
-def _begun(call: Call) -> ModelCall:
+def _begun(call: ProxiedCall) -> dict[str, Any]:
     """The part of a record that is known whatever became of the call."""
-    return ModelCall(
+    return {
         **_named(call.identity),
-        messages=call.request.messages,
-        tools=call.request.tools,
-        model=call.request.model,
-        policy=call.policy,
-        trainable=call.trainable,
-        streamed=call.request.stream,
-        tries=call.tries,
-        started_ns=call.started_ns,
-        ended_ns=max(wall_ns(), call.started_ns),  # the clock may have been set back
-    )
+        "messages": call.request.messages,
+        "tools": call.request.tools,
+        "model": call.request.model,
+        "policy": call.policy,
+        "trainable": call.trainable,
+        "streamed": call.request.stream,
+        "tries": call.tries,
+        "started_ns": call.started_ns,
+        "ended_ns": max(wall_ns(), call.started_ns),  # the clock may have been set back
+    }
 
 
 def _named(identity: Identity) -> dict[str, Any]:
@@ -94,7 +91,7 @@ def _named(identity: Identity) -> dict[str, Any]:
 
 
 def span_of(exchange: Exchange, record: ModelCall) -> Span:
-    """The gateway's span: the tokens of a call whose place in the agent another span tells."""
+    """The gateway's span: the tokens of a call; the span of tracing says where in the agent it was."""
     usage = exchange.answer.usage
     attributes: dict[str, Any] = {
         semconv.GEN_AI_OPERATION_NAME: "chat",
@@ -115,7 +112,7 @@ def span_of(exchange: Exchange, record: ModelCall) -> Span:
     return _span(record, sequence=exchange.call.sequence, attributes=attributes)
 
 
-def _built(call: Call, exchange: Exchange) -> Span:
+def _built(call: ProxiedCall, exchange: Exchange) -> Span:
     try:
         return span_of(exchange, model_call(exchange))
     except Exception as error:  # noqa: BLE001  telemetry never takes the gateway down
@@ -123,8 +120,8 @@ def _built(call: Call, exchange: Exchange) -> Span:
         return _span_without_answer(call, f"cannot be recorded ({type(error).__name__}: {error})")
 
 
-def _span_without_answer(call: Call, error: str) -> Span:
-    record = msgspec.structs.replace(_begun(call), error=error)
+def _span_without_answer(call: ProxiedCall, error: str) -> Span:
+    record = ModelCall(**_begun(call), error=error)
     return _span(record, sequence=call.sequence, attributes={})
 
 
@@ -177,7 +174,7 @@ class Recording:
         self._attempts = attempts
         self._losses = losses
         self._options = options
-        self.metrics = Metrics()
+        self.metrics = GatewayMetrics()
         self._pending = 0
         self._due = asyncio.Event()
         self._room = asyncio.Event()
@@ -207,7 +204,7 @@ class Recording:
         """Wait while too many records are unwritten: a slow store slows the agents."""
         await self._room.wait()
 
-    def keep(self, call: Call, exchange: Exchange) -> None:
+    def keep(self, call: ProxiedCall, exchange: Exchange) -> None:
         """Record a request that ended, once; what cannot be built is recorded as an error."""
         try:
             if not call.recorded:
@@ -217,7 +214,7 @@ class Recording:
         finally:
             call.attempt.end(call)
 
-    def give_up(self, call: Call) -> None:
+    def give_up(self, call: ProxiedCall) -> None:
         """Record a request that does not end although it was stopped."""
         if not call.recorded:
             self._keep(

@@ -1,38 +1,55 @@
-"""A gateway that is another process, as trainer and runners see it."""
+"""A gateway in another process: its client for trainer and runners, and the backends it calls here."""
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
 from agl_core import waits
 from agl_core.errors import AglError, EngineError, StoreError
-from agl_core.gateway.backend_server import BackendServer
 from agl_core.gateway.control import (
+    BackendAddress,
     DesiredState,
-    Draining,
-    Endpoint,
-    Flushing,
-    Opening,
-    Probing,
-    Sealing,
-    Service,
-    Status,
-    Watching,
+    DrainRequest,
+    FlushRequest,
+    GatewayStatus,
+    OpenRequest,
+    ProbeRequest,
+    SealRequest,
+    ServedPolicy,
+    WatchRequest,
 )
 from agl_core.gateway.routing import Route
-from agl_core.interfaces import Backend, Capabilities
-from agl_core.serving import AttemptKeys, HttpBackend, Patience, Peer
+from agl_core.interfaces import Backend, Capabilities, Problem
+from agl_core.serving import (
+    COUNT_PATH,
+    Answering,
+    AttemptKeys,
+    GuestServer,
+    HttpBackend,
+    Patience,
+    Peer,
+    address_of,
+    asgi,
+    bind,
+    count_prompt,
+    fresh_key,
+)
+from agl_core.text import decoded
 from agl_core.types import Attempt, Losses, Policy, Rollout
 from agl_core.types.ids import new_id
 
 _log = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 1.0
+_CHAT: Final = "/v1/chat/completions"
 
 RESTARTS: Final = "gateway_restarts"
 """Loss: a gateway was restarted; what it lost in its last moments is not known."""
@@ -42,7 +59,7 @@ UNHEARD: Final = "gateway_unheard"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteOptions:
-    """What a trainer tells its gateway, and how long a gateway may be away."""
+    """What a trainer sets at its gateway, and how long a gateway may be away."""
 
     deterministic: bool = False
     """Seed the calls of frozen policies too."""
@@ -52,22 +69,22 @@ class RemoteOptions:
 
 
 @dataclass(slots=True)
-class _Ledger:
+class _LossTotals:
     """Losses of a gateway, summed over its instances."""
 
     instance_id: str
     base: dict[str, int]
-    """What it had lost before anybody here used it."""
+    """What it had lost when this process connected."""
     ended: Losses = field(default_factory=Losses)
     """Of the instances before."""
     now: dict[str, int] = field(default_factory=dict[str, int])
 
-    def hear(self, status: Status) -> None:
+    def update(self, status: GatewayStatus) -> None:
         if status.instance_id != self.instance_id:
             self.ended.merge(Losses(counts=self.now))
             self.ended.add(RESTARTS)
             self.instance_id, self.now = status.instance_id, {}
-        # Counts only grow: an answer that was overtaken on its way tells less.
+        # Counts only grow: a status that arrives late may be older.
         self.now = {
             cause: max(self.now.get(cause, 0), status.lost.get(cause, 0))
             for cause in self.now.keys() | status.lost.keys()
@@ -102,15 +119,15 @@ class RemoteGateway:
             url, key, what="gateway", error=EngineError, patience=self._options.patience
         )
         self._keys = AttemptKeys(key)
-        self._lives: dict[str, str] = {}
+        self._opened_at: dict[str, str] = {}
         self._trainer = new_id("trainer")
         self._number = 0
-        self._services: dict[str, Service] = {}
+        self._services: dict[str, ServedPolicy] = {}
         self._backends = BackendServer(self._options.backend_host)
         self._paused = False
-        self._told = ""
+        self._informed = ""
         """The instance that holds the desired state."""
-        self._ledger = _Ledger("", {})
+        self._losses = _LossTotals("", {})
         self._watching: asyncio.Task[None] | None = None
 
     @property
@@ -134,11 +151,11 @@ class RemoteGateway:
             ConfigError: the key is wrong, or the gateway is of another version.
             EngineError: there is none at the address.
         """
-        status: Status = await self._peer.call("instance", {}, Status)
-        self._ledger = _Ledger(status.instance_id, status.lost, now=dict(status.lost))
+        status: GatewayStatus = await self._peer.call("instance", {}, GatewayStatus)
+        self._losses = _LossTotals(status.instance_id, status.lost, now=dict(status.lost))
 
     async def stop(self) -> None:
-        """Take leave and close all connections; idempotent. The gateway goes on."""
+        """Withdraw all policies and close all connections; idempotent. The gateway keeps running."""
         try:
             watching, self._watching = self._watching, None
             if watching is not None:
@@ -146,9 +163,11 @@ class RemoteGateway:
                 await asyncio.wait({watching})
                 self._services.clear()
                 try:
-                    await asyncio.wait_for(self._tell(), waits.LEAVE_S)
+                    await asyncio.wait_for(self._publish(), waits.LEAVE_S)
                 except (TimeoutError, AglError) as error:
-                    _log.warning("The gateway at %s was not told of the end: %s", self.url, error)
+                    _log.warning(
+                        "The gateway at %s did not take the end of the run: %s", self.url, error
+                    )
             await self._backends.stop()
         finally:
             await self._peer.close()
@@ -159,12 +178,12 @@ class RemoteGateway:
         An `HttpBackend` is called by the gateway itself. Any other is served to it from here.
         """
         known = self._services.get(policy.name)
-        self._services[policy.name] = Service(
+        self._services[policy.name] = ServedPolicy(
             policy=policy,
             endpoint=await self._endpoint(policy, backend),
             logprobs=known.logprobs if known is not None else "raw",
         )
-        await self._tell()
+        await self._publish()
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch(), name="agl-gateway-watch")
 
@@ -177,7 +196,7 @@ class RemoteGateway:
         """
         try:
             found: Capabilities = await self._peer.call(
-                "probe", Probing(policy=policy), Capabilities
+                "probe", ProbeRequest(policy=policy), Capabilities
             )
         except EngineError as error:
             if self._services[policy].endpoint.api_key != self._backends.key:
@@ -198,8 +217,8 @@ class RemoteGateway:
             EngineError: there is no gateway, or none that serves a policy in time.
         """
         there = attempt.shifted(self._peer.skew.ahead_s)
-        opening = Opening(rollout=rollout, attempt=there)
-        self._lives[attempt.id] = await self._peer.call("open", opening, str)
+        opening = OpenRequest(rollout=rollout, attempt=there)
+        self._opened_at[attempt.id] = await self._peer.call("open", opening, str)
 
     async def flush(self, attempt_id: str) -> None:
         """Write the records of an attempt, which stays open.
@@ -208,7 +227,7 @@ class RemoteGateway:
             EngineError: there is no gateway.
             StoreError: the records could not be written.
         """
-        await self._peer.call("flush", Flushing(attempt_id=attempt_id), bool)
+        await self._peer.call("flush", FlushRequest(attempt_id=attempt_id), bool)
 
     async def seal(self, attempt_id: str) -> int:
         """Refuse further calls of an attempt, write its records; returns their number.
@@ -218,47 +237,48 @@ class RemoteGateway:
                 missing.
             StoreError: the records could not be written; sealing again tries again.
         """
-        sealing = Sealing(attempt_id=attempt_id, instance_id=self._lives.pop(attempt_id, ""))
+        opened_at = self._opened_at.pop(attempt_id, "")
+        sealing = SealRequest(attempt_id=attempt_id, instance_id=opened_at)
         try:
             count: int = await self._peer.call("seal", sealing, int)
         except StoreError:
-            self._lives[attempt_id] = sealing.instance_id
+            self._opened_at[attempt_id] = sealing.instance_id
             raise
         return count
 
     async def pause(self) -> None:
-        """Hold new calls at the door."""
+        """Hold new calls until `resume`."""
         self._paused = True
-        await self._tell()
+        await self._publish()
 
     async def drain(self, *, timeout_s: float) -> int:
         """Wait for calls in flight; those that outlive `timeout_s` are aborted and retried."""
-        count: int = await self._peer.call("drain", Draining(timeout_s=timeout_s), int)
+        count: int = await self._peer.call("drain", DrainRequest(timeout_s=timeout_s), int)
         return count
 
     async def resume(self) -> None:
-        """Let calls in again."""
+        """Run the calls that were held, and new ones."""
         self._paused = False
-        await self._tell()
+        await self._publish()
 
     async def lost(self) -> Losses:
         """What the gateway lost since `start`, its former instances included."""
         try:
-            self._ledger.hear(await self._peer.call("losses", {}, Status))
+            self._losses.update(await self._peer.call("losses", {}, GatewayStatus))
         except EngineError:
             _log.warning("The gateway could not be asked what it lost", exc_info=True)
-            self._ledger.ended.add(UNHEARD)
-        return self._ledger.total()
+            self._losses.ended.add(UNHEARD)
+        return self._losses.total()
 
-    async def _endpoint(self, policy: Policy, backend: Backend) -> Endpoint:
+    async def _endpoint(self, policy: Policy, backend: Backend) -> BackendAddress:
         model = Route(policy, backend).upstream_model
         if isinstance(backend, HttpBackend):
-            return Endpoint(base_url=backend.base_url, api_key=backend.api_key, model=model)
+            return BackendAddress(base_url=backend.base_url, api_key=backend.api_key, model=model)
         await self._backends.start()
         url = self._backends.serve(policy.name, backend)
-        return Endpoint(base_url=url, api_key=self._backends.key, model=model)
+        return BackendAddress(base_url=url, api_key=self._backends.key, model=model)
 
-    async def _tell(self) -> None:
+    async def _publish(self) -> None:
         """Send the desired state to the gateway."""
         self._number += 1
         desired = DesiredState(
@@ -268,28 +288,104 @@ class RemoteGateway:
             paused=self._paused,
             deterministic=self._options.deterministic,
         )
-        status: Status = await self._peer.call("serve", desired, Status)
-        self._ledger.hear(status)
-        self._told = status.instance_id
+        status: GatewayStatus = await self._peer.call("serve", desired, GatewayStatus)
+        self._losses.update(status)
+        self._informed = status.instance_id
 
     async def _watch(self) -> None:
-        """Learn of losses and of new instances, for as long as this gateway is used."""
-        told = ""
+        """Follow losses and new instances for as long as this gateway is used."""
+        warned = ""
         while True:
-            watching = Watching(
-                trainer=self._trainer, instance_id=self._told, lost=self._ledger.now
+            watching = WatchRequest(
+                trainer=self._trainer, instance_id=self._informed, lost=self._losses.now
             )
             try:
-                status: Status = await self._peer.call("watch", watching, Status)
-                self._ledger.hear(status)
-                if status.instance_id != self._told:
+                status: GatewayStatus = await self._peer.call("watch", watching, GatewayStatus)
+                self._losses.update(status)
+                if status.instance_id != self._informed:
                     _log.warning(
                         "The gateway at %s was restarted: sending the desired state again", self.url
                     )
-                    await self._tell()
+                    await self._publish()
             except AglError as error:
-                # Whatever the run asks next of the gateway will say so if it is gone.
-                if str(error) != told:
-                    told = str(error)
-                    _log.warning("The gateway at %s cannot be watched: %s", self.url, told)
+                # If the gateway is gone, the next request of the run fails.
+                if str(error) != warned:
+                    warned = str(error)
+                    _log.warning("The gateway at %s cannot be watched: %s", self.url, warned)
                 await asyncio.sleep(_AGAIN_S)
+
+
+class BackendServer:
+    """OpenAI chat completions of any `Backend`, one base URL per policy, behind a key of its own.
+
+    The caller closes the backends; the server never does.
+    """
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        """Set up without listening.
+
+        Args:
+            host: An address of this machine that the gateway reaches; the system chooses the port.
+        """
+        self.key = fresh_key()
+        """Bearer token that the gateway must send."""
+        self._host = host
+        self._bearer = f"Bearer {self.key}".encode()
+        self._backends: dict[bytes, Backend] = {}
+        self._counting: dict[bytes, Backend] = {}
+        self._answering = Answering("The trainer, which has the engine, is ending")
+        self._server: GuestServer | None = None
+        self._url = ""
+
+    async def start(self) -> None:
+        """Listen; nothing changes for a server that listens already.
+
+        Raises:
+            ConfigError: the host is no address of this machine.
+        """
+        if self._server is not None:
+            return
+        listener = bind(self._host, 0)
+        self._answering.begin()
+        self._server = GuestServer(self._app)
+        await self._server.start(listener)
+        self._url = address_of(listener)
+
+    async def stop(self) -> None:
+        """Break off answers under way and close the socket; idempotent."""
+        server, self._server = self._server, None
+        self._answering.end()
+        if server is not None:
+            await server.stop()
+
+    def serve(self, policy: str, backend: Backend) -> str:
+        """Answer for a policy from `backend`, in place of an earlier one; returns the base URL."""
+        path = f"/{quote(policy, safe='')}"
+        self._backends[f"{path}{_CHAT}".encode()] = backend
+        self._counting[f"{path}{COUNT_PATH}".encode()] = backend
+        return f"{self._url}{path}/v1"
+
+    async def _app(self, scope: Mapping[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
+        try:
+            backend = self._find(scope)
+            body = await asgi.read_body(receive)
+            if scope["raw_path"] in self._counting:
+                await asgi.respond(send, 200, await count_prompt(backend, body))
+                return
+        except asgi.ClientLeft:
+            return
+        except Problem as problem:
+            await asgi.respond(send, problem.status, problem.body())
+            return
+        await self._answering.answer(backend, body, scope, receive, send)
+
+    def _find(self, scope: Mapping[str, Any]) -> Backend:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        if not hmac.compare_digest(headers.get(b"authorization", b""), self._bearer):
+            raise Problem(401, "invalid_api_key", "This backend answers its run's gateway only")
+        path: bytes = scope["raw_path"]
+        backend = self._backends.get(path) or self._counting.get(path)
+        if backend is None or scope["method"] != "POST":
+            shown = decoded(path)
+            raise Problem(404, "not_found", f"No policy is served at {scope['method']} {shown}")
+        return backend

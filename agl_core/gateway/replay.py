@@ -24,7 +24,7 @@ _INTERRUPTED: Final = (FailureKind.LOST, FailureKind.ENGINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedCall:
     """One complete call of the earlier attempt."""
 
     call: ModelCall
@@ -38,26 +38,26 @@ class Recorded:
 
 
 class Replay:
-    """Recorded calls of one attempt, each given once, until somebody asks for one that is not there.
+    """Recorded calls of one attempt, each given once, until a call comes that has no record.
 
     Parallel agents speak in another order each time: records are found by agent and request, and
     equal requests of one agent in the order in which they were made. From the first request on
-    that has no record everything is live, as the world has become another one.
+    that has no record every call goes to the backend, as the conversation has become another one.
     """
 
     def __init__(self, spans: Iterable[Span]) -> None:
         """Take the spans of the attempt that was interrupted; those that do not serve are left."""
-        self._records: dict[tuple[str, str], deque[Recorded]] = {}
-        self._given: dict[str, Recorded] = {}
+        self._records: dict[tuple[str, str], deque[RecordedCall]] = {}
+        self._given: dict[str, RecordedCall] = {}
         for span in sorted(_latest(spans), key=lambda span: span.order):
             call = span.call
             assert call is not None
             key = (call.agent, span.attributes.get(semconv.AGL_REQUEST_DIGEST, ""))
-            self._records.setdefault(key, deque()).append(Recorded(call, _usage(span)))
+            self._records.setdefault(key, deque()).append(RecordedCall(call, _usage(span)))
 
     def take(
         self, call_id: str, *, agent: str, digest: str, policy: str, capture: bool
-    ) -> Recorded | None:
+    ) -> RecordedCall | None:
         """The record that answers a call; None once it has to be asked live.
 
         A call that is sent again is answered as it was before.
@@ -143,7 +143,7 @@ class _Asked(msgspec.Struct):
 class RecordBackend(Backend):
     """Knows one answer: what was sampled then, whichever way it is asked for."""
 
-    def __init__(self, recorded: Recorded, model: str) -> None:
+    def __init__(self, recorded: RecordedCall, model: str) -> None:
         """Answer with `recorded`; `model` is the name of the weights."""
         self.model = model
         self._recorded = recorded

@@ -139,7 +139,7 @@ class Route:
     policy: Policy
     backend: Backend
     logprobs_mode: LogprobsMode = "raw"
-    """Found by the probe. Before one, ``raw``: nobody may take such numbers for the distribution
+    """Found by the probe. Before one, ``raw``: such numbers may not be taken for the distribution
     sampled from, unless the temperature is 1."""
 
     @property

@@ -1,4 +1,4 @@
-"""How long a prompt would be: ``POST .../v1/tokenize``, for whoever cuts prompts before sending."""
+"""How long a prompt would be: ``POST .../v1/tokenize``, for programs that cut prompts before sending."""
 
 from __future__ import annotations
 

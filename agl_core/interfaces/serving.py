@@ -142,7 +142,7 @@ class Gateway(Protocol):
         ...
 
     async def pause(self) -> None:
-        """Hold new calls at the door."""
+        """Hold new calls until `resume`."""
         ...
 
     async def drain(self, *, timeout_s: float) -> int:

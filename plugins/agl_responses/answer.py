@@ -18,7 +18,7 @@ from agl_core.types.ids import new_id
 __all__ = ["ResponseBuilder"]
 
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Finish reasons of answers that were cut, and Responses' words for why."""
+"""Finish reasons of answers that were cut, and what Responses calls them."""
 _ECHOED: Final[dict[str, Any]] = {
     "instructions": None,
     "max_output_tokens": None,

@@ -51,7 +51,7 @@ def messages_of(instructions: Any, given: Any) -> list[dict[str, Any]]:
 
 
 class _Conversation:
-    """Messages so far, and the assistant's turn that may still go on."""
+    """Messages so far, and the assistant's turn to which more items may belong."""
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []

@@ -10,8 +10,7 @@ import msgspec
 
 from agl_core.app.parts import make_dialects, make_routes
 from agl_core.builtin import load_plugins
-from agl_core.gateway.dialects.chat_answer import Payload
-from agl_core.gateway.dialects.translation import AnswerReader
+from agl_core.gateway import AnswerReader, Payload
 from agl_core.interfaces import Dialect, DialectAnswer, RouteFactory
 
 

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Final
 
 from agl_core.adapters import TrajectoryAdapter
-from agl_core.gateway.app import GatewayServer
+from agl_core.gateway import GatewayServer
 from agl_core.interfaces import AdaptedAttempt, AttemptRecord, Dialect, Integration, RouteFactory
 from agl_core.serving import HttpBackend
 from agl_core.store.memory import MemoryStore

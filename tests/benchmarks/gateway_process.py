@@ -10,8 +10,8 @@ import asyncio
 import json
 import sys
 
-from agl_core.gateway import GatewayServer, HttpBackend
-from agl_core.serving import rare_collections, serving_loop
+from agl_core.gateway import GatewayServer
+from agl_core.serving import HttpBackend, rare_collections, serving_loop
 from agl_core.store.memory import MemoryStore
 from agl_core.types import Policy, Rollout, Task
 from agl_core.types.ids import new_id

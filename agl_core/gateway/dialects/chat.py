@@ -84,7 +84,7 @@ class Wants(msgspec.Struct, frozen=True):
         return self.token_ids and self.logprobs and self.usage
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class RequestChanges(msgspec.Struct, frozen=True, kw_only=True):
     """How a request is changed on its way to the backend."""
 
     model: str
@@ -169,7 +169,7 @@ class ChatRequest:
         content = {name: msgspec.json.decode(self.fields[name]) for name in asked}
         return hashlib.sha256(_canonical.encode(content)).hexdigest()
 
-    def prepare(self, plan: Plan) -> tuple[bytes, Sampling]:
+    def prepare(self, plan: RequestChanges) -> tuple[bytes, Sampling]:
         """Body for the backend, and the sampling parameters it states."""
         changes: dict[str, Any] = {"model": plan.model}
         typed = self._typed
@@ -180,7 +180,7 @@ class ChatRequest:
         body = self.fields | {k: msgspec.Raw(_encoder.encode(v)) for k, v in changes.items()}
         return _encoder.encode(body), self._sampling(changes)
 
-    def _capture_fields(self, plan: Plan) -> dict[str, Any]:
+    def _capture_fields(self, plan: RequestChanges) -> dict[str, Any]:
         """Fields of a trained call.
 
         Temperature and top_p are always stated: a server may otherwise fall back on defaults that

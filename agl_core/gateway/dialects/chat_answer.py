@@ -15,11 +15,11 @@ from typing import Any, Final, cast
 import msgspec
 
 from agl_core.gateway.dialects.chat import Wants
-from agl_core.gateway.dialects.tool_calls import CallPart, Function
+from agl_core.gateway.dialects.tool_calls import CallPart, FunctionPart
 from agl_core.interfaces import TokenUsage
 from agl_core.text import decoded, replaced_json
 
-__all__ = ["Audio", "Message", "Payload", "Row", "read_loosely"]
+__all__ = ["AudioFields", "ChoiceFields", "MessageFields", "Payload", "read_loosely"]
 
 
 class Logprob(msgspec.Struct, gc=False):
@@ -32,14 +32,14 @@ class Logprobs(msgspec.Struct):
     content: list[Logprob] | None = None
 
 
-class Audio(msgspec.Struct):
+class AudioFields(msgspec.Struct):
     """Speech; its data is skipped."""
 
     id: str | None = None
     transcript: str | None = None
 
 
-class Message(msgspec.Struct):
+class MessageFields(msgspec.Struct):
     """A ``message``, or a part of one in a ``delta``."""
 
     content: str | list[Any] | None = None
@@ -48,32 +48,32 @@ class Message(msgspec.Struct):
     reasoning: str | list[Any] | None = None
     refusal: str | None = None
     tool_calls: list[CallPart] | None = None
-    function_call: Function | None = None
-    audio: Audio | None = None
+    function_call: FunctionPart | None = None
+    audio: AudioFields | None = None
 
 
-class Row(msgspec.Struct):
+class ChoiceFields(msgspec.Struct):
     """One of the ``choices``."""
 
     index: int | None = None
-    message: Message | None = None
-    delta: Message | None = None
+    message: MessageFields | None = None
+    delta: MessageFields | None = None
     token_ids: list[int] | None = None
     logprobs: Logprobs | None = None
     finish_reason: str | None = None
 
 
-class Fields(msgspec.Struct):
+class AnswerFields(msgspec.Struct):
     """A whole answer, or a chunk of one."""
 
     id: str | None = None
     model: str | None = None
-    choices: list[Row] | None = None
+    choices: list[ChoiceFields] | None = None
     prompt_token_ids: list[int] | None = None
     usage: TokenUsage | None = None
 
 
-class _Known(Fields):
+class _Known(AnswerFields):
     """All that is decoded of an answer."""
 
     error: Any = None
@@ -140,7 +140,7 @@ class Payload:
         if known.object == "error" and not (self.error or self.choices):
             self.error = _ANY.decode(data)
 
-    def _take(self, read: Fields, error: Any) -> None:
+    def _take(self, read: AnswerFields, error: Any) -> None:
         self.id, self.model, self.choices = read.id, read.model, read.choices
         self.prompt_token_ids, self.usage = read.prompt_token_ids, read.usage
         self.error: Any = error
@@ -234,7 +234,7 @@ def repaired(data: bytes, *, numbers: bool = True) -> bytes:
     return data
 
 
-def read_loosely(data: bytes) -> tuple[Fields, Any, list[str]]:
+def read_loosely(data: bytes) -> tuple[AnswerFields, Any, list[str]]:
     """Read an answer some of whose fields are not what they should be.
 
     What cannot be read is left out and named: its place, what was expected and what stood there.
@@ -280,12 +280,12 @@ def _int(text: str) -> Any:
     return int(text) if len(text) <= _LONGEST else _NoNumber(text)
 
 
-def _converted(document: dict[str, Any], faults: list[str]) -> Fields:
-    wanted = {name: document[name] for name in Fields.__struct_fields__ if name in document}
+def _converted(document: dict[str, Any], faults: list[str]) -> AnswerFields:
+    wanted = {name: document[name] for name in AnswerFields.__struct_fields__ if name in document}
     named: set[str] = set()
     for _ in range(_MOST_FAULTS):
         try:
-            return msgspec.convert(wanted, Fields)
+            return msgspec.convert(wanted, AnswerFields)
         except msgspec.ValidationError as error:
             found = _AT.match(str(error))
             assert found is not None
@@ -295,7 +295,7 @@ def _converted(document: dict[str, Any], faults: list[str]) -> Fields:
                 faults.append(f"{path.lstrip('.')}: {found['what']}: {value!r:.80}")
             named.add(path)
     faults.append("and more")
-    return Fields()
+    return AnswerFields()
 
 
 def _leave_out(document: dict[str, Any], path: str, *, what: str) -> Any:

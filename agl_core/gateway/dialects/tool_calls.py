@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["CallPart", "Function", "ToolCall", "ToolCalls", "plain_text"]
+__all__ = ["AssembledToolCall", "CallPart", "FunctionPart", "ToolCalls", "plain_text"]
 
 
-class Function(msgspec.Struct):
+class FunctionPart(msgspec.Struct):
     """What is called, or a fragment of it."""
 
     name: str | None = None
@@ -25,7 +25,7 @@ class CallPart(msgspec.Struct):
     index: int | None = None
     id: str | None = None
     type: str | None = None
-    function: Function | None = None
+    function: FunctionPart | None = None
 
     @property
     def name(self) -> str:
@@ -36,7 +36,7 @@ class CallPart(msgspec.Struct):
         return plain_text((self.function and self.function.arguments) or "")
 
 
-class ToolCall(msgspec.Struct, eq=False):
+class AssembledToolCall(msgspec.Struct, eq=False):
     """One call so far."""
 
     position: int
@@ -75,7 +75,7 @@ class ToolCalls:
     """The calls of one choice, in the order in which they began."""
 
     def __init__(self) -> None:
-        self.calls: list[ToolCall] = []
+        self.calls: list[AssembledToolCall] = []
 
     def __len__(self) -> int:
         return len(self.calls)
@@ -84,7 +84,7 @@ class ToolCalls:
         """As a message has them."""
         return [call.wire() for call in self.calls]
 
-    def add(self, parts: Sequence[CallPart], *, whole: bool) -> list[ToolCall]:
+    def add(self, parts: Sequence[CallPart], *, whole: bool) -> list[AssembledToolCall]:
         """Take the entries of one ``tool_calls``; the call that each belongs to.
 
         Those of a whole message are one call each. Fragments of a stream belong together by their
@@ -95,18 +95,20 @@ class ToolCalls:
             parts: In their order.
             whole: They are of a message, not of a delta.
         """
-        found: list[ToolCall] = []
+        found: list[AssembledToolCall] = []
         rest = len(self.calls) - len(parts)
         for position, part in enumerate(parts):
             call = None if whole else self._known(part, rest + position, taken=found)
             if call is None:
-                call = ToolCall(len(self.calls), part.index)
+                call = AssembledToolCall(len(self.calls), part.index)
                 self.calls.append(call)
             call.add(part)
             found.append(call)
         return found
 
-    def _known(self, part: CallPart, place: int, *, taken: Sequence[ToolCall]) -> ToolCall | None:
+    def _known(
+        self, part: CallPart, place: int, *, taken: Sequence[AssembledToolCall]
+    ) -> AssembledToolCall | None:
         """The call that a fragment continues; None for one that begins.
 
         Args:
@@ -132,7 +134,7 @@ class ToolCalls:
         return call if call is not None and call not in taken and not call.arguments else None
 
 
-def _by_id(part: CallPart, latest: Sequence[ToolCall]) -> ToolCall | None:
+def _by_id(part: CallPart, latest: Sequence[AssembledToolCall]) -> AssembledToolCall | None:
     """The call with the id of a fragment, or that has its index and no id yet."""
     same = [call for call in latest if part.index is None or call.index in (part.index, None)]
     for call in same:
@@ -142,7 +144,7 @@ def _by_id(part: CallPart, latest: Sequence[ToolCall]) -> ToolCall | None:
     return call if call is not None and not call.id and not _begins(part, call) else None
 
 
-def _begins(part: CallPart, call: ToolCall) -> bool:
+def _begins(part: CallPart, call: AssembledToolCall) -> bool:
     """Whether a fragment with a name cannot belong to a call, whose arguments are closed."""
     more = bool(part.arguments) or part.name != call.name
     return bool(part.name) and more and call.whole

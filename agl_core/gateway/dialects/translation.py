@@ -9,7 +9,7 @@ import msgspec
 
 from agl_core.gateway.dialects.chat import FINISH_REASONS
 from agl_core.gateway.dialects.chat_answer import Payload
-from agl_core.gateway.dialects.tool_calls import CallPart, ToolCall, ToolCalls, plain_text
+from agl_core.gateway.dialects.tool_calls import AssembledToolCall, CallPart, ToolCalls, plain_text
 from agl_core.gateway.stream import DONE, ERROR_EVENT, EventParser
 from agl_core.interfaces import AnswerDelta, Dialect, DialectAnswer, Problem, TokenUsage
 from agl_core.serving import Translate, asgi
@@ -30,7 +30,7 @@ class AnswerReader:
 
     def __init__(self) -> None:
         self._calls = ToolCalls()
-        self._function: ToolCall | None = None
+        self._function: AssembledToolCall | None = None
         """A call in the older form."""
         self._usage: TokenUsage | None = None
         self._finish: str | None = None
@@ -64,7 +64,7 @@ class AnswerReader:
                 continue
             calls = self._calls.add(message.tool_calls or [], whole=whole)
             if message.function_call is not None:
-                self._function = self._function or ToolCall(-1, None)
+                self._function = self._function or AssembledToolCall(-1, None)
                 self._function.add(CallPart(function=message.function_call))
                 calls.append(self._function)
             yield AnswerDelta(

@@ -13,8 +13,7 @@ import pytest
 import agl_core as agl
 from agl_core.app.gateway import serve_gateway
 from agl_core.errors import ConfigError
-from agl_core.gateway import GatewayOptions, GatewayServer
-from agl_core.gateway.control import GatewayControl
+from agl_core.gateway import GatewayControl, GatewayOptions, GatewayServer
 from agl_core.serving import AttemptKeys
 from agl_core.store.memory import MemoryStore
 from agl_core.store.sqlite import SqliteStore

@@ -16,8 +16,7 @@ from agl_responses.request import read
 from agl_rewards.ingest import RewardIngest
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
-from agl_core.gateway.app import GatewayOptions, GatewayServer
-from agl_core.gateway.recording import RecordingOptions
+from agl_core.gateway import GatewayOptions, GatewayServer, RecordingOptions
 from agl_core.gateway.tokenize import TokenCounting
 from agl_core.serving import HttpBackend
 from agl_core.store.memory import MemoryStore

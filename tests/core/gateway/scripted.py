@@ -11,7 +11,7 @@ from typing import Any
 
 from agl_responses.request import read
 
-from agl_core.gateway.app import GatewayServer
+from agl_core.gateway import GatewayServer
 from agl_core.gateway.stream import EventParser
 from agl_core.interfaces import Backend
 from agl_core.store.memory import MemoryStore

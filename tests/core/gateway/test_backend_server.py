@@ -8,7 +8,7 @@ import logging
 
 import aiohttp
 
-from agl_core.gateway.backend_server import BackendServer
+from agl_core.gateway.remote import BackendServer
 
 
 class Awkward:

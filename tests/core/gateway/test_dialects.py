@@ -6,7 +6,7 @@ import pytest
 from agl_testing.fake_openai import FakeReply
 
 from agl_core.errors import PluginError
-from agl_core.gateway.app import GatewayOptions, GatewayServer
+from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.interfaces import Problem
 from agl_core.store.memory import MemoryStore
 from tests.core.gateway.conftest import OPTIONS

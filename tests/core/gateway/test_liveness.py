@@ -11,8 +11,7 @@ from agl_testing.fake_openai import FakeOptions
 
 from agl_core import waits
 from agl_core.errors import StoreError
-from agl_core.gateway.app import GatewayOptions
-from agl_core.gateway.recording import RecordingOptions
+from agl_core.gateway import GatewayOptions, RecordingOptions
 from agl_core.types import Limits
 from tests.core.passing import pass_time
 

@@ -7,7 +7,7 @@ import re
 from agl_testing.attempts import ScriptedAttempt
 from agl_testing.fake_openai import FakeOptions
 
-from agl_core.gateway.metrics import Metrics
+from agl_core.gateway.metrics import GatewayMetrics
 from tests.core.gateway.conftest import OPERATOR
 
 SAMPLE = re.compile(r'^([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\]|\\.)*",?)+)\})? (\S+)$')
@@ -87,14 +87,14 @@ async def test_metrics_are_behind_the_key(world):
 
 
 def test_nothing_counted_is_text_too():
-    assert parsed(Metrics().render(gauges={}, losses={}).decode()) == {}
+    assert parsed(GatewayMetrics().render(gauges={}, losses={}).decode()) == {}
 
 
 def test_times_fall_into_growing_buckets_and_odd_names_are_escaped():
     script = ScriptedAttempt()
     for seconds in (0.05, 0.06, 400.0):
         script.call("w", [1], [2], started_ns=0, ended_ns=int(seconds * 1e9), policy='a"\\\n\ud800')
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     for span in script.spans:
         metrics.count(span)
 

@@ -15,7 +15,7 @@ from agl_testing.fake_openai import FakeOpenAI
 
 from agl_core.app.gateway import serve_gateway, store_of
 from agl_core.errors import ConfigError, EngineError, StoreError
-from agl_core.gateway.remote import RemoteGateway
+from agl_core.gateway import RemoteGateway
 from agl_core.serving import AttemptKeys, HttpBackend, Patience, address_of, bind
 from agl_core.store.memory import MemoryStore
 from agl_core.store.sqlite import SqliteStore

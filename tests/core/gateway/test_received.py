@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.adapters import answer_message
-from agl_core.gateway.dialects.tool_calls import CallPart, Function, ToolCalls
-from agl_core.gateway.replay import RecordBackend, Recorded
+from agl_core.gateway.dialects.tool_calls import CallPart, FunctionPart, ToolCalls
+from agl_core.gateway.replay import RecordBackend, RecordedCall
 from tests.core.gateway.scripted import DONE, STREAM, Desk, chunk, desk, plain
 
 BOTH = pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
@@ -112,8 +112,8 @@ def test_interleaved_fragments_of_calls_with_ids_are_joined(data: st.DataObject)
     assert made == NAMES
 
 
-def _function(name: str | None, arguments: str) -> Function:
-    return Function(name=name, arguments=arguments)
+def _function(name: str | None, arguments: str) -> FunctionPart:
+    return FunctionPart(name=name, arguments=arguments)
 
 
 def test_calls_without_id_and_index_go_by_position_name_and_closed_arguments() -> None:
@@ -393,7 +393,7 @@ async def test_no_answer_is_recorded_as_an_empty_one(
 
 
 async def replayed(call: Any) -> dict[str, Any]:
-    backend = RecordBackend(Recorded(call, {}), "m")
+    backend = RecordBackend(RecordedCall(call, {}), "m")
     reply = await backend.chat(b'{"stream": false}', headers={}, timeout_s=1.0)
     return json.loads(b"".join([data async for data in reply.body()]))
 

@@ -19,10 +19,14 @@ from agl_core.errors import (
     StaleAttemptError,
     StoreError,
 )
-from agl_core.gateway.app import GatewayOptions, GatewayServer
-from agl_core.gateway.control import GatewayControl, Status, Watching
-from agl_core.gateway.recording import RecordingOptions
-from agl_core.gateway.remote import RemoteGateway, RemoteOptions
+from agl_core.gateway import (
+    GatewayOptions,
+    GatewayServer,
+    RecordingOptions,
+    RemoteGateway,
+    RemoteOptions,
+)
+from agl_core.gateway.control import GatewayControl, GatewayStatus, WatchRequest
 from agl_core.interfaces import Backend, Capabilities
 from agl_core.serving import AttemptKeys, HttpBackend, Patience, rpc
 from agl_core.store.memory import MemoryStore
@@ -264,10 +268,10 @@ async def test_nothing_stays_of_attempts_whose_seal_failed_or_was_cancelled(site
     await asyncio.wait({sealing})
     with pytest.raises(StoreError, match="disk full"):
         await runner.seal(again)
-    assert set(runner._lives) == {again}  # it can be sealed once more
+    assert set(runner._opened_at) == {again}  # it can be sealed once more
     monkeypatch.setattr(site.gateway, "seal", seal)
     assert await runner.seal(again) == 0
-    assert not runner._lives
+    assert not runner._opened_at
 
 
 async def test_losses_are_summed_over_the_lives_of_a_gateway(site):
@@ -300,7 +304,7 @@ async def test_losses_arrive_without_being_asked_for(site, monkeypatch):
     monkeypatch.setattr("agl_core.gateway.control._LOOK_S", 0.001)
     trainer = await site.trainer()
     site.gateway.losses.add("late_calls", 3)
-    await until(lambda: trainer._ledger.total().counts == {"late_calls": 3})
+    await until(lambda: trainer._losses.total().counts == {"late_calls": 3})
 
 
 async def test_one_trainer_at_a_time(site, monkeypatch):
@@ -328,8 +332,8 @@ async def test_a_trainer_that_took_leave_is_not_waited_for(site, monkeypatch):
     monkeypatch.setattr("agl_core.gateway.control._LOOK_S", 600.0)
     monkeypatch.setattr("agl_core.gateway.control._PATIENCE_S", 0.05)
     first, other = await site.trainer(), await site.remote()
-    watching = Watching(trainer=first._trainer, instance_id=site.control.instance_id, lost={})
-    stays_open = asyncio.create_task(other._peer.call("watch", watching, Status))
+    watching = WatchRequest(trainer=first._trainer, instance_id=site.control.instance_id, lost={})
+    stays_open = asyncio.create_task(other._peer.call("watch", watching, GatewayStatus))
     await until(lambda: site.control._watches == 2)
     await first.stop()
     second, claim = await site.trainer(), await site.claim()
@@ -342,9 +346,9 @@ async def test_a_watch_that_arrives_after_the_leave_holds_nobody_up(site, monkey
     monkeypatch.setattr("agl_core.gateway.control._PATIENCE_S", 0.05)
     first, other = await site.trainer(), await site.remote()
     await first.stop()
-    watching = Watching(trainer=first._trainer, instance_id=site.control.instance_id, lost={})
+    watching = WatchRequest(trainer=first._trainer, instance_id=site.control.instance_id, lost={})
     assert (
-        await other._peer.call("watch", watching, Status)
+        await other._peer.call("watch", watching, GatewayStatus)
     ).instance_id == site.control.instance_id
     await site.trainer()
 
@@ -373,7 +377,7 @@ async def test_a_gateway_keeps_no_connections_of_trainers_that_have_ended(site, 
     assert not site.control._backends
 
 
-async def test_orders_that_come_while_connections_are_closed_are_taken(site, monkeypatch):
+async def test_states_that_come_while_connections_are_closed_are_taken(site, monkeypatch):
     trainer = await site.trainer()
     other = HttpBackend(site.model.base_url, model="other")
     await trainer.route(Policy(name="frozen", agents=("*",)), other)
@@ -386,7 +390,7 @@ async def test_orders_that_come_while_connections_are_closed_are_taken(site, mon
 
     monkeypatch.setattr(HttpBackend, "close", slow)
     trainer._services.clear()
-    first = asyncio.create_task(trainer._tell())
+    first = asyncio.create_task(trainer._publish())
     await reached.wait()
     second = asyncio.create_task(trainer.pause())
     await until(lambda: site.control._desired.paused)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agl_core.errors import PluginError
-from agl_core.gateway.app import GatewayOptions, GatewayServer
+from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.interfaces import RouteAnswer
 from agl_core.store.memory import MemoryStore
 from tests.core.gateway.conftest import OPERATOR, OPTIONS, World

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.gateway.app import GatewayOptions
+from agl_core.gateway import GatewayOptions
 from agl_core.gateway.dialects.chat import ChatRequest, derive_seed
 
 CONSTRAINED: list[dict[str, Any]] = [

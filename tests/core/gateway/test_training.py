@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from agl_core.adapters import AgentSelector, join
 from agl_core.errors import CaptureError, EmptyAnswerError, TokenMismatchError
-from agl_core.gateway.capture import Answer
-from agl_core.gateway.dialects.chat_answer import Payload
+from agl_core.gateway import Payload
+from agl_core.gateway.capture import ReceivedAnswer
 from agl_core.interfaces import AttemptRecord
 from agl_core.types import AttemptStatus, Policy, RolloutQuery
 
@@ -132,7 +132,7 @@ def test_ids_are_taken_only_if_they_are_the_models_and_all_there(
     prompt: list[int], sampled: list[int], vocab: int | None, read: int | None, drawn: int | None
 ) -> None:
     """A3, B3: as a property, over ids, vocabularies and usages, stated or not."""
-    answer = Answer(expected_choices=1)
+    answer = ReceivedAnswer(expected_choices=1)
     usage = {"prompt_tokens": read, "completion_tokens": drawn}
     content = [{"token": "x", "logprob": -1.0} for _ in sampled]
     row = {

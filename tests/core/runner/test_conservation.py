@@ -31,7 +31,7 @@ import agl_core as agl
 from agl_core import semconv
 from agl_core.adapters import AgentSelector, TrajectoryAdapter, join
 from agl_core.errors import CaptureError, ConfigError
-from agl_core.gateway.app import GatewayOptions, GatewayServer
+from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.interfaces import AttemptRecord
 from agl_core.runner import Runner, RunnerOptions
 from agl_core.serving import HttpBackend

@@ -10,7 +10,7 @@ import pytest
 from agl_responses.request import read
 
 from agl_core.errors import ConfigError, EngineError
-from agl_core.gateway.dialects.translation import translating
+from agl_core.gateway import translating
 from agl_core.interfaces import Counted
 from agl_core.serving import OpenAIServer
 

@@ -11,7 +11,7 @@ import openai
 import pytest
 from agl_testing.fake_openai import FakeOpenAI, FakeReply
 
-from agl_core.gateway.app import GatewayServer
+from agl_core.gateway import GatewayServer
 from agl_core.serving import HttpBackend
 from agl_core.store.memory import MemoryStore
 from agl_core.types import Attempt, ModelCall, Policy, Rollout, Task

@@ -15,10 +15,9 @@ from agl_testing.fake_openai import FakeOpenAI
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from agl_core.adapters import answer_message
-from agl_core.gateway.app import GatewayServer
-from agl_core.gateway.capture import Answer
-from agl_core.gateway.dialects.chat_answer import Payload
-from agl_core.gateway.replay import RecordBackend, Recorded
+from agl_core.gateway import GatewayServer, Payload
+from agl_core.gateway.capture import ReceivedAnswer
+from agl_core.gateway.replay import RecordBackend, RecordedCall
 from agl_core.gateway.stream import DONE, EventParser
 from agl_core.serving import HttpBackend
 from agl_core.store.memory import MemoryStore
@@ -129,11 +128,11 @@ def of_choice(choice: Choice) -> dict[str, Any]:
 
 async def replayed(call: ModelCall, *, stream: bool) -> Choice:
     """The choice that a replay of the record answers with."""
-    reply = await RecordBackend(Recorded(call, {}), "m").chat(
+    reply = await RecordBackend(RecordedCall(call, {}), "m").chat(
         json.dumps({"stream": stream}).encode(), headers={}, timeout_s=1.0
     )
     data = b"".join([piece async for piece in reply.body()])
-    answer, parser = Answer(1), EventParser()
+    answer, parser = ReceivedAnswer(1), EventParser()
     events = [event.data for event in parser.feed(data)] if stream else [data]
     for event in events:
         if event != DONE:

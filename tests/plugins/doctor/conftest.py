@@ -17,10 +17,10 @@ import agl_core as agl
 from agl_core.app import App, Inputs
 from agl_core.builtin import load_plugins
 from agl_core.config.loader import resolve
-from agl_core.gateway import HttpBackend
 from agl_core.interfaces import Engine
 from agl_core.plugins import hookimpl
 from agl_core.plugins.manager import Source
+from agl_core.serving import HttpBackend
 from agl_core.types import Diagnosis, Finding
 from tests.core.app.conftest import ask
 

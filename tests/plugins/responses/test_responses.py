@@ -17,8 +17,7 @@ from agl_testing.fake_openai import FakeOptions, FakeReply
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agl_core.gateway.dialects.chat_answer import Payload
-from agl_core.gateway.dialects.translation import AnswerReader
+from agl_core.gateway import AnswerReader, Payload
 from agl_core.interfaces import Problem
 from agl_core.types import AttemptStatus, Failure, FailureKind, Limits, ModelCall
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agl_core.errors import StoreError
-from agl_core.gateway.app import GatewayOptions
+from agl_core.gateway import GatewayOptions
 from agl_core.types import AttemptStatus, Limits, Reward, RewardTarget
 
 
