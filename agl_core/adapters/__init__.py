@@ -13,7 +13,7 @@ cause                           meaning
 ``calls_inexact``               capture errors of calls that need no tokens, of untrained agents
 ``calls_untrainable``           a selected agent's call under ``trainable=False`` or a frozen policy
 ``calls_constrained``           one that was sampled under a constraint its policy does not train on
-``calls_without_agent``         calls of nobody that carry no tokens
+``calls_without_agent``         calls that name no agent and carry no tokens
 ``rewards_untrained``           rewards for an agent, run or call that is not trained
 ``rewards_of_dropped_calls``    rewards for a call that gave no sample
 ``rewards_of_failed_attempts``  rewards that arrived before the attempt failed

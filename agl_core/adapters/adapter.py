@@ -1,4 +1,4 @@
-"""The adapter of a run: join, link, credit, cut into trajectories; also for what trains nobody."""
+"""The adapter of a run: join, link, credit, cut into trajectories; for training and for evaluation."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def adapt_untrained(
     """Join an attempt whose rollout is not for training into token paths.
 
     Such calls need no tokens and may be sampled greedily. Those of the chosen agents that have no
-    exact tokens, or showed more than these tell, lie on no path; they are counted as
+    exact tokens, or that showed the model more than its ids state, lie on no path; they are counted as
     ``calls_without_tokens``.
 
     Raises:
@@ -158,7 +158,7 @@ def adapt_untrained(
 
 
 def _with_images(call: JoinedCall) -> JoinedCall | None:
-    """None where its ids do not tell what the model was shown."""
+    """The call with its images; None where its ids do not state what the model was shown."""
     try:
         return replace(call, images=images_of(call.call, where=f"Call {call.call.id!r}"))
     except CaptureError:

@@ -74,9 +74,9 @@ class _History:
         if _key(new[kept]) in seen:
             return "trimmed"
         answered = any(m.get("role") == "assistant" and text_of(m) == answer for m in new)
-        spoken = [m for m in old if m.get("role") not in _SYSTEM]
+        others = [m for m in old if m.get("role") not in _SYSTEM]
         if not survivors and not answered:
-            return "summary" if len(spoken) > 1 and len(new) <= len(old) else "other"
+            return "summary" if len(others) > 1 and len(new) <= len(old) else "other"
         return "edited" if len(new) > len(old) else "summary"
 
     def _change(self, old: Message, new: Message) -> Cause | None:
@@ -123,22 +123,22 @@ def _in_tokens(before: ModelCall, choice: Choice, *, shared: int) -> Cause:
     """Where every message was sent back as it came: how the chat template or tokeniser differ."""
     if shared < len(before.prompt_token_ids):
         return _rendered(before.messages, before.thinking_tags) or "template"
-    spoken = {
+    sampled = {
         "content": choice.text,
         "reasoning": choice.reasoning,
         "tool_calls": choice.tool_calls,
     }
-    return _rendered([spoken], before.thinking_tags) or "tokens"
+    return _rendered([sampled], before.thinking_tags) or "tokens"
 
 
 def _rendered(messages: Sequence[Message], tags: Sequence[str]) -> Cause | None:
     """What chat templates are known to change in messages that were sent back as they came."""
-    spoken = [m for m in messages if m.get("role", "assistant") == "assistant"]
-    if any(m.get("reasoning") or _thinks(text_of(m), tags) for m in spoken):
+    answers = [m for m in messages if m.get("role", "assistant") == "assistant"]
+    if any(m.get("reasoning") or _thinks(text_of(m), tags) for m in answers):
         return "thinking"
-    if any(_calls(m) for m in spoken):
+    if any(_calls(m) for m in answers):
         return "tool_calls"
-    if any(text_of(m) != text_of(m).strip() for m in spoken):
+    if any(text_of(m) != text_of(m).strip() for m in answers):
         return "whitespace"
     return None
 

@@ -32,7 +32,7 @@ class AnsweredCall(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
-    """A call that goes on from no earlier call of its agent run."""
+    """A call that continues no earlier call of its agent run."""
 
     agent: str
     policy: str
@@ -43,7 +43,7 @@ class Break:
     cost: int
     """Tokens of that call's prompt and answer that it does not share."""
     expected: tuple[int, ...]
-    """Ids from the first that differs on, as they would go on."""
+    """The ids that would continue the earlier call, from the first that differs."""
     found: tuple[int, ...]
 
 
@@ -52,7 +52,7 @@ class Continuity:
     """How the later calls of agent runs relate to the earlier ones."""
 
     later: int = 0
-    """Calls that came after another of their run had been answered."""
+    """Calls that were sent after another of their run was answered."""
     breaks: tuple[Break, ...] = ()
 
     @property
@@ -119,7 +119,7 @@ def _break(after: AnsweredCall, earlier: Sequence[ModelCall]) -> Break | None:
 
 
 def _continues(after: ModelCall, before: ModelCall) -> bool:
-    """Whether the prompt goes on from the call, or repeats it."""
+    """Whether the prompt continues the call, or repeats it."""
     prompt, length = after.prompt_token_ids, len(before.prompt_token_ids)
     if prompt[:length] != before.prompt_token_ids:
         return False

@@ -61,13 +61,13 @@ def conversations(
 ) -> list[Conversation]:
     """A path as conversations in which every sampled answer is sampled exactly once.
 
-    Usually one. Where a call's messages do not go on from those of the call before, although its
+    Usually one. Where a call's messages do not continue those of the call before, although its
     tokens do (a client that folds or rewrites messages, other tools), another one begins.
 
     Args:
         trajectory: The path.
         calls: The recorded calls by id.
-        unused: Also take a choice of an ``n > 1`` call that nothing went on from and no reward
+        unused: Also take a choice of an ``n > 1`` call that nothing continued and no reward
             named.
     """
     found: list[Conversation] = []
@@ -77,7 +77,7 @@ def conversations(
         call = calls[triplet.call_id]
         choice = next(one for one in call.choices if one.index == triplet.choice)
         sampled = frozenset({len(call.messages)})
-        if found and _goes_on(found[-1], call):
+        if found and _continues(found[-1], call):
             sampled |= found.pop().sampled
         messages = [*call.messages, answer_message(choice)]
         found.append(
@@ -87,7 +87,7 @@ def conversations(
 
 
 def _begins_inside(text: str, tags: Sequence[str]) -> bool:
-    """Whether thinking goes on from before a text: its first tag is a closing one."""
+    """Whether a text begins inside thinking: its first tag is a closing one."""
     for opening, closing in map(tag_pair, tags):
         at = text.find(closing)
         if at >= 0 and opening not in text[:at]:
@@ -123,7 +123,7 @@ def calls_by_id(records: Iterable[ModelCall]) -> dict[str, ModelCall]:
     return found
 
 
-def _goes_on(before: Conversation, call: ModelCall) -> bool:
+def _continues(before: Conversation, call: ModelCall) -> bool:
     known = before.messages
     return (
         before.tools == call.tools

@@ -51,7 +51,7 @@ def credit(
     Several rewards for one target and channel add up. An agent that no reward reached is marked as
     such: it has no return, which is not a return of 0. Rewards for
     agents, runs and calls that are not trained still count in the attempt's score. An attempt that
-    did not succeed is taken without its rewards. What trains nobody is counted in the losses.
+    did not succeed is taken without its rewards. What trains no agent is counted in the losses.
 
     Args:
         joined: The attempt; its `losses` are added to.
@@ -174,7 +174,7 @@ class _Crediting:
                 f"A reward names call {call_id!r}"
                 + (f" and choice {choice}" if choice is not None else " and no choice")
                 + f", but that call has the choices {indices}"
-                + (" and went on from none" if choice is None else "")
+                + (" and none of them was continued" if choice is None else "")
                 + ": name one of them with choice="
             )
         for sample in chosen:

@@ -1,4 +1,4 @@
-"""Images in prompts: where their tokens are, and ids that tell one image's from another's."""
+"""Images in prompts: where their tokens are, and ids that distinguish them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def images_of(call: ModelCall, *, where: str) -> list[Image]:
     """The images that a call showed, in the order of its prompt.
 
     Raises:
-        CaptureError: it showed what cannot be trained on, or its tokens do not tell where.
+        CaptureError: it showed what cannot be trained on, or its tokens do not state where.
     """
     urls = [_url(part, where=where, token=call.image_token) for part in media(call)]
     if call.image_token is None:

@@ -1,4 +1,4 @@
-"""The exact join: tracing knows who spoke, the gateway knows which tokens were sampled."""
+"""The exact join: tracing knows which agent called, the gateway which tokens were sampled."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def join(
     say otherwise; only such calls need tokens. Earlier tries of a retried request and calls that
     the backend refused are no samples: dropped and counted. So are calls that were cut off in an
     attempt that failed; in one that succeeded they are errors. Rollouts that are not for training
-    train nobody, so they need no tokens at all.
+    train no agent, so they need no tokens at all.
 
     Order is the client's sequence where one recorder numbered every call, the gateway's start
     time otherwise; ties go by sequence, then id.
@@ -71,7 +71,7 @@ def join(
         MissingTokensError: a trained call carries no token ids or no log-probabilities.
         TokenMismatchError: its ids, log-probabilities and choices do not add up.
         CaptureError: the recorders contradict each other, one of them missed a call, or a trained
-            one showed the model what its tokens do not tell.
+            one showed the model what its tokens do not state.
     """
     return _Join(record, agents, policies).run()
 
@@ -188,7 +188,7 @@ class _Join:
             self._losses.add("calls_inexact", len(final) - 1)
         elif len(final) > 1:
             raise CaptureError(
-                f"{self._describe(call_id, agent)} has {len(final)} records, and nothing tells "
+                f"{self._describe(call_id, agent)} has {len(final)} records, and nothing states "
                 f"which one the agent used: send each request once, under a call id of its own"
             )
         call, span = final[0], self._spans.structure.get(call_id)
@@ -282,7 +282,7 @@ class _Join:
     def _check_anonymous(self, call: ModelCall) -> None:
         if call.trainable or any(choice.token_ids for choice in call.choices):
             raise CaptureError(
-                f"{self._describe(call.id, None)} has tokens but no agent: name who speaks with "
+                f"{self._describe(call.id, None)} has tokens but no agent: name the agent with "
                 f"agl.agent_scope(name), with trainable=False if it is a judge or a tool"
             )
         self._losses.add("calls_without_agent")

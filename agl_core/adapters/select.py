@@ -29,7 +29,7 @@ class AgentSelector:
         self.patterns = tuple(patterns)
 
     def matches(self, agent: str | None) -> bool:
-        """Whether the agent is to be trained; reserved names and nobody never are."""
+        """Whether the agent is to be trained; a reserved name or none never is."""
         if not agent or agent.startswith(RESERVED_PREFIX):
             return False
         return any(agent_matches(pattern, agent) for pattern in self.patterns)
@@ -51,7 +51,7 @@ class AgentSelector:
 def _instead(pattern: str, names: Sequence[str], *, nameless: bool) -> str:
     """What was seen and what to do."""
     name_it = (
-        f"Name who speaks: attach the framework's integration, leave its tracing enabled, or use "
+        f"Name the agent: attach the framework's integration, leave its tracing enabled, or use "
         f"agl.agent_scope({pattern!r})"
     )
     if not names and nameless:

@@ -22,7 +22,7 @@ class Sample:
     before: Sample | None
     """The sample whose prompt and response this one's prompt begins with."""
     after: list[Sample] = field(default_factory=list["Sample"])
-    """Samples that went on from this one."""
+    """Samples that continue this one."""
 
     @property
     def call_id(self) -> str:
@@ -30,9 +30,9 @@ class Sample:
 
     @property
     def continued(self) -> bool:
-        """The conversation went on from this choice, or the call had only one.
+        """The conversation continued with this choice, or the call had only one.
 
-        An ``n > 1`` call from which nothing went on has no continued choice: nothing tells which
+        An ``n > 1`` call that nothing continues has no continued choice: nothing states which
         one the agent used, so only a reward that names a choice can train it.
         """
         return bool(self.after) or len(self.joined.call.choices) == 1
@@ -41,10 +41,10 @@ class Sample:
 def link(calls: Iterable[JoinedCall]) -> list[Sample]:
     """Chain one agent's calls, given in causal order, by exact token ids.
 
-    A call goes on from the longest earlier sample whose prompt and response its prompt begins
+    A call continues the longest earlier sample whose prompt and response its prompt begins
     with, token by token and image by image; history that was edited, trimmed or rendered anew
     matches none and starts a path of its own. Where equal samples exist (repeated prompts, parallel runs), the
-    one of the same agent run is taken, and of those one that nothing has gone on from yet.
+    one of the same agent run is taken, and of those one that nothing continues yet.
     """
     tree, numbers = RadixTree(), ImageNumbers()
     ends: dict[RadixNode, list[Sample]] = defaultdict(list)
@@ -88,7 +88,7 @@ def trajectories(
 ) -> list[Trajectory]:
     """Cut linked samples into root-to-leaf paths, in the order of their first call.
 
-    Each sample lies on exactly one path. Where several went on from one sample, the first call's
+    Each sample lies on exactly one path. Where several continue one sample, the first call's
     continued choice keeps the path and the others start their own, with the shared part as
     context.
 

@@ -30,7 +30,7 @@ class Medium(Protocol):
 
 
 class Writer:
-    """Commits whatever was submitted since its last commit in one transaction.
+    """Commits the jobs submitted since its last commit in one transaction.
 
     Callers share the cost of a commit, and none is answered before it. Jobs that fit into a turn of
     the event loop are done there, as long as none is in the thread; a larger job, or one that has to
@@ -145,18 +145,18 @@ class Writer:
         except (AglError, OSError, sqlite3.Error) as error:
             known = isinstance(error, AglError)
             failure = error if known else as_store_error(error, self._settings)
-            self._tell(opened.set_exception, failure)
+            self._call_on_loop(opened.set_exception, failure)
             return
         self._connection = connection
         self._transaction = GroupCommit(connection, self._settings, self._now)
-        self._tell(opened.set_result, None)
+        self._call_on_loop(opened.set_result, None)
         try:
             self._serve(connection)
         finally:
             try:
                 self._medium.close(connection)
             finally:
-                self._tell(self._ended.set_result, None)
+                self._call_on_loop(self._ended.set_result, None)
 
     def _serve(self, connection: sqlite3.Connection) -> None:
         more = True
@@ -166,7 +166,7 @@ class Writer:
                 with self._writing:
                     self._transaction.run(group)
                 self._freed |= any(job.changes and job.changes.freed for job in group)
-                self._tell(self._deliver_later, group)
+                self._call_on_loop(self._deliver_later, group)
 
     def _next_group(self, connection: sqlite3.Connection) -> tuple[list[Job], bool]:
         """Wait for work; returns all there is, and whether there may be more."""
@@ -203,9 +203,9 @@ class Writer:
             else:
                 job.future.set_result(job.value)
 
-    def _tell(self, callback: Callable[..., None], value: Any) -> None:
+    def _call_on_loop(self, callback: Callable[..., None], value: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(callback, value)
         except RuntimeError:
-            # The loop is closed, and with it everybody who could be told.
+            # The loop is closed, and with it every caller that waits.
             return

@@ -1,4 +1,4 @@
-"""The records that move through the house, in the order they appear."""
+"""The records of a run, in the order in which they are made."""
 
 from agl_core.types.batch import Batch
 from agl_core.types.packed import Floats, Ints, from_list, pack_floats, pack_ints, to_list

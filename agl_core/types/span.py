@@ -158,7 +158,7 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     attempt_id: str
     agent: str
     agent_run_id: str = ""
-    """Empty when the caller could not tell runs of one agent apart."""
+    """Empty when the caller could not distinguish the runs of one agent."""
     alias: str = ""
     """What `agl.alias` calls the agent in this attempt; empty without one."""
     messages: list[dict[str, Any]] = []

@@ -35,7 +35,7 @@ class Triplet(msgspec.Struct, frozen=True, kw_only=True):
     choice: int
     """Index of the choice that these tokens are."""
     continued: bool
-    """The conversation went on from this choice, or the call had only one."""
+    """The conversation continued with this choice, or the call had only one."""
     prompt_ids: Ints
     response_ids: Ints
     logprobs: Floats

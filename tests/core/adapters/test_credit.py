@@ -167,7 +167,7 @@ def test_a_reward_may_name_any_choice():
 def test_a_call_that_went_on_from_no_choice_needs_the_choice_named():
     attempt, call_id = two_choices(go_on=False)
     attempt.reward(1.0, call=call_id)
-    with pytest.raises(RewardError, match=r"\[0, 1\] and went on from none.*choice="):
+    with pytest.raises(RewardError, match=r"\[0, 1\] and none of them was continued.*choice="):
         adapt(attempt)
 
 
