@@ -13,7 +13,7 @@ from agl_core.interfaces import Backend, Problem
 from agl_core.serving import asgi
 
 _NO_LIMIT_S: Final = 86_400.0
-"""The client keeps the deadline of a call: it leaves, and the answer is closed."""
+"""The client enforces the deadline of a call: it disconnects, which closes the answer."""
 COUNT_PATH: Final = "/tokenize"
 """Below an agent's base URL; of a server, beside ``/v1``."""
 PROMPT_REFUSED: Final = "prompt_refused"
@@ -23,23 +23,23 @@ NOT_COUNTED: Final = 501
 
 
 class Answering:
-    """Passes answers on while clients stay, until it is told to end."""
+    """Forwards answers to clients until `end` is called."""
 
     def __init__(self, ending: str) -> None:
         """Set up.
 
         Args:
-            ending: What clients are told whose answers had not begun at the end.
+            ending: Error message for clients whose answers had not begun at the end.
         """
-        self._told = ending
+        self._message = ending
         self._ending = asyncio.Event()
 
     def begin(self) -> None:
-        """Take calls, again after an end."""
+        """Accept calls, also after an `end`."""
         self._ending.clear()
 
     def end(self) -> None:
-        """Break off what is under way."""
+        """Cancel the answers under way."""
         self._ending.set()
 
     async def answer(
@@ -50,7 +50,7 @@ class Answering:
         receive: asgi.Receive,
         send: asgi.Send,
     ) -> None:
-        """Send the backend's answer to `body`; a client that leaves ends its generation."""
+        """Send the backend's answer to `body`; a client that disconnects ends its generation."""
         reply = _Answer(send)
         forwarding = reply.forward(backend, body, asgi.passed_on(scope["headers"]))
         answering = asyncio.create_task(forwarding)
@@ -65,11 +65,11 @@ class Answering:
         if not answering.cancelled():
             answering.result()
         elif self._ending.is_set():
-            await reply.refuse(self._told)
+            await reply.refuse(self._message)
 
 
 class _Answer:
-    """One answer on its way; when it breaks off, so does the connection, and the client hears of it."""
+    """One answer; when it breaks off, so does the connection, so that the client notices."""
 
     def __init__(self, send: asgi.Send) -> None:
         self._send = send
@@ -96,7 +96,7 @@ class _Answer:
             await reply.close()
 
     async def refuse(self, why: str) -> None:
-        """Say that there will be no answer, unless one has begun."""
+        """Send an error in place of the answer, unless the answer has begun."""
         if self._started:
             return
         self._started = True
@@ -124,6 +124,6 @@ async def count_prompt(backend: Backend, body: bytes) -> bytes:
     except EngineError as error:
         raise Problem(502, "engine_error", str(error), retry=True) from error
     if counted is None:
-        message = "The backend cannot tell how many tokens a prompt has: it has no /tokenize"
+        message = "The backend cannot count the tokens of a prompt: it has no /tokenize"
         raise Problem(NOT_COUNTED, "not_counted", message)
     return msgspec.json.encode(CountAnswer(counted.tokens, counted.limit))

@@ -57,7 +57,7 @@ class ClientLeft(Exception):  # noqa: N818  an event, not a failure
 
 
 class TooLarge(Exception):  # noqa: N818  an event, not a failure
-    """A request's body has more bytes than whoever serves it takes."""
+    """A request's body has more bytes than the server accepts."""
 
 
 def travels(name: str) -> bool:

@@ -58,7 +58,7 @@ class _TimeLimit:
         self._timer.cancel()
 
     def alone_cancelled(self) -> bool:
-        """Take back the cancellation of the task; whether nobody else asked for one."""
+        """Take back the cancellation of the task; whether the limit alone asked for one."""
         return self.passed and self._task.uncancel() <= self._cancelling
 
 

@@ -1,4 +1,4 @@
-"""The operators' secret, which the processes of a run share, and the keys derived from it for agents."""
+"""The secret that the processes of a run share, and the keys of attempts derived from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agl_core.errors import ConfigError
 from agl_core.text import exact_bytes, system_bytes, system_text
 
 ENV_KEY: Final = "AGL_API_KEY"
-"""Environment variable that holds it: secrets stand in no configuration and no command line."""
+"""Environment variable with the secret, which is never in a configuration or a command line."""
 
 _TAG_CHARS: Final = 16
 _MAC_CHARS: Final = 40
@@ -53,15 +53,15 @@ def shared_key() -> str:
 
 
 def given_key() -> str:
-    """The same, empty where it is not set."""
+    """The key in ``AGL_API_KEY``; empty where it is not set."""
     return os.environ.get(ENV_KEY, "") or _WITHHELD.key
 
 
 @contextmanager
 def withheld_key(key: str | None = None) -> Generator[None, None, None]:
-    """Keep the secret out of ``os.environ`` inside, so that no agent and no child process has it.
+    """Remove the secret from ``os.environ`` inside: agents and child processes do not get it.
 
-    `shared_key` returns it all the same. Leaving the last block restores the environment.
+    `shared_key` still returns it. Leaving the last block restores the environment.
 
     Args:
         key: The secret, for a process that was started without it; that of the environment when
@@ -99,12 +99,12 @@ def _blank() -> None:
 
 
 def fresh_key() -> str:
-    """A key that nobody else has."""
+    """A new random key."""
     return secrets.token_urlsafe(24)
 
 
 class AttemptKeys:
-    """The bearer tokens of a run's agents, derived from one secret that cannot be had from them.
+    """The bearer tokens of a run's agents, from which the secret cannot be computed.
 
     Every process that has the secret derives the same tokens, so none is stored. All of them begin
     with a tag of the run, by which the gateway knows a request of its run even when the token opens

@@ -1,4 +1,4 @@
-"""Calls methods of another process of the run, and goes on across its restarts."""
+"""Calls methods of another process of the run, and waits out its restarts."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SILENCE_S: Final = 4 * PULSE_S
-"""A server that shows no sign of life for this long is taken for gone."""
+"""A server that sends nothing for this long counts as away."""
 _CONNECT_S: Final = 5.0
 _IDLE_S: Final = 15.0
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 _OK: Final = 200
 _BROKEN: Final = 500
-"""From this status on, and while it is busy, a server may answer the same call well later."""
+"""From this status on, and for `_BUSY`, the same call may succeed later."""
 _BUSY: Final = (408, 429)
 
 
@@ -90,7 +90,7 @@ class Patience:
 
 
 class _Away(Exception):  # noqa: N818  an event that is waited out
-    """No answer was had."""
+    """No answer came."""
 
     def __init__(self, reason: str, *, reached: bool = False) -> None:
         """Say why.
@@ -104,7 +104,7 @@ class _Away(Exception):  # noqa: N818  an event that is waited out
 
 
 class _Absence:
-    """Since when a server has been away, as its callers know together."""
+    """Since when a server has been away, shared by its callers."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -115,7 +115,7 @@ class _Absence:
         self.since = math.inf
 
     def noticed(self, now: float, *, reached: bool) -> bool:
-        """Whether it begins here: the server was there until now, or nobody looked for long."""
+        """Whether an absence begins now; else it continues an earlier one."""
         begins = reached or self.since > now or now - self._looked > self._patience_s
         if begins:
             self.since = now
@@ -126,8 +126,8 @@ class _Absence:
 class Peer:
     """One server of the run, as its callers see it.
 
-    A call whose connection breaks is sent again until the server is back, so every method must
-    bear to be called twice; `RpcRequest.retry` tells it.
+    A call whose connection breaks is sent again until the server is back, so every method must be
+    idempotent; `RpcRequest.retry` counts the repetitions.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Peer:
             raise ConfigError(f"{url!r} is no address of a {what}: it looks like http://host:port")
         self.url = url.rstrip("/")
         self.instance = ""
-        """Life of the server that answered last; empty before the first answer."""
+        """Instance of the server that answered last; empty before the first answer."""
         self.skew = Skew()
         self._what = what
         self._error = error
@@ -251,10 +251,10 @@ class Peer:
         if response.status != _OK:
             if response.status >= _BROKEN or response.status in _BUSY:
                 raise _Away(f"HTTP {response.status}")
-            told = _door_message(raw)
-            if not told:
+            refused = _refusal_message(raw)
+            if not refused:
                 raise self._stranger(f"HTTP {response.status}")
-            raise ConfigError(f"The {self._what} at {self.url} refuses: {told}")
+            raise ConfigError(f"The {self._what} at {self.url} refuses: {refused}")
         if not raw.rstrip():
             raise _Away("it ended", reached=True)
         self.instance = response.headers.get(HEADER_INSTANCE, "")
@@ -268,7 +268,7 @@ def _decoder(answer: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(generic[answer])
 
 
-def _door_message(raw: bytes) -> str:
+def _refusal_message(raw: bytes) -> str:
     try:
         refusal = msgspec.json.decode(raw, type=_Answer[None]).error
     except msgspec.MsgspecError:

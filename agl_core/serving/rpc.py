@@ -1,9 +1,8 @@
 """Methods behind one bearer key: ``POST /agl/v1/<method>``, JSON in and out.
 
-An answer is ``{"ok": value}`` or ``{"error": {"type", "message", ...}}``, with spaces before it for
-as long as the method takes: a result is pushed over the connection that asked for it, and whoever
-asked hears within seconds that the server has gone. No answer at all, or status 503, means that the
-server ends and the call has to be sent again.
+An answer is ``{"ok": value}`` or ``{"error": {"type", "message", ...}}``. While the method runs, the
+server sends spaces before it: the caller detects within seconds that a server has gone. No answer,
+or status 503, means that the server is stopping: the call has to be sent again.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ HEADER_RETRY: Final = "x-agl-retry"
 HEADER_WAITED: Final = "x-agl-waited"
 
 PULSE_S: Final = 5.0
-"""Seconds between signs of life of a method that takes long."""
+"""Seconds between the spaces that are sent while a method runs."""
 
 _HEALTH: Final = b"/health"
 _SPACE: Final = b" "
@@ -48,22 +47,22 @@ class RpcRequest:
 
     body: bytes
     retry: int
-    """How often the same call was sent before, its answer unseen."""
+    """How often the same call was sent before without an answer."""
     waited_s: float = 0.0
-    """Since it was first sent: a timeout of the caller's counts from there."""
+    """Since it was first sent: the caller's timeout counts from then."""
 
 
 RpcMethod = Callable[[RpcRequest], Awaitable[Any]]
-"""Gives what is encoded as JSON; an `AglError` reaches the caller as what it is."""
+"""Returns what is encoded as JSON; an `AglError` is raised again in the caller."""
 
 
 class Refusal(msgspec.Struct):
-    """An error as it travels."""
+    """An error on the wire."""
 
     type: str
     message: str
     fields: dict[str, Any] = {}
-    """What else the error holds, as far as it is plain."""
+    """The error's other attributes that are plain values."""
 
 
 class RpcApp:
@@ -75,7 +74,7 @@ class RpcApp:
         Args:
             methods: By name.
             key: Bearer token that callers must send.
-            instance: Names this life of the server; a restart is known by another one.
+            instance: Identifies the server process; it changes with a restart.
         """
         self._methods = {f"{RPC_PREFIX}{name}".encode(): method for name, method in methods.items()}
         self._bearer = f"Bearer {key}".encode()
@@ -84,7 +83,7 @@ class RpcApp:
         self._closed = False
 
     def close(self) -> None:
-        """Cancel every call and take no more; callers send theirs again until a server answers."""
+        """Cancel every call and accept no more; callers send theirs again until a server answers."""
         self._closed = True
         for work in self._works:
             work.cancel()
@@ -96,12 +95,13 @@ class RpcApp:
         if path == _HEALTH:
             await asgi.respond(send, 200, b'{"status":"ok"}')
             return
-        # What precedes an answer may be written at any time, to learn whether the caller has left.
+        # A write before the answer shows whether the caller has disconnected.
         scope["state"][asgi.FILLER] = _SPACE
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        door = self._door(path, headers)
-        if door is not None:
-            await asgi.respond(send, door[0], _failed("ConfigError", door[1]), headers=self._head())
+        refused = self._refused(path, headers)
+        if refused is not None:
+            status, why = refused
+            await asgi.respond(send, status, _failed("ConfigError", why), headers=self._head())
             return
         try:
             body = await asgi.read_body(receive)
@@ -120,8 +120,8 @@ class RpcApp:
     def _head(self) -> list[tuple[bytes, bytes]]:
         return [*self._headers, (HEADER_TIME.encode(), repr(wall()).encode())]
 
-    def _door(self, path: bytes, headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:
-        """Status and message for who may not come in."""
+    def _refused(self, path: bytes, headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:
+        """Status and message of a call that is refused; None for any other."""
         if not hmac.compare_digest(headers.get(b"authorization", b""), self._bearer):
             return 401, "wrong key: give every process of the run the same AGL_API_KEY"
         spoken = decoded(headers.get(HEADER_PROTOCOL.encode(), b""))
@@ -131,7 +131,7 @@ class RpcApp:
                 f"the same version of agl-core on both sides"
             )
         if path not in self._methods:
-            return 404, f"there is no method {path.decode('ascii', 'replace')}"
+            return 404, f"there is no method {decoded(path)}"
         return None
 
     async def _answer(

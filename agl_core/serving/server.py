@@ -100,7 +100,7 @@ class _Connection(AutoHTTPProtocol):
     def on_lost(self, call: Callable[[], Any]) -> Callable[[], None]:
         """Have `call` called once when the connection is lost; returns what takes that back.
 
-        Reading goes on, as only that notices a client that leaves.
+        Reading is resumed: only reading notices that a client disconnects.
         """
         protocol = cast("Any", self)
         if self._lost:
@@ -124,7 +124,7 @@ class _Connection(AutoHTTPProtocol):
         """Keep a connection whose client has sent all that it will send, until it is answered.
 
         TCP does not tell such a client from one that has gone, until something is written to it:
-        whoever has gone answers with a reset, on which the next write fails.
+        a client that has gone answers with a reset, on which the next write fails.
         """
         protocol = cast("Any", self)
         cycle = protocol.cycle
@@ -166,7 +166,7 @@ def _marking_streams(app: asgi.App) -> asgi.App:
 
 
 class GuestServer(uvicorn.Server):
-    """A server that leaves signals to its host and tells when it listens."""
+    """A server on a running event loop: it handles no signals, and `start` returns once it listens."""
 
     def __init__(self, app: Any) -> None:
         config = uvicorn.Config(
@@ -239,7 +239,7 @@ def bind(host: str, port: int) -> socket.socket:
         if os.name == "posix":  # elsewhere it lets two processes listen on one port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen()  # only then is it nobody else's
+        listener.listen()  # only then no other process can listen on it
     except OSError as error:
         listener.close()
         raise ConfigError(

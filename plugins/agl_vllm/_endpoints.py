@@ -35,8 +35,8 @@ class Reply(NamedTuple):
     def said(self) -> str:
         """The words of an error in any of the forms that vLLM gives it."""
         if isinstance(self.answer, dict):
-            told: Any = self.answer.get("error") or self.answer.get("detail") or self.answer  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
-            return str(told.get("message", told) if isinstance(told, dict) else told)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType,reportUnknownArgumentType]
+            error: Any = self.answer.get("error") or self.answer.get("detail") or self.answer  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+            return str(error.get("message", error) if isinstance(error, dict) else error)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType,reportUnknownArgumentType]
         return str(self.answer)
 
     @property
@@ -108,15 +108,15 @@ class VllmEndpoints:
         """The answer of a reply; raises as `post` does."""
         if reply.status < _ERROR:
             return reply.answer
-        url, told = self._client.shown(self.url + path), reply.said[:2000]
+        url, said = self._client.shown(self.url + path), reply.said[:2000]
         if reply.no_such_path:
             raise ConfigError(f"The vLLM server has no {url} (HTTP {reply.status}): {needs}")
         if reply.status in _NO_KEY:
             raise ConfigError(
-                f"The vLLM server refuses {url} (HTTP {reply.status}: {told}): give the key of its "
+                f"The vLLM server refuses {url} (HTTP {reply.status}: {said}): give the key of its "
                 f"--api-key; if it has none, {needs}"
             )
-        raise EngineError(f"{url} failed with HTTP {reply.status}: {told}")
+        raise EngineError(f"{url} failed with HTTP {reply.status}: {said}")
 
 
 def _decoded(raw: bytes) -> Any:

@@ -54,8 +54,8 @@ class _Checksums(msgspec.Struct):
 class VllmControl:
     """The control endpoints of one vLLM server.
 
-    They lie beside ``/v1`` and are open to whoever reaches the server: vLLM's ``--api-key`` guards
-    ``/v1`` alone, so keep the port from everybody but the trainer and the gateway.
+    They are beside ``/v1`` and open to every client that reaches the server: vLLM's ``--api-key``
+    protects ``/v1`` alone. Let only the trainer and the gateway reach the port.
     """
 
     def __init__(self, url: str, api_key: str = "", *, timeout_s: float = 600.0) -> None:
@@ -93,8 +93,8 @@ class VllmControl:
         """Serve the weights in a directory from now on: no answer mixes them with older ones.
 
         Answers under way are finished with the old weights; calls that come meanwhile wait and get
-        the new ones. Keep the gateway's door closed too (`Gateway.pause`), so that it knows
-        which calls those are. Adapters stay, upon the new weights.
+        the new ones. Pause the gateway too (`Gateway.pause`), so that it knows which
+        calls those are. Adapters stay, upon the new weights.
 
         Args:
             directory: Absolute, as the server sees it: safetensors of the served architecture.
@@ -122,8 +122,8 @@ class VllmControl:
         """Start no answer from now on; returns when those under way have ended.
 
         Calls that come are kept until `resume`. vLLM's other ways to pause are not offered: one
-        hands agents half an answer as if it were a whole one, the other goes on with half an answer
-        of the old weights under the new ones.
+        returns half an answer as if it were a whole one, the other continues half an answer of the
+        old weights with the new ones.
 
         Raises:
             ConfigError: the server was started without this endpoint.
@@ -241,7 +241,7 @@ def _absolute(directory: str) -> str:
 
 
 def _device(answer: Any) -> str:
-    """What the server computes on; empty where it does not tell."""
+    """What the server computes on; empty where it does not say."""
     try:
         return msgspec.convert(answer, _ServerInfo).vllm_config.device_config.device
     except msgspec.ValidationError:

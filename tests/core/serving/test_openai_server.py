@@ -110,7 +110,7 @@ async def test_a_translated_answer_that_breaks_off_is_an_error():
     [
         (Counted(7, 90), 200, b'{"count":7,"max_model_len":90}'),
         (ValueError("roles must alternate"), 400, b"roles must alternate"),
-        (None, 501, b"cannot tell"),
+        (None, 501, b"cannot count"),
         (EngineError("gone"), 502, b"gone"),
     ],
 )
