@@ -10,6 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
@@ -199,3 +200,12 @@ def test_every_plugin_is_held_to_its_contract():
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     for module in PROJECT["project"]["entry-points"]["agl_core"].values():
         assert f'(PluginContract):\n    plugin = "{module}"' in tests, module
+
+
+def test_what_a_training_imports_can_be_measured():
+    measure = pytest.importorskip("tools.measure", exc_type=ImportError)
+
+    modules = measure.before_first_request()
+
+    assert {"agl_core", "agl_core.app.facade", "agl_core.runner.worker"} <= {*modules}
+    assert modules == sorted({*modules})

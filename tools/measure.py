@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import graphlib
 import io
+import os
 import statistics
 import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +25,31 @@ SHORT: Final = 120
 """Lines of a module that its one importer may hold."""
 IMPORTS: Final = 11
 """Runs of which the median import time is taken."""
+_FIRST_REQUEST: Final = """
+import os, sys, tempfile
+import agl_core
+
+def agent(task):
+    names = [name for name in sys.modules if name.partition(".")[0] == "agl_core"]
+    print(*sorted(names))
+    sys.stdout.flush()
+    os._exit(0)
+
+agl_core.train(
+    agent,
+    ["one task"],
+    agents=["agent"],
+    model="bandit",
+    config={
+        "directory": tempfile.mkdtemp(),
+        "engine": "bandit",
+        "plugins": ["tests/core/app/bandit_plugin.py"],
+        "rollout": {"concurrency": 1},
+    },
+    progress=False,
+)
+"""
+"""A training whose agent is about to send its first request."""
 _NO_CODE: Final = frozenset(
     {
         tokenize.COMMENT,
@@ -137,6 +164,23 @@ def _cycle(graph: grimp.ImportGraph) -> list[str]:
     return []
 
 
+def before_first_request() -> list[str]:
+    """Modules of agl_core that ``agl.train`` has imported when an agent begins.
+
+    No other plugin than the engine's is loaded, and nothing is drawn.
+    """
+    others = {entry.name for entry in metadata.entry_points(group="agl_core")}
+    done = subprocess.run(
+        [sys.executable, "-c", _FIRST_REQUEST],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "AGL_DISABLE_PLUGINS": ",".join(sorted(others))},
+    )
+    return done.stdout.split()
+
+
 def import_seconds() -> float:
     """Median time of ``import agl_core`` over a bare Python, in seconds."""
     program = "import time; start = time.perf_counter(); import agl_core; print(time.perf_counter() - start)"
@@ -169,6 +213,7 @@ def main() -> None:
         f"agl_core: {shape.single} modules under {SHORT} lines with one importer, in their folder; "
         f"import cycle: {' -> '.join(shape.cycle) or 'none'}\n"
         f"import agl_core: {import_seconds():.3f} s\n"
+        f"before the first request of agl.train: {len(before_first_request())} files of agl_core\n"
     )
 
 

@@ -28,7 +28,7 @@ from agl_core.config.loader import save_config
 from agl_core.config.policies import resolve_policies, trained_agents
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.files import make_private_directory
-from agl_core.gateway import GatewayOptions, GatewayServer, RemoteGateway, RemoteOptions
+from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.interfaces import (
     Adapter,
     Algorithm,
@@ -36,7 +36,7 @@ from agl_core.interfaces import (
     Gateway,
     Observer,
     StoreLifecycle,
-    tell_stage,
+    show_stage,
 )
 from agl_core.plugins import PluginManager
 from agl_core.runner import Runner, RunnerOptions, Scorer
@@ -124,10 +124,10 @@ async def open_components(
             observers.append(plan.tracking)
             lossy.append(plan.tracking.losses)
         stack.push_async_callback(engine.stop)
-        tell_stage(observers, "loading weights")
+        show_stage(observers, "loading weights")
         await engine.start(policies)
         policies = [_described(policy, engine) for policy in policies]
-        tell_stage(observers, "starting the gateway")
+        show_stage(observers, "starting the gateway")
         gateway = await _gateway(stack, plan, store, engine)
         for policy in policies:
             await gateway.route(policy, engine.backend(policy.name))
@@ -257,10 +257,12 @@ async def _gateway(
     stack: AsyncExitStack, plan: Blueprint, store: StoreLifecycle, engine: Engine
 ) -> Gateway:
     section = plan.config.gateway
-    gateway: RemoteGateway | GatewayServer
+    gateway: Gateway
     if section.url is not None:
-        told = RemoteOptions(deterministic=engine.trains, backend_host=section.backend_host)
-        gateway = RemoteGateway(section.url, shared_key(), told)
+        from agl_core.gateway import RemoteGateway, RemoteOptions  # noqa: PLC0415
+
+        options = RemoteOptions(deterministic=engine.trains, backend_host=section.backend_host)
+        gateway = RemoteGateway(section.url, shared_key(), options)
     else:
         options = GatewayOptions(
             host=section.host,

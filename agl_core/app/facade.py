@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 from agl_core.app.blocking import only_run, run_blocking
 from agl_core.app.parts import Agent, Inputs, make_integrations
-from agl_core.app.progress import progress as show_progress
-from agl_core.app.progress import script_console
 from agl_core.app.report import Report
 from agl_core.app.run import App, run_config_of
 from agl_core.builtin import load_plugins
@@ -185,7 +183,9 @@ def _watching(
     if invoked or not shown or console is None:
         yield (*given, *invoked)
         return
-    with show_progress(script_console()) as display:
+    from agl_core.app.progress import progress, script_console  # noqa: PLC0415
+
+    with progress(script_console()) as display:
         yield (*given, display)
 
 

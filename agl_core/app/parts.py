@@ -131,7 +131,7 @@ def build_rewards(sections: Sequence[RewardConfig], registry: Registry) -> list[
     """Make the rewards that a configuration names.
 
     A name with a colon is a reference to the user's own function, any other a registered reward.
-    Rewards of one name are told apart by their channel, then by their number.
+    Rewards of one name are distinguished by their channel, then by their number.
 
     Raises:
         ConfigError: a name, an option or a reference is wrong.

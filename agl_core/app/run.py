@@ -77,8 +77,6 @@ class Trial:
         Raises:
             ConfigError: the components were opened to evaluate.
         """
-        if components.algorithm is None:
-            raise ConfigError("These components were opened to evaluate, not to train")
         self._components = components
         self.config: RunConfig = plan.config
         self.plugins: PluginManager = plan.plugins
@@ -86,7 +84,7 @@ class Trial:
         self.tasks = tasks
         self.samples = samples
         self.policies: Sequence[Policy] = components.policies
-        self.algorithm: Algorithm = components.algorithm
+        self.algorithm: Algorithm = _algorithm(components)
         self.adapter: Adapter = components.adapter
 
     def backend(self, policy: str) -> Backend:
@@ -309,8 +307,6 @@ class App:
         self, components: Components, tasks: Sequence[Task], val_tasks: Sequence[Task]
     ) -> TrainingLoop:
         config = self._config
-        if components.algorithm is None:
-            raise ConfigError("These components were opened to evaluate, not to train")
         metrics = self._plugins.registry("metrics")
         return TrainingLoop(
             config,
@@ -321,7 +317,7 @@ class App:
                     rollout=config.rollout,
                     max_error_share=config.capture.max_error_share,
                 ),
-                algorithm=components.algorithm,
+                algorithm=_algorithm(components),
                 forest=forest,
                 gateway=components.gateway,
                 engine=components.engine,
@@ -375,3 +371,14 @@ async def _load(components: Components, checkpoint: Path) -> int:
             f"({[policy.name for policy in components.policies]})"
         )
     return state.step
+
+
+def _algorithm(components: Components) -> Algorithm:
+    """The algorithm of components that were opened to train.
+
+    Raises:
+        ConfigError: they were opened to evaluate.
+    """
+    if components.algorithm is None:
+        raise ConfigError("These components were opened to evaluate, not to train")
+    return components.algorithm

@@ -32,7 +32,7 @@ async def serve_runner(
     config: RunConfig,
     plugins: PluginManager,
     *,
-    tell: Callable[[Tally], None],
+    report: Callable[[Tally], None],
     max_abandoned: int | None = None,
 ) -> None:
     """Run the attempts of a run until cancelled, or until too much of the user's code hangs.
@@ -40,7 +40,7 @@ async def serve_runner(
     Args:
         config: The run's; of it, whatever agent and rewards need, and where store and gateway are.
         plugins: Loaded.
-        tell: Given the counts so far after every attempt, and at the end.
+        report: Called with the counts so far after every attempt, and at the end.
         max_abandoned: See `RunnerOptions`.
 
     Raises:
@@ -48,14 +48,14 @@ async def serve_runner(
         AglError: store or gateway stay away.
     """
     with withheld_key():
-        await _serve(config, plugins, tell=tell, max_abandoned=max_abandoned)
+        await _serve(config, plugins, report=report, max_abandoned=max_abandoned)
 
 
 async def _serve(
     config: RunConfig,
     plugins: PluginManager,
     *,
-    tell: Callable[[Tally], None],
+    report: Callable[[Tally], None],
     max_abandoned: int | None,
 ) -> None:
     gateway_url = check_apart(config, plugins)
@@ -70,7 +70,7 @@ async def _serve(
         stack.push_async_callback(gateway.stop)
         await gateway.start()
         stack.callback(attach(integrations=make_integrations(plugins)).detach)
-        counts = _Counts(plugins, tell)
+        counts = _Counts(plugins, report)
         options = RunnerOptions(
             concurrency=config.rollout.concurrency,
             outside=True,
@@ -82,15 +82,15 @@ async def _serve(
         try:
             await runner.run(asyncio.Event())
         finally:
-            counts.tell()
+            counts.report()
 
 
 class _Counts:
-    """Tells plugins of attempts, and somebody else how many there were."""
+    """Passes attempts to the plugins that observe, and their number to `report`."""
 
-    def __init__(self, plugins: PluginManager, tell: Callable[[Tally], None]) -> None:
+    def __init__(self, plugins: PluginManager, report: Callable[[Tally], None]) -> None:
         self._observe = plugins.observe
-        self._tell = tell
+        self._report = report
         self._ended = 0
         self.runner: Runner | None = None
 
@@ -100,8 +100,8 @@ class _Counts:
     def finished(self, rollout: Rollout, attempt: Attempt, spans: Sequence[Span]) -> None:
         self._observe("agl_rollout_finished", rollout=rollout, attempt=attempt, spans=spans)
         self._ended += 1
-        self.tell()
+        self.report()
 
-    def tell(self) -> None:
+    def report(self) -> None:
         lost = dict(self.runner.losses.counts) if self.runner is not None else {}
-        self._tell(Tally(ended=self._ended, lost=lost))
+        self._report(Tally(ended=self._ended, lost=lost))

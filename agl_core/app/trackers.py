@@ -23,12 +23,12 @@ from agl_core.types import Evaluation, Losses, Report, StepReport
 _log = logging.getLogger(__name__)
 
 _START_S: Final = 120.0
-"""Services give up by themselves before that, or never."""
+"""Longest that a tracker's start may take."""
 
 _Call = Callable[[], None]
 
 
-class Outlet:
+class TrackerThread:
     """One tracker and the thread that all of its methods are called in."""
 
     def __init__(self, name: str, tracker: Tracker) -> None:
@@ -43,7 +43,7 @@ class Outlet:
         threading.Thread(target=self._serve, name=f"agl-tracker-{self.name}", daemon=True).start()
 
     def submit(self, call: _Call) -> asyncio.Future[None]:
-        """Have `call` made after all that were submitted before it."""
+        """Make `call` after all that were submitted before it."""
         made: Future[None] = Future()
         self._calls.put((call, made))
         return asyncio.wrap_future(made)
@@ -59,27 +59,29 @@ class Outlet:
                 continue
             try:
                 call()
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - telemetry: told to who asked
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - telemetry: the caller gets it
                 made.set_exception(error)
             else:
                 made.set_result(None)
 
 
 class Tracking:
-    """The trackers of a run, told of it as its other observers are.
+    """The trackers of a run, called like its other observers.
 
-    What they fail at is counted in `losses` and told once, with the cause of the first failure.
+    Failures are counted in `losses`; the first one of a tracker is logged with its cause.
     """
 
-    def __init__(self, outlets: Sequence[Outlet], describe: Callable[[], TrackedRun]) -> None:
+    def __init__(
+        self, threads: Sequence[TrackerThread], describe: Callable[[], TrackedRun]
+    ) -> None:
         """Set up.
 
         Args:
-            outlets: One per tracker.
+            threads: One per tracker.
             describe: The run that is to be tracked; asked when the run leads its store.
         """
         self.losses = Losses()
-        self._outlets = tuple(outlets)
+        self._threads = tuple(threads)
         self._describe = describe
         self._ended = False
 
@@ -87,78 +89,80 @@ class Tracking:
         """Trackers have been started by then: one that cannot start ends the run earlier."""
 
     def step(self, report: StepReport) -> None:
-        for outlet in self._outlets:
-            self._tell(outlet, partial(outlet.tracker.step, report))
+        for thread in self._threads:
+            self._submit(thread, partial(thread.tracker.step, report))
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        for outlet in self._outlets:
-            self._tell(outlet, partial(outlet.tracker.evaluation, evaluation))
+        for thread in self._threads:
+            self._submit(thread, partial(thread.tracker.evaluation, evaluation))
 
     def finished(self, report: Report) -> None:
-        """They have been told by `finish`, which waits for them."""
+        """Does nothing: `finish` has called the trackers and waited for them."""
 
     @asynccontextmanager
     async def following(self) -> AsyncGenerator[None]:
-        """Start the trackers; an error that ends the block is told to them.
+        """Start the trackers; an error that ends the block is passed to them.
 
         Raises:
             ConfigError: a tracker cannot be started.
         """
         run = self._describe()
-        started: list[Outlet] = []
+        started: list[TrackerThread] = []
         try:
-            for outlet in self._outlets:
-                await _start(outlet, run)
-                started.append(outlet)
+            for thread in self._threads:
+                await _start(thread, run)
+                started.append(thread)
             yield
         except BaseException as error:
             await self._finish(started, error)
             raise
         finally:
-            for outlet in self._outlets:
-                outlet.close()
+            for thread in self._threads:
+                thread.close()
 
     async def finish(self, report: Report) -> None:
-        """Tell the trackers that the run has ended well, and wait until they took everything."""
-        await self._finish(self._outlets, report)
+        """Call the trackers with the report of a run that ended well, and wait for them."""
+        await self._finish(self._threads, report)
 
-    async def _finish(self, outlets: Sequence[Outlet], outcome: Report | BaseException) -> None:
+    async def _finish(
+        self, threads: Sequence[TrackerThread], outcome: Report | BaseException
+    ) -> None:
         if self._ended:
             return
         self._ended = True
-        for outlet in outlets:
-            self._tell(outlet, partial(outlet.tracker.finish, outcome))
-        waited = {told for outlet in outlets for told in outlet.pending}
+        for thread in threads:
+            self._submit(thread, partial(thread.tracker.finish, outcome))
+        waited = {made for thread in threads for made in thread.pending}
         if not waited:
             return
         _, late = await asyncio.wait(waited, timeout=waits.TRACKERS_S)
-        for told in late:
-            told.cancel()
+        for made in late:
+            made.cancel()
         if late:
             await asyncio.wait(late)
 
-    def _tell(self, outlet: Outlet, call: _Call) -> None:
-        told = outlet.submit(call)
-        outlet.pending.add(told)
-        told.add_done_callback(partial(self._told, outlet))
+    def _submit(self, thread: TrackerThread, call: _Call) -> None:
+        made = thread.submit(call)
+        thread.pending.add(made)
+        made.add_done_callback(partial(self._settled, thread))
 
-    def _told(self, outlet: Outlet, told: asyncio.Future[None]) -> None:
-        outlet.pending.discard(told)
-        error = None if told.cancelled() else told.exception()
-        if error is None and not told.cancelled():
+    def _settled(self, thread: TrackerThread, made: asyncio.Future[None]) -> None:
+        thread.pending.discard(made)
+        error = None if made.cancelled() else made.exception()
+        if error is None and not made.cancelled():
             return
-        self.losses.add(f"tracker_{outlet.name}_failed")
-        if not outlet.failed:
-            outlet.failed = True
+        self.losses.add(f"tracker_{thread.name}_failed")
+        if not thread.failed:
+            thread.failed = True
             cause = (
-                _said(error) if error else f"it took more than {waits.TRACKERS_S:g} s at the end"
+                _text(error) if error else f"it took more than {waits.TRACKERS_S:g} s at the end"
             )
             _log.warning(
-                "Tracker %r failed: %s. The run goes on; what the tracker lacks is counted as "
+                "Tracker %r failed: %s. The run continues; what the tracker lacks is counted as "
                 "tracker_%s_failed, and the run's report has all of it",
-                outlet.name,
+                thread.name,
                 cause,
-                outlet.name,
+                thread.name,
             )
 
 
@@ -172,30 +176,30 @@ def make_tracking(
         MissingExtraError: the package of one is not installed.
     """
     registry = plugins.registry("trackers")
-    outlets: list[Outlet] = []
+    threads: list[TrackerThread] = []
     for index, section in enumerate(config.trackers):
         model = registry.options_model(section.name)
         options = check_options(section, model, where=f"trackers.{index}")
-        outlets.append(Outlet(section.name, registry.create(section.name, options)))
-    return Tracking(outlets, describe)
+        threads.append(TrackerThread(section.name, registry.create(section.name, options)))
+    return Tracking(threads, describe)
 
 
-async def _start(outlet: Outlet, run: TrackedRun) -> None:
-    outlet.open()
-    starting = outlet.submit(partial(outlet.tracker.start, run))
+async def _start(thread: TrackerThread, run: TrackedRun) -> None:
+    thread.open()
+    starting = thread.submit(partial(thread.tracker.start, run))
     done, _ = await asyncio.wait({starting}, timeout=_START_S)
-    fix = "mend its table in [[trackers]], or take it out"
+    fix = "correct its table in [[trackers]], or remove it"
     if not done:
         starting.cancel()
-        raise ConfigError(f"Tracker {outlet.name!r} did not start within {_START_S:g} s: {fix}")
+        raise ConfigError(f"Tracker {thread.name!r} did not start within {_START_S:g} s: {fix}")
     error = starting.exception()
     if error is not None and isinstance(error, AglError):
         raise error
     if error is not None:
         raise ConfigError(
-            f"Tracker {outlet.name!r} cannot be started: {_said(error)}: {fix}"
+            f"Tracker {thread.name!r} cannot be started: {_text(error)}: {fix}"
         ) from error
 
 
-def _said(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

@@ -102,7 +102,7 @@ class PromptBudget:
             while True:
                 prompt = search.send(self._counted(question, prompt, tools))
         except StopIteration as found:
-            return self._told(found.value, question)
+            return self._recorded(found.value, question)
 
     async def aplan(
         self, messages: Sequence[Message], *, tools: Sequence[Tool] = ()
@@ -117,7 +117,7 @@ class PromptBudget:
             while True:
                 prompt = search.send(await self._acounted(question, prompt, tools))
         except StopIteration as found:
-            return self._told(found.value, question)
+            return self._recorded(found.value, question)
 
     def _question(self) -> _Question:
         context = active()
@@ -173,14 +173,14 @@ class PromptBudget:
         tokens = self._count(messages, tools)
         return Counted(tokens if isinstance(tokens, int) else await tokens)
 
-    def _told(self, fitted: FittedPrompt, question: _Question) -> FittedPrompt:
+    def _recorded(self, fitted: FittedPrompt, question: _Question) -> FittedPrompt:
         if fitted.cut and question.context is not None:
-            _tell(question.context, fitted, agent=question.agent)
+            _record(question.context, fitted, agent=question.agent)
         return fitted
 
 
 @guarded()
-def _tell(context: AttemptContext, fitted: FittedPrompt, *, agent: str) -> None:
+def _record(context: AttemptContext, fitted: FittedPrompt, *, agent: str) -> None:
     cut = {
         "agent": agent,
         "budget": fitted.budget,

@@ -1,4 +1,4 @@
-"""The command group: commands come from plugins, errors are told in one paragraph."""
+"""The command group: commands come from plugins, errors are shown in one paragraph."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _state(ctx: click.Context) -> CliState:
 
 
 def show_failure(error: AglError, *, debug: bool) -> None:
-    """Tell on standard error what failed; with its traceback if `debug`."""
+    """Show on standard error what failed; with its traceback if `debug`."""
     if debug:
         traceback.print_exception(error)
     else:

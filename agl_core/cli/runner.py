@@ -86,7 +86,7 @@ def _serve_here(state: CliState, config: RunConfig) -> None:
         latest[:] = [tally]
 
     try:
-        run_blocking(serve_runner(config, state.plugins(config.plugins), tell=keep))
+        run_blocking(serve_runner(config, state.plugins(config.plugins), report=keep))
     finally:
         for tally in latest:
             _say(f"{tally.ended} attempts ended", tally.lost)
@@ -142,7 +142,7 @@ def work(channel: WorkerChannel, config_json: str, debug: bool, key: str) -> Non
         plugins = load_plugins(config.plugins)
         status = 1
         try:
-            await serve_runner(config, plugins, tell=channel.report, max_abandoned=MAX_ABANDONED)
+            await serve_runner(config, plugins, report=channel.report, max_abandoned=MAX_ABANDONED)
             status = RECYCLE
         except asyncio.CancelledError:
             status = 0

@@ -127,8 +127,8 @@ def check_options(section: NamesPlugin, model: type[M] | None, *, where: str) ->
         known = {*keys_at(target, ()), *target.model_fields}
         unknown = [key for key in section.options if key not in known]
         if unknown:
-            told = [unknown_key((key,), target, where=where, also=own) for key in unknown]
-            raise ConfigError(f"Configuration: {'; '.join(told)}")
+            messages = [unknown_key((key,), target, where=where, also=own) for key in unknown]
+            raise ConfigError(f"Configuration: {'; '.join(messages)}")
     return validate(model, section.options, where=where, also=own) if model else None
 
 

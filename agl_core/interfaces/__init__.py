@@ -23,7 +23,7 @@ from agl_core.interfaces.extending import (
     StageObserver,
     TrackedRun,
     Tracker,
-    tell_stage,
+    show_stage,
 )
 from agl_core.interfaces.learning import (
     AdaptedAttempt,
@@ -99,5 +99,5 @@ __all__ = [
     "Tracker",
     "Usage",
     "agent_calls",
-    "tell_stage",
+    "show_stage",
 ]

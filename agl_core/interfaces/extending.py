@@ -155,7 +155,7 @@ class StageObserver(Protocol):
         ...
 
 
-def tell_stage(observers: Iterable[Observer], doing: str) -> None:
+def show_stage(observers: Iterable[Observer], doing: str) -> None:
     """Call those observers that show stages."""
     for observer in observers:
         if isinstance(observer, StageObserver):

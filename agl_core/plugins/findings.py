@@ -62,8 +62,8 @@ def failures_saying(
         fix: As in `Finding`.
     """
     failures = [record.attempt.failure for record in records]
-    told = [f"{each.message}\n{each.traceback}" for each in failures if each is not None]
-    failed = sum(words in text for text in told)
+    texts = [f"{each.message}\n{each.traceback}" for each in failures if each is not None]
+    failed = sum(words in text for text in texts)
     if failed:
         yield Finding(
             check=check,

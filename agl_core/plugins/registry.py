@@ -10,7 +10,13 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from agl_core.errors import ConfigError, MissingExtraError, PluginConflictError, PluginError
-from agl_core.plugins.requirements import is_installed, provides, requirements, told, unmet
+from agl_core.plugins.requirements import (
+    is_installed,
+    provides,
+    requirement_text,
+    requirements,
+    unmet,
+)
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -200,7 +206,7 @@ def require_extra(registration: Registration) -> None:
         return
     absent = [each for each in requirements(CORE, registration.extra) if not is_installed(each)]
     if absent:
-        needs = ", ".join(map(told, absent))
+        needs = ", ".join(map(requirement_text, absent))
         raise MissingExtraError(registration.name, needs=needs, extra=registration.extra)
 
 
@@ -216,7 +222,7 @@ def unmet_extra(registration: Registration) -> list[str]:
     """Requirements of the registration's extra that are not installed."""
     if registration.extra is None:
         return []
-    return [told(requirement) for requirement in unmet(CORE, registration.extra)]
+    return [requirement_text(requirement) for requirement in unmet(CORE, registration.extra)]
 
 
 def _conflict(kind: Kind, entries: list[Registration]) -> PluginConflictError:
@@ -253,13 +259,17 @@ def _import_failure(registration: Registration, error: ImportError) -> PluginErr
         lacking = unmet(distribution, registration.extra)
         needs = [r for r in lacking if provides(r, module)] or lacking
         if needs:
-            text = ", ".join(map(told, needs)) if registration.extra else told(needs[0])
+            text = (
+                ", ".join(map(requirement_text, needs))
+                if registration.extra
+                else requirement_text(needs[0])
+            )
             return MissingExtraError(registration.name, needs=text, extra=registration.extra)
     own = registration.target.partition(":")[0].partition(".")[0]
     absent = isinstance(error, ModuleNotFoundError) and module not in ("", own)
     if absent and importlib.util.find_spec(module) is None:
         declared = requirements(distribution, registration.extra) if distribution else []
-        needs_text = next((told(r) for r in declared if provides(r, module)), module)
+        needs_text = next((requirement_text(r) for r in declared if provides(r, module)), module)
         return MissingExtraError(registration.name, needs=needs_text, extra=registration.extra)
     return PluginError(
         f"Plugin {registration.plugin!r}: {registration.target!r}, registered as "

@@ -73,7 +73,7 @@ def provides(requirement: Requirement, module: str) -> bool:
     return canonicalize_name(requirement.name) == canonicalize_name(module)
 
 
-def told(requirement: Requirement) -> str:
+def requirement_text(requirement: Requirement) -> str:
     """Name and versions as pip takes them, the lower bound first."""
     return requirement.name + ",".join(sorted(map(str, requirement.specifier), reverse=True))
 

@@ -88,9 +88,9 @@ def outcome_facts(outcome: Report | BaseException) -> dict[str, str]:
     if isinstance(outcome, BaseException):
         return {"final/failure": f"{type(outcome).__name__}: {outcome}"}
     facts = {"final/best": outcome.best or ""}
-    for policy, told in outcome.policies.items():
+    for policy, state in outcome.policies.items():
         for fact in ("version", "path", "sha256_before", "sha256_after"):
-            facts[f"final/policy/{policy}/{fact}"] = str(told.get(fact, ""))
+            facts[f"final/policy/{policy}/{fact}"] = str(state.get(fact, ""))
     return facts
 
 

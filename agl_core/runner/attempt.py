@@ -11,7 +11,7 @@ from agl_core import waits
 from agl_core.errors import EngineError, RewardError, StoreError
 from agl_core.interfaces import AttemptRecord, Gateway, Store
 from agl_core.runner.failure import failure_of
-from agl_core.runner.limits import Limits
+from agl_core.runner.limits import AttemptDeadline
 from agl_core.tracing import SpanStart, describe, enter, open_span, represent
 from agl_core.tracing.threads import Outcome
 from agl_core.types import (
@@ -51,7 +51,7 @@ class AttemptRun:
     """Runs user code inside an attempt's context; whatever it raises is recorded as data."""
 
     def __init__(
-        self, limits: Limits, agent: Agent, score: Score | None, recorded: Recorded
+        self, limits: AttemptDeadline, agent: Agent, score: Score | None, recorded: Recorded
     ) -> None:
         """Build it; nothing runs yet."""
         self._limits = limits
@@ -168,7 +168,7 @@ async def reconsidered(
 ) -> Ending:
     """What a sealed attempt comes to, once the gateway's records are looked at.
 
-    Only they tell of a prompt that did not fit where the agent or its framework kept no word of it
+    Only they show a prompt that did not fit where the agent or its framework kept no word of it
     or took the refusal for an answer. They are read where a call failed and nothing else is known
     to be at fault, which is rare.
 

@@ -45,7 +45,7 @@ class WorkerChannel:
     """The worker's ends of two pipes; it can be pickled, to be handed to a spawned process.
 
     When the supervisor says so or dies, or on SIGTERM, the worker is asked to end. Whatever it
-    does then, it is gone `stop_s` later, or at once when the supervisor tells it again.
+    does then, it is gone `stop_s` later, or at once at the supervisor's second request.
     """
 
     def __init__(self, orders: Connection, tally: Connection, *, stop_s: float) -> None:
@@ -62,7 +62,7 @@ class WorkerChannel:
         self._unasked = [True]
 
     def report(self, tally: Tally) -> None:
-        """Tell the supervisor; one that has died is told nothing."""
+        """Send to the supervisor; nothing is sent to one that has died."""
         with suppress(OSError):
             self._tally.send(tally)
 
@@ -147,7 +147,7 @@ class FleetRecord:
     ended: int = 0
     """Attempts."""
     died: int = 0
-    """Workers that ended without being told to, and were replaced."""
+    """Workers that ended without a request, and were replaced."""
     recycled: int = 0
     """Workers that asked to be replaced."""
     killed: int = 0
@@ -274,7 +274,7 @@ class _Member:
         tally.close()
 
     def watch(self) -> int:
-        """Block until the process has ended; keep what it told, return its status."""
+        """Block until the process has ended; keep its last counts, return its status."""
         ends: list[Any] = [self._tallies, self.process.sentinel]
         while self._tallies in (ready := wait(ends)) or self.process.sentinel not in ready:
             if not self._hear():
@@ -285,7 +285,7 @@ class _Member:
         return self.process.exitcode or 0
 
     def _hear(self) -> bool:
-        """Keep what it tells; False when there is nothing more to come."""
+        """Keep its counts; False at the end of its output."""
         try:
             self.tally = self._tallies.recv()
         except (EOFError, OSError):

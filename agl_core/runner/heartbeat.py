@@ -38,7 +38,7 @@ class Flight:
         self.task = asyncio.create_task(fly(self), name=f"agl-{claim.attempt.id}")
 
     def cancel(self) -> bool:
-        """Stop it, unless its outcome is being stored already; tells whether it is stopping."""
+        """Stop it, unless its outcome is being stored already; returns whether it is stopping."""
         return not self.ending and self.task.cancel()
 
 

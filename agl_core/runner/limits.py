@@ -45,7 +45,7 @@ def _nothing(after_s: float) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AttemptDeadline:
     """The bounds of one attempt's user code."""
 
     context: AttemptContext
@@ -205,7 +205,7 @@ class LoopWatch:
             self._longest[where] = longest
 
 
-class Pace:
+class StartThrottle:
     """How many attempts may start at once: few, until agents are seen to await.
 
     An async agent that never awaits runs alone, however many have started: the deadlines of the

@@ -48,7 +48,7 @@ class Scorer:
         for reward in rewards:
             if names.count(reward.name) > 1:
                 raise ConfigError(
-                    f"Two rewards are named {reward.name!r}: reports could not tell them apart"
+                    f"Two rewards are named {reward.name!r}: give each a name of its own"
                 )
             _check_signature(reward)
         self._rewards = tuple(rewards)

@@ -21,7 +21,7 @@ from agl_core.plugins.requirements import own_version
 from agl_core.runner.attempt import Agent, AttemptRun, Ending, Score, opened, reconsidered, sealed
 from agl_core.runner.cleanup import Cleanup, LossCounter, span_of
 from agl_core.runner.heartbeat import Flight, Heartbeats
-from agl_core.runner.limits import Limits, LoopWatch, Pace
+from agl_core.runner.limits import AttemptDeadline, LoopWatch, StartThrottle
 from agl_core.tracing import (
     AttemptContext,
     Recorder,
@@ -73,7 +73,7 @@ MAX_OUTPUT_CHARS: Final = 1_048_576
 
 
 class Runner:
-    """Keeps up to `concurrency` attempts in flight until told to stop.
+    """Keeps up to `concurrency` attempts in flight until it is stopped.
 
     Async agents share a loop in a thread of its own, plain ones have a daemon thread each. Whatever
     an agent or a reward does ends its own attempt only. `losses` counts what did not become a record:
@@ -116,7 +116,7 @@ class Runner:
         self._resources: Resources | None = None
         self._cleanup = Cleanup(store, self._loss_counter)
         self._watch = LoopWatch()
-        self._pace = Pace()
+        self._throttle = StartThrottle()
 
     @property
     def stalls(self) -> list[Stall]:
@@ -186,11 +186,11 @@ class Runner:
         pacing: asyncio.Task[Any] | None = None
         try:
             while not stopping.done() and not self.worn:
-                room = self._pace.room(self._options.concurrency - len(self._flights))
+                room = self._throttle.room(self._options.concurrency - len(self._flights))
                 if claiming is None and room > 0:
                     claiming = asyncio.create_task(self._store.claim(self._worker, limit=room))
                 if pacing is None:
-                    pacing = asyncio.create_task(self._pace.changed.wait())
+                    pacing = asyncio.create_task(self._throttle.changed.wait())
                 others: set[asyncio.Task[Any]] = {stopping, beating, pacing}
                 await self._advance(others if claiming is None else {*others, claiming})
                 if claiming is not None and claiming.done():
@@ -214,7 +214,7 @@ class Runner:
         for attempt_id, flight in list(self._flights.items()):
             if flight.task.done():
                 del self._flights[attempt_id]
-                self._pace.ended(attempt_id)
+                self._throttle.ended(attempt_id)
         for task in done:
             task.result()
 
@@ -224,7 +224,7 @@ class Runner:
             recorder = Recorder(claim.rollout.id, claim.attempt.id, on_late=late)
             flight = Flight(claim, recorder, self._fly)
             self._flights[claim.attempt.id] = flight
-            self._pace.begin(claim.attempt.id)
+            self._throttle.begin(claim.attempt.id)
         self._heartbeats.changed()
 
     async def _fly(self, flight: Flight) -> None:
@@ -261,11 +261,11 @@ class Runner:
             origins=origins_of(self._gateway.url),
             deadline=attempt.monotonic_deadline(rollout.limits),
         )
-        limits = Limits(
+        limits = AttemptDeadline(
             context,
             grace_s=self._options.grace_s,
             abandoned=self._cleanup.abandon,
-            begun=partial(self._pace.begun, attempt.id),
+            begun=partial(self._throttle.begun, attempt.id),
         )
         recorded = partial(self._recorded, attempt)
         ending = await AttemptRun(limits, self._agent, self._rewards, recorded).run()

@@ -1,4 +1,4 @@
-"""Thinking in a model's answer, told apart from what the model says.
+"""Thinking in a model's answer, separated from what the model says.
 
 Reasoning models think aloud in tags, ``<think>...</think>``, or their server puts the thoughts into
 a field of its own, ``reasoning`` or ``reasoning_content``. `split_thinking` and, for an answer that

@@ -223,7 +223,7 @@ class ThinkParser:
         return opening is not None
 
     def _meet(self, match: re.Match[str], *, in_code: bool) -> bool:
-        """Act on a tag; tells whether it began or ended a block."""
+        """Act on a tag; returns whether it began or ended a block."""
         marker, at = match[0], match.start()
         if self._kind == "text":
             return not in_code and self._meet_in_text(marker, at)

@@ -1,11 +1,11 @@
-"""What a run tells the outside: plugins that observe, the progress display, counted losses."""
+"""Events of a run: observing plugins, observers such as the progress display, counted losses."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
-from agl_core.interfaces import Observer, tell_stage
+from agl_core.interfaces import Observer, show_stage
 from agl_core.types import Evaluation, Losses, StepReport
 
 
@@ -37,7 +37,7 @@ class Events:
         self._observers = tuple(observers)
 
     def stage(self, doing: str) -> None:
-        tell_stage(self._observers, doing)
+        show_stage(self._observers, doing)
 
     def step(self, report: StepReport) -> None:
         for observer in self._observers:

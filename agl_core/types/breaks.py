@@ -21,7 +21,7 @@ Cause = Literal[
     "other",
 ]
 
-TOLD: Final[Mapping[str, str]] = {
+MEANING: Final[Mapping[str, str]] = {
     "tools": "the tools that are offered changed",
     "system": "the system prompt changed",
     "summary": "earlier messages were replaced by a new one, such as a summary",
@@ -56,7 +56,7 @@ FIX: Final[Mapping[str, str]] = {
     "template": "Take a chat template whose rendering of a message does not depend on what follows.",
     "tokens": "Nothing needs to be done where it is rare: the ids are those that were sampled. It "
     "goes away with a backend that takes token ids back.",
-    "other": "Nothing needs to be done; a scope per conversation would tell them apart.",
+    "other": "Nothing needs to be done; a scope per conversation separates them.",
 }
 
 

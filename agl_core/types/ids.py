@@ -20,7 +20,7 @@ class _Source:
 
     A tick is 1/4096 ms, the 60 time bits of a UUIDv7 whose 12 `rand_a` bits hold the fraction of
     the millisecond (RFC 9562, section 6.2, method 3). No tick is used twice, so the random half
-    need only tell processes apart: it is drawn once, and not from `random`, which programs seed.
+    only has to distinguish processes: it is drawn once, and not from `random`, which programs seed.
     """
 
     __slots__ = ("last", "lock", "process")

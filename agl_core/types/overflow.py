@@ -62,8 +62,8 @@ def told_by_calls(failure: Failure, calls: Iterable[ModelCall]) -> Failure:
     """The agent's failure; an overflow where the last call was one of which it kept no word."""
     if failure.kind is not FailureKind.AGENT:
         return failure
-    told = (call for call in calls if not call.superseded)
-    last = max(told, key=lambda call: call.ended_ns, default=None)
+    kept = (call for call in calls if not call.superseded)
+    last = max(kept, key=lambda call: call.ended_ns, default=None)
     if last is None or last.complete or not says_overflow(last.error):
         return failure
     message = f"{last.error} (the agent raised: {failure.message})"

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from agl_core.types.breaks import TOLD
+from agl_core.types.breaks import MEANING
 from agl_core.types.resources import Resources
 
 
@@ -52,8 +52,6 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float = 0.0
 
     def __str__(self) -> str:
-        from agl_core.types.run import evaluation_line  # noqa: PLC0415
-
         return evaluation_line(self)
 
 
@@ -133,8 +131,6 @@ class Report(msgspec.Struct, kw_only=True):
 
     def summary(self) -> str:
         """What the run came to, in a few lines; ``print(report)`` shows the same."""
-        from agl_core.types.run import summary_lines  # noqa: PLC0415
-
         return "\n".join(summary_lines(self))
 
     def __str__(self) -> str:
@@ -142,13 +138,11 @@ class Report(msgspec.Struct, kw_only=True):
 
     def _repr_html_(self) -> str:
         """The summary with a plot of the reward per step, where a notebook shows the report."""
-        from agl_core.types.run import report_html  # noqa: PLC0415
-
         return report_html(self)
 
 
 Severity = Literal["ok", "not checked", "warning", "error"]
-"""``not checked``: nothing here can tell, which is never the same as ok."""
+"""``not checked``: it cannot be decided, which is not the same as ok."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,7 +225,7 @@ def summary_lines(report: Report, *, scores: bool = True) -> list[str]:
     lines.append(f"lost {counts(report.lost) or 'nothing'}")
     for agent, causes in sorted(report.breaks.items()):
         lines += [
-            f"{agent}: {count} prompts continued no earlier one: {TOLD.get(cause, cause)}"
+            f"{agent}: {count} prompts continued no earlier one: {MEANING.get(cause, cause)}"
             for cause, count in sorted(causes.items())
         ]
     lines.append(f"weights {report.best or 'none: no checkpoint was written'}")

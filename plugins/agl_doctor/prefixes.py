@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from agl_core.adapters import Break, Continuity, continuity
 from agl_core.interfaces import Backend
 from agl_core.types import Finding
-from agl_core.types.breaks import FIX, TOLD, Cause
+from agl_core.types.breaks import FIX, MEANING, Cause
 from agl_doctor.evidence import Evidence
 
 
@@ -63,7 +63,7 @@ def _broken(agent: str, why: Cause, breaks: Sequence[Break], shown: str) -> Find
     return Finding(
         check="prefix.break",
         severity="ok" if why == "other" else "warning",
-        measured=f"{agent}: {TOLD[why]}, in {len(breaks)} calls; {tokens} tokens are not shared. "
+        measured=f"{agent}: {MEANING[why]}, in {len(breaks)} calls; {tokens} tokens are not shared. "
         f"{shown}",
         fix="" if why == "other" else FIX[why],
         figures={"agent": agent, "cause": why, "calls": len(breaks), "tokens": tokens},

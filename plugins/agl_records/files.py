@@ -9,7 +9,7 @@ import msgspec
 
 from agl_core.errors import MissingExtraError
 from agl_core.plugins.registry import CORE
-from agl_core.plugins.requirements import requirements, told
+from agl_core.plugins.requirements import requirement_text, requirements
 from agl_core.text import json_bytes, replaced
 from agl_records.rows import TrajectoryRow
 
@@ -81,7 +81,7 @@ def _pyarrow() -> tuple[Any, Any]:
     try:
         return import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError as error:
-        needs = ", ".join(map(told, requirements(CORE, _EXTRA))) or "pyarrow"
+        needs = ", ".join(map(requirement_text, requirements(CORE, _EXTRA))) or "pyarrow"
         raise MissingExtraError(_EXTRA, needs=needs, extra=_EXTRA) from error
 
 

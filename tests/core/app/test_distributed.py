@@ -75,7 +75,7 @@ class World:
     def runner(self, *overrides: str, plugins: Any = None):
         config = self.config(*overrides)
         loaded = load_plugins(config.plugins)
-        return running(serve_runner(config, loaded, tell=self.tallies.append))
+        return running(serve_runner(config, loaded, report=self.tallies.append))
 
     async def train(self, *overrides: str):
         return await App(self.config(*overrides)).train()
@@ -157,7 +157,7 @@ async def test_what_a_runner_loses_and_retries_is_in_the_trainers_report(world: 
 async def test_a_runner_says_what_it_lacks(tmp_path: Path):
     config = config_of(tmp_path)
     with pytest.raises(ConfigError, match=r"gateway\.url is not set"):
-        await serve_runner(config, load_plugins(config.plugins), tell=lambda tally: None)
+        await serve_runner(config, load_plugins(config.plugins), report=lambda tally: None)
 
 
 async def test_a_runner_without_the_key_says_so(
@@ -165,10 +165,10 @@ async def test_a_runner_without_the_key_says_so(
 ) -> None:
     monkeypatch.setenv(ENV_KEY, "another")
     with pytest.raises(ConfigError, match="wrong key"):
-        await serve_runner(world.config(), load_plugins([HAND_SIZED]), tell=lambda tally: None)
+        await serve_runner(world.config(), load_plugins([HAND_SIZED]), report=lambda tally: None)
     monkeypatch.delenv(ENV_KEY)
     with pytest.raises(ConfigError, match="AGL_API_KEY is not set"):
-        await serve_runner(world.config(), load_plugins([HAND_SIZED]), tell=lambda tally: None)
+        await serve_runner(world.config(), load_plugins([HAND_SIZED]), report=lambda tally: None)
 
 
 async def test_a_runner_of_another_version_is_refused(
@@ -176,7 +176,7 @@ async def test_a_runner_of_another_version_is_refused(
 ) -> None:
     monkeypatch.setattr("agl_core.serving.peer.PROTOCOL", 999)
     with pytest.raises(ConfigError, match="the same version of agl-core on both sides"):
-        await serve_runner(world.config(), load_plugins([HAND_SIZED]), tell=lambda tally: None)
+        await serve_runner(world.config(), load_plugins([HAND_SIZED]), report=lambda tally: None)
 
 
 _CONVERSATION = """

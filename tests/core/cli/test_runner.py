@@ -20,10 +20,10 @@ def served(monkeypatch):
     """The configurations with which a runner was served, in place of serving."""
     configs = []
 
-    async def serve_runner(config, plugins, *, tell):
+    async def serve_runner(config, plugins, *, report):
         configs.append(config)
-        tell(Tally(ended=3, lost={}))
-        tell(Tally(ended=7, lost={"late_span": 2}))
+        report(Tally(ended=3, lost={}))
+        report(Tally(ended=7, lost={"late_span": 2}))
 
     monkeypatch.setattr("agl_core.app.runner.serve_runner", serve_runner)
     return configs

@@ -2,7 +2,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from agl_core.plugins import requirements
-from agl_core.plugins.requirements import is_met, told
+from agl_core.plugins.requirements import is_met, requirement_text
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from agl_core.plugins.requirements import is_met, told
     ],
 )
 def test_requirements_are_told_as_pip_takes_them(line, text):
-    assert told(Requirement(line)) == text
+    assert requirement_text(Requirement(line)) == text
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from agl_core.runner import Runner, RunnerOptions, limits
-from agl_core.runner.limits import LoopWatch, Pace
+from agl_core.runner.limits import LoopWatch, StartThrottle
 from agl_core.tracing import active, agent_loop
 from agl_core.types import AttemptStatus, FailureKind
 from tests.core.passing import Signal
@@ -255,24 +255,24 @@ async def test_an_agent_that_never_awaits_is_not_joined_by_others(store, enqueue
 
 
 def test_few_begin_at_once_until_agents_are_seen_to_await():
-    pace = Pace()
+    throttle = StartThrottle()
     begun = 0
     for _ in range(4):
-        batch = [f"attempt {begun + number}" for number in range(pace.room(100))]
+        batch = [f"attempt {begun + number}" for number in range(throttle.room(100))]
         begun += len(batch)
         for each in batch:
-            pace.begin(each)
-        assert pace.room(100) == 0
+            throttle.begin(each)
+        assert throttle.room(100) == 0
         for each in batch:
-            pace.begun(each, 0.01)
+            throttle.begun(each, 0.01)
     assert begun == 1 + 2 + 4 + 8
-    assert pace.room(3) == 3
-    pace.begin("slow")
-    pace.begun("slow", 1.0)
-    assert pace.room(100) == 8
-    pace.begin("failed before it began")
-    pace.ended("failed before it began")
-    assert pace.room(100) == 8
+    assert throttle.room(3) == 3
+    throttle.begin("slow")
+    throttle.begun("slow", 1.0)
+    assert throttle.room(100) == 8
+    throttle.begin("failed before it began")
+    throttle.ended("failed before it began")
+    assert throttle.room(100) == 8
 
 
 async def test_async_agents_keep_their_context_on_the_loop_they_share(enqueue, run_all):

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from agl_core.types.breaks import TOLD
+from agl_core.types.breaks import MEANING
 
 ROOT = Path(__file__).parents[3]
 CHECK = re.compile(
@@ -20,4 +20,4 @@ def test_every_finding_and_cause_is_on_the_page() -> None:
     files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")]
     named = {name for file in files for name in CHECK.findall(file.read_text(encoding="utf-8"))}
     assert len(named) > 20
-    assert told == named | TOLD.keys()
+    assert told == named | MEANING.keys()

@@ -8,7 +8,7 @@ from agl_testing.fake_openai import FakeReply
 import agl_core as agl
 from agl_core.adapters.causes import cause
 from agl_core.types import Choice, ModelCall
-from agl_core.types.breaks import FIX, TOLD
+from agl_core.types.breaks import FIX, MEANING
 from tests.plugins.doctor.conftest import ask, only, writer
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -141,7 +141,7 @@ def test_the_cause_is_named(clinic, change, reply, expected) -> None:
     clinic.script = lambda body: reply
     found = clinic.find(talk(change), "prefix.break")
     assert found.figures["cause"] == expected
-    assert found.measured.startswith(f"writer: {TOLD[expected]}")
+    assert found.measured.startswith(f"writer: {MEANING[expected]}")
 
 
 def test_arguments_that_are_written_anew_are_named(clinic) -> None:
@@ -270,6 +270,6 @@ def test_what_is_lost_beside_tool_calls_is_told(text, content, expected) -> None
 
 
 def test_every_cause_has_its_words_and_its_fix() -> None:
-    assert TOLD.keys() == FIX.keys()
-    assert all(TOLD.values())
+    assert MEANING.keys() == FIX.keys()
+    assert all(MEANING.values())
     assert all(FIX.values())
