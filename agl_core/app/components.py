@@ -28,7 +28,7 @@ from agl_core.config.loader import save_config
 from agl_core.config.policies import resolve_policies, trained_agents
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.files import make_private_directory
-from agl_core.gateway import GatewayOptions, GatewayServer
+from agl_core.gateway import GatewayOptions, GatewayServer, RemoteGateway, RemoteOptions
 from agl_core.interfaces import (
     Adapter,
     Algorithm,
@@ -259,10 +259,8 @@ async def _gateway(
     section = plan.config.gateway
     gateway: Gateway
     if section.url is not None:
-        from agl_core.gateway import RemoteGateway, RemoteOptions  # noqa: PLC0415
-
-        options = RemoteOptions(deterministic=engine.trains, backend_host=section.backend_host)
-        gateway = RemoteGateway(section.url, shared_key(), options)
+        remote = RemoteOptions(deterministic=engine.trains, backend_host=section.backend_host)
+        gateway = RemoteGateway(section.url, shared_key(), remote)
     else:
         options = GatewayOptions(
             host=section.host,
