@@ -42,9 +42,9 @@ class Named:
     the same time in several tasks and threads.
     """
 
-    def __init__(self, make: Callable[[], SpanStart]) -> None:
-        """Made by `operation` and `agent_scope`; `make` says what each span begins with."""
-        self._make = make
+    def __init__(self, start: SpanStart) -> None:
+        """Made by `operation` and `agent_scope`; each span begins with `start`."""
+        self._start = start
         self._entries: list[_Entry] = []
 
     def __enter__(self) -> Scope | None:
@@ -85,7 +85,7 @@ class Named:
     @guarded()
     def _open(self) -> SpanScope | None:
         context = active()
-        return open_span(context.recorder, self._make()) if context is not None else None
+        return open_span(context.recorder, self._start) if context is not None else None
 
     def _plain(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -183,7 +183,7 @@ def operation(name: str, **attributes: Any) -> Named:
         attributes: JSON values kept on the span.
     """
     title = text(name)
-    return Named(lambda: SpanStart(SpanKind.OPERATION, title, attributes=attributes))
+    return Named(SpanStart(SpanKind.OPERATION, title, attributes=attributes))
 
 
 def agent_scope(name: str, *, trainable: bool = True, run_id: str | None = None) -> Named:
@@ -197,5 +197,5 @@ def agent_scope(name: str, *, trainable: bool = True, run_id: str | None = None)
     """
     agent, run = text(name), text(run_id) if run_id else None
     return Named(
-        lambda: SpanStart(SpanKind.AGENT, agent, agent=agent, agent_run_id=run, trainable=trainable)
+        SpanStart(SpanKind.AGENT, agent, agent=agent, agent_run_id=run, trainable=trainable)
     )

@@ -94,14 +94,22 @@ class SpanScope(Scope):
     ) -> None:
         """See `Tracer.open`; `owner` is agent and agent run of the span."""
         kind: ScopeKind = start.scope or _SCOPES[start.kind or SpanKind.OPERATION]
-        agent, run_id = owner
+        agent, run_id = self.span_agent, self.span_run_id = owner
         if start.speaker is not None or kind == "tool":
             agent, run_id = start.speaker, start.speaker_run_id
-        speaks = inherited(outer, kind, span_id, agent or None, run_id, start.trainable)
-        super().__init__(kind, span_id, *speaks, outer)
+        # A call of Scope's own __init__ takes as long as all of this.
+        self.agent, self.agent_run_id, self.trainable = inherited(
+            outer, kind, span_id, agent or None, run_id, start.trainable
+        )
+        self.kind = kind
+        self.span_id = span_id
+        self.parent = outer
+        self.call_id = None
+        self.body_hash = None
+        self.unanswered = False
+        self.closed = False
         self.tracer = tracer
         self.recorder = recorder
-        self.span_agent, self.span_run_id = owner
         self.caught: BaseException | None = None
         """An exception inside that the framework turned into text."""
         self.key: object = None
@@ -213,21 +221,18 @@ class SpanScope(Scope):
             self.on_end()
         if not self._has_span:
             return
+        error = error or self.caught
         try:
-            self._end_span(error or self.caught, failed, attributes)
+            if error is None:
+                status = "error" if failed else "ok"
+                self.recorder.end(self.span_id, status=status, error=failed, attributes=attributes)
+            else:
+                control_flow = self.tracer.control_flow()
+                self.recorder.end_with(
+                    self.span_id, error, control_flow=control_flow, attributes=attributes
+                )
         except Exception as problem:  # noqa: BLE001  telemetry never raises into user code
             report(f"a span was not ended: {problem!r}", framework=self.tracer.framework)
-
-    def _end_span(
-        self, error: BaseException | None, failed: str, attributes: Mapping[str, Any] | None
-    ) -> None:
-        recorder, span_id = self.recorder, self.span_id
-        if error is not None:
-            control_flow = self.tracer.control_flow()
-            recorder.end_with(span_id, error, control_flow=control_flow, attributes=attributes)
-            return
-        status = "error" if failed else "ok"
-        recorder.end(span_id, status=status, error=failed, attributes=attributes)
 
 
 class _Running:
@@ -292,6 +297,9 @@ class Tracer:
         if kind is None:
             span_id = above
         else:
+            attributes = start.attributes
+            if self.framework:
+                attributes = {semconv.AGL_FRAMEWORK: self.framework, **(attributes or {})}
             try:
                 recorder.start(
                     kind,
@@ -300,20 +308,12 @@ class Tracer:
                     parent_id=None if parent is CURRENT else above,
                     agent=agent,
                     agent_run_id=run_id,
-                    attributes=self._attributes(start),
+                    attributes=attributes,
                     scope=outer,
                 )
             except Exception as error:  # noqa: BLE001  telemetry: who speaks is known all the same
                 report(f"a span was not recorded: {error!r}", framework=self.framework)
         return SpanScope(self, recorder, start, span_id, outer, (agent, run_id))
-
-    def _attributes(self, start: SpanStart) -> Mapping[str, Any] | None:
-        if not self.framework:
-            return start.attributes
-        attributes: dict[str, Any] = {semconv.AGL_FRAMEWORK: self.framework}
-        if start.attributes:
-            attributes.update(start.attributes)
-        return attributes
 
     def speaker(self) -> SpanScope | None:
         """The agent's span in which this code runs.
@@ -403,12 +403,8 @@ def handoff(source: str | None, target: Any, **fields: Any) -> SpanStart:
     return SpanStart(SpanKind.MESSAGE, HANDOFF, attributes=attributes, **fields)
 
 
-_OWN: Final = Tracer("")
-
-
-def open_span(recorder: Recorder, start: SpanStart, *, parent: Scope | None = CURRENT) -> SpanScope:
-    """Open a span of no framework's; see `Tracer.open`."""
-    return _OWN.open(recorder, start, parent=parent)
+open_span: Final = Tracer("").open
+"""Open a span that belongs to no framework; see `Tracer.open`."""
 
 
 async def run_as(
