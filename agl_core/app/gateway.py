@@ -17,7 +17,7 @@ from agl_core.gateway import GatewayControl, GatewayOptions, GatewayServer
 from agl_core.interfaces import StoreLifecycle
 from agl_core.plugins import PluginManager
 from agl_core.serving import shared_key
-from agl_core.store.locate import is_address, locate_store, make_store_at, of_file, store_file
+from agl_core.store import is_address, locate_store, make_store_at, of_file, store_file
 
 _HOST_AND_PORT: Final = re.compile(r"[^/\\]+:\d+")
 

@@ -32,7 +32,7 @@ from agl_core.interfaces import (
 from agl_core.plugins import PluginManager, Registration, Registry
 from agl_core.plugins.registry import unmet_extra
 from agl_core.runner import NamedReward, Scorer
-from agl_core.store.locate import described, store_options, store_section
+from agl_core.store import described, store_options, store_section
 from agl_core.types import Policy, Task
 
 _log = logging.getLogger(__name__)

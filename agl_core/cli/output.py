@@ -100,7 +100,7 @@ def writing(target: str, *, option: str = "--output") -> Generator[BinaryIO, Non
     if target == STDOUT:
         yield sys.stdout.buffer
         return
-    from agl_core.store.whole_file import whole_file  # noqa: PLC0415
+    from agl_core.store import whole_file  # noqa: PLC0415
 
     with whole_file(target, told=option) as stream:
         yield stream

@@ -63,7 +63,7 @@ def command(
     elsewhere = [f"gateway.url={gateway}"] if gateway is not None else []
     config = state.config(config_file, [*overrides, *elsewhere])
     if store is not None:
-        from agl_core.store.locate import store_at  # noqa: PLC0415
+        from agl_core.store import store_at  # noqa: PLC0415
 
         at = store_at(store, state.plugins(config.plugins))
         config = config.model_copy(update={"store": at})

@@ -34,12 +34,15 @@ if TYPE_CHECKING:
     from agl_core.store.locate import (
         StoreAddress,
         described,
+        is_address,
         locate_store,
         make_store_at,
+        of_file,
         open_for_reading,
         store_at,
         store_file,
         store_options,
+        store_section,
     )
     from agl_core.store.memory import MemoryStore
     from agl_core.store.options import BaseStoreOptions, SqliteOptions, StoreOptions
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from agl_core.store.reader import Readable
     from agl_core.store.records import Lead, Owner, Records
     from agl_core.store.sqlite import SqliteStore
+    from agl_core.store.whole_file import whole_file
 
 __all__ = [
     "ATTEMPTS",
@@ -79,14 +83,18 @@ __all__ = [
     "described",
     "encode",
     "encode_span",
+    "is_address",
     "json_value",
     "locate_store",
     "make_store_at",
+    "of_file",
     "open_for_reading",
     "rollout_pages",
     "store_at",
     "store_file",
     "store_options",
+    "store_section",
+    "whole_file",
 ]
 
 _MODULES = {
@@ -106,12 +114,15 @@ _MODULES = {
     "locate": (
         "StoreAddress",
         "described",
+        "is_address",
         "locate_store",
         "make_store_at",
+        "of_file",
         "open_for_reading",
         "store_at",
         "store_file",
         "store_options",
+        "store_section",
     ),
     "memory": ("MemoryStore",),
     "options": ("BaseStoreOptions", "SqliteOptions", "StoreOptions"),
@@ -120,6 +131,7 @@ _MODULES = {
     "reader": ("Readable",),
     "records": ("Lead", "Owner", "Records"),
     "sqlite": ("SqliteStore",),
+    "whole_file": ("whole_file",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -1,20 +1,28 @@
-"""A group of operations in one transaction, each isolated from the failure of the others."""
+"""Commits: a group of operations in one transaction, and checkpoints of the write-ahead log."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import math
 import sqlite3
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from agl_core.store._operations import Changes, Operations
-from agl_core.store._schema import FileSettings, as_store_error, roll_back
+from agl_core.store._schema import FileSettings, as_store_error, connect, roll_back
 from agl_core.store._sql import SqlRecords
 
 Operation = Callable[[Operations], Any]
+
+_log = logging.getLogger(__name__)
+
+_ROWS: Final = 512
+"""Written since the last checkpoint: enough for another."""
 
 
 @dataclass(slots=True)
@@ -118,3 +126,51 @@ class GroupCommit:
         if version != self._seen_version:
             self._seen_version = version
             self._records.forget()
+
+
+class WalCheckpointer:
+    """Checkpoints in a thread and on a connection of their own.
+
+    A checkpoint waits for the disk. SQLite would make the commit wait that finds the log long; one
+    that runs beside the commits leaves them little to do when the log reaches its limit.
+    """
+
+    def __init__(self, settings: FileSettings) -> None:
+        self._settings = settings
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="agl-store-checkpoints")
+        self._rows = 0.0
+        self._running: asyncio.Future[None] | None = None
+        self._stopped = False
+
+    def written(self, rows: float) -> None:
+        """Learn that about so many rows were committed."""
+        self._rows += rows
+        if self._running is None:
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._rows >= _ROWS and not self._stopped:
+            self._rows = 0.0
+            loop = asyncio.get_running_loop()
+            self._running = loop.run_in_executor(self._thread, self._checkpoint)
+            self._running.add_done_callback(self._end)
+
+    def _end(self, checkpoint: asyncio.Future[None]) -> None:
+        del checkpoint
+        self._running = None
+        self._begin()
+
+    async def stop(self) -> None:
+        """Wait for the one that runs; no other is begun. Closing the file makes the last one."""
+        self._stopped = True
+        if self._running is not None:
+            await asyncio.wait([self._running])
+        self._thread.shutdown()
+
+    def _checkpoint(self) -> None:
+        try:
+            with contextlib.closing(connect(self._settings)) as connection:
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        except sqlite3.Error as error:
+            # The log stays longer, nothing else: it is read until it can be moved.
+            _log.warning("No checkpoint of %s: %s", self._settings.path, error)

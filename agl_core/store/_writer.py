@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 from agl_core.clocks import monotonic
 from agl_core.errors import AglError
-from agl_core.store._checkpoints import Checkpoints
-from agl_core.store._commit import GroupCommit, Job, Operation
+from agl_core.store._commit import GroupCommit, Job, Operation, WalCheckpointer
 from agl_core.store._operations import Changes
 from agl_core.store._schema import FileSettings, as_store_error, give_back_pages
 from agl_core.store._throttle import Throttle
@@ -58,7 +57,7 @@ class Writer:
         self._now = now
         self._announce = announce
         self._throttle = Throttle(ever=settings.synchronous == "normal")
-        self._checkpoints = Checkpoints(settings)
+        self._checkpoints = WalCheckpointer(settings)
         self._arrived: list[Job] = []
         self._under_way = 0
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()

@@ -10,8 +10,7 @@ from typing import Literal
 from agl_core.app.blocking import run_blocking
 from agl_core.builtin import load_plugins
 from agl_core.plugins import PluginManager
-from agl_core.store.locate import StoreAddress, locate_store, open_for_reading
-from agl_core.store.whole_file import whole_file
+from agl_core.store import StoreAddress, locate_store, open_for_reading, whole_file
 from agl_core.types import Mode, Report
 from agl_records.run import ExportFormat, ExportOptions, ExportSummary, export_from
 

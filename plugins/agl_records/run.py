@@ -22,7 +22,7 @@ from agl_core.interfaces import (
     Store,
 )
 from agl_core.plugins import PluginManager
-from agl_core.store.paging import attempt_records, rollout_pages
+from agl_core.store import attempt_records, rollout_pages
 from agl_core.types import (
     AttemptStatus,
     Losses,

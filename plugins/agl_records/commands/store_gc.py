@@ -10,9 +10,7 @@ import click
 from agl_core.cli.group import CliState, debug_option, json_option, plugin_option
 from agl_core.cli.output import STDOUT, write_records
 from agl_core.errors import ConfigError
-from agl_core.store.locate import StoreAddress
-from agl_core.store.paging import rollout_pages
-from agl_core.store.prune import Prunable, Pruned
+from agl_core.store import Prunable, Pruned, StoreAddress, rollout_pages
 from agl_core.types import Rollout, RolloutQuery, RolloutStatus
 from agl_records.commands.selection import located, reading, seconds, store_argument, store_of
 

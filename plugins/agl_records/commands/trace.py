@@ -14,7 +14,7 @@ from agl_core.cli.group import CliState, debug_option, json_option, plugin_optio
 from agl_core.cli.output import console, write_records
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Store
-from agl_core.store.paging import rollout_pages
+from agl_core.store import rollout_pages
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span
 from agl_core.types.resources import agent_matches
 from agl_records.commands.selection import located, reading, store_argument
