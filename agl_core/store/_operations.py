@@ -29,7 +29,7 @@ from agl_core.types import (
 
 @dataclass(slots=True)
 class Changes:
-    """What others have to be told once the write is durable."""
+    """What a write changed that waiters and the watchdog must learn once it is durable."""
 
     queued: int = 0
     final: list[str] = field(default_factory=list[str])
@@ -128,7 +128,7 @@ class Operations:
                 self._undo_start(rollout)
 
     def hand_back_of(self, claim_ids: Collection[str]) -> None:
-        """Undo what requests were handed out that nobody waits for any more."""
+        """Undo the claims of requests whose callers have left."""
         for rollout in self._running_of(claim_ids):
             self._undo_start(rollout)
 
@@ -231,7 +231,7 @@ class Operations:
         return len(rollouts)
 
     def add_spans(self, spans: Sequence[Span]) -> tuple[Ingest, list[str]]:
-        """Record what can be recorded; returns the attempts that are not this store's beside it."""
+        """Record what can be recorded; returns also the attempts that are not of this store."""
         by_attempt: dict[tuple[str, str], list[Span]] = {}
         for span in spans:
             by_attempt.setdefault((span.attempt_id, span.rollout_id), []).append(span)

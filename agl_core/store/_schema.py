@@ -15,7 +15,7 @@ SCHEMA_VERSION = 2
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 _CACHE_KIB = 32 * 1024
 _WAL_LIMIT_PAGES = 16_000
-"""At which a commit moves them into the file itself, if nobody has done so meanwhile."""
+"""From this many pages on, a commit moves the log into the file if no checkpoint has done so."""
 _PAGES_PER_PIECE = 256
 """Given back to the file system at once; work that arrives waits for no more than these."""
 
@@ -98,7 +98,7 @@ def as_store_error(error: Exception, settings: FileSettings) -> StoreError:
     if "is full" in known:
         return StoreError(
             f"There is no space for the store in {path} ({text}): free some on its disk, or "
-            f"choose another store.path; the store goes on once there is space"
+            f"choose another store.path; the store continues once there is space"
         )
     return StoreError(
         f"The store in {path} failed ({text}): check that its directory is writable and its disk "

@@ -1,4 +1,4 @@
-"""The life of a rollout as pure functions: what may follow what, for every store alike.
+"""The states of a rollout as pure functions: what may follow what, for every store alike.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Who waits for work and who waits for results; woken by writes, never by a timer."""
+"""Waiting for work and for results: writes wake the waiters, no timer does."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ClaimQueue:
             called.result()
 
     def close(self, error: StoreError) -> None:
-        """Send everybody away with `error`."""
+        """Fail every waiter with `error`."""
         while self._waiting:
             called = self._waiting.popleft()
             if not called.done():

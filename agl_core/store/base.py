@@ -34,7 +34,7 @@ T = TypeVar("T")
 Retention = Literal["keep", "drop_spans"]
 
 _SPANS_EXPECTED: Final = 16
-"""Of a rollout, where nobody has counted them."""
+"""Of a rollout, where their number is unknown."""
 
 
 class BaseStore(ABC):
@@ -49,7 +49,7 @@ class BaseStore(ABC):
     """
 
     poll_interval_s: float = math.inf
-    """After how long waiters look for writes of other processes, which wake nobody here. Finite if
+    """After how long waiters look for writes of other processes, which do not wake them. Finite if
     several processes can open the store."""
     sweep_interval_s: float = math.inf
     """After how long the watchdog looks for attempts that other processes began; the same."""
@@ -144,7 +144,7 @@ class BaseStore(ABC):
         return value
 
     def announce(self, changes: Changes) -> None:
-        """Wake whom the changes of a durable write concern."""
+        """Wake the waiters and the watchdog that the changes of a durable write concern."""
         if changes.final:
             self._finals.announce(changes.final)
         if changes.queued:
@@ -175,7 +175,7 @@ class BaseStore(ABC):
             raise
 
     async def close(self) -> None:
-        """Flush and stop; whoever waits gets a StoreError. Idempotent."""
+        """Flush and stop; callers that wait get a StoreError. Idempotent."""
         if not self._open:
             return
         self._open = False
@@ -226,7 +226,7 @@ class BaseStore(ABC):
             self._keep(self.submit(lambda store: store.hand_back(claims), rows=len(claims)))
 
     async def hand_back(self, claim_ids: Collection[str]) -> None:
-        """Queue again what was handed out to requests that nobody waits for any more."""
+        """Queue again what was handed out to requests whose callers have left."""
         claim_ids = frozenset(claim_ids)
         await self._write(lambda store: store.hand_back_of(claim_ids))
 
@@ -243,7 +243,7 @@ class BaseStore(ABC):
         failure: Failure | None = None,
         output: Any = None,
     ) -> Attempt:
-        # Here, not where it is written: it may be large, and the caller may go on changing it.
+        # Converted before it is queued: it may be large, and the caller may change it afterwards.
         kept = json_value(output)
         ending = Ending(status=status, spans=list(spans), failure=failure, output=kept)
         return await self._write(
@@ -390,8 +390,8 @@ class BatchingStore(BaseStore):
             rows: About how many rows it writes; infinity where that is unknown.
 
         Returns:
-            The result, once it is durable and after `announce` was called with its changes. Whoever
-            waits may cancel the future; the operation takes place nevertheless.
+            The result, once it is durable and after `announce` was called with its changes. The
+            caller may cancel the future; the operation takes place nevertheless.
         """
 
     async def write(self, work: Callable[[Records], T]) -> T:

@@ -12,7 +12,7 @@ from agl_core.clocks import monotonic, wall
 from agl_core.errors import StoreError
 
 LATE_S = 1.0
-"""A watchdog that wakes later than this was itself held up; a clock that moved by more was set."""
+"""A watchdog that wakes later than this was itself delayed; a clock that moved by more was set."""
 RETRY_S = 1.0
 
 _logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class Clock(Protocol):
         ...
 
     def elapsed(self) -> float:
-        """Seconds since some moment, on a clock that nobody sets."""
+        """Seconds of a monotonic clock."""
         ...
 
     async def wait(self, event: asyncio.Event, *, until: float) -> None:
@@ -54,11 +54,11 @@ class SystemClock:
 class Watchdog:
     """Sleeps until the next lease or deadline is due, then sweeps.
 
-    A watchdog that was held up, by a blocked loop or a suspended machine, cannot tell a dead
-    worker from one that was held up with it: it leaves `LATE_S` for heartbeats before it sweeps.
+    A watchdog that was delayed, by a blocked loop or a suspended machine, cannot distinguish a dead
+    worker from one that was delayed with it: it leaves `LATE_S` for heartbeats before it sweeps.
 
     When the clock was set, or the machine slept, every lease and deadline is wrong by as much:
-    all of them begin anew.
+    all of them are restarted.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Watchdog:
             clock: Time to go by.
             sweep: Ends what is due and returns when the next attempt will be.
             restart_timers: Counts all leases and deadlines from now.
-            longest_s: Longest sleep, where attempts can begin that nobody gives notice of.
+            longest_s: Longest sleep, where attempts can begin without `notice`.
         """
         self._clock = clock
         self._sweep = sweep
@@ -113,7 +113,7 @@ class Watchdog:
         except StoreError as error:
             if self._failure != str(error):
                 self._failure = str(error)
-                _logger.exception("The watchdog cannot end overdue attempts; it goes on trying")
+                _logger.exception("The watchdog cannot end overdue attempts; it tries again")
             return self._clock.now() + RETRY_S
         self._failure = ""
         return due_at
@@ -133,7 +133,7 @@ class Watchdog:
         moved_s = self._offset - before
         if abs(moved_s) <= LATE_S:
             return False
-        _logger.warning("The clock moved by %+.1f s: leases and deadlines begin anew", moved_s)
+        _logger.warning("The clock moved by %+.1f s: leases and deadlines are restarted", moved_s)
         self._was_set = True
         return True
 

@@ -284,9 +284,9 @@ def make_store_at(address: StoreAddress, plugins: PluginManager) -> StoreLifecyc
 async def open_for_reading(
     address: StoreAddress, plugins: PluginManager
 ) -> AsyncGenerator[StoreLifecycle, None]:
-    """Open a store to look at it, whether or not its run goes on.
+    """Open a store to read it, whether or not its run has ended.
 
-    A store of a kind that has no way of its own to be read (`Readable`) is opened plainly.
+    A store of a kind that is not `Readable` is opened as any other.
     """
     store = make_store_at(address, plugins)
     if isinstance(store, Readable):

@@ -1,4 +1,4 @@
-"""A store that lives and dies with the process."""
+"""The store ``memory``: its records end with the process."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class MemoryStore(BatchingStore):
 
 @dataclass(slots=True)
 class _Row:
-    """A rollout; records are kept as bytes, so no caller's change to what it got comes back."""
+    """A rollout; records are stored as bytes, so a caller that changes what it was given changes no record."""
 
     number: int
     body: bytes

@@ -18,7 +18,7 @@ async def rollout_pages(
 ) -> AsyncGenerator[list[Rollout], None]:
     """Every rollout that the query means, by ascending id; its own limit does not count.
 
-    What is added while the walk goes on is seen if its id is greater than those already given.
+    What is added meanwhile is included if its id is greater than those already given.
     """
     query = replace(query or RolloutQuery(), limit=size)
     while True:

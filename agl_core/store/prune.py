@@ -1,4 +1,4 @@
-"""Give back the space of spans that nobody needs any more."""
+"""Delete the spans of single rollouts and shorten the file."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _size(connection: sqlite3.Connection, rollout_id: str) -> tuple[int, int]:
 
 
 def _reclaim(connection: sqlite3.Connection) -> None:
-    """Shorten the file by its free pages, in pieces, and empty the write-ahead log if nobody reads.
+    """Shorten the file by its free pages, in pieces, and empty the write-ahead log unless it is read.
 
     A file that was not set up for it keeps its pages and fills them again.
     """

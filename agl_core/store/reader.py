@@ -1,4 +1,4 @@
-"""A store's file opened by somebody who only looks."""
+"""A store's file, opened for reading only."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Readable(Protocol):
 class SqliteReader(BatchingStore):
     """Reads a file and changes nothing in it; a method that would write raises StoreError.
 
-    It takes no share in the file's ownership, so whoever opens the store beside it may still find
-    itself alone, and it ends no attempt that is overdue.
+    It takes no lock on the file's ownership, so another process that opens the store may still be
+    its only holder, and it ends no attempt that is overdue.
     """
 
     poll_interval_s = 1.0
@@ -101,7 +101,7 @@ def look_up(
 
 
 def connect_existing(settings: FileSettings, *, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
-    """Connect to a file that is a store already; none is made.
+    """Connect to a file that is a store already; it is not created.
 
     Raises:
         StoreError: there is no file, or it is no store that this version reads.

@@ -45,19 +45,19 @@ def make_store(options: SqliteOptions, directory: Path) -> SqliteStore:
 
 
 class SqliteStore(BatchingStore):
-    """Everything in one file; more than a little of it is written by one thread, read by another.
+    """All records in one file. One thread writes, one reads; small work is done on the loop itself.
 
     What was acknowledged survives the process (``synchronous="normal"``) or also the machine
-    (``"full"``). Beside the file lie SQLite's ``-wal`` and ``-shm``, and ``-owners``, whose lock
-    tells whether anybody else holds the store.
+    (``"full"``). Next to the file are SQLite's ``-wal`` and ``-shm``, and ``-owners``, whose lock
+    says whether another process has the store open.
 
-    Several processes may hold the file. Waiters hear at once of what their own store object writes,
-    and of others' writes within a second.
+    Several processes may open the file. Writes of a store object wake its own waiters at once;
+    those of other processes are seen within a second.
 
-    A crash leaves attempts running that nobody runs. Whoever opens the file *alone* ends them as
-    LOST and queues their rollouts again at once. Beside another holder it must not, since they may
-    be that one's: then a lease that lapses, or a deadline, ends the dead ones. A server of the
-    store (``orphans="keep"``) never must, since its runners live elsewhere: it gives every running
+    A crash leaves attempts without a runner. A process that opens the file *alone* ends them as
+    LOST and queues their rollouts again at once. If another process has it open, attempts may be
+    running there: then leases and deadlines end the dead ones. A server of the store
+    (``orphans="keep"``) ends none, since its runners are other processes: it gives every running
     attempt one lease more, and those whose runner is dead lapse.
     """
 
@@ -137,7 +137,7 @@ class SqliteStore(BatchingStore):
         return self._writer.submit(operation, rows=rows)
 
     async def read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
-        await asyncio.sleep(0)  # nobody who reads again and again keeps the loop for himself
+        await asyncio.sleep(0)  # a caller that reads again and again leaves the loop to others
         with self._writer.spared(rows) as connection:
             # What this connection has written or read before, it need not read again.
             if connection is not None:
@@ -193,8 +193,8 @@ class _File:
 class FileOwnership:
     """One holder's share of ``<path>-owners``.
 
-    Every holder has a shared lock. Whoever gets it exclusively is alone: attempts found running
-    are then orphans of a crash. The kernel drops the lock when a process ends, however it ends, so
+    Every holder has a shared lock. A holder that gets it exclusively is alone: attempts found
+    running are then orphans of a crash. The kernel drops the lock when a process ends, however it ends, so
     no process id or heartbeat has to be trusted. A file of its own is needed: closing a second
     descriptor of the database would drop SQLite's own locks on it.
     """
@@ -205,10 +205,10 @@ class FileOwnership:
         self._descriptor: int | None = None
 
     def enter(self) -> bool:
-        """Become a holder; True while nobody else is, until `share` is called.
+        """Become a holder; True while there is no other, until `share` is called.
 
-        Waits while another holder is alone and setting the file up. False where the system or the
-        file system has no such locks: leases alone then tell which attempts are dead.
+        Waits while another holder is alone and prepares the file. False where the system or the
+        file system has no such locks: only leases then end dead attempts.
 
         Raises:
             StoreError: the other holder did not finish in time.

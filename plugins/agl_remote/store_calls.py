@@ -86,7 +86,7 @@ _ROLLOUTS: Final = Codec(list[Rollout])
 _NOTHING: Final[Codec[None]] = Codec(type(None))
 
 HELLO: Final = Call("store-hello", _NOTHING, _NOTHING)
-"""Does nothing: whoever gets an answer has the right key, version and server."""
+"""Does nothing: a caller that gets an answer has the right key, version and server."""
 ENQUEUE: Final = Call("store-enqueue", _ROLLOUTS, _ROLLOUTS)
 CLAIM: Final = Call("store-claim", Codec(Claiming), Codec(list[Claim]))
 HAND_BACK: Final = Call("store-hand-back", _NAMES, _NOTHING)

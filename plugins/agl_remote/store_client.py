@@ -51,9 +51,9 @@ def make_store(options: HttpStoreOptions, directory: Path) -> HttpStore:
 class HttpStore:
     """A `StoreLifecycle` that `agl store serve` keeps.
 
-    It goes on across restarts of the server: what was not answered is asked again, and every method
-    bears that. What a repetition finds done already is told as such: spans are counted as
-    duplicates, and `consume` counts what it did itself.
+    It outlives restarts of the server: a request without an answer is sent again, and every method
+    may be repeated. A repetition returns the stored result; its spans are counted as duplicates,
+    and `consume` counts only what the repetition did.
     """
 
     def __init__(self, url: str, key: str, *, patience: Patience | None = None) -> None:
@@ -92,7 +92,7 @@ class HttpStore:
             raise
 
     async def close(self) -> None:
-        """Wait a moment for writes on their way; whoever waits gets a StoreError. Idempotent."""
+        """Wait a moment for writes in progress; callers that wait get a StoreError. Idempotent."""
         if not self._open:
             return
         self._open = False
@@ -264,7 +264,7 @@ def _result(task: asyncio.Task[T]) -> T:
 
 
 def _report(task: asyncio.Task[Any]) -> None:
-    """Tell what became of a write that nobody waits for any more."""
+    """Log what became of a write whose caller was cancelled."""
     if task.cancelled():
         _log.warning("The store was closed before a write of a cancelled caller reached it")
     elif task.exception() is not None:

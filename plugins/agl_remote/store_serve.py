@@ -40,11 +40,11 @@ def command(
 ) -> None:
     """Serve a store to the trainer, gateway and runners of other processes.
 
-    PATH is the database file, made where there is none, or a run's directory; store.db in the
-    working directory when left out. AGL_API_KEY holds the key that all of them share. Give them the
+    PATH is the database file, which is created if there is none, or a run's directory; store.db in
+    the working directory when left out. AGL_API_KEY holds the key that all of them share. Give them the
     printed address, as store.url in the configuration.
 
-    It may be killed and started again at any time: who uses it goes on where it was.
+    It may be killed and started again at any time: its clients continue where they were.
     """
     from agl_core.app import run_blocking  # noqa: PLC0415
     from agl_core.serving import rare_collections, serving_loop  # noqa: PLC0415

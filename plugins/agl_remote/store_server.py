@@ -36,14 +36,14 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 _REMEMBERED: Final = 4096
-"""Claims handed back lately; a request that is still on its way is told by them."""
+"""Claims handed back lately: a request for one of them that arrives late gets nothing."""
 
 
 class StoreServer:
     """Serves a store until it is stopped; `HttpStore` is the other side.
 
-    `claim` and `wait` hold their connection until there is something to tell. A claim whose caller
-    leaves is queued again, one that is asked for again is answered with what it was handed before.
+    `claim` and `wait` hold their connection until they have a result. A claim whose caller leaves is
+    queued again; a repeated claim returns the same attempts.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class StoreServer:
         await self._server.start(listener)
 
     async def stop(self) -> None:
-        """Send every caller away to try again later, free the port and close the store."""
+        """Answer every caller to try again later, free the port and close the store."""
         self._app.close()
         await self._server.stop()
         await self._store.close()
@@ -175,13 +175,13 @@ class StoreServer:
 async def serve_store(
     options: SqliteOptions, *, host: str, port: int, ready: Callable[[str], None]
 ) -> None:
-    """Serve a file until cancelled; attempts that ran when it was last served go on.
+    """Serve a file until cancelled; attempts that ran when it was last served continue.
 
     Args:
         options: Of the file, which is created if there is none.
         host: Address to listen on.
         port: 0 for one that the system chooses.
-        ready: Told the address once calls are taken.
+        ready: Called with the address once calls are taken.
 
     Raises:
         ConfigError: there is no shared key, or the address is taken.
