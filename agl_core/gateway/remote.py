@@ -365,7 +365,7 @@ class BackendServer:
         self._counting[f"{path}{COUNT_PATH}".encode()] = backend
         return f"{self._url}{path}/v1"
 
-    async def _app(self, scope: Mapping[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
+    async def _app(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
         try:
             backend = self._find(scope)
             body = await asgi.read_body(receive)
@@ -377,7 +377,7 @@ class BackendServer:
         except Problem as problem:
             await asgi.respond(send, problem.status, problem.body())
             return
-        await self._answering.answer(backend, body, scope, receive, send)
+        await self._answering.answer(backend, body, scope, send)
 
     def _find(self, scope: Mapping[str, Any]) -> Backend:
         headers: dict[bytes, bytes] = dict(scope["headers"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -32,39 +32,41 @@ class Answering:
             ending: Error message for clients whose answers had not begun at the end.
         """
         self._message = ending
-        self._ending = asyncio.Event()
+        self._ended = False
+        self._answers: set[asyncio.Task[None]] = set()
 
     def begin(self) -> None:
         """Accept calls, also after an `end`."""
-        self._ending.clear()
+        self._ended = False
 
     def end(self) -> None:
         """Cancel the answers under way."""
-        self._ending.set()
+        self._ended = True
+        for answer in self._answers:
+            answer.cancel()
 
     async def answer(
-        self,
-        backend: Backend,
-        body: bytes,
-        scope: Mapping[str, Any],
-        receive: asgi.Receive,
-        send: asgi.Send,
+        self, backend: Backend, body: bytes, scope: asgi.Scope, send: asgi.Send
     ) -> None:
         """Send the backend's answer to `body`; a client that disconnects ends its generation."""
         reply = _Answer(send)
+        if self._ended:
+            await reply.refuse(self._message)
+            return
         forwarding = reply.forward(backend, body, asgi.passed_on(scope["headers"]))
-        answering = asyncio.create_task(forwarding)
-        leaving = asyncio.create_task(asgi.client_leaves(receive))
-        ending = asyncio.create_task(self._ending.wait())
+        answer = asyncio.create_task(forwarding)
+        self._answers.add(answer)
+        forget = asgi.on_client_left(scope, answer.cancel)
         try:
-            await asyncio.wait({answering, leaving, ending}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({answer})
         finally:
-            for task in (leaving, ending, answering):
-                task.cancel()
-            await asyncio.wait({answering})
-        if not answering.cancelled():
-            answering.result()
-        elif self._ending.is_set():
+            forget()
+            self._answers.discard(answer)
+            answer.cancel()
+            await asyncio.wait({answer})
+        if not answer.cancelled():
+            answer.result()
+        elif self._ended:
             await reply.refuse(self._message)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -66,7 +66,7 @@ class OpenAIServer:
         self._answering.end()
         await self._server.stop()
 
-    async def _app(self, scope: Mapping[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
+    async def _app(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
         try:
             path: str = scope["path"]
             self._check(path, scope["method"])
@@ -78,7 +78,7 @@ class OpenAIServer:
             if path == COUNT_PATH:
                 await asgi.respond(send, 200, await count_prompt(self._backend, body))
                 return
-            await self._answer(body, scope, receive, send)
+            await self._answer(body, scope, send)
         except asgi.ClientLeft:
             return
         except asgi.TooLarge:
@@ -87,14 +87,12 @@ class OpenAIServer:
         except Problem as problem:
             await asgi.respond(send, problem.status, problem.body())
 
-    async def _answer(
-        self, body: bytes, scope: Mapping[str, Any], receive: asgi.Receive, send: asgi.Send
-    ) -> None:
+    async def _answer(self, body: bytes, scope: asgi.Scope, send: asgi.Send) -> None:
         reply = sent = asgi.CountedSend(send)
         dialect = self._dialects.get(scope["path"])
         if dialect is not None:
             body, reply = dialect(body, sent)
-        await self._answering.answer(self._backend, body, scope, receive, reply)
+        await self._answering.answer(self._backend, body, scope, reply)
         # A dialect keeps the head of a whole answer until its body is there.
         if not sent.status:
             message = "The backend's answer broke off: send the request again"
