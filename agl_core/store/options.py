@@ -27,7 +27,12 @@ class StoreOptions(BaseModel):
     pydantic class have these defaults, too.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        coerce_numbers_to_str=True,  # --set store.path=2026 is a name
+    )
 
     kept: ClassVar[bool] = True
     """Whether the records outlive the process."""

@@ -28,8 +28,8 @@ A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[Q, A]):
-    """One method."""
+class StoreMethod(Generic[Q, A]):
+    """One method: its name, and what travels in each direction."""
 
     name: str
     question: Codec[Q]
@@ -85,22 +85,22 @@ _BLOBS: Final = Codec(list[bytes])
 _ROLLOUTS: Final = Codec(list[Rollout])
 _NOTHING: Final[Codec[None]] = Codec(type(None))
 
-HELLO: Final = Call("store-hello", _NOTHING, _NOTHING)
+HELLO: Final = StoreMethod("store-hello", _NOTHING, _NOTHING)
 """Does nothing: a caller that gets an answer has the right key, version and server."""
-ENQUEUE: Final = Call("store-enqueue", _ROLLOUTS, _ROLLOUTS)
-CLAIM: Final = Call("store-claim", Codec(Claiming), Codec(list[Claim]))
-HAND_BACK: Final = Call("store-hand-back", _NAMES, _NOTHING)
+ENQUEUE: Final = StoreMethod("store-enqueue", _ROLLOUTS, _ROLLOUTS)
+CLAIM: Final = StoreMethod("store-claim", Codec(Claiming), Codec(list[Claim]))
+HAND_BACK: Final = StoreMethod("store-hand-back", _NAMES, _NOTHING)
 """Takes the ids of claims whose callers left before they had an answer."""
-HEARTBEAT: Final = Call("store-heartbeat", _NAMES, _NAMES)
-FINISH: Final = Call("store-finish", Codec(Finishing), Codec(Attempt))
-CANCEL: Final = Call("store-cancel", Codec(Cancelling), _ROLLOUTS)
-ADD_SPANS: Final = Call("store-add-spans", _BLOBS, Codec(Ingest))
-SPANS: Final = Call("store-spans", Codec(Reading), _BLOBS)
-ROLLOUTS: Final = Call("store-rollouts", Codec(RolloutQuery), _ROLLOUTS)
-WAIT: Final = Call("store-wait", Codec(Waiting), _ROLLOUTS)
-CONSUME: Final = Call("store-consume", _NAMES, Codec(int))
-PUBLISH: Final = Call("store-publish", Codec(Resources), Codec(Resources))
-RESOURCES: Final = Call("store-resources", Codec(Version), Codec(list[Resources]))
+HEARTBEAT: Final = StoreMethod("store-heartbeat", _NAMES, _NAMES)
+FINISH: Final = StoreMethod("store-finish", Codec(Finishing), Codec(Attempt))
+CANCEL: Final = StoreMethod("store-cancel", Codec(Cancelling), _ROLLOUTS)
+ADD_SPANS: Final = StoreMethod("store-add-spans", _BLOBS, Codec(Ingest))
+SPANS: Final = StoreMethod("store-spans", Codec(Reading), _BLOBS)
+ROLLOUTS: Final = StoreMethod("store-rollouts", Codec(RolloutQuery), _ROLLOUTS)
+WAIT: Final = StoreMethod("store-wait", Codec(Waiting), _ROLLOUTS)
+CONSUME: Final = StoreMethod("store-consume", _NAMES, Codec(int))
+PUBLISH: Final = StoreMethod("store-publish", Codec(Resources), Codec(Resources))
+RESOURCES: Final = StoreMethod("store-resources", Codec(Version), Codec(list[Resources]))
 """Gives one or none."""
-LEAD: Final = Call("store-lead", Codec(Leading), _NOTHING)
-PRUNE: Final = Call("store-prune", Codec(Pruning), Codec(Pruned))
+LEAD: Final = StoreMethod("store-lead", Codec(Leading), _NOTHING)
+PRUNE: Final = StoreMethod("store-prune", Codec(Pruning), Codec(Pruned))

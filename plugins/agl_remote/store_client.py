@@ -198,7 +198,7 @@ class HttpStore:
         finally:
             await self.close()
 
-    async def _read(self, call: calls.Call[Q, A], asked: Q) -> A:
+    async def _read(self, call: calls.StoreMethod[Q, A], asked: Q) -> A:
         """Ask; a caller who is cancelled takes the question back."""
         task = self._begin(self._ask(call, _packed(asked)), self._calls)
         try:
@@ -208,7 +208,7 @@ class HttpStore:
             raise
         return _result(task)
 
-    async def _write(self, call: calls.Call[Q, A], asked: Q) -> A:
+    async def _write(self, call: calls.StoreMethod[Q, A], asked: Q) -> A:
         """Ask; a caller who is cancelled meanwhile does not stop it."""
         task = self._begin(self._ask(call, _packed(asked)), self._writes)
         try:
@@ -236,7 +236,7 @@ class HttpStore:
         task.add_done_callback(among.discard)
         return task
 
-    async def _ask(self, call: calls.Call[Q, A], body: bytes) -> A:
+    async def _ask(self, call: calls.StoreMethod[Q, A], body: bytes) -> A:
         return call.answer.decode(await self._peer.call(call.name, body, bytes))
 
 

@@ -204,7 +204,7 @@ async def serve_store(
 
 
 def _method(
-    call: calls.Call[Q, A], work: Callable[[Q, RpcRequest], Awaitable[A]]
+    call: calls.StoreMethod[Q, A], work: Callable[[Q, RpcRequest], Awaitable[A]]
 ) -> tuple[str, RpcMethod]:
     async def method(request: RpcRequest) -> bytes:
         return encode(await work(call.question.decode(request.body), request))

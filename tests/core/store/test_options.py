@@ -204,6 +204,12 @@ def test_paths_of_this_machine_are_taken(plugins: PluginManager, path: str) -> N
     assert options_of(plugins, path=path).path == str(Path(path).absolute())
 
 
+def test_a_path_may_look_like_a_number(plugins: PluginManager) -> None:
+    config = resolve({}, ["store.path=2026", "store.synchronous=full"])
+    options: Any = store_options(config.store, plugins)
+    assert (options.path, options.synchronous) == (str(Path("2026").absolute()), "full")
+
+
 def test_a_path_holds_no_nul(plugins: PluginManager) -> None:
     assert "NUL" in refused(plugins, path="a\0b")
 
