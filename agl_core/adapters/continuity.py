@@ -1,18 +1,23 @@
-"""Where an agent run's next prompt does not continue an earlier one token by token."""
+"""Where an agent run's next prompt does not continue an earlier one token by token, and why."""
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, cast
 
-from agl_core.adapters.causes import cause
 from agl_core.adapters.images import media
+from agl_core.thinking import split_thinking, without_thinking
 from agl_core.types import Choice, Ints, ModelCall
 from agl_core.types.breaks import Cause
 
+Message = Mapping[str, Any]
+
+_SYSTEM: Final = frozenset({"system", "developer"})
 _WINDOW: Final = 12
 """Tokens shown from the first that differs."""
 
@@ -136,3 +141,165 @@ def _shared(one: Ints, other: Ints) -> int:
     """Tokens that both begin with; halving leaves the comparison to the arrays."""
     longest = min(len(one), len(other))
     return bisect_left(range(1, longest + 1), True, key=lambda n: one[:n] != other[:n])
+
+
+def cause(before: ModelCall, choice: Choice, after: ModelCall, *, shared: int) -> Cause:
+    """The likely cause of a break, by what differs first in messages, then in tokens.
+
+    Args:
+        before: The call that `after` shares most of its prompt with.
+        choice: Its choice with which it does so.
+        after: The call whose prompt breaks off.
+        shared: Tokens that both begin with.
+    """
+    if before.tools != after.tools:
+        return "tools"
+    old, new = before.messages, after.messages
+    one, other = _instructions(old), _instructions(new)
+    if one != other:
+        return "whitespace" if one.split() == other.split() else "system"
+    kept = _kept(old, new)
+    if kept < len(old):
+        return _History(old, new, before.thinking_tags).cause(kept, answer=choice.text)
+    answer = new[len(old)] if len(new) > len(old) else None
+    if answer is None or answer.get("role") != "assistant":
+        return "answer"
+    tags = before.thinking_tags
+    return _in_answer(choice, answer, tags) or _in_tokens(before, choice, shared=shared)
+
+
+def _instructions(messages: Sequence[Message]) -> str:
+    return "\n".join(text_of(m) for m in messages if m.get("role") in _SYSTEM)
+
+
+def _kept(old: Sequence[Message], new: Sequence[Message]) -> int:
+    """Messages that both begin with."""
+    for position, (one, other) in enumerate(zip(old, new, strict=False)):
+        if _key(one) != _key(other):
+            return position
+    return min(len(old), len(new))
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """Messages of two calls, of which an earlier one is another one now, or not there."""
+
+    old: Sequence[Message]
+    new: Sequence[Message]
+    tags: Sequence[str]
+
+    def cause(self, kept: int, *, answer: str) -> Cause:
+        old, new = self.old, self.new
+        if kept >= len(new):
+            return "trimmed"
+        changed = self._change(old[kept], new[kept])
+        if changed is not None:
+            return changed
+        seen = [_key(message) for message in old]
+        survivors = [m for m in new if _key(m) in seen and m.get("role") not in _SYSTEM]
+        if _key(new[kept]) in seen:
+            return "trimmed"
+        answered = any(m.get("role") == "assistant" and text_of(m) == answer for m in new)
+        others = [m for m in old if m.get("role") not in _SYSTEM]
+        if not survivors and not answered:
+            return "summary" if len(others) > 1 and len(new) <= len(old) else "other"
+        return "edited" if len(new) > len(old) else "summary"
+
+    def _change(self, old: Message, new: Message) -> Cause | None:
+        """What happened to one message; None when it is another one altogether."""
+        if old.get("role") != new.get("role"):
+            return None
+        one, other = text_of(old), text_of(new)
+        if one == other:
+            return _changed_calls(_calls(old), _calls(new))
+        return _changed_text(one, other, self.tags) or _dropped_text(other, _calls(new))
+
+
+def _changed_text(one: str, other: str, tags: Sequence[str]) -> Cause | None:
+    if " ".join(one.split()) == " ".join(other.split()):
+        return "whitespace"
+    if without_thinking(one, tags=tags).split() == without_thinking(other, tags=tags).split():
+        return "thinking"
+    return None
+
+
+def _dropped_text(left: str, calls: Sequence[Any]) -> Cause | None:
+    return "text" if calls and not left.strip() else None
+
+
+def _changed_calls(one: Sequence[Any], other: Sequence[Any]) -> Cause | None:
+    if one == other:
+        return None
+    return "tool_calls" if _meant(one) == _meant(other) else "edited"
+
+
+def _in_answer(choice: Choice, sent: Message, tags: Sequence[str]) -> Cause | None:
+    """How the answer differs from the message in which it was sent back."""
+    back = text_of(sent)
+    thought = sent.get("reasoning_content") or sent.get("reasoning")
+    if choice.reasoning and not thought and choice.reasoning.strip() not in back:
+        return "thinking"
+    if choice.text != back:
+        changed = _changed_text(choice.text, back, tags)
+        return changed or _dropped_text(back, choice.tool_calls) or "edited"
+    return _changed_calls(choice.tool_calls, _calls(sent))
+
+
+def _in_tokens(before: ModelCall, choice: Choice, *, shared: int) -> Cause:
+    """Where every message was sent back as it came: how the chat template or tokeniser differ."""
+    if shared < len(before.prompt_token_ids):
+        return _rendered(before.messages, before.thinking_tags) or "template"
+    sampled = {
+        "content": choice.text,
+        "reasoning": choice.reasoning,
+        "tool_calls": choice.tool_calls,
+    }
+    return _rendered([sampled], before.thinking_tags) or "tokens"
+
+
+def _rendered(messages: Sequence[Message], tags: Sequence[str]) -> Cause | None:
+    """What chat templates are known to change in messages that were sent back as they came."""
+    answers = [m for m in messages if m.get("role", "assistant") == "assistant"]
+    if any(m.get("reasoning") or _thinks(text_of(m), tags) for m in answers):
+        return "thinking"
+    if any(_calls(m) for m in answers):
+        return "tool_calls"
+    if any(text_of(m) != text_of(m).strip() for m in answers):
+        return "whitespace"
+    return None
+
+
+def _thinks(text: str, tags: Sequence[str]) -> bool:
+    return any(part.kind == "thinking" for part in split_thinking(text, tags=tags))
+
+
+def text_of(message: Message) -> str:
+    """A message's text, the texts of its parts joined."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    parts = cast("list[Any]", content) if isinstance(content, list) else []
+    texts = [cast("Message", part) for part in parts if isinstance(part, Mapping)]
+    return "".join(str(part.get("text", "")) for part in texts)
+
+
+def _calls(message: Message) -> list[Any]:
+    return list(message.get("tool_calls") or [])
+
+
+def _key(message: Message) -> tuple[Any, ...]:
+    calls = json.dumps(_calls(message), sort_keys=True)
+    reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
+    return (message.get("role"), text_of(message), calls, message.get("tool_call_id"), reasoning)
+
+
+def _meant(calls: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Names and arguments of tool calls, however they are written."""
+    found: list[tuple[Any, Any]] = []
+    for call in calls:
+        function: Mapping[str, Any] = call.get("function") or {}
+        arguments = function.get("arguments")
+        with suppress(ValueError):
+            arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+        found.append((function.get("name"), arguments))
+    return found

@@ -8,8 +8,8 @@ import threading
 import pytest
 from agl_testing._store_samples import begin, begin_all, span
 
-from agl_core.store import _throttle
-from agl_core.store._throttle import Throttle
+from agl_core.store import _writer
+from agl_core.store._writer import Throttle
 from agl_core.store.sqlite import SqliteStore
 
 
@@ -37,7 +37,7 @@ def test_the_limit_follows_the_measured_time_per_row():
 
 
 def test_a_stall_says_nothing_of_the_time_per_row(monkeypatch):
-    monkeypatch.setattr(_throttle, "monotonic", lambda: now)
+    monkeypatch.setattr(_writer, "monotonic", lambda: now)
     now = 0.0
     throttle = Throttle()
     throttle.measured(1, 2.0)
