@@ -122,3 +122,24 @@ def test_one_module_decides_what_becomes_of_lone_surrogates():
         for word in words.findall(text(path))
     ]
     assert found == []
+
+
+def test_no_list_names_the_frameworks():
+    """Lists are derived from folders, so that a new framework touches no file but its own.
+
+    Left out are the framework's own tests, and `tests/coexistence`, whose subject is which tools of
+    others each framework lives with.
+    """
+    names = {folder.name.removeprefix("agl_") for folder in (ROOT / "integrations").glob("agl_*")}
+    assert len(names) > 1
+    found = []
+    own = (ROOT / "tests" / "integrations", ROOT / "tests" / "coexistence")
+    for path in files("agl_core", "plugins", "tests", "tools"):
+        if any(path.is_relative_to(folder) for folder in own):
+            continue
+        for node in nodes(path, ast.List, ast.Tuple, ast.Set, ast.Dict):
+            items = node.keys if isinstance(node, ast.Dict) else node.elts
+            named = names & {item.value for item in items if isinstance(item, ast.Constant)}
+            if len(named) > 1:
+                found.append((path, node.lineno, named))
+    assert found == []

@@ -18,24 +18,24 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import harness
 from constant_model import MORE, SCRIPTS
 
-FRAMEWORKS = (
-    "openai",
-    "langchain",
-    "autogen",
-    "openai_agents",
-    "agent_framework",
-    "crewai",
-    "agentscope",
+_PROGRAMS = {
+    path.stem: path.read_text(encoding="utf-8")
+    for path in sorted((Path(__file__).parent / "frameworks").glob("*.py"))
+}
+FRAMEWORKS = (*_PROGRAMS,)
+"""Those with a program in ``frameworks/``."""
+WITHOUT_TOOLS = frozenset(
+    name for name, code in _PROGRAMS.items() if "\nCALLS_TOOLS = True" in code
 )
-WITHOUT_TOOLS = frozenset({"openai"})
-"""There the program calls the tools itself, and nobody sees it."""
+"""There the program calls the tools itself, and no framework sees it."""
 WATCHERS = ("agl", "openinference")
-WITHOUT_PEER = frozenset({"agentscope"})
+WITHOUT_PEER = frozenset(name for name, code in _PROGRAMS.items() if "def instrument(" not in code)
 """OpenInference has no instrumentation of it."""
 WHOLE = "answer"
 """The program whose whole runs are compared with those that nobody watches."""

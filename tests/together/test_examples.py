@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import os
@@ -15,32 +16,34 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FRAMEWORKS = {
-    "01_plain_client": "openai",
-    "04_autogen": "autogen_agentchat",
-    "05_openai_agents": "agents",
-    "06_crewai": "crewai",
-    "07_agentscope": "agentscope",
-    "08_agent_framework": "agent_framework",
-}
-"""What each example is written in."""
 NO_FRAMEWORK = {"03_verl_cpu", "09_any_language", "10_images"}
 """`tests/trainers/verl` and `tests/e2e` run them."""
 
 
 def chosen() -> list[str]:
     listed = os.environ.get("AGL_EXAMPLES", "").split()
+    folders = sorted(file.parent for file in (ROOT / "examples").glob("[0-9]*/run.toml"))
     return listed or [
-        name
-        for name, module in FRAMEWORKS.items()
-        if importlib.util.find_spec(module) is not None and (ROOT / "examples" / name).is_dir()
+        folder.name
+        for folder in folders
+        if folder.name not in NO_FRAMEWORK and all(map(importlib.util.find_spec, needs(folder)))
     ]
 
 
-def test_every_example_names_its_framework():
-    found = {file.parent.name for file in (ROOT / "examples").glob("[0-9]*/run.toml")}
-    assert found <= FRAMEWORKS.keys() | NO_FRAMEWORK
-    assert set(chosen()) <= found
+def needs(folder: Path) -> set[str]:
+    """The packages that an example's program imports."""
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in folder.glob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    names = [each.name for node in nodes if isinstance(node, ast.Import) for each in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    own = {file.stem for file in folder.glob("*.py")}
+    return {name.partition(".")[0] for name in names} - own
+
+
+def test_what_an_example_needs_is_read_from_its_program(tmp_path):
+    (tmp_path / "agent.py").write_text("import json\nfrom some_framework.agents import Agent\n")
+    (tmp_path / "train.py").write_text("from agent import run\n")
+    assert needs(tmp_path) == {"json", "some_framework"}
 
 
 @pytest.mark.parametrize("name", chosen())

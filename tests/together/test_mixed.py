@@ -8,11 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-pytest.importorskip("agent_framework")
-pytest.importorskip("agents")
-pytest.importorskip("agentscope")
 pytest.importorskip("autogen_agentchat")
-pytest.importorskip("langchain")
+pytest.importorskip("langgraph")
 
 from agl_testing import _captured
 from agl_testing.bench import Bench
@@ -31,9 +28,10 @@ from agl_core.app.parts import make_integrations
 from agl_core.builtin import load_plugins
 from agl_core.tracing import agent_scope
 from agl_core.types import SpanKind
-from tests.together.mixed import FRAMEWORKS
+from tests.together.frameworks import programs
 
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+FRAMEWORKS = programs()
 PAIRS = [*itertools.permutations(FRAMEWORKS, 2)]
 NODE = "node"
 

@@ -10,6 +10,8 @@ from constant_model import PRICE, TOOL, URL
 from entries import enter_wrapt
 from openai import AsyncOpenAI
 
+CALLS_TOOLS = True
+"""The program calls the tools itself."""
 _TOOL = {
     "type": "function",
     "function": {
