@@ -31,10 +31,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
+import msgspec
 import pytest
 
 from agl_core.adapters import forest
 from agl_core.errors import ConfigError, EngineError
+from agl_core.gateway.probe import probe
+from agl_core.gateway.routing import Route
 from agl_core.interfaces import Backend, CreditedCall, Engine
 from agl_core.types import Batch, CallCredit, Policy, Update
 from agl_testing._chat import TEXT, Answer, Choice, ask, request
@@ -124,6 +127,16 @@ class EngineContract(ContractSuite):
                 beside = decoded.replace(text, "", 1)
                 same = text in decoded and _CONTROL.fullmatch(beside)
                 assert same, f"The ids of {choice.text!r} decode to {decoded!r}"
+
+    async def test_the_gateway_takes_its_tokens_as_exact(
+        self, engine: Engine, policy: Policy
+    ) -> None:
+        asked = msgspec.structs.replace(policy, trainable=False)  # the probe refuses no such policy
+        found = await probe(Route(asked, engine.backend(policy.name)))
+        assert found.token_ids, "An answer lacks token ids, log-probabilities or its usage"
+        assert found.stream_token_ids, "A stream lacks token ids, log-probabilities or its usage"
+        # "raw" is also what the probe says where an answer shows no alternatives.
+        assert found.logprobs in (self.logprobs, "raw")
 
     async def test_a_stream_has_the_tokens_of_the_whole_answer(
         self, engine: Engine, policy: Policy

@@ -234,7 +234,16 @@ class Overlaps(Base):
         self._models[policy].momentum = self.ahead.momentum
 
 
+async def _no_prompt(self, body, *, headers, timeout_s):
+    request = json.loads(body)
+    request["return_token_ids"] = False
+    return await ToyBackend.chat(
+        self, json.dumps(request).encode(), headers=headers, timeout_s=timeout_s
+    )
+
+
 _CASES = [
+    ("the_gateway_takes_its_tokens_as_exact", serving(chat=_no_prompt)),
     ("ids_decode_to_the_returned_text", serving(detokenize=_backwards)),
     ("a_stream_has_the_tokens_of_the_whole_answer", serving(chat=_loses_the_last)),
     ("log_probabilities_match_a_recomputation", broken(model_class=Raw)),

@@ -18,10 +18,15 @@ HERE = Path(__file__).parent
 
 AGENT = """
 import agl_core as agl
+import httpx
 from parley import Speaker
 
 def run_agent(task):
     llm = agl.current().llm
+    with agl.agent_scope("writer"):
+        key = {"authorization": f"Bearer {llm.api_key}"}
+        found = httpx.get(f"{llm.base_url}/whoami", headers=key).raise_for_status().json()
+    assert (found["rollout"], found["agent"]) == (agl.current().rollout.id, "writer"), found
     speakers = (Speaker(name, llm.model, llm.base_url, llm.api_key) for name in ("planner", "writer"))
     text = task.input
     for speaker in speakers:
@@ -32,12 +37,11 @@ RUN = {
     "name": "run",
     "agent": "agent.py:run_agent",
     "agents": ["writer"],
-    "model": "bandit",
-    "plugins": [str(HERE / "bandit.py")],
+    "model": "parrot",
     "tasks": {"train": "tasks.jsonl"},
     "rewards": [{"name": "concise", "words": 1}],
     "store": {"name": "snapshot", "path": "records.bin"},
-    "engine": {"name": "bandit"},
+    "engine": {"name": "phrases", "words": ["yes", "no", "maybe"], "max_words": 4},
     "algorithm": {"name": "rank", "lr": 1.0, "group_size": 8, "weighting": "attempt"},
     "train": {"steps": 15, "tasks_per_step": 2},
 }
@@ -76,6 +80,8 @@ def test_it_is_listed_with_version_and_state(agl):
         "rewards: concise",
         "algorithms: rank",
         "stores: snapshot",
+        "engines: phrases",
+        "routes: GET /whoami",
         "commands: parley",
     ):
         assert offer in listing

@@ -46,6 +46,35 @@ def agl_register_stores(register: Register) -> None:
 
 
 @hookimpl
+def agl_register_engines(register: Register) -> None:
+    register(
+        "phrases",
+        "parley_agl.phrases:PhrasesEngine",
+        config="parley_agl.phrases:PhrasesOptions",
+        summary="Policies that say words of a list",
+    )
+
+
+@hookimpl
+def agl_register_losses(register: Register) -> None:
+    register(
+        "phrases.policy_gradient",
+        "parley_agl.phrases:PolicyGradient",
+        config="parley_agl.phrases:LossOptions",
+        summary="The clipped policy gradient, with a ratio for each word",
+    )
+
+
+@hookimpl
+def agl_register_routes(register: Register) -> None:
+    register(
+        "GET /whoami",
+        "parley_agl.whoami:WhoAmI",
+        summary="which attempt and agent a request belongs to",
+    )
+
+
+@hookimpl
 def agl_register_commands(register: Register) -> None:
     register(
         "parley",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+import json
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +14,7 @@ import httpx
 import pytest
 from agl_testing.algorithm_contract import AlgorithmContract
 from agl_testing.attempts import ScriptedAttempt
+from agl_testing.engine_contract import EngineContract
 from agl_testing.integration_contract import IntegrationContract
 from agl_testing.plugin_contract import PluginContract
 from agl_testing.reward_contract import RewardContract
@@ -29,11 +32,21 @@ from agl_testing.store_contract import StoreContract
 from parley import Speaker, Tool
 from parley_agl.concise import Concise
 from parley_agl.integration import ParleyIntegration
+from parley_agl.phrases import (
+    FIRST_WORD,
+    WEIGHTS,
+    LossOptions,
+    PhrasesEngine,
+    PhrasesOptions,
+    PolicyGradient,
+)
 from parley_agl.rank import Rank, RankOptions, rank_advantages
 from parley_agl.snapshot import SnapshotOptions, SnapshotStore, make_store
 
 from agl_core import AttemptRecord, Resources
+from agl_core.interfaces import AlgorithmSetup
 from agl_core.store import Records
+from agl_core.types import Policy
 
 
 def _speaker(job: Job, name: str, *tools: Tool) -> Speaker:
@@ -120,6 +133,48 @@ class TestAlgorithm(AlgorithmContract):
     @pytest.fixture
     def build_algorithm(self):
         return lambda: Rank(RankOptions())
+
+
+class TestEngine(EngineContract):
+    tolerance = 1e-9
+
+    @pytest.fixture
+    def policy(self) -> Policy:
+        return Policy(name="speaker", model="parrot", trainable=True)
+
+    @pytest.fixture
+    async def engine(self, policy: Policy) -> AsyncIterator[PhrasesEngine]:
+        def loss() -> PolicyGradient:
+            return PolicyGradient(LossOptions())
+
+        setup = AlgorithmSetup(name="rank", loss_factory=loss, lr=1.0)
+        engine = PhrasesEngine(PhrasesOptions(words=tuple("abcdefghijklmnop")), setup)
+        await engine.start([policy])
+        yield engine
+        await engine.stop()
+
+    @pytest.fixture
+    def recompute(self) -> Callable[..., list[float]]:
+        return recomputed
+
+    @pytest.fixture
+    def under_way(self, engine: PhrasesEngine) -> Callable[[], Awaitable[int]]:
+        async def count() -> int:
+            return engine.backend("speaker").under_way
+
+        return count
+
+
+def recomputed(
+    directory: str, prompt: Sequence[int], answer: Sequence[int], temperature: float
+) -> list[float]:
+    """By the saved file alone."""
+    first, later = json.loads((Path(directory) / WEIGHTS).read_text(encoding="utf-8"))
+    found = []
+    for place, token in enumerate(answer):
+        powers = [math.exp(logit / temperature) for logit in (later if place else first)]
+        found.append(math.log(powers[token - FIRST_WORD] / sum(powers)))
+    return found
 
 
 class TestStore(StoreContract):

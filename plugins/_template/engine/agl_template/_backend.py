@@ -74,7 +74,9 @@ class TemplateBackend(Backend):
             return _Reply(200, self._stream(request, prompt, ends_at), stream=True)
         choices = [await self._sampled(request, ends_at) for _ in range(request.get("n") or 1)]
         rows = [_row(request, index, choice, "message") for index, choice in enumerate(choices)]
-        return _Reply(200, _whole(_document(request, "chat.completion", rows, prompt)))
+        document = _document(request, "chat.completion", rows, prompt)
+        document["usage"] = _usage(prompt, sum(len(choice.tokens) for choice in choices))
+        return _Reply(200, _whole(document))
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
         return decode(token_ids)
@@ -129,8 +131,9 @@ class TemplateBackend(Backend):
     async def _stream(
         self, request: Any, prompt: list[int], ends_at: float
     ) -> AsyncGenerator[bytes]:
-        """One event a token, and one that ends each choice."""
+        """One event a token, one that ends each choice, and the usage if it is asked for."""
         shown: list[int] | None = prompt
+        count = 0
         for index in range(request.get("n") or 1):
             last = 0
             tokens = self._tokens(request, ends_at)
@@ -139,16 +142,26 @@ class TemplateBackend(Backend):
                     row = _row(request, index, _Sampled([last], [logprob]), "delta")
                     yield _event(_document(request, "chat.completion.chunk", [row], shown))
                     shown = None
+                    count += 1
             finally:
                 await tokens.aclose()
             row = _row(request, index, _Sampled(), "delta")
             row["finish_reason"] = "stop" if last == END else "length"
             yield _event(_document(request, "chat.completion.chunk", [row], shown))
+        if (request.get("stream_options") or {}).get("include_usage"):
+            document = _document(request, "chat.completion.chunk", [], None)
+            yield _event({**document, "usage": _usage(prompt, count)})
         yield b"data: [DONE]\n\n"
 
 
 async def _whole(document: Mapping[str, Any]) -> AsyncGenerator[bytes]:
     yield json.dumps(document).encode()
+
+
+def _usage(prompt: list[int], count: int) -> dict[str, int]:
+    """Tokens of the prompt and of all choices, by which the gateway checks the ids."""
+    total = len(prompt) + count
+    return {"prompt_tokens": len(prompt), "completion_tokens": count, "total_tokens": total}
 
 
 def _event(document: Mapping[str, Any]) -> bytes:
