@@ -41,8 +41,8 @@ RUN = {
     "tasks": {"train": "tasks.jsonl"},
     "rewards": [{"name": "concise", "words": 1}],
     "store": {"name": "snapshot", "path": "records.bin"},
-    "engine": {"name": "phrases", "words": ["yes", "no", "maybe"], "max_words": 4},
-    "algorithm": {"name": "rank", "lr": 1.0, "group_size": 8, "weighting": "attempt"},
+    "engine": {"name": "phrases", "words": ["yes", "no", "maybe"], "max_words": 2},
+    "algorithm": {"name": "rank", "lr": 4.0, "group_size": 8, "weighting": "attempt"},
     "train": {"steps": 15, "tasks_per_step": 2},
 }
 
