@@ -1,4 +1,4 @@
-"""Files with mode 0600 and directories with mode 0700, whatever the umask."""
+"""Files with mode 0600 and directories with mode 0700, with any umask."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from agl_core.app.report import Report
 from agl_core.app.run import App, Trial, Tried
 
 if TYPE_CHECKING:
-    from agl_core.app.serve import openai_server
+    from agl_core.app.gateway import openai_server
 
 __all__ = [
     "App",
@@ -31,9 +31,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the server on first use: training does not need it."""
+    """Import the servers of other processes on first use: training does not need them."""
     if name != "openai_server":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from agl_core.app.serve import openai_server as made  # noqa: PLC0415
+    from agl_core.app.gateway import openai_server as made  # noqa: PLC0415
 
     return made

@@ -1,4 +1,4 @@
-"""Run a coroutine to its end from plain code, whatever its tasks and threads do."""
+"""Run a coroutine to its end from plain code, even where its tasks and threads do not end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LOOK_S: Final = 0.2
 def run_blocking(coroutine: Coroutine[Any, Any, T], *, new_loop: NewLoop = steady_loop) -> T:
     """Run to the end from plain code, also where an event loop runs already (a notebook).
 
-    SIGINT, and SIGTERM where nobody else handles it, cancel the coroutine; see `Interrupts`.
+    SIGINT, and SIGTERM where no other handler is set, cancel the coroutine; see `Interrupts`.
 
     Args:
         coroutine: Run on a loop of its own.

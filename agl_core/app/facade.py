@@ -89,7 +89,7 @@ def train(  # noqa: PLR0913 - the one call a user writes
         overrides: Dotted keys to values, such as ``{"train.steps": 30}``; they win over all.
         observers: Told of every step and evaluation.
         progress: Show the run on standard error (in a notebook on standard output), in place on a
-            terminal and line by line elsewhere. ``agl train script.py`` shows it anyway.
+            terminal and line by line in pipes and files. ``agl train script.py`` shows it anyway.
 
     Returns:
         The report: scores, losses by cause, and where the weights lie.

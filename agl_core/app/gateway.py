@@ -1,4 +1,4 @@
-"""A gateway process: the run's gateway, whose trainer and runners are elsewhere."""
+"""Servers of other processes: a run's gateway, and one backend for any OpenAI client."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from agl_core.app.parts import make_dialects, make_routes
 from agl_core.builtin import load_plugins
 from agl_core.config.loader import RESOLVED
 from agl_core.errors import ConfigError, StoreError
-from agl_core.gateway import GatewayControl, GatewayOptions, GatewayServer
-from agl_core.interfaces import StoreLifecycle
+from agl_core.gateway import GatewayControl, GatewayOptions, GatewayServer, translating
+from agl_core.interfaces import Backend, StoreLifecycle
 from agl_core.plugins import PluginManager
-from agl_core.serving import shared_key
+from agl_core.serving import OpenAIServer, shared_key
 from agl_core.store import is_address, locate_store, make_store_at, of_file, store_file
 
 _HOST_AND_PORT: Final = re.compile(r"[^/\\]+:\d+")
@@ -54,7 +54,7 @@ async def serve_gateway(
     ready: Callable[[str], None],
     plugins: Callable[[], PluginManager] = load_plugins,
 ) -> None:
-    """Serve until cancelled; attempts that are open then are sealed by nobody.
+    """Serve until cancelled; attempts that are open then stay unsealed.
 
     Args:
         store: Not yet open.
@@ -95,3 +95,20 @@ async def _end(control: GatewayControl, gateway: GatewayServer) -> None:
             f"{waits.GATEWAY_RECORDS_S:g} s and are lost, as the store is away: their attempts "
             f"fail, and are tried again"
         ) from error
+
+
+def openai_server(
+    backend: Backend, *, model: str, plugins: Callable[[], PluginManager] = load_plugins
+) -> OpenAIServer:
+    """A server of chat completions, and of the dialects of plugins, that does not listen yet.
+
+    Args:
+        backend: Stays its maker's, who closes it.
+        model: Name of what it serves.
+        plugins: Loads them, for their dialects.
+    """
+    dialects = {
+        f"/v1{name.partition(' ')[2]}": translating(dialect)
+        for name, dialect in make_dialects(plugins()).items()
+    }
+    return OpenAIServer(backend, model=model, dialects=dialects)

@@ -91,7 +91,7 @@ async def _renew(store: StoreLifecycle, instance: str, lease_s: float) -> None:
         except LeadHeldError:
             raise
         except StoreError:
-            # If the store is gone, whatever the run does with it next will say so.
+            # If the store is gone, the run's next request to it raises.
             _log.warning("The store took no renewal of the lead", exc_info=True)
 
 

@@ -1,4 +1,4 @@
-"""Live progress of a run: a small panel on a terminal, one line per step elsewhere."""
+"""Live progress of a run: a small panel on a terminal, one line per step in pipes and files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FILE_WIDTH: Final = 240
 def progress(target: Console) -> Generator[Observer, None, None]:
     """An observer that shows a run on a console for as long as it is entered.
 
-    On a terminal the display updates in place; elsewhere every step is one plain line.
+    On a terminal the display updates in place; otherwise every step is one plain line.
     """
     if not target.is_terminal or target.is_dumb_terminal:
         yield PlainProgress(target)

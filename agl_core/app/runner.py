@@ -1,4 +1,4 @@
-"""A runner process: the agent and rewards of a run whose trainer is elsewhere."""
+"""A runner process: the agent and rewards of a run whose trainer is another process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from agl_core.tracing import attach
 from agl_core.types import Attempt, Rollout, Span
 
 MAX_ABANDONED: Final = 4
-"""Threads and tasks of user code that could not be stopped, with which a worker still goes on."""
+"""Threads and tasks of user code that could not be stopped, with which a worker still continues."""
 
 
 async def serve_runner(
@@ -38,7 +38,7 @@ async def serve_runner(
     """Run the attempts of a run until cancelled, or until too much of the user's code hangs.
 
     Args:
-        config: The run's; of it, whatever agent and rewards need, and where store and gateway are.
+        config: The run's; agent, rewards, store and gateway are read from it.
         plugins: Loaded.
         report: Called with the counts so far after every attempt, and at the end.
         max_abandoned: See `RunnerOptions`.

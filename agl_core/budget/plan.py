@@ -1,4 +1,4 @@
-"""Which cuts of a prompt are tried; whoever drives the search counts their tokens."""
+"""Which cuts of a prompt are tried; the caller of the search counts their tokens."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class FittedPrompt:
     kept: list[int]
     """Where each of `messages` stood in what was given."""
     tokens: int | None = None
-    """None where nobody counted: outside a rollout, or the chat template refused."""
+    """None where tokens were not counted: outside a rollout, or the chat template refused."""
     tokens_before: int | None = None
     budget: int | None = None
     messages_cut: int = 0
@@ -176,7 +176,7 @@ def _least(
 ) -> Generator[Sequence[Message], Counted | None, tuple[int, int] | None]:
     """The smallest cut from `low` to `high` that fits with its tokens; None where the largest does not.
 
-    Whatever it gives has been counted, also where a template makes a larger cut the longer prompt.
+    The result has been counted, also where a template makes a larger cut the longer prompt.
     """
     found: tuple[int, int] | None = None
     at = high

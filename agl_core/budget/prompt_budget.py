@@ -36,7 +36,7 @@ class _Question:
 
     context: AttemptContext | None
     agent: str
-    nobody_counts: bool
+    uncounted: bool
 
     def at_gateway(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Counted | None:
         assert self.context is not None
@@ -80,7 +80,7 @@ class PromptBudget:
 
         Raises:
             ContextOverflowError: system messages, tools and the last turn alone exceed it.
-            ConfigError: nobody counts, or no budget is known, or an event loop runs in this thread.
+            ConfigError: nothing counts tokens, or no budget is known, or an event loop runs in this thread.
             EngineError: the gateway does not answer.
         """
         return self.plan(messages, tools=tools).messages
@@ -94,7 +94,7 @@ class PromptBudget:
     def plan(self, messages: Sequence[Message], *, tools: Sequence[Tool] = ()) -> FittedPrompt:
         """`fit`, and what was cut: for frameworks with messages of their own."""
         question = self._question()
-        if question.nobody_counts:
+        if question.uncounted:
             return untouched(messages)
         search = self._search(messages, question)
         try:
@@ -109,7 +109,7 @@ class PromptBudget:
     ) -> FittedPrompt:
         """`plan` for coroutines."""
         question = self._question()
-        if question.nobody_counts:
+        if question.uncounted:
             return untouched(messages)
         search = self._search(messages, question)
         try:
@@ -125,8 +125,8 @@ class PromptBudget:
         if agent is None and context is not None:
             scope = current_scope()
             agent = scope.agent if scope is not None else None
-        nobody = self._count is None and (context is None or not context.llm.base_url)
-        return _Question(context, agent or "", nobody)
+        uncounted = self._count is None and (context is None or not context.llm.base_url)
+        return _Question(context, agent or "", uncounted)
 
     def _search(self, messages: Sequence[Message], question: _Question) -> Search:
         def budget_of(counted: Counted) -> int:

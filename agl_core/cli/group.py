@@ -51,7 +51,7 @@ class CliState:
 
         Args:
             files: Beside those of the whole program.
-            tolerant: Go on after a broken file; it is listed as broken.
+            tolerant: Continue after a broken file; it is listed as broken.
 
         Raises:
             PluginError: a local file is broken.
@@ -278,7 +278,7 @@ def run_script(path: Path, arguments: Sequence[str]) -> None:
     """Do what ``python path arguments...`` does, in this process.
 
     Raises:
-        BaseException: whatever the script raises, `SystemExit` included.
+        BaseException: what the script raises, `SystemExit` included.
     """
     argv = sys.argv
     sys.argv = [str(path), *arguments]

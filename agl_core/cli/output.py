@@ -107,7 +107,7 @@ def writing(target: str, *, option: str = "--output") -> Generator[BinaryIO, Non
 
 
 def write_records(value: Any, target: str) -> None:
-    """Write recorded data as indented JSON, whatever text and numbers users put into it.
+    """Write recorded data as indented JSON, with any text and numbers that users recorded.
 
     Raises:
         ConfigError: the file cannot be written.

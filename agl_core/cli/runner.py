@@ -55,7 +55,7 @@ def command(
     processes: int,
     overrides: tuple[str, ...],
 ) -> None:
-    """Run the attempts of a training that is going on elsewhere, until interrupted.
+    """Run the attempts of a training of another process, until interrupted.
 
     CONFIG is the configuration that the trainer has. AGL_API_KEY holds the key that store, gateway,
     trainer and runners share. Each process runs up to rollout.concurrency attempts at a time.

@@ -9,8 +9,8 @@ from agl_core.cli.group import Subcommands
 
 @click.command(name="store", cls=Subcommands)
 def command() -> None:
-    """Serve a run's records, look at them, thin them out, take them elsewhere.
+    """Serve, list, show, delete and export a run's records.
 
-    STORE is a run's directory, a configuration, a database file or an http:// address. Looking
-    changes nothing, also while the run goes on.
+    STORE is a run's directory, a configuration, a database file or an http:// address. Listing and
+    showing change nothing; the run may be active.
     """

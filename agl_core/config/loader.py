@@ -17,9 +17,10 @@ from agl_core.config.models import (
     RunConfig,
     StoreConfig,
     TrackerConfig,
+    section_key,
+    with_sections,
 )
 from agl_core.config.rows import is_row_file
-from agl_core.config.shorthand import section_key, with_sections
 from agl_core.config.text import Override, parse_override, put, read_config
 from agl_core.config.validation import SECRET, dotted, keys_at, real_path, unknown_key, validate
 from agl_core.errors import ConfigError
@@ -123,7 +124,7 @@ def check_options(section: NamesPlugin, model: type[M] | None, *, where: str) ->
     own = list(type(section).model_fields)
     target = model or _NoOptions
     if target.model_config.get("extra") != "allow":
-        # Whatever the plugin's model does with unknown keys, a misspelt one is never ignored.
+        # A misspelt key is never ignored, even where the plugin's model ignores unknown keys.
         known = {*keys_at(target, ()), *target.model_fields}
         unknown = [key for key in section.options if key not in known]
         if unknown:

@@ -58,7 +58,7 @@ def import_file(path: Path, *, what: str) -> ModuleType:
 
     Raises:
         ConfigError: there is no such file, or it is no Python file.
-        BaseException: whatever running it raises.
+        BaseException: what running it raises.
     """
     file = path.resolve()
     if not file.is_file():
@@ -85,7 +85,7 @@ def import_file(path: Path, *, what: str) -> ModuleType:
 
 
 def read_text(path: Path, *, what: str) -> str:
-    """Text of a UTF-8 file, with or without byte-order mark, whatever the locale.
+    """Text of a UTF-8 file, with or without byte-order mark, in any locale.
 
     Raises:
         ConfigError: there is no such file, or it is not UTF-8.

@@ -165,7 +165,7 @@ class AdaptedAttempt:
     returns: Mapping[str, AgentReturn]
     """The same agents as `trajectories`."""
     score: float
-    """Total return: every reward of the attempt, whatever its target, weighted by channel."""
+    """Total return: every reward of the attempt, for any target, weighted by channel."""
     channels: Mapping[str, float]
     """Unweighted sum of the attempt's rewards per channel."""
     calls: int
@@ -216,7 +216,7 @@ class ForestBuilder(Protocol):
     """Lays the sampled choices of one policy out as a `Batch`."""
 
     def __call__(self, calls: Sequence[CreditedCall], *, policy: str, step: int) -> Batch:
-        """Build the batch; equal input gives equal arrays, whatever its order.
+        """Build the batch; equal input gives equal arrays, in any order.
 
         Raises:
             TrainingError: there is nothing to lay out, or credits and tokens do not align.

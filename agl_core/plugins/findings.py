@@ -24,7 +24,7 @@ def records_from(records: Sequence[AttemptRecord], framework: str) -> list[Attem
 
 
 def failed_tools(spans: Sequence[Span], framework: str, *, check: str, fix: str) -> Finding:
-    """Warn of uses of tools that ended as errors, where the framework goes on after one.
+    """Warn of uses of tools that ended as errors, where the framework continues after one.
 
     Args:
         spans: Of all attempts.
@@ -50,7 +50,7 @@ def failed_tools(spans: Sequence[Span], framework: str, *, check: str, fix: str)
 def failures_saying(
     words: str, records: Sequence[AttemptRecord], *, check: str, cause: str, fix: str
 ) -> Iterator[Finding]:
-    """One error where attempts failed and somebody said so in these words, else nothing.
+    """One error where attempts failed with these words, else nothing.
 
     Clients wrap what they catch in words of their own; the traceback has those of the cause.
 
@@ -58,7 +58,7 @@ def failures_saying(
         words: Part of the message, or of one behind it.
         records: Attempts to look at.
         check: As in `Finding`.
-        cause: What the words mean, to go on from "failed because".
+        cause: What the words mean, to follow "failed because".
         fix: As in `Finding`.
     """
     failures = [record.attempt.failure for record in records]

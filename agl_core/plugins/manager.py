@@ -69,7 +69,7 @@ def load_entry_point(entries: Sequence[metadata.EntryPoint]) -> object:
 
     Raises:
         PluginConflictError: several distributions claim it.
-        BaseException: whatever importing it raises.
+        BaseException: what importing it raises.
     """
     if len(entries) > 1:
         rivals = sorted(_distribution(entry) for entry in entries)
@@ -172,7 +172,7 @@ class PluginManager:
         return self._registries[kind]
 
     def load_builtin(self, plugin: object) -> None:
-        """Load agl-core's own offers, whose names nobody else may claim.
+        """Load agl-core's own offers, whose names no other plugin may claim.
 
         Raises:
             PluginError: they are broken, which no run survives.
@@ -203,7 +203,7 @@ class PluginManager:
         """Load a local Python file as a plugin, named after its stem.
 
         Raises:
-            PluginError: the file does not exist or is broken; somebody asked for it by name.
+            PluginError: the file does not exist or is broken; the user named it.
         """
         from agl_core.config.references import import_file  # noqa: PLC0415 - pydantic, if asked for
 

@@ -48,7 +48,7 @@ CORE: Final = "agl-core"
 """The distribution whose extras `Registration.extra` names."""
 
 BUILTIN: Final = "builtin"
-"""Plugin name of what agl-core itself offers; nobody may claim its names."""
+"""Plugin name of what agl-core itself offers; no other plugin may claim its names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Registration:
 class Registry:
     """The registrations of one kind, by name.
 
-    Two plugins may both offer a name as long as nobody chooses it, so that which of them loads
+    Two plugins may both offer a name as long as it is not chosen, so that which of them loads
     first decides nothing. Names of built-ins cannot be claimed.
     """
 
@@ -123,7 +123,7 @@ class Registry:
         """The registration chosen by `name`.
 
         Raises:
-            ConfigError: nobody offers it; the message lists what there is.
+            ConfigError: no plugin offers it; the message lists the names.
             PluginError: it belongs to a broken plugin.
             PluginConflictError: several plugins offer it.
         """

@@ -108,7 +108,7 @@ class _Sent(msgspec.Struct, kw_only=True):
 class SentLog:
     """What a service that keeps every value was sent, in a file of the run's directory.
 
-    A resumed run goes on in the service's own run, and the steps that it repeats are not sent a
+    A resumed run continues in the service's own run, and the steps that it repeats are not sent a
     second time: the first values stay, as they cannot be taken back.
     """
 

@@ -48,7 +48,7 @@ class Ending:
 
 
 class AttemptRun:
-    """Runs user code inside an attempt's context; whatever it raises is recorded as data."""
+    """Runs user code inside an attempt's context; what it raises is recorded as data."""
 
     def __init__(
         self, limits: AttemptDeadline, agent: Agent, score: Score | None, recorded: Recorded
@@ -154,7 +154,7 @@ async def sealed(gateway: Gateway, attempt_id: str, ending: Ending) -> Ending:
 
 
 def _failed(error: EngineError, before: Ending | None = None) -> Ending:
-    """Whatever the agent made of it: an attempt with missing calls must not be learnt from."""
+    """Also where the agent succeeded: an attempt with missing calls must not be learnt from."""
     message = describe(error)
     if before is not None and before.failure is not None:
         message = f"{message} (the attempt had failed before: {before.failure.message})"

@@ -1,4 +1,4 @@
-"""What is left of attempts that ended: late spans, ways to fail, threads that go on."""
+"""What is left of attempts that ended: late spans, ways to fail, threads that still run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agl_core.types.ids import new_id
 
 
 class LossCounter:
-    """All losses, and those that nobody has taken yet. Agents' threads count too."""
+    """All losses, and those not taken yet. Agents' threads count too."""
 
     def __init__(self) -> None:
         self.losses = Losses()

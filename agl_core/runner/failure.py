@@ -48,7 +48,7 @@ def failure_of(
         error: What was raised.
         stage: AGENT or REWARD: whose fault it is when nothing else is known.
         origins: ``host:port`` of the gateway.
-        late: The attempt's deadline had passed; whatever was raised then came of that.
+        late: The attempt's deadline had passed; then that is the cause of what was raised.
     """
     kind, cause = (FailureKind.DEADLINE, error) if late else _kind(error, stage, origins)
     cls = type(error)
@@ -146,7 +146,7 @@ def _origin(error: BaseException) -> str:
 
 
 def _attribute(owner: Any, name: str, kind: type[Any]) -> Any:
-    """An attribute of the expected type; properties of client errors raise whatever they like."""
+    """An attribute of the expected type; properties of client errors may raise anything."""
     try:
         value = getattr(owner, name, None)
     except Exception:  # noqa: BLE001  such as an answer that was never read, or no longer can be

@@ -52,7 +52,7 @@ class WorkerChannel:
         """Take the worker's ends.
 
         Args:
-            orders: Reading end; nobody but the supervisor may hold the other one.
+            orders: Reading end; only the supervisor may hold the other one.
             tally: Writing end.
             stop_s: Time to end in once asked.
         """

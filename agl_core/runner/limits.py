@@ -1,4 +1,4 @@
-"""Run user code under one deadline, whatever it raises and however it hangs."""
+"""Run user code under one deadline, also where it raises or hangs."""
 
 from __future__ import annotations
 

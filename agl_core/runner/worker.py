@@ -132,7 +132,7 @@ class Runner:
     def abandoned(self) -> int:
         """Threads and tasks that could not be stopped and run still.
 
-        They hold memory and whatever they locked: a process with many of them is worth replacing.
+        They hold memory and locks: a process with many of them is worth replacing.
         """
         return self._cleanup.abandoned
 
@@ -360,7 +360,7 @@ class Runner:
                 await self._end(flight, self._given_up("The runner was stopped"))
 
     def _given_up(self, reason: str) -> Ending:
-        """Of an attempt that the runner stopped: nobody else would run it in its own process."""
+        """Of an attempt that the runner stopped: no other process would run it."""
         status, kind = AttemptStatus.CANCELLED, FailureKind.CANCELLED
         if self._options.outside:
             status, kind = AttemptStatus.LOST, FailureKind.LOST
@@ -370,7 +370,7 @@ class Runner:
 _PROXIES: Final = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _NO_PROXY: Final = ("no_proxy", "NO_PROXY")
 _OLD_BASE_URL: Final = "OPENAI_API_BASE"
-"""Wins over ``OPENAI_BASE_URL`` in some clients, so it may not point elsewhere."""
+"""Wins over ``OPENAI_BASE_URL`` in some clients, so it may not name another address."""
 
 
 @contextmanager
@@ -379,7 +379,7 @@ def gateway_environment(url: str, api_key: str) -> Generator[None, None, None]:
 
     A variable that the user's program has set meanwhile, or removed, stays as it left it.
 
-    Where a proxy is set, the gateway's host is added to ``NO_PROXY``: a proxy elsewhere cannot
+    Where a proxy is set, the gateway's host is added to ``NO_PROXY``: a proxy on another machine cannot
     reach a gateway on this machine.
 
     Args:

@@ -23,7 +23,7 @@ POLICIES = "policies"
 
 
 class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run needs beside the weights to go on exactly where it stopped."""
+    """What a run needs beside the weights to continue exactly where it stopped."""
 
     step: int
     """Steps finished."""
@@ -112,7 +112,7 @@ class Checkpoints:
         if self._written():
             raise ConfigError(
                 f"There are checkpoints in {self._directory} already: set train.resume = true to "
-                f"go on from the newest, or choose another name"
+                f"continue from the newest, or choose another name"
             )
         return None
 

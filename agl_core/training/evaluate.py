@@ -76,7 +76,7 @@ def _t_quantile(degrees: int) -> float:
 
 
 _REWARDS: Final = ("rewards_", "agents_")
-"""Causes that say what no agent was trained on: an evaluation trains nobody."""
+"""Causes that say what no agent was trained on: an evaluation trains no agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +243,7 @@ def _over_tasks(values: Mapping[str, Sequence[float]]) -> Estimate:
 
 
 class Evaluator:
-    """Evaluates with whatever weights and prompts serve at the moment."""
+    """Evaluates with the weights and prompts that serve at the moment."""
 
     def __init__(self, source: RolloutSource, adapter: Adapter, config: RunConfig) -> None:
         self._source = source

@@ -119,7 +119,7 @@ class GroupBuilder:
                 of the type of the first error, which it quotes.
             RewardError: no attempt is left, and rewards were among the reasons.
             TrainingError: no attempt is left, or none has a call to train on.
-            ConfigError: an agent to train has matched nobody since the run began.
+            ConfigError: an agent to train has matched no agent since the run began.
         """
         step = _Step()
         for record in sorted(records, key=lambda record: record.rollout.id):

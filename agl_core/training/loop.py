@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypedDict
@@ -24,7 +25,6 @@ from agl_core.training.events import Events
 from agl_core.training.groups import GroupBuilder, StepGroups
 from agl_core.training.prefetcher import Prefetcher
 from agl_core.training.rollouts import RolloutPlan, RolloutSource, TaskSampler, make_resources
-from agl_core.training.updates import Updates
 from agl_core.types import (
     Batch,
     Evaluation,
@@ -126,7 +126,7 @@ class TrainingLoop:
         )
 
     async def prepare(self, start: tuple[Path, CheckpointState] | None) -> Progress:
-        """Load the weights of the checkpoint to go on from, and clear the queue.
+        """Load the weights of the checkpoint to resume from, and clear the queue.
 
         Nothing may serve rollouts yet: what an interrupted run left queued is cancelled here.
         """
@@ -403,3 +403,54 @@ def summary(steps: Sequence[StepReport]) -> Summary:
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
+
+
+Serve = Callable[[str, int], Awaitable[None]]
+"""Sends a policy's calls to the engine as the given version."""
+
+
+class Updates:
+    """Takes a step's updates so that every call is answered by one version from end to end.
+
+    New weights serve from a moment on at which no call is in flight: new calls wait until then. An
+    engine that trains while it serves needs only that moment, any other the whole update.
+    """
+
+    def __init__(self, engine: Engine, gateway: Gateway, *, drain_timeout_s: float) -> None:
+        """Say who trains and who serves.
+
+        Args:
+            engine: Trains.
+            gateway: Holds calls back.
+            drain_timeout_s: Calls in flight that outlive it are aborted and retried.
+        """
+        self._engine = engine
+        self._gateway = gateway
+        self._drain_timeout_s = drain_timeout_s
+
+    async def take(self, batches: Sequence[Batch], serve: Serve) -> list[Update]:
+        """Train on the batches, in this order, and serve what comes of them."""
+        engine = self._engine
+        if engine.overlaps:
+            updates = [await engine.train(batch) for batch in batches]
+            async with self._no_calls():
+                for update in updates:
+                    await engine.publish(update.policy)
+                    await serve(update.policy, update.version)
+            return updates
+        updates: list[Update] = []
+        async with self._no_calls():
+            for batch in batches:
+                update = await engine.update(batch)
+                await serve(update.policy, update.version)
+                updates.append(update)
+        return updates
+
+    @asynccontextmanager
+    async def _no_calls(self) -> AsyncGenerator[None]:
+        await self._gateway.pause()
+        try:
+            await self._gateway.drain(timeout_s=self._drain_timeout_s)
+            yield
+        finally:
+            await self._gateway.resume()

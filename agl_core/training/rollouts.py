@@ -157,7 +157,7 @@ class RolloutSource:
             )
 
     async def count_since(self, newest: str, run_id: str) -> int:
-        """Number of a run's rollouts that are newer than `newest`, whatever became of them."""
+        """Number of a run's rollouts that are newer than `newest`, with any outcome."""
         found = 0
         query = RolloutQuery(run_id=run_id, after_id=newest or None)
         while page := await self._store.rollouts(query):

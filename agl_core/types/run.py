@@ -164,7 +164,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Finding:
         """A finding that keeps its fix only where there is something to do.
 
-        A check may so state the fix beside what it looks for, whatever it found.
+        So a check can state the fix before it knows what it finds.
         """
         return cls(
             check=check,

@@ -10,7 +10,7 @@ from typing import Any, Final
 from agl_core.app import Report, train
 from agl_core.config import RunConfig
 from agl_core.config.loader import read_anchored, resolve
-from agl_core.config.shorthand import with_sections
+from agl_core.config.models import with_sections
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Observer, RewardFunction
 

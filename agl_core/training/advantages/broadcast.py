@@ -26,7 +26,7 @@ def require_returns(returns: Sequence[float]) -> None:
 
 
 def centred(values: Sequence[float]) -> list[float]:
-    """Each value less the mean; exactly 0 where all are equal, whatever rounding would leave."""
+    """Each value less the mean; exactly 0 where all are equal, without a rounding error."""
     if not values or min(values) == max(values):
         return [0.0] * len(values)
     mean = math.fsum(values) / len(values)
