@@ -246,8 +246,8 @@ _INSTALLED: Final = _Installed()
 def attach(*, integrations: Sequence[Integration] | None = None) -> Attachment:
     """Make agl see this process's model calls, inside rollouts only.
 
-    httpx, httpx2 and websockets are imported if they are installed (about 0.35 s each if nobody has
-    imported them yet): a library that is imported after this call could otherwise send unseen.
+    httpx, httpx2 and websockets are imported if they are installed (about 0.35 s each if they are not
+    imported yet): a library that is imported after this call could otherwise send unseen.
     Attaching again installs nothing twice; each attachment is detached on its own.
 
     In a subprocess whose environment has ``AGL_CONTEXT`` (see `child_environment`) all threads

@@ -62,7 +62,7 @@ class Sent:
 
 
 class Tried:
-    """A request in flight that belongs to a call scope, whose span is somebody else's."""
+    """A request in flight that belongs to a call scope, whose span an integration records."""
 
     __slots__ = ("_call", "_recorder", "rerouted")
     until_read: ClassVar = False

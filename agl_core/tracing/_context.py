@@ -223,7 +223,7 @@ _T = TypeVar("_T", bound=Table)
 
 
 class Tables(Generic[_T]):
-    """One table for each attempt, whatever number of hooks is told of what goes on in it.
+    """One table for each attempt, however many hooks of the framework report what happens in it.
 
     A table lives as long as its attempt: one that ends early leaves nothing behind.
     """

@@ -176,7 +176,7 @@ def _steps(inner: Generator[Any, Any, Any], span: SpanScope) -> Generator[Any, A
 def operation(name: str, **attributes: Any) -> Named:
     """Name a piece of the program, in a ``with`` statement or as a decorator.
 
-    It only adds structure; the agent around it goes on speaking inside.
+    It only adds structure: the agent around it speaks inside, too.
 
     Args:
         name: The span's name.

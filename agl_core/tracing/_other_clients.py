@@ -231,11 +231,11 @@ class Sockets:
         if scope is not None and not scope.trainable:
             return
         address = f"{'wss' if uri.secure else 'ws'}://{uri.host}:{uri.port}{uri.path}"
-        told = {semconv.AGL_WEBSOCKET: address}
+        attributes = {semconv.AGL_WEBSOCKET: address}
         call = call_scope(scope)
         if call is not None:
             # A framework's own span of the call, which lacks its id just so.
-            context.recorder.update(call.span_id, attributes=told)
+            context.recorder.update(call.span_id, attributes=attributes)
             return
         span_id = context.recorder.start(
             SpanKind.LLM,
@@ -243,13 +243,13 @@ class Sockets:
             parent_id=scope.span_id if scope is not None else None,
             agent=scope.agent if scope is not None else None,
             agent_run_id=scope.agent_run_id if scope is not None else None,
-            attributes=told,
+            attributes=attributes,
         )
         self._opening[protocol] = context.recorder, span_id
 
     @guarded()
     def _end(self, protocol: Any, error: Exception | None) -> None:
-        """The connection stands, or was refused; what is said on it nobody reads."""
+        """The connection is open, or was refused; what is sent over it is not read."""
         opening = self._opening.pop(protocol, None)
         if opening is not None:
             recorder, span_id = opening

@@ -89,7 +89,7 @@ Wrap = Callable[[Callable[..., Any], Callable[[], bool]], Callable[..., Any]]
 class Patch:
     """One wrapped function of a class.
 
-    If somebody else has wrapped the function over ours by the time it is removed, ours stays in
+    If another wrapper was put over ours by the time it is removed, ours stays in
     their chain and only passes through: taking theirs away is not our business.
     """
 

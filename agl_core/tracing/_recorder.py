@@ -143,7 +143,7 @@ class Recorder:
         Without `parent_id` the span hangs under the current scope, or under the attempt itself
         where none is open; an empty one hangs it under the attempt whatever is open. Agent and
         agent run come from that scope or, with `parent_id`, from the parent's span; what runs
-        inside a tool belongs to no agent unless one is named. An empty `agent` says that nobody
+        inside a tool belongs to no agent unless one is named. An empty `agent` says that no agent
         speaks in the span, nor in those below it. Who has looked the current scope up already
         gives it as `scope`.
         """
@@ -233,7 +233,7 @@ class Recorder:
             span_id: As in `end`.
             error: None where nothing left it. A `GeneratorExit` is no failure: a reader has left a
                 stream.
-            control_flow: Exceptions by which a framework goes on elsewhere, no failures either.
+            control_flow: Exceptions by which a framework only passes control, no failures either.
             attributes: What the span has whatever left it.
         """
         record = self._records.get(span_id)

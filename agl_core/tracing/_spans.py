@@ -194,7 +194,7 @@ class SpanScope(Scope):
             report(f"attributes were not recorded: {error!r}", framework=self.tracer.framework)
 
     def close(self) -> None:
-        """End the scope alone: what is sent from now on is not inside, and the span goes on."""
+        """End the scope alone: what is sent from now on is not inside, and the span stays open."""
         if not self.closed:
             close_scope(self)
 

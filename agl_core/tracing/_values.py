@@ -23,7 +23,7 @@ _INSTALLED: Final = tuple(
 def bounded(value: Any, limit: int) -> tuple[Any, bool]:
     """Copy `value` as a JSON value of at most about `limit` characters.
 
-    The copy shares nothing with the original, so that a list which the agent goes on editing is
+    The copy shares nothing with the original, so that a list which the agent changes later is
     kept as it was. Objects without a JSON form become their ``repr``, inside containers too; so do
     infinity and NaN, and lone surrogates are escaped.
 
@@ -34,7 +34,7 @@ def bounded(value: Any, limit: int) -> tuple[Any, bool]:
         return _cut(_scalar(value), limit)
     try:
         data = _encoded(value)
-    except Exception:  # noqa: BLE001  telemetry: whatever the object does, the agent goes on
+    except Exception:  # noqa: BLE001  telemetry: whatever the object raises, the agent continues
         return _cut(represent(value), limit)
     if len(data) <= limit:
         return json.decode(data), False

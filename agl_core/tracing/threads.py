@@ -92,7 +92,7 @@ async def in_thread(function: Callable[..., Any], *arguments: Any, name: str) ->
         except BaseException as error:  # noqa: BLE001  rollout zone: recorded as data
             outcome = Outcome(error=error)
         end_fork(process, outcome)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
             loop.call_soon_threadsafe(ended.set_result, outcome)
 
     thread = threading.Thread(target=work, name=name, daemon=True)
@@ -105,7 +105,7 @@ async def in_thread(function: Callable[..., Any], *arguments: Any, name: str) ->
 
 
 def end_fork(process: int, outcome: Outcome) -> None:
-    """End this process if user code made it and let it come back: its parent goes on.
+    """End this process if user code made it and it returned: its parent continues.
 
     It shares the parent's sockets and files, and would answer and store in its name.
 

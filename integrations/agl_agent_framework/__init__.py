@@ -1,4 +1,4 @@
-"""Microsoft Agent Framework for agl-core: one middleware that tells which agent speaks.
+"""Microsoft Agent Framework for agl-core: one middleware that records which agent speaks.
 
 Importing this package needs no framework; using what it offers does.
 """

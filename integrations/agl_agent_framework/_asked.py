@@ -1,6 +1,6 @@
 """Calls of tools that reach none, as those of unknown names: no middleware is asked about them.
 
-A model's answer tells what it asked for, and a tool that takes a call says so. What is left has its
+A model's answer says what it asked for, and a tool that takes a call reports it. What is left has its
 result, which the framework wrote itself, among the messages of the run's next model call.
 """
 

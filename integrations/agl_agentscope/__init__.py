@@ -1,4 +1,4 @@
-"""AgentScope for agl-core: agents by their name, thinking told apart from text.
+"""AgentScope for agl-core: agents by their name, thinking apart from text.
 
 Importing this package needs no framework; using what it offers does.
 """

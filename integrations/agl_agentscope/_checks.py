@@ -17,7 +17,7 @@ from agl_core.plugins.findings import (
 )
 from agl_core.types import Finding, Span, SpanKind
 
-_TOLD: Final = "Give agents injection_config=InjectionConfig(inject_runtime_state=False)."
+_NO_CLOCK: Final = "Give agents injection_config=InjectionConfig(inject_runtime_state=False)."
 _PLANNED: Final = (
     "Give PlanNotebook(plan_to_hint=...) a function that leaves the times of a plan out."
 )
@@ -49,7 +49,7 @@ def _clock(replies: Sequence[Span]) -> Finding:
     told = [span for span in replies if span.attributes.get(CLOCK)]
     names = sorted({span.agent or "" for span in told})
     planned = [span.attributes[CLOCK] == PLAN for span in told]
-    fixes = [_TOLD] * (not all(planned)) + [_PLANNED] * any(planned)
+    fixes = [_NO_CLOCK] * (not all(planned)) + [_PLANNED] * any(planned)
     return Finding.of(
         "agentscope.clock",
         "warning" if told else "ok",
@@ -63,7 +63,7 @@ def _clock(replies: Sequence[Span]) -> Finding:
 
 
 def _shared(replies: Sequence[Span]) -> Finding:
-    """An agent object is a conversation: whoever shares it shares what it remembers."""
+    """An agent object is a conversation: those who share it share what it remembers."""
     shared = [span for span in replies if span.attributes.get(SHARED)]
     names = sorted({span.agent or "" for span in shared})
     return Finding.of(
@@ -80,7 +80,7 @@ def _shared(replies: Sequence[Span]) -> Finding:
 
 
 def _failed_tools(spans: Sequence[Span]) -> Finding:
-    """The framework tells the model what a tool raised, and goes on."""
+    """The framework gives the model the text of what a tool raised, and continues."""
     return failed_tools(
         spans,
         FRAMEWORK,

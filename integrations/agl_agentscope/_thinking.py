@@ -1,4 +1,4 @@
-"""An answer's text in think tags, told apart: the same for both versions."""
+"""An answer's text in think tags, split: the same for both versions."""
 
 from __future__ import annotations
 

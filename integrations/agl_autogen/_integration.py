@@ -1,4 +1,4 @@
-"""AutoGen, attached to the process: its own functions are watched, none is replaced."""
+"""AutoGen, attached to the process: its own functions are wrapped, none is replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What agl-core is told about this integration; nothing here imports the framework."""
+"""Register this integration with agl-core; nothing in this module imports the framework."""
 
 from __future__ import annotations
 
