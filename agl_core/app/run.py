@@ -39,8 +39,8 @@ from agl_core.interfaces import (
     TrackedRun,
 )
 from agl_core.plugins import PluginManager
+from agl_core.runner.agent_loop import Stall
 from agl_core.text import json_bytes
-from agl_core.tracing.agent_loop import Stall
 from agl_core.training.checkpoint import POLICIES, Checkpoints, CheckpointState, verify
 from agl_core.training.evaluate import Evaluator
 from agl_core.training.groups import GroupBuilder

@@ -19,8 +19,8 @@ from agl_core.errors import ConfigError, DeadlineError, EngineError
 from agl_core.interfaces import Counted
 from agl_core.serving import COUNT_PATH, NOT_COUNTED, PROMPT_REFUSED, CountAnswer, reason
 from agl_core.text import url_quoted
+from agl_core.threads import in_thread
 from agl_core.tracing import AttemptContext, active, current_scope, guarded
-from agl_core.tracing.threads import in_thread
 
 Tool = Mapping[str, Any]
 Count = Callable[[Sequence[Message], Sequence[Tool]], "int | Awaitable[int]"]

@@ -12,8 +12,8 @@ from agl_core.errors import EngineError, RewardError, StoreError
 from agl_core.interfaces import AttemptRecord, Gateway, Store
 from agl_core.runner.failure import failure_of
 from agl_core.runner.limits import AttemptDeadline
+from agl_core.threads import Outcome
 from agl_core.tracing import SpanStart, describe, enter, open_span, represent
-from agl_core.tracing.threads import Outcome
 from agl_core.types import (
     Attempt,
     AttemptStatus,

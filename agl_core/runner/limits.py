@@ -15,8 +15,7 @@ from typing import Any, Final
 from agl_core.clocks import monotonic
 from agl_core.errors import DeadlineError
 from agl_core.interrupts import may_be_the_users
-from agl_core.tracing import AttemptContext, describe
-from agl_core.tracing.agent_loop import (
+from agl_core.runner.agent_loop import (
     LoopCall,
     Stall,
     agent_loop,
@@ -24,7 +23,7 @@ from agl_core.tracing.agent_loop import (
     on_agent_loop,
     replace_loop,
 )
-from agl_core.tracing.threads import (
+from agl_core.threads import (
     Outcome,
     UserCall,
     end_fork,
@@ -32,6 +31,7 @@ from agl_core.tracing.threads import (
     is_async,
     watch_calls,
 )
+from agl_core.tracing import AttemptContext, describe
 
 UNBLOCK: Final = (
     "Make {function!r} a plain def, which runs in a thread of its own, or await its blocking calls "

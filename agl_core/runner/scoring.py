@@ -9,9 +9,9 @@ from typing import Any, Final, cast
 
 from agl_core.errors import ConfigError, RewardError
 from agl_core.interfaces import AttemptRecord, RewardFunction
+from agl_core.runner.agent_loop import on_agent_loop
+from agl_core.threads import Outcome, in_thread, is_async
 from agl_core.tracing import represent
-from agl_core.tracing.agent_loop import on_agent_loop
-from agl_core.tracing.threads import Outcome, in_thread, is_async
 from agl_core.types import Reward, finite_number
 
 _EXPECTED: Final = "return a finite number, True or False, or a mapping of channel to number"

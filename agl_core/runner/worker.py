@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from agl_core.errors import StaleAttemptError
 from agl_core.interfaces import Gateway, Store
 from agl_core.plugins.requirements import own_version
+from agl_core.runner.agent_loop import Stall, cleared_after
 from agl_core.runner.attempt import Agent, AttemptRun, Ending, Score, opened, reconsidered, sealed
 from agl_core.runner.cleanup import Cleanup, LossCounter, span_of
 from agl_core.runner.heartbeat import Flight, Heartbeats
@@ -31,7 +32,6 @@ from agl_core.tracing import (
     counting_strays,
     origins_of,
 )
-from agl_core.tracing.agent_loop import Stall, cleared_after
 from agl_core.types import (
     LLM,
     Attempt,

@@ -13,7 +13,7 @@ from agl_core.config import RunConfig
 from agl_core.config.policies import trained_agents
 from agl_core.errors import CaptureError, RewardError
 from agl_core.interfaces import AdaptedAttempt, Adapter, AttemptRecord
-from agl_core.tracing.agent_loop import Stall
+from agl_core.runner.agent_loop import Stall
 from agl_core.types import AttemptStatus, Losses, Policy
 from agl_core.types.resources import RESERVED_PREFIX, agent_matches
 from agl_doctor.calls import OwnedCall, owned_calls

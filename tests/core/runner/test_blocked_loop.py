@@ -10,9 +10,9 @@ import threading
 
 import pytest
 
-from agl_core.runner import Runner, RunnerOptions, limits
+from agl_core.runner import Runner, RunnerOptions, agent_loop, limits
 from agl_core.runner.limits import LoopWatch, StartThrottle
-from agl_core.tracing import active, agent_loop
+from agl_core.tracing import active
 from agl_core.types import AttemptStatus, FailureKind
 from tests.core.passing import Signal
 

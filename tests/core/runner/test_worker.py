@@ -17,8 +17,8 @@ from agl_testing.fake_openai import FakeOpenAI
 
 from agl_core.errors import StoreError
 from agl_core.runner import Runner, RunnerOptions
+from agl_core.threads import in_thread
 from agl_core.tracing import agent_scope, current, current_scope, emit_reward
-from agl_core.tracing.threads import in_thread
 from agl_core.types import (
     LLM,
     AttemptStatus,
