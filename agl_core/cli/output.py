@@ -102,7 +102,7 @@ def writing(target: str, *, option: str = "--output") -> Generator[BinaryIO, Non
         return
     from agl_core.store import whole_file  # noqa: PLC0415
 
-    with whole_file(target, told=option) as stream:
+    with whole_file(target, what=option) as stream:
         yield stream
 
 

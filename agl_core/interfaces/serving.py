@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -280,5 +278,8 @@ class Engine(ABC):
         Raises:
             ConfigError: something that the directory refers to is not there.
         """
+        import asyncio  # noqa: PLC0415  integrations import this module, and need neither
+        import shutil  # noqa: PLC0415
+
         ignored = shutil.ignore_patterns("training_state*")
         await asyncio.to_thread(shutil.copytree, source, target, ignore=ignored, dirs_exist_ok=True)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from agl_core.store.reader import Readable
     from agl_core.store.records import Lead, Owner, Records
     from agl_core.store.sqlite import SqliteStore
-    from agl_core.store.whole_file import whole_file
+    from agl_core.store.writing import whole_file
 
 __all__ = [
     "ATTEMPTS",
@@ -131,7 +131,7 @@ _MODULES = {
     "reader": ("Readable",),
     "records": ("Lead", "Owner", "Records"),
     "sqlite": ("SqliteStore",),
-    "whole_file": ("whole_file",),
+    "writing": ("whole_file",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -64,7 +64,7 @@ def export_rollouts(  # noqa: PLR0913 - one per choice of a user
 
     async def work() -> ExportSummary:
         async with open_for_reading(address, loaded) as store:
-            with whole_file(output, told="The export") as stream:
+            with whole_file(output, what="The export") as stream:
                 return await export_from(store, stream, options, plugins=loaded, config=address.run)
 
     summary = run_blocking(work())

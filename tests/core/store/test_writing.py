@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agl_core.errors import ConfigError
-from agl_core.store.whole_file import whole_file
+from agl_core.store.writing import whole_file
 
 
 def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
@@ -23,12 +23,12 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_disk_that_is_full_is_told_and_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_is_reported_and_leaves_what_was_there(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_bytes(b"before")
     full = OSError(errno.ENOSPC, "No space left on device")
-    told = pytest.raises(ConfigError, match=r"--json .*cannot be written: No space")
-    with told, whole_file(file, told="--json"):
+    refused = pytest.raises(ConfigError, match=r"--json .*cannot be written: No space")
+    with refused, whole_file(file, what="--json"):
         raise full
     assert file.read_bytes() == b"before"
     assert list(tmp_path.iterdir()) == [file]
@@ -63,8 +63,8 @@ def test_a_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no such device")
-def test_a_device_that_takes_nothing_is_told() -> None:
-    told = pytest.raises(ConfigError, match="'/dev/full' cannot be written: No space")
-    with told, whole_file("/dev/full") as stream:
+def test_a_device_that_takes_nothing_is_reported() -> None:
+    refused = pytest.raises(ConfigError, match="'/dev/full' cannot be written: No space")
+    with refused, whole_file("/dev/full") as stream:
         stream.write(b"x")
     assert Path("/dev/full").is_char_device()

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Writing a file completely or not at all."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @contextmanager
-def whole_file(target: str | Path, *, told: str = "File") -> Generator[BinaryIO, None, None]:
+def whole_file(target: str | Path, *, what: str = "File") -> Generator[BinaryIO, None, None]:
     """Write a file, making its folder; a failure leaves what was there before.
 
     What a link leads to is written, and what is no file, such as a pipe or a device, as it comes.
 
     Args:
         target: The file.
-        told: What names it, for the message.
+        what: Names the file in the message.
 
     Raises:
         ConfigError: it cannot be written.
@@ -35,7 +35,7 @@ def whole_file(target: str | Path, *, told: str = "File") -> Generator[BinaryIO,
         path.parent.mkdir(parents=True, exist_ok=True)
         stream = part.open("wb")
     except OSError as error:
-        raise _unwritable(target, told, error) from error
+        raise _unwritable(target, what, error) from error
     try:
         with stream:
             yield stream
@@ -44,11 +44,11 @@ def whole_file(target: str | Path, *, told: str = "File") -> Generator[BinaryIO,
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        raise _unwritable(target, told, error) from error
+        raise _unwritable(target, what, error) from error
     finally:
         if plain:
             part.unlink(missing_ok=True)
 
 
-def _unwritable(target: str | Path, told: str, error: OSError) -> ConfigError:
-    return ConfigError(f"{told} {str(target)!r} cannot be written: {error.strerror}")
+def _unwritable(target: str | Path, what: str, error: OSError) -> ConfigError:
+    return ConfigError(f"{what} {str(target)!r} cannot be written: {error.strerror}")
