@@ -22,7 +22,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _OF_LOOPS: Final = ("asyncio.runners", "ipykernel.ipkernel")
 """Modules whose handlers cancel the running task, which has no effect while the task blocks its loop."""
 _SHOW_CURSOR: Final = b"\x1b[?25h"
-_TOLD: Final = b"\nStopping and storing records. Press Ctrl+C again to stop immediately.\n"
+_NOTICE: Final = b"\nStopping and storing records. Press Ctrl+C again to stop immediately.\n"
 
 
 class Interrupts:
@@ -82,7 +82,7 @@ class Interrupts:
         _thread.start_new_thread(self._force_in_time, ())
         if self._leaves:
             with suppress(OSError):
-                os.write(2, _TOLD)  # a stream could be in use by what the signal interrupted
+                os.write(2, _NOTICE)  # a stream could be in use by what the signal interrupted
         if self._end is None:
             raise KeyboardInterrupt
         self._end()

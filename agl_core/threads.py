@@ -118,7 +118,7 @@ def end_fork(process: int, outcome: Outcome) -> None:
 
 
 def is_async(function: Any) -> bool:
-    """Tell whether calling `function` gives a coroutine, for callable objects too."""
+    """Return whether calling `function` gives a coroutine, for callable objects too."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004  the method, not whether there is one
     )

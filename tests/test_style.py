@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from functools import cache
 from pathlib import Path
 
@@ -160,5 +162,63 @@ def test_a_face_has_no_name_of_a_module_that_it_imports_late():
         and any(function.name == "__getattr__" for function in nodes(path, ast.FunctionDef))
         for name in exported(path)
         if (path.parent / f"{name}.py").exists() and f"import {name}\n" not in text(path)
+    ]
+    assert found == []
+
+
+PLAIN = {
+    r"tells?|telling|told": "say, report, state, distinguish",
+    r"nobody|somebody|whoever": "the part of the program that is meant",
+    r"go(?:es)? on|going on|went on|gone on": "continue",
+    r"anew": "again",
+    r"awkward": "what is wrong with it",
+    r"bears?": "has",
+    r"hears?|heard|unheard": "get, receive",
+    r"lets? go of": "release",
+    r"learns? of": "get, receive",
+    r"at the door": "at the gateway",
+    r"mend(?:s|ed|ing)?": "fix",
+    r"ledger|lifeline|aftermath": "the thing's own name",
+}
+"""Words that need decoding, and what to write instead: docs/glossary.md has the terms."""
+DATA = ("examples/agl_demo/world.py",)
+"""Sentences that models read and write."""
+
+
+def prose(path):
+    """Number and text of what a file says: comments, strings and names, or a page without code."""
+    if path.suffix == ".md":
+        page = re.sub(
+            r"^```.*?^```",
+            lambda code: "\n" * code[0].count("\n"),
+            text(path),
+            flags=re.MULTILINE | re.DOTALL,
+        )
+        yield from enumerate(re.sub(r"`[^`\n]*`", "", page).splitlines(), 1)
+        return
+    for token in tokenize.generate_tokens(io.StringIO(text(path)).readline):
+        if token.type in (tokenize.COMMENT, tokenize.STRING):
+            yield from enumerate(token.string.splitlines(), token.start[0])
+        elif token.type == tokenize.NAME and token.string != "tell":  # of files
+            yield token.start[0], token.string.replace("_", " ")
+
+
+def test_the_language_is_plain():
+    plain = {re.compile(rf"\b(?:{words})\b", re.IGNORECASE): say for words, say in PLAIN.items()}
+    pages = [
+        path for folder in (*SHIPPED, "docs") for path in sorted((ROOT / folder).rglob("*.md"))
+    ]
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {word!r}: write {say}"
+        for path in [
+            *files(*SHIPPED, "tools"),
+            *pages,
+            ROOT / "README.md",
+            ROOT / "CONTRIBUTING.md",
+        ]
+        if path.relative_to(ROOT).as_posix() not in DATA
+        for line, said in prose(path)
+        for pattern, say in plain.items()
+        for word in pattern.findall(said)
     ]
     assert found == []

@@ -42,7 +42,7 @@ def link(calls: Iterable[JoinedCall]) -> list[Sample]:
     """Chain one agent's calls, given in causal order, by exact token ids.
 
     A call continues the longest earlier sample whose prompt and response its prompt begins
-    with, token by token and image by image; history that was edited, trimmed or rendered anew
+    with, token by token and image by image; history that was edited, trimmed or rendered differently
     matches none and starts a path of its own. Where equal samples exist (repeated prompts, parallel runs), the
     one of the same agent run is taken, and of those one that nothing continues yet.
     """

@@ -87,7 +87,7 @@ def train(  # noqa: PLR0913 - the one call a user writes
         val_tasks: Held-out tasks, evaluated before and after (and in between, see `TrainConfig`).
         config: Everything else, as a file, a mapping or a `RunConfig`; arguments win over it.
         overrides: Dotted keys to values, such as ``{"train.steps": 30}``; they win over all.
-        observers: Told of every step and evaluation.
+        observers: Called at every step and evaluation.
         progress: Show the run on standard error (in a notebook on standard output), in place on a
             terminal and line by line in pipes and files. ``agl train script.py`` shows it anyway.
 
@@ -138,7 +138,7 @@ def evaluate(  # noqa: PLR0913 - the one call a user writes
         checkpoint: Checkpoint directory of a run, such as ``report.best``, or what
             ``report.export`` returned. Without `config`, the run's own configuration applies.
         overrides: As for `train`.
-        observers: Told of the evaluation.
+        observers: Called at the evaluation.
         progress: As for `train`.
     """
     if config is None and checkpoint is not None:

@@ -145,7 +145,7 @@ class App:
         Args:
             config: The run's configuration.
             inputs: Objects that take the place of references in the configuration.
-            observers: Told of every step and evaluation.
+            observers: Called at every step and evaluation.
             plugins: Loaded plugins; built-in, installed and configured ones when None.
 
         Raises:
@@ -203,7 +203,7 @@ class App:
     async def evaluate(self, *, checkpoint: str | Path | None = None) -> Evaluation:
         """Score the agents on the validation tasks (the training tasks where there are none).
 
-        Records lie in ``<run>/eval``, apart from those of a training that may be going on.
+        Records go to ``<run>/eval``, separate from those of a training that may be active.
 
         Args:
             checkpoint: Weights to load, of a checkpoint or an export; the configured models' own

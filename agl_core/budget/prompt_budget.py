@@ -256,7 +256,7 @@ def _read(status: int, body: bytes, agent: str) -> Counted | None:
         return None
     if status == NOT_COUNTED:
         raise ConfigError(
-            f"Nobody counts the tokens of agent {agent!r}: {refusal.message}. Give PromptBudget a "
+            f"The tokens of agent {agent!r} cannot be counted: {refusal.message}. Give PromptBudget a "
             f"count of your own"
         )
     raise EngineError(f"The gateway did not count a prompt's tokens: {status} {refusal.message}")

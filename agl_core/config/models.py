@@ -262,7 +262,7 @@ class TrainConfig(_Config):
     """Each is run `algorithm.group_size` times."""
     max_staleness: NonNegativeInt = 0
     """Steps that rollouts may be begun before the weights that are trained on them are reached, so
-    that slow ones hold nobody up. 0: every step waits for rollouts of the newest weights."""
+    that slow ones delay no others. 0: every step waits for rollouts of the newest weights."""
     eval_every: NonNegativeInt = 0
     """Steps between evaluations on the validation tasks; 0: before the first and after the last."""
     checkpoint_every: PositiveInt = 1
@@ -286,7 +286,7 @@ class RolloutConfig(_Config):
     """Of one rollout, the first included."""
     resume: Literal["fresh", "replay"] = "fresh"
     """``replay`` answers the calls of an attempt that follows a lost one, or one whose gateway or
-    engine failed, from the record for as long as it asks the same; ``fresh`` asks everything anew."""
+    engine failed, from the record for as long as it sends the same; ``fresh`` sends every call to the model."""
     temperature: float | None = Field(default=None, ge=0)
     """Replaces the agent's own temperature in training rollouts of trained agents."""
     max_tokens: PositiveInt | None = None
@@ -374,7 +374,7 @@ class RunConfig(_Config):
     """Everything a run depends on; stored with the run as it was resolved."""
 
     name: str = "run"
-    """Tells runs apart; a name whose directory holds checkpoints is only taken to resume."""
+    """Identifies the run; a name whose directory holds checkpoints is accepted only to resume."""
     directory: str = "agl_runs"
     """Runs lie in ``<directory>/<name>``."""
     seed: int = 0

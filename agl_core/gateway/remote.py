@@ -53,7 +53,7 @@ _CHAT: Final = "/v1/chat/completions"
 
 RESTARTS: Final = "gateway_restarts"
 """Loss: a gateway was restarted; what it lost in its last moments is not known."""
-UNHEARD: Final = "gateway_unheard"
+UNANSWERED: Final = "gateway_unanswered"
 """Loss: the gateway was away when it was asked what it had lost."""
 
 
@@ -101,7 +101,7 @@ class _LossTotals:
 class RemoteGateway:
     """A `GatewayServer` in another process; fulfils `agl_core.interfaces.Gateway`.
 
-    Calls wait out a gateway that restarts. A trainer, which routes, learns of a new instance over a
+    Calls wait out a gateway that restarts. A trainer, which routes, is notified of a new instance over a
     connection that the gateway holds, and sends it the desired state again; runners only open and
     seal, and an attempt that outlived the gateway it was opened at cannot be sealed well.
     """
@@ -267,7 +267,7 @@ class RemoteGateway:
             self._losses.update(await self._peer.call("losses", {}, GatewayStatus))
         except EngineError:
             _log.warning("The gateway could not be asked what it lost", exc_info=True)
-            self._losses.ended.add(UNHEARD)
+            self._losses.ended.add(UNANSWERED)
         return self._losses.total()
 
     async def _endpoint(self, policy: Policy, backend: Backend) -> BackendAddress:

@@ -150,7 +150,7 @@ class Gateway(Protocol):
     async def resume(self) -> None: ...
 
     async def lost(self) -> Losses:
-        """What no record tells, by cause, since `start`; repeated requests tell the same."""
+        """Losses by cause since `start`; a repeated request returns the same."""
         ...
 
 

@@ -252,7 +252,7 @@ def _import_attribute(registration: Registration, target: str) -> Any:
 
 
 def _import_failure(registration: Registration, error: ImportError) -> PluginError:
-    """Tell a framework that is missing from a plugin that is broken."""
+    """The error of a failed import: a missing framework or a broken plugin."""
     module = (error.name or "").partition(".")[0]
     distribution = CORE if registration.extra else registration.distribution
     if distribution is not None:

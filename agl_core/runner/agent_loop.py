@@ -124,17 +124,17 @@ class LoopCall:
 
     def step_returned(self) -> None:
         if self._yielded is not None:
-            self._tell(self._yielded)
+            self._notify(self._yielded)
 
     def settle(self, outcome: Outcome) -> None:
         """Pass the outcome to the waiting caller; from any thread."""
-        self._tell(self._settle, outcome)
+        self._notify(self._settle, outcome)
 
     def _settle(self, outcome: Outcome) -> None:
         if not self.ended.done():
             self.ended.set_result(outcome)
 
-    def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
+    def _notify(self, call: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
             self._home.call_soon_threadsafe(call, *arguments)
 

@@ -25,7 +25,7 @@ from agl_core.types import (
     SpanKind,
     Task,
 )
-from agl_core.types.overflow import none_fit, overflowed, told_by_calls
+from agl_core.types.overflow import failure_by_calls, none_fit, overflowed
 
 Agent = Callable[[Task], Any]
 """The user's program; sync, or a coroutine function."""
@@ -168,7 +168,7 @@ async def reconsidered(
 ) -> Ending:
     """What a sealed attempt comes to, once the gateway's records are looked at.
 
-    Only they show a prompt that did not fit where the agent or its framework kept no word of it
+    Only they show a prompt that did not fit where the agent or its framework dropped the error
     or took the refusal for an answer. They are read where a call failed and nothing else is known
     to be at fault, which is rare.
 
@@ -187,7 +187,7 @@ async def reconsidered(
     recorded = await store.spans([attempt.rollout_id], attempt_id=attempt.id)
     calls = [span.call for span in recorded if span.call is not None]
     if ending.failure is not None:
-        return replace(ending, failure=told_by_calls(ending.failure, calls))
+        return replace(ending, failure=failure_by_calls(ending.failure, calls))
     agents = overflowed(calls)
     if not agents:
         return ending

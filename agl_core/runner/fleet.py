@@ -38,7 +38,7 @@ class Tally:
     ended: int = 0
     """Attempts."""
     lost: Mapping[str, int]
-    """Losses by cause; the trainer hears of those that an attempt could carry to the store."""
+    """Losses by cause; the trainer gets those that an attempt could carry to the store."""
 
 
 class WorkerChannel:
@@ -137,7 +137,7 @@ class FleetOptions:
     """Before a worker that died is replaced; doubled each time it dies again."""
     longest_pause_s: float = 30.0
     steady_s: float = 60.0
-    """A worker that lived for this long counts as sound: the pauses begin anew."""
+    """A worker that lived for this long counts as healthy: the pauses start again at the shortest."""
 
 
 @dataclass(slots=True)
@@ -277,14 +277,14 @@ class _Member:
         """Block until the process has ended; keep its last counts, return its status."""
         ends: list[Any] = [self._tallies, self.process.sentinel]
         while self._tallies in (ready := wait(ends)) or self.process.sentinel not in ready:
-            if not self._hear():
+            if not self._receive():
                 ends.remove(self._tallies)
         self.process.join()
         self._orders.close()
         self._tallies.close()
         return self.process.exitcode or 0
 
-    def _hear(self) -> bool:
+    def _receive(self) -> bool:
         """Keep its counts; False at the end of its output."""
         try:
             self.tally = self._tallies.recv()

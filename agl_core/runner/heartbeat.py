@@ -59,7 +59,7 @@ class Heartbeats:
             store: Keeps the leases.
             flights: By attempt id, as they are at each heartbeat.
             interval_s: Between heartbeats; a third of the shortest lease when None.
-            count: Told of every loss.
+            count: Called with every loss.
         """
         self._store = store
         self._flights = flights

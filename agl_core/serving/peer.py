@@ -52,8 +52,8 @@ class _Answer(msgspec.Struct, Generic[T]):
 class Skew:
     """How far a server's clock is ahead of ours, as far as its answers prove it.
 
-    A server stated the time `stated` between the moments `asked` and `heard` of our clock, so it is
-    ahead by at least ``stated - heard`` and at most ``stated - asked``. Of these the value nearest
+    A server stated the time `stated` between the moments `asked` and `received` of our clock, so it is
+    ahead by at least ``stated - received`` and at most ``stated - asked``. Of these the value nearest
     to 0 is taken: clocks that agree are never corrected, however slow the line.
     """
 
@@ -64,7 +64,7 @@ class Skew:
     def now(self) -> float:
         return wall()
 
-    def hear(self, stated: str | None, *, asked: float) -> None:
+    def measure(self, stated: str | None, *, asked: float) -> None:
         """Take in an answer whose head has just arrived.
 
         Args:
@@ -244,7 +244,7 @@ class Peer:
                 "POST", url, data=sendable(body), headers=headers, timeout=timeout
             ) as response:
                 reached = response.status == _OK
-                self.skew.hear(response.headers.get(HEADER_TIME), asked=asked)
+                self.skew.measure(response.headers.get(HEADER_TIME), asked=asked)
                 raw = await response.read()
         except failures() as error:
             raise _Away(reason(error), reached=reached) from error

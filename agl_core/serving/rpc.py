@@ -185,7 +185,7 @@ async def _outcome(method: RpcMethod, request: RpcRequest) -> bytes:
         return _failed(type(error).__name__, str(error), vars(error))
     except msgspec.MsgspecError as error:
         return _failed("ConfigError", f"the request or its answer is malformed: {error}")
-    except Exception as error:  # noqa: BLE001 - a caller must hear of it, other calls go on
+    except Exception as error:  # noqa: BLE001 - the caller gets the error, other calls continue
         _log.exception("A call failed inside the server")
         return _failed("", f"{type(error).__name__} inside the server; its log has the traceback")
 

@@ -123,7 +123,7 @@ class _Connection(AutoHTTPProtocol):
     def eof_received(self) -> bool:
         """Keep a connection whose client has sent all that it will send, until it is answered.
 
-        TCP does not tell such a client from one that has gone, until something is written to it:
+        TCP does not distinguish such a client from one that has gone, until something is written to it:
         a client that has gone answers with a reset, on which the next write fails.
         """
         protocol = cast("Any", self)

@@ -218,7 +218,7 @@ class Operations:
     def extend_running(self) -> None:
         """Let everything run on for at least one lease more: only the store had ended.
 
-        Whoever ran past a deadline meanwhile has that long to hand in the result.
+        A runner past its deadline has that long to hand in the result.
         """
         for rollout in self.records.running(due_by=math.inf):
             self._save_attempt(transitions.keep(rollout, now=self._now))

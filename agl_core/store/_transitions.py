@@ -69,7 +69,7 @@ def admit(rollout: Rollout, *, now: float) -> Rollout:
 
 
 def same_request(stored: Rollout, offered: Rollout) -> bool:
-    """Tell whether both ask for the same; how far the stored one got does not count."""
+    """Return whether both request the same, whatever the progress of the stored one."""
     # As it would be read back: a whole number that was given for a float becomes one.
     offered = detached(offered, ROLLOUTS, f"Rollout {offered.id!r}")
     return _request(stored) == _request(offered)
@@ -131,7 +131,7 @@ def due_at(rollout: Rollout) -> float:
 
 
 def running(rollout: Rollout, attempt_id: str) -> bool:
-    """Tell whether this attempt holds the fence."""
+    """Return whether this attempt holds the fence."""
     attempt = rollout.attempt
     return attempt is not None and attempt.id == attempt_id and not attempt.status.final
 

@@ -102,7 +102,7 @@ class FinalWatches:
                 self._watches.pop(rollout_id, None)
 
     def announce(self, rollout_ids: Iterable[str]) -> None:
-        """Tell the watches that these are final."""
+        """Notify the watches that these are final."""
         for rollout_id in rollout_ids:
             for watch in self._watches.pop(rollout_id, set()):
                 watch.see([rollout_id])

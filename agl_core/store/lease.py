@@ -89,7 +89,7 @@ class Watchdog:
         self._noticed = math.inf
 
     def notice(self, due_at: float) -> None:
-        """Learn of an attempt that may be due before everything known so far."""
+        """Note an attempt that may be due before all known ones."""
         self._noticed = min(self._noticed, due_at)
         if due_at < self._target:
             self._target = due_at

@@ -146,8 +146,7 @@ class ThinkParser:
     def parts(self) -> tuple[Part, ...]:
         """The parts; the reasoning field comes first.
 
-        Before `finish` they are what is certain, and text of which only the end of the answer can
-        tell whether it is still thinking counts as that.
+        Before `finish`, text that only the end of the answer can classify counts as thinking.
         """
         whole = [Part("thinking", "".join(self._reasoning))]
         whole += [Part(kind, "".join(pieces)) for kind, pieces in self._found]
@@ -175,7 +174,7 @@ class ThinkParser:
         self._line = ""
 
     def _forget(self) -> None:
-        """Let go of the beginning of a line that can open or close no code any more."""
+        """Release the beginning of a line that can no longer open or close code."""
         opens = self._fresh and self._line.lstrip(" ").startswith("~~~")
         if not opens and "`" not in self._line and self._line[: self._sent].strip(" ~"):
             self._line, self._sent, self._fresh = self._line[self._sent :], 0, False

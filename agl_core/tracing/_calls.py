@@ -114,7 +114,7 @@ def call_id(recorder: Recorder, call: Scope, request: Any) -> str:
             recorder.sent_again(call.span_id)
             return call.call_id
         recorder.capture_error(
-            "A second request was sent inside one model call: its tokens cannot be told apart. "
+            "A second request was sent inside one model call: its tokens cannot be distinguished. "
             "Open one call scope for each request, or none",
             call_id=call.call_id,
         )

@@ -116,7 +116,7 @@ class Recorder:
         self.late = 0
         """Spans that began after `drain`; none of them is kept."""
         self.losses = Losses()
-        """Requests that no record tells of, by cause: what `lose` counted before `drain`."""
+        """Requests without a record, by cause: what `lose` counted before `drain`."""
         self._max_spans = max_spans
         self._max_value_chars = max_value_chars
         self._on_late = on_late
@@ -286,7 +286,7 @@ class Recorder:
         return record.id
 
     def lose(self, cause: str, n: int = 1) -> None:
-        """Count what this attempt sent and no record tells of; `on_late` is given what is late."""
+        """Count requests of this attempt without a record; late ones go to `on_late`."""
         with self._lock:
             if not self._closed:
                 self.losses.add(cause, n)

@@ -251,7 +251,7 @@ def damaged(checkpoint: Path, what: str) -> TrainingError:
         for path in sorted(checkpoint.parent.glob("step-*"))
         if path.name < checkpoint.name and (path / STATE).is_file()
     ]
-    fix = "there is none before it: restore the file, or train anew under another run name"
+    fix = "there is none before it: restore the file, or train again under another run name"
     if older:
         fix = f"the one before it is {older[-1]}: delete {checkpoint.name} to resume from there"
     return TrainingError(f"Checkpoint {checkpoint} is damaged: {what}; {fix}")

@@ -28,7 +28,7 @@ from agl_core.types import (
     Losses,
     TrajectoryGroup,
 )
-from agl_core.types.overflow import none_fit, told_by_calls
+from agl_core.types.overflow import failure_by_calls, none_fit
 
 _log = logging.getLogger(__name__)
 
@@ -314,7 +314,7 @@ def failure_of(record: AttemptRecord) -> Failure | None:
     if attempt.status is AttemptStatus.SUCCEEDED:
         return None
     if attempt.failure is not None:
-        return told_by_calls(attempt.failure, (span.call for span in record.spans if span.call))
+        return failure_by_calls(attempt.failure, (span.call for span in record.spans if span.call))
     kind = _KIND_OF_STATUS.get(attempt.status, FailureKind.LOST)
     return Failure(kind=kind, message=f"the attempt ended as {attempt.status.value}")
 

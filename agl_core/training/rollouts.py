@@ -138,7 +138,7 @@ class RolloutSource:
         ]
 
     async def consume(self, records: Sequence[AttemptRecord]) -> None:
-        """Tell the store that these rollouts have been used."""
+        """Mark these rollouts as used in the store."""
         await self._store.consume([record.rollout.id for record in records])
 
     async def publish(self, resources: Resources) -> Resources:

@@ -30,7 +30,7 @@ MEANING: Final[Mapping[str, str]] = {
     "answer": "the answer was not sent back",
     "thinking": "thinking was stripped from the history",
     "text": "text beside tool calls was left out of the history",
-    "tool_calls": "tool calls were written anew",
+    "tool_calls": "tool calls were rewritten",
     "whitespace": "white space changed",
     "template": "the chat template renders the same messages differently",
     "tokens": "the same text was tokenised differently",

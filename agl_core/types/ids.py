@@ -29,7 +29,7 @@ class _Source:
         self.reset()
 
     def reset(self) -> None:
-        """Start anew; a forked child must neither inherit a held lock nor repeat its parent."""
+        """Start again: a forked child must neither inherit a held lock nor repeat its parent."""
         self.lock = Lock()
         self.last = 0
         noise = SystemRandom().getrandbits(_RANDOM_BITS)

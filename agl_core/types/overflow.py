@@ -47,7 +47,7 @@ def overflowed(calls: Iterable[ModelCall]) -> dict[str, str]:
 
 
 def none_fit(agents: Mapping[str, str]) -> Failure:
-    """The failure of an attempt that went on as if the refusal were an answer."""
+    """The failure of an attempt that continued as if the refusal were an answer."""
     agent, said = next(iter(agents.items()))
     kind = ContextOverflowError
     return Failure(
@@ -58,7 +58,7 @@ def none_fit(agents: Mapping[str, str]) -> Failure:
     )
 
 
-def told_by_calls(failure: Failure, calls: Iterable[ModelCall]) -> Failure:
+def failure_by_calls(failure: Failure, calls: Iterable[ModelCall]) -> Failure:
     """The agent's failure; an overflow where the last call was one of which it kept no word."""
     if failure.kind is not FailureKind.AGENT:
         return failure

@@ -77,7 +77,7 @@ _CONSTRAINTS: Final[Mapping[str, Any]] = {
     "no_repeat_ngram_size": None,
     "guidance_scale": 1,
 }
-"""Fields by which a request restricts which tokens may be sampled, with values (besides empty ones
+"""Fields by which a request restricts which tokens may be sampled, with values (in addition to empty ones
 and 0) that restrict nothing."""
 
 
@@ -205,7 +205,7 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parts(self) -> list[tuple[Part, ...]]:
-        """Thinking and text of each choice, apart; parsed anew from what is kept raw."""
+        """Thinking and text of each choice, separately; parsed from the raw text each time."""
         tags = self.thinking_tags
         return [
             split_thinking(choice.text, reasoning=choice.reasoning, tags=tags)

@@ -57,14 +57,14 @@ def note_answer(run: SpanScope | None, response: Any) -> None:
 
 
 def note_taken(call_id: str | None) -> None:
-    """A tool of the run that goes on here has taken the call."""
+    """A tool of the current run has taken the call."""
     table, run = _ASKED.here(), TRACER.speaker()
     if table is not None and run is not None and call_id:
         table.of(run).pop(call_id, None)
 
 
 def record_unreached(messages: Sequence[Message]) -> None:
-    """Record the calls with a failed result in what the run that goes on here asks its model next."""
+    """Record the calls with a failed result in the next request of the current run."""
     context, table, run = active(), _ASKED.here(), TRACER.speaker()
     if context is None or table is None or run is None:
         return

@@ -49,8 +49,8 @@ class PromptBudgetStrategy:
         Agent(client, name="writer", compaction_strategy=PromptBudgetStrategy(2000))
 
     Unlike the framework's own strategies it changes what one call sends and leaves the history as
-    it is, so that every call is cut anew from the whole. The instructions and tools of the agent
-    count in a rollout; elsewhere a strategy is told of the messages alone.
+    it is, so that every call is cut from the whole history. The instructions and tools of the agent
+    count in a rollout; otherwise a strategy gets the messages alone.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class PromptBudgetStrategy:
 
         Raises:
             ContextOverflowError: instructions, tools and the last turn alone exceed it.
-            ConfigError: nobody counts, or no budget is known.
+            ConfigError: tokens cannot be counted, or no budget is known.
             EngineError: the gateway does not answer.
         """
         asked = ASKED.get()

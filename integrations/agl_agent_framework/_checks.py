@@ -37,7 +37,7 @@ def _is_ours(span: Span) -> bool:
 
 
 def _unnamed(spans: Sequence[Span]) -> Finding:
-    """An agent without a name has a random id, by which nobody can choose it."""
+    """An agent without a name has a random id, by which it cannot be chosen."""
     runs = sum(
         span.kind is SpanKind.OPERATION and span.name == UNNAMED and _is_ours(span)
         for span in spans
@@ -45,7 +45,7 @@ def _unnamed(spans: Sequence[Span]) -> Finding:
     return Finding.of(
         "agent_framework.names",
         "warning" if runs else "ok",
-        f"{runs} runs are of agents without a name, whose calls belong to nobody."
+        f"{runs} runs are of agents without a name, whose calls have no agent."
         if runs
         else "Every agent that ran has a name.",
         fix="Name each agent: Agent(client, name='writer').",
@@ -54,7 +54,7 @@ def _unnamed(spans: Sequence[Span]) -> Finding:
 
 
 def _nobodys(spans: Sequence[Span]) -> Finding:
-    """A model in a tool belongs to nobody, and training needs to know who speaks."""
+    """A model in a tool has no agent, and training needs one."""
     by_id = {span.id: span for span in spans}
     lost = [
         span
@@ -65,11 +65,11 @@ def _nobodys(spans: Sequence[Span]) -> Finding:
         and _in_agent(span, by_id)
     ]
     return Finding.of(
-        "agent_framework.nobody",
+        "agent_framework.unowned",
         "warning" if lost else "ok",
-        f"{len(lost)} model calls in tools of agents belong to nobody."
+        f"{len(lost)} model calls in tools of agents have no agent."
         if lost
-        else "No model call in an agent's tool belongs to nobody.",
+        else "No model call in an agent's tool has no agent.",
         fix="Let a named agent make them, or put them in agl.agent_scope('judge', trainable=False).",
         figures={"calls": len(lost)},
     )
@@ -85,14 +85,14 @@ def _in_agent(span: Span, by_id: Mapping[str, Span]) -> bool:
 
 
 def _failed_tools(spans: Sequence[Span]) -> Finding:
-    """The framework turns a tool's exception into three words for the model and goes on."""
+    """The framework replaces a tool's exception by a short message to the model and continues."""
     return failed_tools(
         spans,
         FRAMEWORK,
         check="agent_framework.tools",
-        fix="The model is told 'Error: Function failed.', or that there is no such function, and the "
-        "run goes on. Mend the tools, and their descriptions; the chat client's "
-        "function_invocation_configuration={'include_detailed_errors': True} tells the model more, "
+        fix="The model sees 'Error: Function failed.', or that there is no such function, and the "
+        "run continues. Fix the tools, and their descriptions; the chat client's "
+        "function_invocation_configuration={'include_detailed_errors': True} shows the model more, "
         "and a function middleware that raises MiddlewareFailure ends the run.",
     )
 

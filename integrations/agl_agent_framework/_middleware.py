@@ -36,7 +36,7 @@ _SEEN: Final = "agl_run"
 
 
 class AglMiddleware(AgentMiddleware):
-    """Records what an agent does, and tells its requests who speaks.
+    """Records what an agent does, and names itself in its requests.
 
     Outside a rollout it does nothing, so it may stay in production. One instance serves any number
     of agents, rollouts, threads and tasks; a run that reaches several instances is recorded once.
@@ -52,7 +52,7 @@ class AglMiddleware(AgentMiddleware):
         try:
             await span.run(call_next)
         finally:
-            # Middleware outside may go on to run the agent again, which is a run of its own.
+            # Middleware outside may run the agent again, which is a run of its own.
             context.metadata.pop(_SEEN, None)
         end_with_result(span, context.result)
 
@@ -109,7 +109,7 @@ def _open_run(context: AgentContext) -> SpanScope | None:
 
 
 def _hand_on(context: AgentContext) -> bool:
-    """Put our other middleware before all that the run brings; tell whether calls reach it."""
+    """Put our other middleware before all that the run brings; returns whether calls reach it."""
     client = getattr(context.agent, "client", None)
     layers: tuple[tuple[type[Any], Any], ...] = (
         (FunctionInvocationLayer, _FUNCTION),

@@ -46,19 +46,19 @@ def _is_ours(span: Span) -> bool:
 
 def _clock(replies: Sequence[Span]) -> Finding:
     """Version 2 writes the time of day into every prompt, version 1 the times of plans."""
-    told = [span for span in replies if span.attributes.get(CLOCK)]
-    names = sorted({span.agent or "" for span in told})
-    planned = [span.attributes[CLOCK] == PLAN for span in told]
+    found = [span for span in replies if span.attributes.get(CLOCK)]
+    names = sorted({span.agent or "" for span in found})
+    planned = [span.attributes[CLOCK] == PLAN for span in found]
     fixes = [_NO_CLOCK] * (not all(planned)) + [_PLANNED] * any(planned)
     return Finding.of(
         "agentscope.clock",
-        "warning" if told else "ok",
-        f"{len(told)} of {len(replies)} replies had the time of day in their prompt "
+        "warning" if found else "ok",
+        f"{len(found)} of {len(replies)} replies had the time of day in their prompt "
         f"({', '.join(names)}): equal tasks have unequal prompts, which no rollout repeats."
-        if told
+        if found
         else f"None of {len(replies)} replies had the time of day in its prompt.",
         fix=" ".join(fixes),
-        figures={"replies": len(told), "agents": names},
+        figures={"replies": len(found), "agents": names},
     )
 
 
@@ -85,7 +85,7 @@ def _failed_tools(spans: Sequence[Span]) -> Finding:
         spans,
         FRAMEWORK,
         check="agentscope.tools",
-        fix="The model is told the exception's message and the reply goes on. Mend the tools; where "
+        fix="The model gets the exception's message and the reply continues. Fix the tools; where "
         "a call reached none, their names and descriptions mislead the model. What "
         "ends the reply is a middleware whose on_acting raises, and in AgentScope 1 a tool that is an "
         "asynchronous generator.",
@@ -108,11 +108,11 @@ def _parked(replies: Sequence[Span]) -> Iterator[Finding]:
         "agentscope.parked",
         "warning" if parked else "ok",
         f"{len(parked)} of {len(last)} replies ({', '.join(names)}) ended with 'I'm waiting for your "
-        f"permission': nobody permitted the tools {', '.join(tools)}."
+        f"permission': no user permitted the tools {', '.join(tools)}."
         if parked
         else f"None of {len(last)} replies was left waiting for a permission.",
         fix="Give FunctionTool(..., permission=PermissionDecision(behavior=PermissionBehavior.ALLOW, "
-        "message='ok')), or go on with agent.reply(UserConfirmResultEvent(...)).",
+        "message='ok')), or continue with agent.reply(UserConfirmResultEvent(...)).",
         figures={"replies": len(parked), "agents": names, "tools": tools},
     )
 

@@ -1,4 +1,4 @@
-"""What opens spans, and who speaks besides agents: the same for both versions."""
+"""Spans and reserved names of agents, for both versions."""
 
 from __future__ import annotations
 

@@ -85,12 +85,12 @@ class Usage:
         self._say(
             self._known(agent),
             "clock",
-            f"Agent {agent.name!r} is told the time of day in its prompt, so that no rollout can be "
+            f"Agent {agent.name!r} has the time of day in its prompt, so that no rollout can be "
             f"repeated: {fix}",
         )
 
     def began(self, agent: Any, run_id: str | None) -> None:
-        """Keep the id of the agent's run, for replies that go on with it."""
+        """Keep the id of the agent's run, for replies that continue it."""
         with self._lock:
             self._known(agent).run_id = run_id
 

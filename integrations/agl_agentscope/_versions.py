@@ -23,5 +23,5 @@ def major(found: str | None) -> int | None:
 
 
 def extra() -> str:
-    """The extra that tells which versions of what is installed are supported."""
+    """The extra with the supported versions of what is installed."""
     return EXTRAS.get(major(installed()) or 2, EXTRAS[2])

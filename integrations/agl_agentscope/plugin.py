@@ -13,7 +13,7 @@ def agl_register_integrations(register: Register) -> None:
         "agentscope",
         "agl_agentscope._integration:AgentScopeIntegration",
         extra=extra(),
-        summary="AgentScope: agents by their name, thinking told apart from text",
+        summary="AgentScope: agents by their name, thinking separate from text",
     )
 
 

@@ -108,12 +108,12 @@ def _tool_results(spans: Sequence[Span]) -> Finding:
 
 
 def _failed_tools(spans: Sequence[Span]) -> Finding:
-    """AutoGen tells the model what a tool raised, and goes on."""
+    """AutoGen sends the model what a tool raised, and continues."""
     return failed_tools(
         spans,
         FRAMEWORK,
         check="autogen.failed_tools",
-        fix="The model is told the exception's message and the turn goes on: mend the tools, or let "
+        fix="The model gets the exception's message and the turn continues: fix the tools, or let "
         "the reward take such turns for what they are.",
     )
 
@@ -141,7 +141,7 @@ def _thoughts(spans: Sequence[Span]) -> Finding:
 
 
 def _selector(records: Sequence[AttemptRecord]) -> Finding:
-    """A selector whose model names nobody is asked again, then the speaker stays or is the first."""
+    """A selector whose model names no agent is asked again, then the speaker stays or is the first."""
     runs = asked = 0
     for record in records:
         calls = [

@@ -39,7 +39,7 @@ class PromptBudgetHook:
 
         Raises:
             PromptOverflowError: system messages, tools and the last turn alone exceed the budget.
-            HookAborted: nobody counts, no budget is known, or the gateway does not answer. CrewAI
+            HookAborted: tokens cannot be counted, no budget is known, or the gateway does not answer. CrewAI
                 would pass over any other exception and send the prompt as it is.
         """
         messages = cast("list[Any]", context.messages)

@@ -97,7 +97,7 @@ def _telemetry() -> Finding:
 
 
 def _shared_roles(attempts: Sequence[Sequence[Span]]) -> Finding:
-    """Agents are told apart by role alone."""
+    """Agents are distinguished by role alone."""
     shared: set[str] = set()
     for spans in attempts:
         owners: dict[str, str] = {}
@@ -118,7 +118,7 @@ def _shared_roles(attempts: Sequence[Sequence[Span]]) -> Finding:
 
 
 def _repeated(attempts: Sequence[Sequence[Span]]) -> Finding:
-    """An agent that fails is run again, twice unless told otherwise, without a word."""
+    """An agent that fails is run again, twice by default, silently."""
     failed = 0
     for spans in attempts:
         runs = [span for span in spans if span.kind is SpanKind.AGENT]
@@ -169,7 +169,7 @@ def _failed_tools(spans: Sequence[Span]) -> Finding:
         spans,
         FRAMEWORK,
         check="crewai.tools",
-        fix="CrewAI tells the model what went wrong and goes on. Mend the tools; "
+        fix="CrewAI sends the model the error and continues. Fix the tools; "
         "Agent(..., tool_failure_policy=ToolFailurePolicy.RAISE) ends the run instead.",
     )
 
@@ -180,8 +180,8 @@ def _unnamed(spans: Sequence[Span]) -> Finding:
     return Finding.of(
         "crewai.names",
         "warning" if runs else "ok",
-        f"{runs} runs are of agents without a role, whose calls belong to the scope around or to "
-        f"nobody."
+        f"{runs} runs are of agents without a role, whose calls belong to the scope around or have "
+        f"no agent."
         if runs
         else "Every agent that ran has a role.",
         fix="Give each agent a role: Agent(role='writer', ...).",

@@ -1,7 +1,7 @@
 """Ways into CrewAI, watched for what leaves them: not every end has an event.
 
 A timeout, a cancellation and every other exception that is no `Exception` pass through CrewAI
-without a word. What was begun inside would stay current in the task or thread that goes on.
+silently. What was begun inside would stay current in the task or thread that continues.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _watched(original: Callable[..., Any], live: Callable[[], bool]) -> Callable
     def call(*args: Any, **kwargs: Any) -> Any:
         with _closing(live):
             result = original(*args, **kwargs)
-        # Somebody else's wrapper of an async function need not be one itself.
+        # A wrapper of other code around an async function need not be one itself.
         return _awaited(result, live) if inspect.iscoroutine(result) else result
 
     return call

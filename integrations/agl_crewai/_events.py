@@ -24,7 +24,7 @@ class Beginning:
     start: SpanStart
     """Its agent is empty for one without a role, and None where the event names none."""
     key: str
-    """Tells apart what is open at one time, as the closing event names it."""
+    """Identifies what is open, as the closing event names it."""
     message: tuple[str, Any] | None = None
     """Role and content of what is handed on to what begins."""
 
@@ -69,7 +69,7 @@ def closing(event: Any) -> Closing | None:
 def refused(event: Any) -> Beginning | None:
     """A tool call that reached no tool: what the model asked for is unknown, or cannot be read.
 
-    Where a tool has been looked for, as for unknown names, other events tell of the call as well.
+    Where a tool has been looked for, as for unknown names, other events report the call as well.
     """
     if event.type != "tool_failure_detected" or event.failure.reason not in _REFUSALS:
         return None

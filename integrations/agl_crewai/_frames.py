@@ -56,7 +56,7 @@ _LAST_EVENT: ContextVar[str | None] = ContextVar("agl_crewai_event", default=Non
 
 
 def seen(event_id: str) -> bool:
-    """Whether this event was observed here already: two listeners are told of each."""
+    """Whether this event was observed already: two listeners get each."""
     if _LAST_EVENT.get() == event_id:
         return True
     _LAST_EVENT.set(event_id)
@@ -89,9 +89,9 @@ def begin(context: AttemptContext, event_type: str, found: Beginning, *, summari
 
 
 def end(context: AttemptContext, found: Closing) -> None:
-    """Close the frame that has ended, and every frame inside whose own end was never told.
+    """Close the frame that has ended, and every frame inside that had no end event.
 
-    CrewAI does not tell the end of an agent that is left by a deliberate stop, for one.
+    CrewAI sends no end event for an agent that a deliberate stop leaves, for example.
     """
     inner = _innermost(context.recorder)
     frame = inner
@@ -142,7 +142,7 @@ def leave(place: Place | None, error: BaseException | None) -> None:
     """
     if place is None:
         return
-    # Tasks that were cancelled with this one tell nothing of it, threads are not told.
+    # Tasks that were cancelled with this one send no event, threads get none.
     everywhere = error is not None and not isinstance(error, Exception)
     for frame in _chain(place.recorder):
         if frame in place.around:
@@ -206,7 +206,7 @@ def _in_guardrail(around: Frame | None) -> bool:
 
 
 def _reserve(start: SpanStart) -> None:
-    """Nobody has named that agent or chosen its settings."""
+    """The user has not named that agent or chosen its settings."""
     if start.agent == SUMMARIZER:
         return
     start.agent = GUARDRAIL

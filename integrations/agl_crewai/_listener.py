@@ -25,13 +25,13 @@ REWRITING_FIX: Final = "Agent(..., respect_context_window=False, use_better_comp
 
 
 class AglEventListener(BaseEventListener):
-    """Records what a CrewAI program does, and tells requests who speaks.
+    """Records what a CrewAI program does, and names the agent of each request.
 
     Like every listener of CrewAI, it listens from the moment it is made. Outside a rollout it does
     nothing, so it may stay in production; several listeners record once.
 
     Handlers of the bus run in a pool, in any order, with copies of the context, some after the
-    agent has gone on: too late to say who sends. This listener is told by the same events at the
+    agent has continued: too late to name the sender. This listener gets the same events at the
     moment and place of their emission, before any handler.
     """
 

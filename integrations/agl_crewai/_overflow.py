@@ -66,7 +66,7 @@ class OverflowGuard:
             self._replaced.append((module, original, guard))
 
     def remove(self) -> None:
-        """Put the originals back; a guard that somebody else has wrapped only passes on."""
+        """Put the originals back; a guard that other code has wrapped only passes calls on."""
         self._live = False
         while self._replaced:
             module, original, guard = self._replaced.pop()

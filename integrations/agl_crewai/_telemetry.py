@@ -20,7 +20,7 @@ def _said() -> bool:
 
 
 class NoTelemetry:
-    """Switches the reports off while attached. CrewAI asks for each of them anew."""
+    """Switches the reports off while attached. CrewAI asks again for each of them."""
 
     def __init__(self) -> None:
         self._ours = False

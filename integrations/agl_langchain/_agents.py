@@ -57,7 +57,7 @@ class Introduction(NamedTuple):
 def introduced(
     run_name: str, names: Names, around: Names, *, in_named_agent: bool, suspended: bool
 ) -> Introduction | None:
-    """Tell which agent a run introduces, None when it belongs to whoever spoke before.
+    """The agent that a run introduces; None when it belongs to the agent before.
 
     Args:
         run_name: The run's own name; the root run of a named agent carries the agent's.
@@ -65,7 +65,7 @@ def introduced(
         around: What the metadata of its parent says.
         in_named_agent: An agent with an ``lc_agent_name`` speaks around the run, so the graph nodes
             in it are its inner workings.
-        suspended: The run starts inside a tool, where nobody speaks; an agent may call itself there.
+        suspended: The run starts inside a tool, where no agent is current; an agent may call itself there.
     """
     if names.owner and names.owner != around.owner:
         return Introduction(OWNED_PREFIX + _OWNED.get(names.owner, names.owner), by_node=False)

@@ -60,21 +60,21 @@ def _unnamed(spans: Sequence[Span]) -> Finding:
         f"Agents are named after inner nodes of unnamed agents: {', '.join(map(repr, names))}."
         if names
         else "No agent is named after an inner node.",
-        fix="Name each agent, create_agent(..., name='writer'), so that they can be told apart.",
+        fix="Name each agent, create_agent(..., name='writer'), so that they can be distinguished.",
         figures={"names": names},
     )
 
 
 def _in_tools(spans: Sequence[Span]) -> Finding:
-    """A model or agent inside a tool belongs to nobody unless it has a name of its own."""
+    """A model or agent inside a tool has no agent unless it has a name of its own."""
     by_id = {span.id: span for span in spans}
     lost = [s for s in spans if s.kind is SpanKind.LLM and not s.agent and _below_tool(s, by_id)]
     return Finding.of(
         "langchain.tools",
         "warning" if lost else "ok",
-        f"{len(lost)} model calls inside tools belong to nobody."
+        f"{len(lost)} model calls inside tools have no agent."
         if lost
-        else "No model call inside a tool belongs to nobody.",
+        else "No model call inside a tool has no agent.",
         fix="Name the agent inside the tool, create_agent(..., name=...) or agl.agent_scope(name), "
         "and pass the tool's config on to it: agent.invoke(x, config).",
         figures={"calls": len(lost)},
@@ -82,12 +82,12 @@ def _in_tools(spans: Sequence[Span]) -> Finding:
 
 
 def _failed_tools(spans: Sequence[Span]) -> Finding:
-    """A `ToolNode` tells the model of what it handles, wrong arguments by default, and goes on."""
+    """A `ToolNode` sends the model the errors that it handles, wrong arguments by default, and continues."""
     return failed_tools(
         spans,
         FRAMEWORK,
         check="langchain.failed_tools",
-        fix="The model is told what failed where the ToolNode handles it, and the graph goes on: mend "
+        fix="The model gets the error where the ToolNode handles it, and the graph continues: fix "
         "the tools and what their descriptions promise, or ToolNode(..., handle_tool_errors=False).",
     )
 

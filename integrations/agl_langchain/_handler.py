@@ -15,7 +15,7 @@ from agl_langchain._tools import asked_for, handed_to, refused, result_of, unpar
 
 
 class AglCallbackHandler(BaseCallbackHandler):
-    """Records what a LangChain or LangGraph program does, and tells requests who speaks.
+    """Records what a LangChain or LangGraph program does, and names the agent of each request.
 
     Outside a rollout it does nothing, so it may stay in production. One instance serves any number
     of rollouts, threads and tasks; a run that reaches several instances is recorded once.
@@ -176,7 +176,7 @@ class AglCallbackHandler(BaseCallbackHandler):
     def _begin_call(self, start: Start, extra: Mapping[str, Any]) -> None:
         if extra.get("batch_size", 1) > 1:
             # `generate` with several prompts starts all of them before it sends the first, so no
-            # scope could tell one from another; each send is recorded as it leaves instead.
+            # scope could distinguish them; each send is recorded as it leaves instead.
             return
         parameters: dict[str, Any] = extra.get("invocation_params") or {}
         if model := parameters.get("model") or parameters.get("model_name"):

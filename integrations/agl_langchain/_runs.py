@@ -84,7 +84,7 @@ class _Place:
     names: Names
     introduction: Introduction | None
     speaker: Run | None
-    """The run with which whoever speaks around began, unless a scope of the user's names another."""
+    """The run with which the agent around began, unless a scope of the user's names another."""
     in_named_agent: bool
 
     def start(self, kind: SpanKind, start: Start) -> SpanStart:
@@ -188,7 +188,7 @@ class RunTable:
             TRACER.open(self._recorder, start, parent=speaker).end()
 
     def record_unreached(self, run_id: UUID, calls: Iterable[Unreached]) -> None:
-        """Record calls that this run tells of."""
+        """Record calls that this run reports."""
         run = self._runs.get(run_id)
         if run is None:
             return

@@ -1,6 +1,6 @@
-"""What a tool gave back: its result as the model is told it, and the agents it hands over to.
+"""What a tool returned: its result as the model gets it, and the agents of a handoff.
 
-Also the calls that reached none, of which no callback tells: those that name no tool, and those
+Also the calls that reached none, which no callback reports: those that name no tool, and those
 whose arguments are no JSON.
 
 LangGraph's ``Command`` is looked up and never imported: LangChain works without LangGraph, and who
@@ -38,7 +38,7 @@ def refused(outputs: Any, asked: dict[str, Any]) -> Iterator[Unreached]:
 
     Args:
         outputs: The chain's; histories that a program was given have failed results too.
-        asked: What models asked for here and no tool has taken; a call is told once.
+        asked: What models asked for here and no tool has taken; a call is reported once.
     """
     found: Any = outputs
     if isinstance(outputs, dict):
@@ -64,18 +64,18 @@ def unparsed(message: Any) -> Iterator[Unreached]:
 def result_of(output: Any) -> Any:
     """The plain result of a tool, which answers with a message in an agent.
 
-    A command may hold the message that the model is told, among all else that it changes.
+    A command may hold the message that the model gets, among other changes.
     """
     if not _is_command(output):
         return getattr(output, "content", output)
     update: Any = output.update
     changed = cast("dict[str, Any]", update) if isinstance(update, dict) else {}
-    told = [each for each in changed.get("messages") or () if isinstance(each, ToolMessage)]
-    return told[-1].content if told else output
+    messages = [each for each in changed.get("messages") or () if isinstance(each, ToolMessage)]
+    return messages[-1].content if messages else output
 
 
 def handed_to(output: Any) -> list[str]:
-    """Nodes of the graph around the agent that its tool goes on to; empty where it hands nothing over."""
+    """Nodes of the graph around the agent to which its tool hands off; empty without a handoff."""
     if not _is_command(output) or output.graph != output.PARENT:
         return []
     goto: Any = output.goto

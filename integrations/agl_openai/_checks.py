@@ -36,7 +36,7 @@ def _framework(record: AttemptRecord) -> bool:
 
 
 def _retried(calls: Sequence[ModelCall]) -> Iterator[Finding]:
-    """The client repeats a request that failed, twice unless told otherwise, without a word."""
+    """The client repeats a request that failed, twice by default, silently."""
     retried = sorted({call.id for call in calls if call.tries > 1})
     if retried:
         statuses = sorted({call.status_code for call in calls if call.superseded})
@@ -52,7 +52,7 @@ def _retried(calls: Sequence[ModelCall]) -> Iterator[Finding]:
 
 
 def _refused(calls: Sequence[ModelCall]) -> Iterator[Finding]:
-    """The Responses API keeps conversations and runs tools at OpenAI; nobody does so here."""
+    """The Responses API keeps conversations and runs tools at OpenAI; the gateway does not."""
     refused = [call.error for call in calls if call.error.startswith(_UNSERVED)]
     if refused:
         yield Finding(

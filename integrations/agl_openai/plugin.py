@@ -1,4 +1,4 @@
-"""What agl-core is told about this integration; nothing here imports the client."""
+"""Hook implementations of this integration; nothing here imports the client."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class PromptBudgetFilter:
 
         Runner.run(agent, text, run_config=RunConfig(call_model_input_filter=PromptBudgetFilter(3000)))
 
-    The run's own history keeps everything, so each call is cut anew from the whole. Outside a
+    The run's own history keeps everything, so each call is cut from the whole history. Outside a
     rollout it does nothing, unless the budget has a count of its own.
     """
 
@@ -42,7 +42,7 @@ class PromptBudgetFilter:
 
         Raises:
             ContextOverflowError: instructions, tools and the last turn alone exceed the budget.
-            ConfigError: nobody counts, or no budget is known.
+            ConfigError: tokens cannot be counted, or no budget is known.
             EngineError: the gateway does not answer.
         """
         given = data.model_data

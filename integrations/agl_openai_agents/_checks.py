@@ -22,7 +22,7 @@ def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]
         return
     yield _untraced(spans)
     yield _unnamed(spans)
-    yield _nobody([span for record in records for span in record.spans if span.call is None])
+    yield _unowned([span for record in records for span in record.spans if span.call is None])
     yield _unsent(spans)
     yield _failed_tools(spans)
     yield from _unserved(records_from(records, FRAMEWORK))
@@ -34,18 +34,18 @@ def _is_ours(span: Span) -> bool:
 
 
 def _untraced(spans: Sequence[Span]) -> Finding:
-    """Without tracing nothing tells agents apart."""
-    told = [span for span in spans if span.name == UNTRACED]
+    """Without tracing agents cannot be distinguished."""
+    found = [span for span in spans if span.name == UNTRACED]
     return Finding.of(
         "openai_agents.tracing",
-        "error" if told else "ok",
-        f"{len(told)} attempts ran with tracing disabled, so their agents are unknown: "
-        f"{told[0].error}"
-        if told
+        "error" if found else "ok",
+        f"{len(found)} attempts ran with tracing disabled, so their agents are unknown: "
+        f"{found[0].error}"
+        if found
         else "Tracing is on where agents run.",
         fix="Leave tracing on: no RunConfig(tracing_disabled=True), no set_tracing_disabled(True), "
         "no OPENAI_AGENTS_DISABLE_TRACING. Rollouts send nothing to OpenAI, with or without a key.",
-        figures={"attempts": len(told)},
+        figures={"attempts": len(found)},
     )
 
 
@@ -54,7 +54,7 @@ def _unnamed(spans: Sequence[Span]) -> Finding:
     return Finding.of(
         "openai_agents.names",
         "warning" if unnamed else "ok",
-        f"{unnamed} runs of agents without a name, whose calls belong to nobody."
+        f"{unnamed} runs of agents without a name, whose calls have no agent."
         if unnamed
         else "Every agent has a name.",
         fix="Name each agent, Agent(name='writer', ...): the name is what agents=[...] selects.",
@@ -62,16 +62,16 @@ def _unnamed(spans: Sequence[Span]) -> Finding:
     )
 
 
-def _nobody(spans: Sequence[Span]) -> Finding:
-    """A model in a tool, guardrail or handoff belongs to nobody unless an agent asks it."""
+def _unowned(spans: Sequence[Span]) -> Finding:
+    """A model in a tool, guardrail or handoff has no agent unless an agent calls it."""
     by_id = {span.id: span for span in spans if _is_ours(span)}
     lost = [s for s in spans if s.kind is SpanKind.LLM and not s.agent and _beside(s, by_id)]
     return Finding.of(
-        "openai_agents.nobody",
+        "openai_agents.unowned",
         "warning" if lost else "ok",
-        f"{len(lost)} models asked in tools, guardrails or handoffs belong to nobody."
+        f"{len(lost)} models asked in tools, guardrails or handoffs have no agent."
         if lost
-        else "No model asked in a tool, guardrail or handoff belongs to nobody.",
+        else "No model asked in a tool, guardrail or handoff has no agent.",
         fix="Ask it through an agent of its own, Runner.run(Agent(name=...), ...), or name it with "
         "agl.agent_scope(name).",
         figures={"calls": len(lost)},
@@ -79,7 +79,7 @@ def _nobody(spans: Sequence[Span]) -> Finding:
 
 
 def _beside(span: Span, by_id: Mapping[str, Span]) -> bool:
-    """Whether the nearest of our spans that tells of an agent only stands beside it."""
+    """Whether the nearest of our spans that names an agent is only beside it."""
     above = by_id.get(span.parent_id or "")
     while above is not None and above.kind is not SpanKind.AGENT:
         if above.kind is SpanKind.TOOL or above.agent:
@@ -106,12 +106,12 @@ def _unsent(spans: Sequence[Span]) -> Finding:
 
 
 def _failed_tools(spans: Sequence[Span]) -> Finding:
-    """The SDK turns a tool's exception into a text for the model, and goes on."""
+    """The SDK turns a tool's exception into a text for the model, and continues."""
     failed = sorted({s.name for s in spans if s.kind is SpanKind.TOOL and s.status == "error"})
     return Finding.of(
         "openai_agents.tools",
         "warning" if failed else "ok",
-        f"Tools failed: {', '.join(failed)}. By default the model is told, and the run goes on."
+        f"Tools failed: {', '.join(failed)}. By default the model gets the error, and the run continues."
         if failed
         else "No tool failed.",
         fix="See the tool's span. @function_tool(failure_error_function=None) ends the run with "
@@ -121,7 +121,7 @@ def _failed_tools(spans: Sequence[Span]) -> Finding:
 
 
 def _unserved(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
-    """Conversations, stored prompts and hosted tools are OpenAI's own; nobody serves them here."""
+    """Conversations, stored prompts and hosted tools are OpenAI's own; the gateway does not serve them."""
     calls = [span.call for record in records for span in record.spans if span.call is not None]
     refused = [call.error for call in calls if call.error.startswith(_UNSERVED)]
     if refused:

@@ -54,7 +54,7 @@ class OpenAIAgentsIntegration:
             self._hook = self._export = None
 
     def identity(self) -> Scope | None:
-        """Who speaks here: the scope of the SDK's current span, as far as it can be told."""
+        """The current agent: the scope of the SDK's current span, as far as it is known."""
         context = active()
         if context is None or self._hook is None:
             return None
@@ -68,7 +68,7 @@ class OpenAIAgentsIntegration:
 
     @guarded(FRAMEWORK)
     def _unseen(self, span: Any, context: AttemptContext, table: SpanTable, *, named: bool) -> None:
-        """A span is current that the processor was not told of: say so once in an attempt."""
+        """The current span did not reach the processor: record that once in an attempt."""
         if table.warned:
             return
         if span.span_id == _NO_OP:
@@ -89,7 +89,7 @@ class OpenAIAgentsIntegration:
         elif self._hook is not None:
             self._hook.stay()
         context.recorder.capture_error(
-            "OpenAI Agents: this model call is in a span that agl's processor was not told of, so "
+            "OpenAI Agents: this model call is in a span that agl's processor did not get, so "
             "its agent is unknown. The trace provider or its list of processors was replaced while "
             "the program ran: call agents.set_trace_provider, and instrument the SDK, before the "
             "first run, or never",

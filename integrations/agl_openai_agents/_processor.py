@@ -12,7 +12,7 @@ from agl_openai_agents._spans import TABLES
 
 
 class AglTracingProcessor(TracingProcessor):
-    """Records what a program of the OpenAI Agents SDK does, and tells requests who speaks.
+    """Records what a program of the OpenAI Agents SDK does, and names the agent of each request.
 
     Add it beside your own with ``agents.add_trace_processor``. It exports nothing, and outside a
     rollout it does nothing, so it may stay in production. One instance serves any number of
@@ -25,7 +25,7 @@ class AglTracingProcessor(TracingProcessor):
 
     @guarded(FRAMEWORK)
     def on_span_start(self, span: Span[Any]) -> None:
-        """Called in the task that goes on inside the span, before the span is current."""
+        """Called in the task that runs inside the span, before the span is current."""
         context = active()
         if context is None or self._stopped:
             return

@@ -20,7 +20,7 @@ from agl_core.tracing import active
 class Shadow:
     """One method of one object, wrapped by an attribute of that object alone.
 
-    Whoever wraps it over ours keeps theirs when ours is removed; ours then only passes through.
+    A wrapper around ours stays when ours is removed; ours then only passes calls through.
     """
 
     def __init__(self, owner: Any, name: str, wrap: Callable[..., Any]) -> None:
@@ -66,7 +66,7 @@ class Shadow:
 
 
 class ProviderHook:
-    """Our processor among those of one trace provider, whoever sets its list anew."""
+    """Our processor among those of one trace provider, also after its list is replaced."""
 
     def __init__(self, provider: TraceProvider, processor: TracingProcessor) -> None:
         """Check the provider; nothing is changed before `install`.
@@ -92,7 +92,7 @@ class ProviderHook:
             shadow.install()
 
     def remove(self) -> None:
-        """Take the processor out; a provider of somebody else's keeps it, silent."""
+        """Take the processor out; a provider of other code keeps it, inactive."""
         for shadow in self._shadows:
             shadow.remove()
         self._processor.shutdown()

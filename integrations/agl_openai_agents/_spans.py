@@ -37,7 +37,7 @@ class SpanTable:
         """By the SDK's span id. Ended ones stay: in another context they may still be current."""
         self._open: dict[str, OpenSpan] = {}
         self.warned = False
-        """The attempt was told of what cannot be seen."""
+        """The attempt has a record of what cannot be seen."""
 
     def __contains__(self, span_id: str) -> bool:
         return span_id in self._scopes

@@ -1,7 +1,7 @@
 """The store's methods as calls over a connection: names, and what each takes and gives.
 
 Both directions are msgpack in the store's own codec, so text and numbers arrive as any medium keeps
-them. A span travels as a blob of its own: one that is awkward makes no other slower.
+them. Each span is a blob of its own, so that one with unusual values does not slow down the others.
 """
 
 from __future__ import annotations

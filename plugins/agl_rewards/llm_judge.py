@@ -77,7 +77,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Kept(Verdict, frozen=True, kw_only=True):
-    """A verdict with what tells whether its file is what was written."""
+    """A verdict with a checksum of its file."""
 
     sha256: str
     """Of the file's name and the verdict."""

@@ -28,7 +28,7 @@ from agl_core.types import (
 from agl_testing import _store_samples as sample
 from agl_testing._guard import ContractSuite
 
-_AWKWARD = "NUL \x00, lone \ud83d and \udfff, escape \\d83d, both \U0001f600, line\r\n\u2028"
+_UNUSUAL = "NUL \x00, lone \ud83d and \udfff, escape \\d83d, both \U0001f600, line\r\n\u2028"
 _HUGE = 6_000_000
 
 Reopen = Callable[[StoreLifecycle], Awaitable[StoreLifecycle]]
@@ -116,16 +116,16 @@ class RecordRules(ContractSuite):
         assert await store.spans([claim.rollout.id, other.rollout.id]) == [kept]
 
     async def test_any_text_and_number_is_read_as_written(self, store: StoreLifecycle) -> None:
-        task = Task(id=_AWKWARD, input={_AWKWARD: [_AWKWARD, 2**80, -(2**70)]})
-        claim = await sample.begin(store, task=task, group_id=_AWKWARD)
+        task = Task(id=_UNUSUAL, input={_UNUSUAL: [_UNUSUAL, 2**80, -(2**70)]})
+        claim = await sample.begin(store, task=task, group_id=_UNUSUAL)
         assert claim.rollout.task == task
-        odd = sample.span(claim, name=_AWKWARD, attributes={_AWKWARD: _AWKWARD, "n": 2**64})
+        odd = sample.span(claim, name=_UNUSUAL, attributes={_UNUSUAL: _UNUSUAL, "n": 2**64})
         small = sample.span(claim, sequence=1)
         assert await store.add_spans([odd, small]) == Ingest(accepted=2)
-        await store.finish(claim.attempt.id, status=AttemptStatus.SUCCEEDED, output=_AWKWARD)
+        await store.finish(claim.attempt.id, status=AttemptStatus.SUCCEEDED, output=_UNUSUAL)
         assert await store.spans([claim.rollout.id]) == [odd, small]
-        (rollout,) = await store.rollouts(RolloutQuery(group_id=_AWKWARD))
-        assert rollout.attempts[-1].output == _AWKWARD
+        (rollout,) = await store.rollouts(RolloutQuery(group_id=_UNUSUAL))
+        assert rollout.attempts[-1].output == _UNUSUAL
         assert rollout.task == task
 
     async def test_values_that_are_no_json_become_their_repr(self, store: StoreLifecycle) -> None:

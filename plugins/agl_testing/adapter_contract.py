@@ -190,8 +190,8 @@ class AdapterContract(ContractSuite):
     ) -> None:
         attempt = ScriptedAttempt()
         attempt.call("writer", [1], [10])
-        attempt.reward(1.0, **{unit: "nobody"})
-        with pytest.raises(RewardError, match="nobody"):
+        attempt.reward(1.0, **{unit: "unknown"})
+        with pytest.raises(RewardError, match="unknown"):
             build_adapter(["writer"], _POLICIES).adapt(attempt.record())
 
     def test_no_reward_is_an_error(self, build_adapter: BuildAdapter) -> None:

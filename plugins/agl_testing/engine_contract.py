@@ -104,7 +104,7 @@ class EngineContract(ContractSuite):
 
     @pytest.fixture
     def under_way(self) -> UnderWay:
-        """Tells how many requests of `policy` are being answered now."""
+        """Returns how many requests of `policy` are being answered now."""
         raise NotImplementedError("Supply the fixture under_way")
 
     @pytest.fixture
@@ -237,7 +237,7 @@ class EngineContract(ContractSuite):
     ) -> None:
         for _ in range(_TRIES):
             asking = asyncio.create_task(_ask(engine, policy, **self._long()))
-            while not asking.done() and not await under_way():  # noqa: ASYNC110 (no event tells)
+            while not asking.done() and not await under_way():  # noqa: ASYNC110 (there is no event)
                 await asyncio.sleep(0)
             seen = not asking.done()
             asking.cancel()
@@ -370,10 +370,10 @@ class EngineContract(ContractSuite):
         """Wait until nothing is generated any more, and check that the engine still answers."""
         try:
             async with asyncio.timeout(self.patience_s):
-                while await under_way():  # noqa: ASYNC110 (no event tells)
+                while await under_way():  # noqa: ASYNC110 (there is no event)
                     await asyncio.sleep(0)
         except TimeoutError:
-            pytest.fail("The engine still generates an answer that nobody reads")
+            pytest.fail("The engine still generates an answer that was aborted")
         assert (await _ask(engine, policy)).choices
 
 

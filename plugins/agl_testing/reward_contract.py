@@ -43,7 +43,7 @@ class RewardContract(ContractSuite):
         backwards = [await _score(reward, record) for record in reversed(records)]
         assert backwards[::-1] == first, "the score depends on the call or on the order of calls"
 
-    async def test_it_tells_records_apart(
+    async def test_it_distinguishes_records(
         self, reward: RewardFunction, records: list[AttemptRecord]
     ) -> None:
         totals = {

@@ -161,7 +161,7 @@ class TrackerContract(ContractSuite):
         assert read(tracked).runs == 1
 
     @_killed
-    def test_a_resumed_run_goes_on_with_one_value_for_each_step(
+    def test_a_resumed_run_has_one_value_for_each_step(
         self, make: Make, read: Read, named: Named, tracked: TrackedRun, kill: Kill
     ) -> None:
         """It was killed after step 3, whose checkpoint was not written."""
@@ -186,7 +186,7 @@ class TrackerContract(ContractSuite):
         assert read(tracked).numbers[named("eval/score")][2] == pytest.approx([0.5])
 
     @_killed
-    def test_a_run_that_begins_anew_holds_nothing_of_the_try_before(
+    def test_a_restarted_run_has_nothing_of_the_try_before(
         self, make: Make, read: Read, named: Named, tracked: TrackedRun, kill: Kill
     ) -> None:
         """No checkpoint had been written, so nothing is resumed."""

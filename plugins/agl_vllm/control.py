@@ -223,7 +223,7 @@ class VllmControl:
         found = await self._endpoints.post("/weight_checker", body, needs=DEV_MODE)
         if not _names_head(msgspec.convert(found, _Checksums).checksums):
             raise ConfigError(
-                f"The model at {self.url} has tied embeddings, and vLLM on a CPU would go on with "
+                f"The model at {self.url} has tied embeddings, and vLLM on a CPU would continue with "
                 f"the old ones as its output head. Start it with a copy of the model whose "
                 f"config.json says tie_word_embeddings = false and whose weights have an "
                 f"lm_head.weight, and write every checkpoint so"

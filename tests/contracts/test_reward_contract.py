@@ -79,7 +79,7 @@ _CASES = [
     ("it_scores_every_record_with_finite_numbers", gives_nothing, RewardError),
     ("it_is_deterministic", rolls, AssertionError),
     ("it_is_deterministic", CountsItsCalls(), AssertionError),
-    ("it_tells_records_apart", gives_all_the_same, AssertionError),
+    ("it_distinguishes_records", gives_all_the_same, AssertionError),
     ("it_aims_at_what_the_attempt_holds", aimed(agent="nobody"), AssertionError),
     ("it_aims_at_what_the_attempt_holds", aimed(agent_run="none"), AssertionError),
     ("it_aims_at_what_the_attempt_holds", aimed(call="none"), AssertionError),

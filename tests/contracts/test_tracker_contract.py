@@ -165,9 +165,9 @@ BROKEN = {
     "test_a_failure_arrives": ForgetsFailures,
     "test_why_a_run_failed_arrives": ForgetsTexts,
     "test_a_run_that_fails_at_once_is_reported": NeedsASample,
-    "test_a_resumed_run_goes_on_with_one_value_for_each_step": SendsTwice,
+    "test_a_resumed_run_has_one_value_for_each_step": SendsTwice,
     "test_an_evaluation_that_a_crash_forestalled_arrives_after_it": TakesEvaluationsForSteps,
-    "test_a_run_that_begins_anew_holds_nothing_of_the_try_before": GoesOnUnasked,
+    "test_a_restarted_run_has_nothing_of_the_try_before": GoesOnUnasked,
     "test_a_tracker_that_is_added_to_a_run_begins_with_its_next_step": CountsFromTheStart,
     "test_agents_of_any_name_are_distinguished": MixesAgents,
     "test_a_number_that_is_none_costs_the_others_nothing": StumblesOverNan,
@@ -219,4 +219,4 @@ def test_a_tracker_that_breaks_the_rule_is_caught(rule, tmp_path):
 
 def test_another_run_at_the_service_is_caught(tmp_path):
     with pytest.raises(AssertionError, match="another run"):
-        broken("test_a_resumed_run_goes_on_with_one_value_for_each_step", BeginsAnew, tmp_path)
+        broken("test_a_resumed_run_has_one_value_for_each_step", BeginsAnew, tmp_path)

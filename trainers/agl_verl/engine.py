@@ -161,7 +161,7 @@ class VerlEngine(Engine):
 
         def work() -> Trained:
             if not replicas.apart:  # one started now would serve the first weights as this version
-                replicas.mend()
+                replicas.repair()
             replicas.sleep()
             return trainer.train(batch)
 
@@ -190,7 +190,7 @@ class VerlEngine(Engine):
         replicas, version = self._replicas[policy], self._versions[policy] + 1
 
         def work() -> None:
-            replicas.mend()
+            replicas.repair()
             replicas.sync(version)
 
         try:

@@ -133,7 +133,7 @@ class Replicas:
             self.sync(version)
         return str(self._members[index].server_address)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Start every dead replica again; `sync` gives it weights.
 
         Raises:

@@ -1,1 +1,1 @@
-"""AgentScope 1, whose agents are called and hear each other in hubs."""
+"""AgentScope 1, whose agents are called and exchange messages in hubs."""

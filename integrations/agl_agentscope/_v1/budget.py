@@ -14,7 +14,7 @@ from agl_core.budget import PromptBudget
 class PromptBudgetFormatter(FormatterBase):
     """Cuts what a formatter has made to a number of tokens; see `agl_core.PromptBudget`.
 
-    What one call sends is cut; the agent's memory stays as it is, so that every call is cut anew
+    What one call sends is cut; the agent's memory stays as it is, so that every call is cut from the whole history
     from the whole. The formatter has to make messages in OpenAI's form. Outside a rollout nothing
     is cut, unless the budget has a count of its own.
     """

@@ -1,4 +1,4 @@
-"""Hubs, and the messages that agents hear there."""
+"""Hubs, and the messages that agents receive there."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from agl_core.types import SpanKind
 
 Live = Callable[[], bool]
 Function = Callable[..., Any]
-Hearers = Callable[[], Iterable[Any]]
+Receivers = Callable[[], Iterable[Any]]
 """Asked where telemetry may fail: what an agent has them in is private."""
 
 HUB: Final = "hub"
 """Name of the span around what is said in a hub."""
 BROADCAST: Final = "broadcast"
-"""Name of a message's span, which says who heard it."""
+"""Name of a message's span, which lists its receivers."""
 HUB_NAME: Final = "agl.agentscope.hub"
 PARTICIPANTS: Final = "agl.agentscope.participants"
 """On a hub's span: its own name, and the names of those who were in it at first."""
@@ -56,12 +56,12 @@ class Hubs:
         return leave
 
     def announcing(self, original: Function, live: Live) -> Function:
-        """Wrap what a hub itself tells everybody."""
+        """Wrap what a hub itself broadcasts."""
 
         async def broadcast(hub: Any, msg: Any) -> Any:
             if not live() or active() is None:
                 return await original(hub, msg)
-            return await _heard(msg, lambda: hub.participants, lambda: original(hub, msg))
+            return await _delivered(msg, lambda: hub.participants, lambda: original(hub, msg))
 
         return broadcast
 
@@ -98,12 +98,12 @@ class Hubs:
 
 
 def broadcasting(original: Function, live: Live) -> Function:
-    """Wrap what an agent does with its reply: those who share a hub with it hear it."""
+    """Wrap what an agent does with its reply: the other agents of its hubs receive it."""
 
     async def broadcast(agent: Any, msg: Any) -> Any:
         if not live() or active() is None:
             return await original(agent, msg)
-        return await _heard(msg, lambda: _subscribers(agent), lambda: original(agent, msg))
+        return await _delivered(msg, lambda: _subscribers(agent), lambda: original(agent, msg))
 
     return broadcast
 
@@ -112,9 +112,9 @@ def _subscribers(agent: Any) -> list[Any]:
     return [each for hub in agent._subscribers.values() for each in hub]  # noqa: SLF001
 
 
-async def _heard(msg: Any, hearers: Hearers, step: Callable[[], Awaitable[Any]]) -> Any:
-    """Record the messages; whoever asks a model while hearing one does not speak as their sender."""
-    span = _open_message(msg, hearers)
+async def _delivered(msg: Any, receivers: Receivers, step: Callable[[], Awaitable[Any]]) -> Any:
+    """Record the messages; a model call while one is received is not the sender's."""
+    span = _open_message(msg, receivers)
     if span is None:
         return await step()
     given = await span.run(step)
@@ -123,13 +123,13 @@ async def _heard(msg: Any, hearers: Hearers, step: Callable[[], Awaitable[Any]])
 
 
 @guarded(FRAMEWORK)
-def _open_message(msg: Any, hearers: Hearers) -> SpanScope | None:
-    context, everyone = active(), said.names(hearers())
+def _open_message(msg: Any, receivers: Receivers) -> SpanScope | None:
+    context, everyone = active(), said.names(receivers())
     messages = cast("Sequence[Any]", msg if isinstance(msg, list) else [msg])
     if context is None or not everyone or not messages:
         return None
     spans = [
-        TRACER.open(context.recorder, _message(each.name, said.heard(each.content), everyone))
+        TRACER.open(context.recorder, _message(each.name, said.received(each.content), everyone))
         for each in messages
     ]
     for span in spans[:-1]:

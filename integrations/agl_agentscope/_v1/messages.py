@@ -21,7 +21,7 @@ def result(content: Any) -> Any:
     return list(blocks)
 
 
-def heard(content: Any) -> Any:
+def received(content: Any) -> Any:
     """Content as other agents get it: without the sender's thoughts."""
     if not isinstance(content, list):
         return content

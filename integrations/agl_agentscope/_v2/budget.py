@@ -14,7 +14,7 @@ from agl_core.budget import PromptBudget
 class PromptBudgetMiddleware(MiddlewareBase):
     """Cuts each prompt of an agent to a number of tokens; see `agl_core.PromptBudget`.
 
-    What one call sends is cut; the agent's context stays as it is, so that every call is cut anew
+    What one call sends is cut; the agent's context stays as it is, so that every call is cut from the whole history
     from the whole. It cuts what the formatter of the agent's model has made, which has to be
     messages in OpenAI's form. Outside a rollout it does nothing, unless the budget has a count of
     its own.

@@ -1,4 +1,4 @@
-"""What the events of a reply tell that no hook does.
+"""What only the events of a reply report.
 
 Who is handed a task, which calls of tools reach none, and which wait for the user's permission.
 """
@@ -35,7 +35,7 @@ class ReplyEvents:
         self._waits_for: list[str] = []
 
     def see(self, event: object) -> None:
-        """Record what an event tells; most, such as those of each token, tell nothing more."""
+        """Record what an event reports; most, such as those of each token, add nothing."""
         look = _LOOKS.get(type(event))  # isinstance is slow for classes of pydantic
         if look is not None:
             look(self, event)

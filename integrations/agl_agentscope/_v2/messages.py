@@ -21,7 +21,7 @@ from agl_core import semconv
 from agl_core.tracing import AttemptContext, handoff
 
 RESUMING: Final = (UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEvent)
-"""Inputs with which an agent goes on with the reply before."""
+"""Inputs with which an agent continues the reply before."""
 _ASSIGN: Final = "TeamAssign"
 """The tool by which the leader of a `TeamPipeline` gives a task to a member."""
 

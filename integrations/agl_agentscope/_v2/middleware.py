@@ -29,7 +29,7 @@ _FAILED: Final = "error"
 
 
 class AglMiddleware(MiddlewareBase):
-    """Records what an agent does, and tells its requests who speaks.
+    """Records what an agent does, and names itself in its requests.
 
     Outside a rollout it does nothing, so it may stay in production. Give it last: only what lies
     inside of it is the agent's own model call.

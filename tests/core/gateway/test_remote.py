@@ -288,7 +288,7 @@ async def test_losses_are_summed_over_the_lives_of_a_gateway(site):
     assert (await trainer.lost()).counts == expected
     await site.die()
     impatient = await _unheard(site)
-    assert impatient == {"gateway_unheard": 1}
+    assert impatient == {"gateway_unanswered": 1}
 
 
 async def _unheard(site):

@@ -14,7 +14,7 @@ SECONDS = st.floats(0.0, 1e6)
 def measured(ahead_s, there_s, back_s):
     skew = Skew()
     skew.now = lambda: there_s + back_s
-    skew.hear(repr(there_s + ahead_s), asked=0.0)
+    skew.measure(repr(there_s + ahead_s), asked=0.0)
     return skew.ahead_s
 
 
@@ -36,5 +36,5 @@ def test_clocks_that_agree_are_not_corrected(there_s, back_s):
 def test_what_is_no_time_changes_nothing(told):
     skew = Skew()
     skew.ahead_s = 7.0
-    skew.hear(told, asked=0.0)
+    skew.measure(told, asked=0.0)
     assert skew.ahead_s == 7.0

@@ -127,7 +127,7 @@ async def test_real_pitfalls_are_found(bench, caplog):
     assert played.error is None
     findings = found(played.record)
     assert findings["agent_framework.names"].figures == {"runs": 1}
-    assert findings["agent_framework.nobody"].figures == {"calls": 1}
+    assert findings["agent_framework.unowned"].figures == {"calls": 1}
     assert findings["agent_framework.tools"].figures == {
         "failed": 1,
         "used": 2,

@@ -111,8 +111,8 @@ async def test_real_programs_are_found_out(bench, agent):
     assert played.error is None
     findings = found(played.record)
     bad = {name for name, each in findings.items() if each.severity != "ok"}
-    assert bad == {"openai_agents.names", "openai_agents.nobody", "openai_agents.tools"}
-    assert findings["openai_agents.nobody"].figures == {"calls": 1}
+    assert bad == {"openai_agents.names", "openai_agents.unowned", "openai_agents.tools"}
+    assert findings["openai_agents.unowned"].figures == {"calls": 1}
     assert findings["openai_agents.tools"].figures == {"tools": ["review"]}
 
 

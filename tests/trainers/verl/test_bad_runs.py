@@ -40,7 +40,7 @@ class Replicas:
         self.model, self.addresses, self.replaced = model, [address], [0]
         self.apart = False
 
-    def mend(self):
+    def repair(self):
         pass
 
     def sleep(self):

@@ -1,4 +1,4 @@
-"""Template for agl-core: one listener that tells which agent speaks.
+"""Template for agl-core: one listener that records which agent calls models.
 
 Importing this package needs no framework; using `AglTemplateListener` does.
 """

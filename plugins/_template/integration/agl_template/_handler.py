@@ -16,7 +16,7 @@ TRACER: Final = Tracer(FRAMEWORK)
 
 
 class AglTemplateListener:
-    """Records what a program of the framework does, and tells requests who speaks.
+    """Records what a program of the framework does, and names the agent of each request.
 
     Outside a rollout it does nothing. This framework calls its listeners in the task that sends
     the request, so a scope opened here is current there. Where that does not hold, resolve the
