@@ -16,6 +16,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -102,12 +103,22 @@ LOSING: dict[str, list[Any]] = {
     "superseded_tries": [replace(ONE, behaviour="fail")],
     "calls_refused": [replace(ONE, behaviour="fail")],
     "calls_incomplete": [replace(ONE, behaviour="leave")],
-    "calls_unsent": [replace(CANCELLED, turns=turns) for turns in range(30)],
+    "calls_unsent": [replace(CANCELLED, behaviour="hold")],
     "sent_elsewhere": [replace(ONE, elsewhere=True)],
     "refused_elsewhere": [replace(ONE, client="requests", agent="writer", elsewhere=True)],
     "calls_without_identity": [replace(ONE, client="requests")],
 }
 """By cause, a program with requests that are counted as such."""
+
+
+HELD: ContextVar[asyncio.Event | None] = ContextVar("held", default=None)
+"""Set by a request that is held before it leaves, where a program wants that."""
+
+
+async def hold(request: Any) -> None:
+    if (held := HELD.get()) is not None:
+        held.set()
+        await asyncio.Event().wait()
 
 
 class Begun:
@@ -170,7 +181,8 @@ class World:
                 begun.add(identified=True)
                 return await super().send(request, **options)
 
-        self.http, self.async_http = Client(), AsyncClient()
+        self.http = Client()
+        self.async_http = AsyncClient(event_hooks={"request": [hold]})
         self.stack.callback(self.http.close)
         self.stack.push_async_callback(self.async_http.aclose)
 
@@ -236,7 +248,13 @@ class World:
         client = openai.AsyncOpenAI(
             base_url=base, api_key=key, http_client=self.async_http, **patience(step)
         )
+        held = asyncio.Event()
+        token = HELD.set(held if step.behaviour == "hold" else None)
         asking = asyncio.create_task(client.post(step.path, **request_of(step, openai.AsyncStream)))
+        HELD.reset(token)
+        if step.behaviour == "hold":
+            await held.wait()
+            asking.cancel()
         if step.behaviour == "cancel":
             for _ in range(step.turns):
                 await asyncio.sleep(0)
