@@ -1,9 +1,9 @@
-"""Clocks that user code cannot move.
+"""Clocks that user code cannot change.
 
-Programs freeze or shift time, for tests of their own or to give an agent a fixed date. Such tools
-replace what the modules of a process have imported from `time` (freezegun), or the functions
-themselves where they read the system's wall clock (time-machine). Deadlines, leases and event loops
-go by the functions below, which neither reaches.
+Programs freeze or shift time, for their tests or to give an agent a fixed date. Such tools replace
+the functions that modules have imported from `time` (freezegun), or the functions in `time` that
+read the system's wall clock (time-machine). Deadlines, leases and event loops use the functions of
+this module, which neither tool changes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 _NS: Final = 1_000_000_000
 _LINUX_REALTIME_COARSE: Final = 5
-"""The wall clock again, by a number of its own: the tools replace readings of number 0 alone."""
+"""The id of another clock with the wall time: the tools only replace readings of clock 0."""
 _STEP_NS: Final = 50_000_000
-"""A coarse clock is up to 10 ms behind; by more than this the wall clock was set."""
+"""A difference above which the wall clock was set; the coarse clock is up to 10 ms behind."""
 _TOGETHER_NS: Final = 1_000_000
-"""Two clocks read within this time count as read together: the thread was not interrupted."""
+"""Two clocks that are read within this time are compared: the thread was not interrupted."""
 
 
 def _captured(name: str) -> Callable[..., Any]:
-    """A function of `time`; kept in a closure, where a scan of modules does not find it."""
+    """Return a function of `time`, to be stored in a closure, which freezegun does not search."""
     return getattr(time, name)
 
 
@@ -46,7 +46,7 @@ def _make_wall_ns() -> Callable[[], int]:
         read(_LINUX_REALTIME_COARSE if sys.platform == "linux" else -1)
     except OSError:
         return lambda: read(time.CLOCK_REALTIME)
-    # Until the wall clock is set, the fine clock's lead over the monotonic one is exact.
+    # The exact difference of wall clock and monotonic clock, until the wall clock is set.
     lead = [read(time.CLOCK_REALTIME) - read(time.CLOCK_MONOTONIC)]
 
     def wall_ns() -> int:
@@ -64,25 +64,25 @@ _wall_ns: Final = [_make_wall_ns()]
 
 
 def monotonic() -> float:
-    """Seconds since some moment, as `time.monotonic`."""
+    """Return seconds since an arbitrary moment, as `time.monotonic`."""
     return _monotonic[0]()
 
 
 def wall() -> float:
-    """Unix seconds, as `time.time`."""
+    """Return Unix seconds, as `time.time`."""
     return _wall_ns[0]() / _NS
 
 
 def wall_ns() -> int:
-    """Unix nanoseconds, as `time.time_ns`."""
+    """Return Unix nanoseconds, as `time.time_ns`."""
     return _wall_ns[0]()
 
 
 def steady_loop() -> asyncio.AbstractEventLoop:
-    """An event loop of the kind that the program has chosen, whose time user code cannot move."""
-    import asyncio  # noqa: PLC0415 - half of what a process without a loop would import
+    """Return an event loop of the program's policy, with a clock that user code cannot change."""
+    import asyncio  # noqa: PLC0415 - half of all imports of a process without a loop
 
     loop = asyncio.new_event_loop()
-    with contextlib.suppress(AttributeError):  # uvloop's, whose clock is out of reach anyway
+    with contextlib.suppress(AttributeError):  # uvloop, whose clock no tool changes
         loop.time = monotonic
     return loop

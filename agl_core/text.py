@@ -1,19 +1,19 @@
-r"""Text with lone surrogates: the one place that decides what becomes of them.
+r"""Encode text that contains lone surrogates.
 
-A Python string may hold half of a surrogate pair, for which UTF-8 has no form: a program cut an
-emoji in two, or the system handed over bytes that are not UTF-8. Any text of a run may hold one:
-names, ids, inputs, operations, channels, messages, errors. Four policies, by where the text goes:
+A Python string may contain one half of a surrogate pair, which UTF-8 cannot encode: a program split
+an emoji, or the operating system passed bytes that are not UTF-8. Any text of a run may contain
+one: names, ids, inputs, operations, channels, messages, errors. Its use decides how it is encoded:
 
 ====================== ===========================================  =============================
-Policy                 Functions                                    Where
+Lone surrogates        Functions                                    Use
 ====================== ===========================================  =============================
-kept                   `exact_bytes`, `url_quoted`, `json_bytes`    the record; hashes, keys, URLs
-escaped, ``\ud83d``     `escaped`, `escape_what_stream_lacks`        what people read
-replaced, U+FFFD       `replaced`, `replaced_json`, `decoded`       what other programs read
+kept                   `exact_bytes`, `url_quoted`, `json_bytes`    records, hashes, keys, URLs
+escaped, ``\ud83d``     `escaped`, `escape_what_stream_lacks`        text for people
+replaced, U+FFFD       `replaced`, `replaced_json`, `decoded`       text for other programs
 bytes of the system    `system_bytes`, `system_text`                headers and the environment
 ====================== ===========================================  =============================
 
-The store keeps text by an escape of its own encoding, `agl_core.store`.
+`agl_core.store` has its own escape for text in the database.
 """
 
 from __future__ import annotations
@@ -39,96 +39,97 @@ _JSON_ESCAPE: Final = re.compile(
 
 
 def has_lone_surrogate(text: str) -> bool:
-    """Whether UTF-8 has no form for the text."""
+    """Whether the text contains a lone surrogate, so that UTF-8 cannot encode it."""
     return not text.isascii() and _LONE.search(text) is not None
 
 
 def exact_bytes(text: str) -> bytes:
-    """Bytes that differ for different texts: UTF-8, extended to lone surrogates.
+    """Encode as UTF-8 extended to lone surrogates, so that different texts give different bytes.
 
-    For hashes, sizes and keys. Decoders of UTF-8 refuse the extension.
+    For hashes, sizes and keys only: UTF-8 decoders refuse the extension.
     """
     return text.encode("utf-8", "surrogatepass")
 
 
 def url_quoted(text: str) -> str:
-    """Percent-encoded as a part of a URL or as a header's value; `url_unquoted` restores it."""
+    """Percent-encode a text for a URL or a header; `url_unquoted` restores it."""
     return quote(text, safe="", errors="surrogatepass")
 
 
 def url_unquoted(text: str) -> str:
-    """What `url_quoted` encoded.
+    """Decode a text from `url_quoted`.
 
     Raises:
-        UnicodeDecodeError: the bytes are not those of a text.
+        UnicodeDecodeError: the bytes are not the encoding of a text.
     """
     return unquote(text, errors="surrogatepass") if "%" in text else text
 
 
 def escaped(text: str) -> str:
-    r"""The text with each lone surrogate written out, such as ``\ud83d``."""
+    r"""Replace each lone surrogate by its escape, such as ``\ud83d``."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def escape_what_stream_lacks(stream: TextIO) -> None:
-    """Have a stream write escapes for characters that its encoding lacks, instead of failing."""
+    """Make a stream write escapes for characters that its encoding lacks, instead of failing."""
     if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
         stream.reconfigure(errors="backslashreplace")
 
 
 def replaced(text: str) -> str:
-    """The text with U+FFFD in place of each lone surrogate."""
+    """Replace each lone surrogate by U+FFFD."""
     return text if text.isascii() else _LONE.sub(_REPLACEMENT, text)
 
 
 def replaced_json(data: bytes) -> bytes:
-    """JSON with U+FFFD in place of each lone surrogate that is written as an escape.
+    """Replace each escape of a lone surrogate in JSON by U+FFFD.
 
-    Programs that cut text inside an emoji and escape what is not ASCII send such JSON. Neither
-    msgspec nor tokenizers accept it.
+    Programs that split an emoji and escape all non-ASCII characters send such JSON. Neither msgspec
+    nor tokenizers accept it.
     """
     return _JSON_ESCAPE.sub(lambda match: rb"\ufffd" if match["lone"] else match[0], data)
 
 
 def joined_halves(text: str) -> str:
-    """`replaced`, with two halves that stand next to each other joined into their character."""
+    """Join adjacent halves of a surrogate pair, and replace other lone surrogates by U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def cut_half(text: str) -> tuple[str, str]:
-    """The text without a first half of a pair at its end, and that half; empty where there is none."""
+    """Split off a high surrogate at the end of the text; return the text and it, or empty."""
     return (text[:-1], text[-1]) if "\ud800" <= text[-1:] <= "\udbff" else (text, "")
 
 
 def decoded(data: bytes) -> str:
-    """Bytes of another program as text to show, with U+FFFD in place of what is not UTF-8."""
+    """Decode another program's bytes for display, with U+FFFD for bytes that are not UTF-8."""
     return data.decode("utf-8", "replace")
 
 
 def system_bytes(text: str) -> bytes:
-    """The bytes that a header or an environment variable had before the system decoded them.
+    """Return the original bytes of a header or an environment variable.
 
     Raises:
-        UnicodeEncodeError: the text holds a surrogate that stands for no byte.
+        UnicodeEncodeError: the text contains a surrogate that does not represent a byte.
     """
     return text.encode("utf-8", "surrogateescape")
 
 
 def system_text(data: bytes) -> str:
-    """The bytes of a header as text; `system_bytes` restores them."""
+    """Decode the bytes of a header; `system_bytes` restores them."""
     return data.decode("utf-8", "surrogateescape")
 
 
 def json_bytes(value: Any, *, indent: int | None = None) -> bytes:
-    """A record as JSON in UTF-8: a lone surrogate as its escape, an integer of any length.
+    """Encode a record as JSON in UTF-8; `read_json` decodes it.
 
-    Infinity and NaN, for which JSON has no form, become null. `read_json` reads it back.
+    Lone surrogates are written as escapes, integers may have any length, and infinity and NaN,
+    which JSON cannot express, become null.
 
     Raises:
-        TypeError: the value holds an object without a JSON form.
-        RecursionError: the value contains itself or is nested too deep.
+        TypeError: the value contains an object that JSON cannot express.
+        RecursionError: the value contains itself or is nested too deeply.
     """
     try:
         data = msgspec.json.encode(value)
@@ -139,10 +140,10 @@ def json_bytes(value: Any, *, indent: int | None = None) -> bytes:
 
 
 def read_json(data: bytes, kind: type[T]) -> T:
-    """Read what `json_bytes` wrote as a record of type `kind`.
+    """Decode JSON from `json_bytes` as a record of type `kind`.
 
     Raises:
-        msgspec.MsgspecError: it is no JSON, or no such record.
+        msgspec.MsgspecError: the data is not JSON, or not such a record.
     """
     try:
         return msgspec.json.decode(data, type=kind)

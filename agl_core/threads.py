@@ -1,4 +1,4 @@
-"""User code that is no coroutine: each call in a daemon thread of its own."""
+"""Run synchronous user code: each call in its own daemon thread."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What user code gave back or raised; a value, so that no exception runs loose on the loop.
+    """The result or the exception of user code, as a value that is safe to pass to the event loop.
 
-    A `SystemExit` or `KeyboardInterrupt` that leaves a task would stop the whole event loop, and a
-    future refuses to carry a `StopIteration`.
+    A `SystemExit` or `KeyboardInterrupt` raised by a task would stop the whole event loop, and a
+    future does not accept a `StopIteration`.
     """
 
     value: Any = None
@@ -31,20 +31,20 @@ class ThreadCall:
 
     remnant: threading.Thread
     ended: asyncio.Future[Outcome]
-    """Not done while the function runs, also after its caller was cancelled."""
+    """Done when the function has ended; cancelling the caller does not change it."""
 
 
 class UserCall(Protocol):
-    """A call of user code that runs elsewhere: in a thread, or on the agents' loop."""
+    """A call of user code that runs in a thread or on the agents' event loop."""
 
     @property
     def ended(self) -> asyncio.Future[Outcome]:
-        """Not done while the code runs, also after its caller was cancelled."""
+        """Done when the code has ended; cancelling the caller does not change it."""
         ...
 
     @property
     def remnant(self) -> threading.Thread | asyncio.Task[Any] | None:
-        """What is left to itself when it cannot be stopped; None if it never began."""
+        """The thread or task that is left running if it cannot be stopped; None if none began."""
         ...
 
 
@@ -52,18 +52,18 @@ _watched: ContextVar[list[UserCall] | None] = ContextVar("agl_watched_calls", de
 
 
 def watched() -> list[UserCall] | None:
-    """Where calls made here are collected."""
+    """Return the list that collects the calls in this context; None without one."""
     return _watched.get()
 
 
 def unwatched() -> None:
-    """Collect no calls in this context from now on."""
+    """Stop collecting calls in this context."""
     _watched.set(None)
 
 
 @contextlib.contextmanager
 def watch_calls() -> Generator[list[UserCall], None, None]:
-    """Collect the calls of user code made here and in tasks created here, as they are made."""
+    """Collect the calls of user code in the block, and in tasks that the block creates."""
     calls: list[UserCall] = []
     token = _watched.set(calls)
     try:
@@ -73,14 +73,16 @@ def watch_calls() -> Generator[list[UserCall], None, None]:
 
 
 async def in_thread(function: Callable[..., Any], *arguments: Any, name: str) -> Outcome:
-    """Call a plain function in a thread, with a copy of the current context.
+    """Call a synchronous function in a new thread, with a copy of the current context.
 
-    A thread per call, not a pool: a pool's threads are joined when the loop or the interpreter
-    ends, so one that hangs would hang the program, and it would keep its place in the pool. A
-    caller who is cancelled leaves the thread to itself.
+    Uses a thread per call, not a pool: a pool's threads are joined when the loop or the interpreter
+    ends, so a hanging one would hang the program, and it would occupy a place in the pool. If the
+    caller is cancelled, the thread continues.
 
     Args:
-        name: Of the thread.
+        function: The function to call.
+        arguments: Its positional arguments.
+        name: Name of the thread.
     """
     loop, process = asyncio.get_running_loop(), os.getpid()
     ended: asyncio.Future[Outcome] = loop.create_future()
@@ -100,25 +102,25 @@ async def in_thread(function: Callable[..., Any], *arguments: Any, name: str) ->
     if calls is not None:
         calls.append(ThreadCall(thread, ended))
     thread.start()
-    await asyncio.wait({ended})  # which a cancellation leaves as it is
+    await asyncio.wait({ended})  # a cancellation does not cancel `ended`
     return ended.result()
 
 
 def end_fork(process: int, outcome: Outcome) -> None:
-    """End this process if user code made it and it returned: its parent continues.
+    """Exit if this process is a fork that user code made and returned from.
 
-    It shares the parent's sockets and files, and would answer and store in its name.
+    It shares sockets and files with its parent, which continues, so it must not answer or store.
 
     Args:
         process: The id of the process that called the user code.
-        outcome: What came back.
+        outcome: The outcome of the user code in this process.
     """
     if os.getpid() != process:
         os._exit(0 if outcome.error is None else 1)
 
 
 def is_async(function: Any) -> bool:
-    """Return whether calling `function` gives a coroutine, for callable objects too."""
+    """Return whether calling `function`, which may be a callable object, returns a coroutine."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004  the method, not whether there is one
     )

@@ -1,9 +1,8 @@
-"""How long each part of a run waits when it ends, in seconds: one table.
+"""Time limits, in seconds, of all waits at the end of an attempt, a command or a process.
 
-A wait that contains others is longer than each of their sequences in `CONTAINED`, so that an inner
-wait is never cut off by the outer one. The sequences are those of a process that is interrupted
-while one other server, store or gateway, is away. Where both are, the process is forced to end when
-`PROCESS_S` has passed.
+A wait that contains others is longer than each of their sequences in `CONTAINED`, so that the outer
+wait never cuts off an inner one. The sequences are those of an interrupted process while either the
+store or the gateway is unavailable. If both are, the process is forced to end after `PROCESS_S`.
 """
 
 from __future__ import annotations
@@ -12,46 +11,47 @@ from collections.abc import Mapping
 from typing import Final
 
 PROCESS_S: Final = 9.0
-"""From the first signal until the process is forced to end; container runtimes kill it after 10."""
+"""Time from the first signal until the process is forced to end; container runtimes kill a process
+after 10 s."""
 THREADS_S: Final = 30.0
-"""Threads of user code, after a command has ended."""
+"""Wait for threads of user code after a command has ended."""
 INTERRUPTED_THREADS_S: Final = 1.0
-"""The same, after a signal."""
+"""Wait for threads of user code after a signal."""
 
 TASKS_S: Final = 1.0
-"""Cancelled tasks that an agent or a program left on an event loop."""
+"""Wait for cancelled tasks that an agent or a program left on an event loop."""
 AGENT_LOOP_S: Final = 2.0
-"""The loop of the agents, which waits for its cancelled tasks."""
+"""Wait for the agents' event loop, which waits for its cancelled tasks."""
 
 SERVER_S: Final = 1
-"""A server's open requests, before they are cancelled; whole seconds."""
+"""Wait for a server's open requests before they are cancelled; whole seconds."""
 
 RETURNED_CALLS_S: Final = 2.0
-"""Model calls that an agent has read and that are not yet recorded, before rewards are computed."""
+"""Wait for the records of calls whose answers an agent has read, before rewards are computed."""
 LAST_ANSWER_S: Final = 1.0
-"""A client that does not read, to which the gateway sends the error that ends its call."""
+"""Time limit for sending the error that ends a call, as the client may not read it."""
 STOPPED_CALLS_S: Final = 10.0
-"""Model calls that were stopped, until they are recorded as errors."""
+"""Wait for stopped calls to end; after it they are recorded as errors."""
 RECORDS_S: Final = 60.0
-"""The store, for the call records of one attempt."""
+"""Wait for the store to accept the call records of one attempt."""
 GATEWAY_RECORDS_S: Final = 3.0
-"""The store, for all records that an interrupted gateway process still holds."""
+"""Wait for the store to accept all remaining records of an interrupted gateway process."""
 
 SEAL_S: Final = 3.0
-"""The gateway, for an attempt that an interrupted runner seals."""
+"""Wait for the gateway to seal an attempt of an interrupted runner."""
 LEAVE_S: Final = 3.0
-"""The gateway, for a trainer that takes leave."""
+"""Wait for the gateway to accept the end of a trainer."""
 LEAD_S: Final = 3.0
-"""The store, for a trainer that gives back its lead."""
+"""Wait for the store to accept the end of a trainer's lease."""
 STORE_S: Final = 5.0
-"""Requests that write to a store server, when its client is closed."""
+"""Wait for requests that write to a store server, when its client is closed."""
 TRACKERS_S: Final = 60.0
-"""Experiment trackers, for the metrics that they have not accepted yet."""
+"""Wait for experiment trackers to accept the remaining metrics."""
 
 CONTAINED: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "PROCESS_S": (
-        ("SEAL_S", "LEAVE_S"),  # trainer, the gateway is away
-        ("LEAD_S", "STORE_S"),  # trainer, the store is away
+        ("SEAL_S", "LEAVE_S"),  # trainer, the gateway is unavailable
+        ("LEAD_S", "STORE_S"),  # trainer, the store is unavailable
         ("SEAL_S", "STORE_S"),  # runner
         ("GATEWAY_RECORDS_S", "STORE_S"),  # gateway
         ("SERVER_S", "STORE_S"),  # store server
@@ -62,4 +62,4 @@ CONTAINED: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "STOPPED_CALLS_S": (("LAST_ANSWER_S",),),
     "RECORDS_S": (("STOPPED_CALLS_S",), ("RETURNED_CALLS_S",)),
 }
-"""Names of waits that run one after the other within another one."""
+"""Wait to sequences of other waits that run within it, one after the other."""

@@ -4,10 +4,10 @@
 ::
 
     python docs/generate.py            # write
-    python docs/generate.py --check    # change nothing, fail when a page is stale
+    python docs/generate.py --check    # change nothing, fail if a page is stale
 
 A page marks such a part with ``<!-- generated:NAME -->`` and ``<!-- /generated -->``, where NAME is
-a key of `PARTS`. What is written depends on the checkout alone, not on what else is installed.
+a key of `PARTS`. The output depends only on the checkout, not on other installed packages.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Row = tuple[str, ...]
 
 
 def table(head: Row, rows: list[Row]) -> str:
-    """Lay out a Markdown table."""
+    """Return a Markdown table."""
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
 
@@ -63,17 +63,17 @@ def _cell(text: str) -> str:
 
 
 def _prose(docstring: str | None) -> str:
-    """Rewrite a docstring's inline literals as Markdown's."""
+    """Convert a docstring's inline literals to Markdown."""
     return re.sub(r"``(.+?)``", r"`\1`", inspect.cleandoc(docstring or ""))
 
 
 def project() -> dict[str, Any]:
-    """The ``[project]`` table."""
+    """Return the ``[project]`` table."""
     return read_config(ROOT / "pyproject.toml")["project"]
 
 
 def own_plugins() -> PluginManager:
-    """The plugins of this checkout, and no other that happens to be installed."""
+    """Return the plugins of this checkout, without other installed ones."""
     wheel = read_config(ROOT / "pyproject.toml")["tool"]["hatch"]["build"]["targets"]["wheel"]
     roots = dict.fromkeys(str((ROOT / package).parent) for package in wheel["packages"])
     sys.path.extend(root for root in roots if root not in sys.path)
@@ -85,7 +85,7 @@ def own_plugins() -> PluginManager:
 
 
 def plugins() -> str:
-    """What comes with agl-core, by kind."""
+    """Return the plugins of agl-core, by kind."""
     manager = own_plugins()
     rows: list[Row] = []
     for kind in KINDS:
@@ -99,7 +99,7 @@ def plugins() -> str:
 
 
 def extras() -> str:
-    """Every extra with its ranges."""
+    """Return every extra with its version ranges."""
     rows = [
         (f"`{name}`", ", ".join(f"`{requirement}`" for requirement in requirements))
         for name, requirements in project()["optional-dependencies"].items()
@@ -108,12 +108,12 @@ def extras() -> str:
 
 
 def config() -> str:
-    """The configuration tree, a table per section."""
+    """Return the configuration tree, one table per section."""
     return "\n\n".join(_sections(RunConfig, ""))
 
 
 def options() -> str:
-    """The options of every engine, algorithm, reward, store and tracker that comes with agl-core."""
+    """Return the options of every engine, algorithm, reward, store and tracker of agl-core."""
     manager = own_plugins()
     parts: list[str] = []
     for kind, where in (
@@ -133,7 +133,7 @@ def options() -> str:
 
 
 def _sections(model: type[BaseModel], path: str, *, titled: bool = True) -> Iterator[str]:
-    """Tables of a model and of the models inside it, outermost first."""
+    """Yield tables of a model and of the models inside it, outermost first."""
     inner: list[tuple[type[BaseModel], str]] = []
     rows: list[Row] = []
     for name, field in model.model_fields.items():
@@ -152,7 +152,7 @@ def _sections(model: type[BaseModel], path: str, *, titled: bool = True) -> Iter
 
 
 def _model_in(annotation: Any, path: str) -> tuple[type[BaseModel], str] | None:
-    """A model that a field holds, and the path that its keys have."""
+    """Return the model in a field, and the path of its keys."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, path
     suffixes: dict[Any, str] = {dict: ".<name>", list: "[]"}
@@ -170,7 +170,7 @@ def _type(field: FieldInfo) -> str:
 
 
 def _bounds(metadata: Iterable[Any]) -> str:
-    """Limits of a number, as they are written beside it."""
+    """Return the limits of a number, as the page shows them."""
     found = [
         f"{sign} {getattr(part, key):g}"
         for part in metadata
@@ -205,7 +205,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def hooks() -> str:
-    """Every hook with its arguments."""
+    """Return every hook with its arguments."""
     parts: list[str] = []
     for specs in (RegisterSpecs, ObserveSpecs):
         title = specs.__name__.removesuffix("Specs")
@@ -222,7 +222,7 @@ def _parameters(function: Callable[..., Any]) -> str:
 
 
 def commands() -> str:
-    """Every command of the ``agl`` program."""
+    """Return every command of the ``agl`` program."""
     state = CliState(_plugins=own_plugins())
     context = click.Context(cli, obj=state)
     parts = [_prose(AglGroup.__doc__).rpartition("\n\n")[2], _options(cli)]
@@ -232,7 +232,7 @@ def commands() -> str:
 
 
 def _command(name: str, command: click.Command, state: CliState, *, level: int) -> Iterator[str]:
-    """A command with its options, then its subcommands."""
+    """Yield a command with its options, then its subcommands."""
     yield f"{'#' * level} `{_usage(name, command)}`"
     yield _prose(command.help)
     if any(isinstance(each, click.Option) for each in command.params):
@@ -272,13 +272,13 @@ _BUILT_IN_HELP = {"version": "Show the version and stop."}
 
 
 def error_tree() -> str:
-    """The tree that is drawn atop ``errors.py``."""
+    """Return the tree from the docstring of ``errors.py``."""
     drawn = (errors.__doc__ or "").partition("::\n\n")[2].partition("\n\n")[0]
     return f"```\n{dedent(drawn)}\n```"
 
 
 def verl_memory() -> str:
-    """What some models take of a GPU with the engine ``verl``."""
+    """Return the GPU memory that some models need with the engine ``verl``."""
     made: str = import_module("agl_verl.memory").table()
     return made
 
@@ -296,17 +296,17 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def pages() -> list[Path]:
-    """Pages that may have generated parts."""
+    """Return the pages that may have generated parts."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def fill(text: str) -> str:
-    """A page's text with its generated parts as they should be."""
+    """Return a page's text with its generated parts updated."""
     return PART.sub(lambda part: f"{part[1]}{PARTS[part[2]]()}\n{part[3]}", text)
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check every page; 1 when a checked one is stale."""
+    """Write or check every page; return 1 if a checked page is stale."""
     stale: list[str] = []
     for page in pages():
         before = page.read_text(encoding="utf-8")

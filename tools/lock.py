@@ -1,9 +1,9 @@
 """Renew the locked environments: rewrite `constraints/locked/<environment>.txt`.
 
-Run it as ``tox -e lock``, or ``tox -e lock -- lint core`` for some environments. It reads from
-tox.ini what each environment asks for, resolves that with the newest releases for Linux and
-Python 3.11, and writes the versions without hashes or addresses. They are constraints: on another
-system or Python a package that they do not name is not limited.
+Run it as ``tox -e lock``, or ``tox -e lock -- lint core`` for some environments. It reads the
+requirements of each environment from tox.ini, resolves them with the newest releases for Linux and
+Python 3.11, and writes the versions without hashes or addresses. The files are constraints: on
+another system or Python, packages that they do not name are not limited.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ TOOLS: Final = {
     "tox": ["tox>=4.25", "tox-uv>=1.29"],
     "build": ["hatchling>=1.27", "hatch-fancy-pypi-readme>=24.1"],
 }
-"""What is installed before an environment is there: tox itself, and what builds the package."""
+"""Requirements to create an environment: tox itself, and the build backend of the package."""
 
 
 def environments() -> dict[str, dict[str, Any]]:
-    """What each locked environment of tox.ini asks for, by its name."""
+    """Return the requirements of each locked environment of tox.ini, by its name."""
     keys = ("deps", "extras", "dependency_groups", "set_env")
     command = [sys.executable, "-m", "tox", "config", "--format", "json", "-e", "ALL", "-k", *keys]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
@@ -39,10 +39,10 @@ def environments() -> dict[str, dict[str, Any]]:
 
 
 def resolve(name: str, needs: list[str], options: list[str]) -> None:
-    """Write the newest versions that `needs` allow; with no options, of `needs` alone.
+    """Write the newest versions that `needs` allow; without options, only of `needs`.
 
     Raises:
-        CalledProcessError: there are no versions that fit each other; uv says which.
+        CalledProcessError: no versions are compatible; uv prints which.
     """
     command = ["uv", "pip", "compile", "--quiet", "--upgrade", "--no-header", "--no-annotate"]
     command += ["--no-emit-index-url", "--no-emit-find-links", "--python-platform", "linux"]
@@ -51,13 +51,13 @@ def resolve(name: str, needs: list[str], options: list[str]) -> None:
     done = subprocess.run(
         command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, input=wanted
     )
-    # A build for CPUs has a version that is on no index.
+    # The version of a CPU build (+cpu) is not on any index.
     pinned = re.sub(r"\+cpu\b", "", done.stdout)
     LOCKED.joinpath(f"{name}.txt").write_text(pinned, encoding="utf-8")
 
 
 def main(names: list[str]) -> None:
-    """Lock the environments of these names; all of them when there are none."""
+    """Lock the named environments; all if there are no names."""
     known = environments()
     wrong = sorted(set(names) - {*known, *TOOLS})
     if wrong:

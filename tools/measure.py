@@ -20,11 +20,11 @@ import grimp
 
 ROOT: Final = Path(__file__).parents[1]
 SOURCES: Final = ("", "integrations", "trainers", "plugins", "examples")
-"""Folders that drop out of the import path."""
+"""Folders that are not part of an import name."""
 SHORT: Final = 120
-"""Lines of a module that its one importer may hold."""
+"""Lines under which a module with one importer counts."""
 IMPORTS: Final = 11
-"""Runs of which the median import time is taken."""
+"""Number of runs for the median import time."""
 _FIRST_REQUEST: Final = """
 import os, sys, tempfile
 import agl_core
@@ -49,7 +49,7 @@ agl_core.train(
     progress=False,
 )
 """
-"""A training whose agent is about to send its first request."""
+"""A training run whose agent is about to send its first request."""
 _NO_CODE: Final = frozenset(
     {
         tokenize.COMMENT,
@@ -65,32 +65,32 @@ _NO_CODE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of one package."""
+    """Size of one package."""
 
     package: str
     files: int
     lines: int
-    """With docstrings, comments and blanks."""
+    """Including docstrings, comments and blanks."""
     code: int
-    """Lines that hold code."""
+    """Lines that contain code."""
     functions: int
     function_median: float
-    """Lines of code in a function, those of functions inside it included."""
+    """Lines of code in a function, including nested functions."""
     function_longest: int
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of the imports of agl_core."""
+    """Shape of agl_core's import graph."""
 
     single: int
-    """Modules under `SHORT` lines with one importer, which lies in the same folder."""
+    """Modules under `SHORT` lines with one importer, which is in the same folder."""
     cycle: list[str]
-    """Modules that import each other in a circle."""
+    """Modules of one import cycle."""
 
 
 def packages() -> Iterator[Path]:
-    """Every import package of the repository."""
+    """Yield every import package of the repository."""
     for source in SOURCES:
         for folder in sorted((ROOT / source).glob("agl_*")):
             if (folder / "__init__.py").exists():
@@ -98,7 +98,7 @@ def packages() -> Iterator[Path]:
 
 
 def code_lines(source: str) -> set[int]:
-    """Numbers of the lines that hold code: no blanks, comments or docstrings."""
+    """Return the numbers of the lines that contain code: no blanks, comments or docstrings."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in _NO_CODE:
@@ -113,7 +113,7 @@ def code_lines(source: str) -> set[int]:
 
 
 def size_of(folder: Path) -> Size:
-    """Count one package."""
+    """Measure one package."""
     files = sorted(folder.rglob("*.py"))
     total = code = 0
     functions: list[int] = []
@@ -139,7 +139,7 @@ def size_of(folder: Path) -> Size:
 
 
 def shape_of_core() -> Shape:
-    """How the modules of agl_core import each other."""
+    """Measure agl_core's import graph."""
     graph = grimp.build_graph("agl_core", cache_dir=None)
     single = 0
     for module in graph.modules:
@@ -155,7 +155,7 @@ def shape_of_core() -> Shape:
 
 
 def _cycle(graph: grimp.ImportGraph) -> list[str]:
-    """The modules of one import cycle; empty where there is none."""
+    """Return the modules of one import cycle; empty if there is none."""
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     try:
         graphlib.TopologicalSorter(imports).prepare()
@@ -165,9 +165,9 @@ def _cycle(graph: grimp.ImportGraph) -> list[str]:
 
 
 def before_first_request() -> list[str]:
-    """Modules of agl_core that ``agl.train`` has imported when an agent begins.
+    """Return modules of agl_core that ``agl.train`` has imported when an agent begins.
 
-    No other plugin than the engine's is loaded, and nothing is drawn.
+    Only the engine's plugin is loaded, and no progress is displayed.
     """
     others = {entry.name for entry in metadata.entry_points(group="agl_core")}
     done = subprocess.run(
@@ -182,7 +182,7 @@ def before_first_request() -> list[str]:
 
 
 def import_seconds() -> float:
-    """Median time of ``import agl_core`` over a bare Python, in seconds."""
+    """Return the median time of ``import agl_core`` minus that of bare Python, in seconds."""
     program = "import time; start = time.perf_counter(); import agl_core; print(time.perf_counter() - start)"
     times = [
         float(

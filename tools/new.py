@@ -17,12 +17,12 @@ _TEMPLATE: Final = re.compile("template", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Where plugins of a kind live."""
+    """The location of plugins of one kind."""
 
     source: str
-    """Folder of the repository that gets ``agl_<name>/``."""
+    """Folder of the repository for ``agl_<name>/``."""
     layers: tuple[str, ...] = ()
-    """Further import-linter contracts that limit what these packages import."""
+    """Further import-linter contracts that limit these packages' imports."""
 
 
 KINDS: Final[dict[str, Kind]] = {
@@ -52,13 +52,13 @@ def render(kind: str, name: str, root: Path) -> list[Path]:
     Args:
         kind: One of `KINDS`.
         name: The plugin's name, such as ``openai_agents``.
-        root: Gets ``<source>/agl_<name>/`` and ``tests/<source>/<name>/test_contract.py``.
+        root: Root of ``<source>/agl_<name>/`` and ``tests/<source>/<name>/test_contract.py``.
 
     Returns:
         The files written.
 
     Raises:
-        ValueError: there is no such kind, or the name is no lower-case identifier.
+        ValueError: the kind is unknown, or the name is not a lower-case identifier.
         FileExistsError: a file exists; nothing is overwritten.
     """
     if kind not in KINDS:
@@ -82,7 +82,7 @@ def render(kind: str, name: str, root: Path) -> list[Path]:
 
 
 def _renamed(text: str, name: str) -> str:
-    """`text` with the plugin's name in every form that the template's name has."""
+    """Return `text` with every form of the template's name replaced by the plugin's."""
     extra = name.replace("_", "-")
     title = "".join(part.capitalize() for part in name.split("_"))
     text = text.replace("agl-core[template]", f"agl-core[{extra}]")
@@ -91,7 +91,7 @@ def _renamed(text: str, name: str) -> str:
 
 
 def steps(kind: str, name: str) -> str:
-    """What is left to do: the lines to add to ``pyproject.toml`` and ``tox.ini``."""
+    """Return the remaining steps: the lines to add to ``pyproject.toml`` and ``tox.ini``."""
     source, extra = KINDS[kind].source, name.replace("_", "-")
     contracts = "\n".join(
         f'    "{each}"' for each in ("Core imports no plugin", *KINDS[kind].layers)

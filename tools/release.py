@@ -1,8 +1,8 @@
-"""Build what a release uploads, and try it as a user who installs it.
+"""Build the files of a release, and test them as a user who installs them.
 
-Run it as ``tox -e release``. Sdist and wheel are left in ``dist/``; ``twine upload dist/*``
-publishes them. It builds the wheel from the sdist, checks the metadata of both, installs the wheel
-into an empty environment and runs the demo there, outside the checkout.
+Run it as ``tox -e release``. Sdist and wheel are written to ``dist/``; ``twine upload dist/*``
+publishes them. The script builds the wheel from the sdist, checks the metadata of both, installs
+the wheel into an empty environment and runs the demo in it, outside the checkout.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ ROOT: Final = Path(__file__).parents[1]
 DIST: Final = ROOT / "dist"
 CONSTRAINTS: Final = ("cpu.txt", "locked/e2e.txt")
 STEPS: Final = "train.steps=2"
-"""The end-to-end tests run the demo to its end; this shows that an installed wheel runs it."""
+"""Short run: the end-to-end tests run the whole demo; this only checks the installed wheel."""
 
 
 def build() -> Path:
-    """Build both files into an empty `DIST`; returns the wheel.
+    """Build both files into an empty `DIST` and return the wheel.
 
     Raises:
         CalledProcessError: a build fails, or an index would refuse or misread the metadata.
@@ -39,7 +39,7 @@ def build() -> Path:
 
 
 def relative_links(wheel: Path) -> list[str]:
-    """Links of the description that lead nowhere on an index."""
+    """Return links of the description that do not work on an index."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
         text = archive.read(name).decode()
@@ -50,7 +50,7 @@ def try_it(wheel: Path, folder: Path) -> None:
     """Install `wheel` into an empty environment in `folder` and run the demo from it.
 
     Raises:
-        CalledProcessError: something that a user would run fails.
+        CalledProcessError: a command of a user would fail.
     """
     venv = folder / "venv"
     run("uv", "venv", "--quiet", "--python", sys.executable, str(venv))
@@ -65,14 +65,14 @@ def try_it(wheel: Path, folder: Path) -> None:
 
 
 def run(*command: str, folder: Path = ROOT) -> None:
-    """Run a program to its end, in `folder`; its output is shown."""
-    # What this environment is limited to is not what the installed wheel is limited to.
+    """Run a program in `folder` until it ends; its output is shown."""
+    # The constraints of this environment do not apply to the installed wheel.
     env = {name: value for name, value in os.environ.items() if name != "UV_CONSTRAINT"}
     subprocess.run(command, cwd=folder, check=True, env=env)
 
 
 def main() -> None:
-    """Do all of it; whatever fails ends the program."""
+    """Run all steps; any failure ends the program."""
     wheel = build()
     links = relative_links(wheel)
     if links:

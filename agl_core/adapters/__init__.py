@@ -1,23 +1,24 @@
-"""From spans to training data: join, prefix tree, credit, selection.
+"""Conversion of an attempt's spans to training data: join, prefix tree, credit, selection.
 
-What does not become training data is an error or counted in `AdaptedAttempt.losses`:
+A call or reward that does not become training data raises an error or is counted in
+`AdaptedAttempt.losses`:
 
 ==============================  ==================================================================
 cause                           meaning
 ==============================  ==================================================================
-``superseded_tries``            earlier sends of a retried request
-``calls_refused``               the backend answered with an HTTP error
-``calls_overflowed``            the prompt did not fit the model's context
-``calls_incomplete``            cut off before the end, in a failed attempt or by an untrained agent
+``superseded_tries``            earlier tries of a retried request
+``calls_refused``               calls that the backend answered with an HTTP error
+``calls_overflowed``            calls whose prompt did not fit into the model's context
+``calls_incomplete``            calls cut off, in a failed attempt or of an untrained agent
 ``calls_unsent``                requests that failed before the gateway recorded them
-``calls_inexact``               capture errors of calls that need no tokens, of untrained agents
-``calls_untrainable``           a selected agent's call under ``trainable=False`` or a frozen policy
-``calls_constrained``           one that was sampled under a constraint its policy does not train on
-``calls_without_agent``         calls that name no agent and carry no tokens
+``calls_inexact``               capture errors of untrained agents, whose calls need no tokens
+``calls_untrainable``           selected agents' calls under ``trainable=False`` or a frozen policy
+``calls_constrained``           calls sampled under a constraint their policy does not train on
+``calls_without_agent``         calls without agent name and without tokens
 ``rewards_untrained``           rewards for an agent, run or call that is not trained
-``rewards_of_dropped_calls``    rewards for a call that gave no sample
+``rewards_of_dropped_calls``    rewards for a call that was dropped
 ``rewards_of_failed_attempts``  rewards that arrived before the attempt failed
-``agents_without_reward``       trained agents that no reward reached: left out of their group
+``agents_without_reward``       trained agents without a reward, which are left out of their group
 ``choices_without_reward``      choices of an ``n > 1`` call that no reward named
 ==============================  ==================================================================
 """

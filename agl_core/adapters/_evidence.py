@@ -1,4 +1,4 @@
-"""What the recorders say of one attempt, and checks that it is exactly true."""
+"""The records of one attempt from tracing and gateway, and checks that they are exact."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from agl_core.interfaces import AttemptRecord
 from agl_core.types import Choice, Ints, ModelCall, Span, SpanKind
 
 _LOGPROB_SLACK = 1e-3
-"""Rounding may lift the log-probability of a sure token just above zero."""
+"""Tolerance: rounding can make the log-probability of a certain token slightly positive."""
 _LEAST_LOGPROB = -104.0
-"""Below it the probability is 0 in 32-bit floats, so no sampler draws the token; servers write such
-numbers (-9999.0) in the place of minus infinity."""
+"""Least possible log-probability: below it, the probability is 0 in 32-bit floats. Some servers
+write a lower number (-9999.0) instead of minus infinity."""
 
 
 @dataclass(slots=True)
 class RecordedSpans:
-    """What each recorder says of one attempt."""
+    """The spans of one attempt, by recorder and kind."""
 
     structure: dict[str, Span] = field(default_factory=dict[str, Span])
-    """Call id to the client's span."""
+    """Client spans by call id."""
     unsent: list[Span] = field(default_factory=list[Span])
-    """LLM spans of the client without a call id."""
+    """Client LLM spans without a call id."""
     answers: dict[str, list[ModelCall]] = field(default_factory=lambda: defaultdict(list))
-    """Call id to the gateway's records, earlier tries included."""
+    """Gateway records by call id, earlier tries included."""
     failures: list[Span] = field(default_factory=list[Span])
-    """Capture errors that a recorder noted."""
+    """Spans with which a recorder reported a capture error."""
     by_id: dict[str, Span] = field(default_factory=dict[str, Span])
     single_clock: bool = True
-    """One recorder numbered all the client's spans, so their sequence is the causal order."""
+    """Whether one recorder numbered all client spans; their sequence is then the causal order."""
 
 
 def sort_spans(record: AttemptRecord) -> RecordedSpans:
@@ -78,7 +78,7 @@ def _add_client_span(found: RecordedSpans, span: Span) -> None:
 
 
 def framework_of(span: Span | None, spans: Mapping[str, Span]) -> str:
-    """The framework that recorded a span: its own attribute or its nearest ancestor's."""
+    """Return the framework that recorded a span, from the span or its nearest ancestor."""
     visited: set[str] = set()
     while span is not None and span.id not in visited:
         name = span.attributes.get(semconv.AGL_FRAMEWORK)
@@ -90,7 +90,7 @@ def framework_of(span: Span | None, spans: Mapping[str, Span]) -> str:
 
 
 def describe(call_id: str | None, *, agent: str | None, framework: str) -> str:
-    """Name a call in a message by all that is known of it."""
+    """Return a description of a call for error messages."""
     call = f"Call {call_id!r}" if call_id else "A call"
     speaker = f" of agent {agent!r}" if agent else ""
     recorder = f" (recorded by {framework})" if framework else ""
@@ -98,7 +98,7 @@ def describe(call_id: str | None, *, agent: str | None, framework: str) -> str:
 
 
 def raise_recorded(span: Span, *, framework: str) -> NoReturn:
-    """Turn a capture error that a recorder left behind into an exception.
+    """Raise the capture error that a recorder reported in a span.
 
     Raises:
         CaptureError: always.
@@ -112,10 +112,12 @@ def check_tokens(call: ModelCall, *, where: str) -> None:
     """Check that a call can be trained on exactly as it was sampled.
 
     Raises:
-        MissingTokensError: ids or log-probabilities are missing; an `EmptyAnswerError` where the
+        MissingTokensError: ids or log-probabilities are missing. It is an `EmptyAnswerError` if the
             model ended its answer before the first token.
-        TokenMismatchError: an id is none of a vocabulary, or ids, log-probabilities and choices do not add up.
-        CaptureError: the log-probabilities are not those of the sampling distribution.
+        TokenMismatchError: an id is negative, the numbers of ids, log-probabilities or choices do
+            not match, or a log-probability is out of range.
+        CaptureError: the log-probabilities are not those of the sampling distribution, or the
+            temperature is not above 0.
     """
     if not call.prompt_token_ids or not call.choices:
         raise MissingTokensError(

@@ -1,4 +1,4 @@
-"""A radix tree over token ids: every distinct prefix is held once."""
+"""A radix tree over token ids, which stores every distinct prefix once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agl_core.types import Ints
 
 
 class RadixNode:
-    """A run of tokens without a branch in it."""
+    """A sequence of tokens without a branch."""
 
     __slots__ = ("children", "depth", "parent", "start", "tokens")
 
@@ -17,27 +17,27 @@ class RadixNode:
         self.tokens = tokens
         self.parent = parent
         self.depth: int = len(tokens) + (parent.depth if parent else 0)
-        """Tokens from the root to the end of this node."""
+        """Number of tokens from the root to the end of this node."""
         self.children: dict[int, RadixNode] = {}
-        """By first token, in order of insertion."""
+        """Children by first token, in order of insertion."""
         self.start = -1
-        """Index of the first token once the tree is laid out."""
+        """Index of the first token in the batch; -1 until the tree is laid out."""
 
 
 class RadixTree:
     """Token paths with shared prefixes.
 
-    A node keeps its identity as the end of the path it was returned for: when a later path
-    branches off inside it, the new node is put above it.
+    A node stays the end of the path for which `insert` returned it: when a later path branches off
+    inside the node, the shared tokens move to a new parent node.
     """
 
     def __init__(self) -> None:
         self.root = RadixNode(array("i"), parent=None)
 
     def insert(self, ids: Ints, *, below: RadixNode | None = None) -> RadixNode:
-        """Walk or grow the path `ids` from the end of `below`; returns the node it ends with.
+        """Follow the path `ids` from the end of `below`, adding missing nodes; return its end node.
 
-        The tree may keep `ids` themselves.
+        The tree may keep a reference to `ids`.
         """
         node = below or self.root
         at = 0
@@ -53,7 +53,7 @@ class RadixTree:
         return node
 
     def walk(self) -> Iterator[RadixNode]:
-        """Every node but the root, depth first, children in order of insertion."""
+        """Yield every node except the root, depth first, children in order of insertion."""
         stack = list(reversed(self.root.children.values()))
         while stack:
             node = stack.pop()
@@ -62,7 +62,7 @@ class RadixTree:
 
 
 def ancestors(node: RadixNode) -> Iterator[RadixNode]:
-    """The node itself, then its parents up to the root."""
+    """Yield the node, then its ancestors up to the root."""
     current: RadixNode | None = node
     while current is not None:
         yield current
@@ -70,7 +70,7 @@ def ancestors(node: RadixNode) -> Iterator[RadixNode]:
 
 
 def _split(node: RadixNode, *, at: int) -> RadixNode:
-    """Put the first `at` tokens of a node into a new node above it and return that one."""
+    """Move the first `at` tokens of a node into a new parent node and return the parent."""
     parent = node.parent
     assert parent is not None  # the root holds no tokens, so it is never split
     upper = RadixNode(node.tokens[:at], parent=parent)
@@ -82,9 +82,9 @@ def _split(node: RadixNode, *, at: int) -> RadixNode:
 
 
 def _shared_length(left: Ints, right: Ints, *, at: int) -> int:
-    """Length of the common start of `left` and ``right[at:]``.
+    """Return the length of the common prefix of `left` and ``right[at:]``.
 
-    Halving what is compared keeps the work linear and inside array comparison.
+    Bisection over array slices takes linear time and compares tokens in C.
     """
     low, high = 0, min(len(left), len(right) - at)
     if left[:high] == right[at : at + high]:

@@ -1,4 +1,4 @@
-"""The adapter of a run: join, link, credit, cut into trajectories; for training and for evaluation."""
+"""The adapter of a run, which converts an attempt's spans to trajectories and returns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agl_core.types import ModelCall, Policy
 
 
 class TrajectoryAdapter:
-    """Turns one ended attempt into token paths and returns, per trained agent."""
+    """The adapter that converts one ended attempt to trajectories and returns per trained agent."""
 
     def __init__(
         self,
@@ -28,12 +28,12 @@ class TrajectoryAdapter:
         policies: Sequence[Policy],
         channel_weights: Mapping[str, float] | None = None,
     ) -> None:
-        """Take what the configuration says of agents, policies and channels.
+        """Build an adapter.
 
         Args:
             agents: Exact names or globs of the agents to train.
-            policies: All policies in config order; only names, agents and `trainable` matter.
-            channel_weights: Weight of each reward channel, 1 when left out.
+            policies: All policies in config order.
+            channel_weights: Weight of each reward channel; channels without one have weight 1.
 
         Raises:
             ConfigError: an agent pattern is unusable or a weight is not finite.
@@ -73,12 +73,12 @@ def assemble(
     *,
     channel_weights: Mapping[str, float],
 ) -> AdaptedAttempt:
-    """Link the chosen calls, credit them and cut them into trajectories.
+    """Link the chosen calls, credit them and split them into trajectories.
 
     Args:
         joined: The attempt.
-        by_agent: The calls to take by agent, in causal order.
-        channel_weights: Weight of each reward channel, 1 when left out.
+        by_agent: The chosen calls by agent, in causal order.
+        channel_weights: Weight of each reward channel; channels without one have weight 1.
 
     Raises:
         RewardError: see `credit`.
@@ -107,10 +107,10 @@ def assemble(
 
 
 def _trained_calls(joined: JoinedAttempt) -> dict[str, list[JoinedCall]]:
-    """The calls to train on by agent, in causal order.
+    """Return the calls to train on by agent, in causal order.
 
     Raises:
-        CaptureError: one agent was served by two policies.
+        CaptureError: two policies served the same agent.
     """
     by_agent: dict[str, list[JoinedCall]] = defaultdict(list)
     for call in joined.calls:
@@ -133,15 +133,15 @@ def adapt_untrained(
     policies: Sequence[Policy],
     channel_weights: Mapping[str, float],
 ) -> AdaptedAttempt:
-    """Join an attempt whose rollout is not for training into token paths.
+    """Build the trajectories of an attempt whose rollout is not for training.
 
-    Such calls need no tokens and may be sampled greedily. Those of the chosen agents that have no
-    exact tokens, or that showed the model more than its ids state, lie on no path; they are counted as
-    ``calls_without_tokens``.
+    Calls of such an attempt need no tokens and may be sampled greedily. A call of a chosen agent
+    without exact tokens, or with images whose positions its token ids do not state, is left out of
+    the trajectories and counted as ``calls_without_tokens``.
 
     Raises:
         CaptureError: the recorders contradict each other.
-        RewardError: no reward arrived, or one is not finite or hits nothing.
+        RewardError: there is no reward, or a reward is not finite or names an unknown target.
     """
     selector = AgentSelector(agents)
     joined = join(record, agents=selector, policies=policies)
@@ -158,7 +158,7 @@ def adapt_untrained(
 
 
 def _with_images(call: JoinedCall) -> JoinedCall | None:
-    """The call with its images; None where its ids do not state what the model was shown."""
+    """Return the call with its images; None if its token ids do not state their positions."""
     try:
         return replace(call, images=images_of(call.call, where=f"Call {call.call.id!r}"))
     except CaptureError:

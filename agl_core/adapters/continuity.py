@@ -1,4 +1,4 @@
-"""Where an agent run's next prompt does not continue an earlier one token by token, and why."""
+"""Breaks: calls whose prompt does not continue an earlier call token by token, and the causes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Message = Mapping[str, Any]
 
 _SYSTEM: Final = frozenset({"system", "developer"})
 _WINDOW: Final = 12
-"""Tokens shown from the first that differs."""
+"""Number of tokens shown from the first that differs."""
 
 
 class AnsweredCall(Protocol):
-    """An answered call with tokens, and whose it is."""
+    """An answered call with tokens, its agent and its agent run."""
 
     @property
     def call(self) -> ModelCall: ...
@@ -37,32 +37,33 @@ class AnsweredCall(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
-    """A call that continues no earlier call of its agent run."""
+    """A call that does not continue an earlier call of its agent run."""
 
     agent: str
     policy: str
     call_id: str
     cause: Cause
     shared: int
-    """Tokens that it shares with the call it is closest to."""
+    """Number of leading tokens that its prompt shares with the closest earlier call."""
     cost: int
-    """Tokens of that call's prompt and answer that it does not share."""
+    """Number of tokens of the closest call's prompt and answer that are not shared."""
     expected: tuple[int, ...]
-    """The ids that would continue the earlier call, from the first that differs."""
+    """Token ids of the closest call, from the first that differs."""
     found: tuple[int, ...]
+    """Token ids of this call's prompt, from the first that differs."""
 
 
 @dataclass(slots=True)
 class Continuity:
-    """How the later calls of agent runs relate to the earlier ones."""
+    """The breaks of agent runs, and the number of calls that could have one."""
 
     later: int = 0
-    """Calls that were sent after another of their run was answered."""
+    """Number of calls that were sent after another call of their run was answered."""
     breaks: tuple[Break, ...] = ()
 
     @property
     def by_agent(self) -> dict[str, dict[str, int]]:
-        """Agent to likely cause to breaks; another conversation breaks none."""
+        """Number of breaks by agent and likely cause, without those of cause ``other``."""
         counts: dict[str, dict[str, int]] = {}
         for one in self.breaks:
             if one.cause != "other":
@@ -72,11 +73,11 @@ class Continuity:
 
 
 def continuity(calls: Iterable[AnsweredCall]) -> Continuity:
-    """Look at every agent run of some attempts.
+    """Find the breaks in every agent run of some attempts.
 
-    A call continues an earlier one when its prompt begins with that call's prompt and one of its
-    choices. It need not continue one that was under way when it was sent, and one that repeats an
-    earlier prompt breaks nothing.
+    A call continues an earlier call if its prompt begins with that call's prompt and one of its
+    choices. Only calls that were answered before it was sent count as earlier. A call that repeats
+    an earlier prompt is not a break.
     """
     runs: dict[tuple[str, str, str], list[AnsweredCall]] = defaultdict(list)
     for answered in calls:
@@ -124,7 +125,7 @@ def _break(after: AnsweredCall, earlier: Sequence[ModelCall]) -> Break | None:
 
 
 def _continues(after: ModelCall, before: ModelCall) -> bool:
-    """Whether the prompt continues the call, or repeats it."""
+    """Return whether the prompt of `after` continues or repeats `before`."""
     prompt, length = after.prompt_token_ids, len(before.prompt_token_ids)
     if prompt[:length] != before.prompt_token_ids:
         return False
@@ -138,19 +139,19 @@ def _continues(after: ModelCall, before: ModelCall) -> bool:
 
 
 def _shared(one: Ints, other: Ints) -> int:
-    """Tokens that both begin with; halving leaves the comparison to the arrays."""
+    """Return the length of the common prefix; bisection compares array slices, which is fast."""
     longest = min(len(one), len(other))
     return bisect_left(range(1, longest + 1), True, key=lambda n: one[:n] != other[:n])
 
 
 def cause(before: ModelCall, choice: Choice, after: ModelCall, *, shared: int) -> Cause:
-    """The likely cause of a break, by what differs first in messages, then in tokens.
+    """Return the likely cause of a break, from the first difference in messages, then in tokens.
 
     Args:
-        before: The call that `after` shares most of its prompt with.
-        choice: Its choice with which it does so.
-        after: The call whose prompt breaks off.
-        shared: Tokens that both begin with.
+        before: The earlier call with the longest prefix in common with `after`.
+        choice: The choice of `before` with the longest prefix in common.
+        after: The call that does not continue `before`.
+        shared: Number of tokens in the common prefix.
     """
     if before.tools != after.tools:
         return "tools"
@@ -173,7 +174,7 @@ def _instructions(messages: Sequence[Message]) -> str:
 
 
 def _kept(old: Sequence[Message], new: Sequence[Message]) -> int:
-    """Messages that both begin with."""
+    """Return the number of leading messages that are equal."""
     for position, (one, other) in enumerate(zip(old, new, strict=False)):
         if _key(one) != _key(other):
             return position
@@ -182,7 +183,7 @@ def _kept(old: Sequence[Message], new: Sequence[Message]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """Messages of two calls, of which an earlier one is another one now, or not there."""
+    """The messages of two calls, where the later call changed or left out earlier messages."""
 
     old: Sequence[Message]
     new: Sequence[Message]
@@ -206,7 +207,7 @@ class _History:
         return "edited" if len(new) > len(old) else "summary"
 
     def _change(self, old: Message, new: Message) -> Cause | None:
-        """What happened to one message; None when it is another one altogether."""
+        """Return how a message was changed; None if it is a different message."""
         if old.get("role") != new.get("role"):
             return None
         one, other = text_of(old), text_of(new)
@@ -234,7 +235,7 @@ def _changed_calls(one: Sequence[Any], other: Sequence[Any]) -> Cause | None:
 
 
 def _in_answer(choice: Choice, sent: Message, tags: Sequence[str]) -> Cause | None:
-    """How the answer differs from the message in which it was sent back."""
+    """Return how the answer differs from the message in the later prompt; None if it does not."""
     back = text_of(sent)
     thought = sent.get("reasoning_content") or sent.get("reasoning")
     if choice.reasoning and not thought and choice.reasoning.strip() not in back:
@@ -246,7 +247,7 @@ def _in_answer(choice: Choice, sent: Message, tags: Sequence[str]) -> Cause | No
 
 
 def _in_tokens(before: ModelCall, choice: Choice, *, shared: int) -> Cause:
-    """Where every message was sent back as it came: how the chat template or tokeniser differ."""
+    """Return the likely cause in the chat template or tokeniser, if no message was changed."""
     if shared < len(before.prompt_token_ids):
         return _rendered(before.messages, before.thinking_tags) or "template"
     sampled = {
@@ -258,7 +259,7 @@ def _in_tokens(before: ModelCall, choice: Choice, *, shared: int) -> Cause:
 
 
 def _rendered(messages: Sequence[Message], tags: Sequence[str]) -> Cause | None:
-    """What chat templates are known to change in messages that were sent back as they came."""
+    """Return a cause that chat templates are known for, if the messages have such content."""
     answers = [m for m in messages if m.get("role", "assistant") == "assistant"]
     if any(m.get("reasoning") or _thinks(text_of(m), tags) for m in answers):
         return "thinking"
@@ -274,7 +275,7 @@ def _thinks(text: str, tags: Sequence[str]) -> bool:
 
 
 def text_of(message: Message) -> str:
-    """A message's text, the texts of its parts joined."""
+    """Return a message's text, with text parts joined."""
     content = message.get("content")
     if isinstance(content, str):
         return content
@@ -294,7 +295,7 @@ def _key(message: Message) -> tuple[Any, ...]:
 
 
 def _meant(calls: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Names and arguments of tool calls, however they are written."""
+    """Return names and parsed arguments of tool calls, to ignore differences in JSON formatting."""
     found: list[tuple[Any, Any]] = []
     for call in calls:
         function: Mapping[str, Any] = call.get("function") or {}

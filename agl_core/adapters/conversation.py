@@ -1,4 +1,4 @@
-"""Token paths as conversations: the messages that an agent's calls consisted of."""
+"""Conversion of trajectories to conversations: the messages of an agent's calls."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """Messages in wire form, the last of them sampled."""
+    """Messages in the format of the chat completions API; the last one was sampled."""
 
     messages: list[Message]
     sampled: frozenset[int]
-    """Indices of the messages that calls of this path sampled; every other one is context."""
+    """Indices of the messages that calls of this trajectory sampled; the others are context."""
     tools: list[dict[str, Any]]
     last: Triplet
     """The call that sampled the last message."""
 
     def rendered_alike(self, render: Renderer) -> bool:
-        """Whether a chat template makes the recorded tokens of the messages again.
+        """Return whether rendering the messages with a chat template gives the recorded tokens.
 
-        After them it may write one more token, such as a line end. An answer that was cut off at
-        its limit has no end, which every template writes.
+        The template may add one token after them, such as a line end. It may not after an answer
+        that reached its token limit: that answer lacks the end token, which every template writes.
         """
         recorded = [*self.last.prompt_ids, *self.last.response_ids]
         try:
@@ -41,12 +41,12 @@ class Conversation:
         return rendered[: len(recorded)] == recorded and len(rendered) - len(recorded) <= more
 
     def opens_its_thinking(self, tags: Sequence[str]) -> bool:
-        """Whether no sampled answer has a closing tag of thinking that the prompt had opened."""
+        """Return whether no sampled answer begins inside thinking that its prompt opened."""
         sampled = (self.messages[index].get("content") for index in self.sampled)
         return not any(_begins_inside(str(content or ""), tags) for content in sampled)
 
     def weighted(self) -> dict[str, Any]:
-        """One example of chat fine-tuning: an assistant message has weight 1 if it was sampled."""
+        """Return an example for chat fine-tuning; sampled assistant messages have weight 1."""
         messages = [
             {**message, "weight": int(index in self.sampled)}
             if message.get("role") == "assistant"
@@ -59,16 +59,16 @@ class Conversation:
 def conversations(
     trajectory: Trajectory, calls: Mapping[str, ModelCall], *, unused: bool = False
 ) -> list[Conversation]:
-    """A path as conversations in which every sampled answer is sampled exactly once.
+    """Convert a trajectory to conversations; each sampled answer is in `sampled` of one of them.
 
-    Usually one. Where a call's messages do not continue those of the call before, although its
-    tokens do (a client that folds or rewrites messages, other tools), another one begins.
+    The result is usually one conversation. Another one begins where a call's tokens continue those
+    of the call before but its messages do not, for example because the client merges or rewrites
+    messages or changes the tools.
 
     Args:
-        trajectory: The path.
+        trajectory: The trajectory.
         calls: The recorded calls by id.
-        unused: Also take a choice of an ``n > 1`` call that nothing continued and no reward
-            named.
+        unused: Include choices of an ``n > 1`` call that no call continued and no reward named.
     """
     found: list[Conversation] = []
     for triplet in trajectory.calls:
@@ -87,7 +87,7 @@ def conversations(
 
 
 def _begins_inside(text: str, tags: Sequence[str]) -> bool:
-    """Whether a text begins inside thinking: its first tag is a closing one."""
+    """Return whether a text begins inside thinking: its first tag is a closing one."""
     for opening, closing in map(tag_pair, tags):
         at = text.find(closing)
         if at >= 0 and opening not in text[:at]:
@@ -96,7 +96,7 @@ def _begins_inside(text: str, tags: Sequence[str]) -> bool:
 
 
 def answer_message(choice: Choice) -> Message:
-    """What was sampled, as the assistant's message."""
+    """Return a choice as an assistant message."""
     message: Message = {"role": "assistant", "content": choice.text or None}
     if choice.reasoning:
         message["reasoning_content"] = choice.reasoning
@@ -114,7 +114,7 @@ def answer_message(choice: Choice) -> Message:
 
 
 def calls_by_id(records: Iterable[ModelCall]) -> dict[str, ModelCall]:
-    """Calls by id, each with the record of its last try."""
+    """Return the calls by id, each as the record of its last try."""
     found: dict[str, ModelCall] = {}
     for call in records:
         known = found.get(call.id)
@@ -133,7 +133,7 @@ def _continues(before: Conversation, call: ModelCall) -> bool:
 
 
 def _same(one: Message, other: Message) -> bool:
-    """Whether two forms of a message say the same; clients add and leave out empty fields."""
+    """Return whether two messages are equal except for empty fields, which some clients omit."""
     return _essence(one) == _essence(other)
 
 
@@ -148,7 +148,7 @@ def _essence(message: Message) -> tuple[Any, ...]:
 
 
 def _text(content: Any) -> Any:
-    """Text parts count as the text that they make up."""
+    """Return content with its text parts joined, for comparison."""
     if not isinstance(content, list):
         return content or ""
     parts = cast("list[Any]", content)

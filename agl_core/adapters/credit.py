@@ -1,4 +1,4 @@
-"""Rewards onto the units they name: choice, call, agent run, agent, attempt."""
+"""Assignment of rewards to their targets: choice, call, agent run, agent or attempt."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from agl_core.tracing import reward_value
 from agl_core.types import AgentReturn, AttemptStatus, Reward, RewardTarget
 
 _LARGEST: Final = 1e30
-"""Size of a return: its differences, squares and sums over a batch stay finite in 64-bit floats, and
-its advantages in the 32-bit floats of a `Batch`."""
+"""Greatest absolute return. Differences, squares and sums over a batch then stay finite in 64-bit
+floats, and advantages in the 32-bit floats of a `Batch`."""
 
 
 @dataclass(slots=True)
@@ -30,12 +30,12 @@ class _AgentSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credited:
-    """The rewards of one attempt, summed per unit."""
+    """The rewards of one attempt, summed per target."""
 
     returns: Mapping[str, AgentReturn]
-    """One per trained agent that has a sample."""
+    """Returns of the trained agents that have a sample, by agent."""
     aimed: Mapping[tuple[str, int], float]
-    """Call id and choice index to the weighted rewards aimed at exactly that choice."""
+    """Weighted rewards for exactly one choice, by call id and choice index."""
     score: float
     channels: Mapping[str, float]
 
@@ -46,22 +46,22 @@ def credit(
     *,
     channel_weights: Mapping[str, float],
 ) -> Credited:
-    """Sum the rewards of an attempt per unit, each weighted by its channel.
+    """Sum the rewards of an attempt per target, each weighted by its channel.
 
-    Several rewards for one target and channel add up. An agent that no reward reached is marked as
-    such: it has no return, which is not a return of 0. Rewards for
-    agents, runs and calls that are not trained still count in the attempt's score. An attempt that
-    did not succeed is taken without its rewards. What trains no agent is counted in the losses.
+    Several rewards for one target and channel are added. An agent without any reward is marked as
+    `unrewarded`, which differs from a return of 0. Rewards for agents, runs and calls that are not
+    trained still count in the attempt's score. Rewards of an attempt that did not succeed are
+    ignored. Rewards that train no agent are counted as losses.
 
     Args:
-        joined: The attempt; its `losses` are added to.
+        joined: The attempt; this function adds to its `losses`.
         samples: Linked samples per trained agent.
-        channel_weights: Weight per channel, 1 when left out.
+        channel_weights: Weight per channel; channels without one have weight 1.
 
     Raises:
-        RewardError: an attempt that succeeded has no reward, or a reward is not a finite number,
-            names more than one target, one that does not exist in the attempt, or a run id of
-            several agents; or rewards add up to more than training can hold.
+        RewardError: an attempt that succeeded has no reward; a reward is not a finite number, or
+            names several targets, a target that is not in the attempt, or a run id of several
+            agents; or the sum of the absolute rewards is too large for training.
     """
     given = [span.reward for span in joined.record.spans if span.reward is not None]
     crediting = _Crediting(joined, samples, channel_weights)
@@ -126,7 +126,7 @@ class _Crediting:
         return self._weights.get(reward.channel, 1.0) != 0
 
     def _check_size(self, size: float) -> None:
-        """Check the sum of the sizes of all rewards, which no sum of some of them exceeds."""
+        """Check the sum of all absolute rewards, which is an upper bound of every return."""
         self._size += size
         if not self._size <= _LARGEST:
             raise RewardError(
@@ -136,7 +136,7 @@ class _Crediting:
             )
 
     def _aim(self, target: RewardTarget, value: float) -> list[str]:
-        """Add the value to what the target names; returns the trained agents it reached."""
+        """Add the value to its target; return the trained agents that get it."""
         if target.call is not None:
             return self._aim_at_call(target.call, target.choice, value)
         if target.agent_run is not None:
@@ -187,7 +187,7 @@ class _Crediting:
         return [agent]
 
     def _owner(self, run: str, agent: str | None) -> str:
-        """The agent whose run a reward names; a run is an agent and an id."""
+        """Return the agent whose run a reward names; several agents may use the same run id."""
         named = sorted(each for each, known in self._joined.runs if known == run)
         if agent is None and len(named) > 1:
             raise RewardError(
@@ -215,7 +215,7 @@ class _Crediting:
             self._joined.losses.add(cause)
 
     def count_unrewarded(self) -> None:
-        """Count agents that no reward reached and choices that only a naming one would train."""
+        """Count agents without a reward, and choices that only a reward for them would train."""
         silent = sum(1 for sums in self._sums.values() if not sums.channels)
         self._joined.losses.add("agents_without_reward", silent)
         unnamed = sum(

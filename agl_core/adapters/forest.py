@@ -1,4 +1,4 @@
-"""The batch forest: every unique token once, one loss term per sampled token."""
+"""The batch as a prefix forest: one node per unique token, one loss term per sampled token."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from agl_core.types import Batch
 def forest(calls: Sequence[CreditedCall], *, policy: str, step: int) -> Batch:
     """Lay sampled choices out as a prefix forest; see `agl_core.types.Batch` for the layout.
 
-    Tokens with weight 0 give no loss term, choices with no term give no tokens. Choices are taken
-    by rollout, attempt, agent, call and choice index, so equal input gives equal arrays whatever
-    its order. Time and memory grow with the tokens, not with their square.
+    A token with weight 0 has no loss term, and a choice without loss terms has no tokens in the
+    batch. Choices are sorted by rollout, attempt, agent, call and choice index, so the result does
+    not depend on the order of `calls`. Time and memory are linear in the number of tokens.
 
     Raises:
-        TrainingError: no choice has a term, or credits and tokens do not align.
+        TrainingError: no choice has a loss term, or the lengths of credits and tokens differ.
     """
     trained = sorted((call for call in calls if any(call.credit.weights)), key=_order)
     if not trained:
@@ -69,7 +69,7 @@ def _order(call: CreditedCall) -> tuple[str, str, str, int, int]:
 
 
 def _insert(tree: RadixTree, call: CreditedCall, numbers: ImageNumbers) -> RadixNode:
-    """Add a call's path up to the token before its last one: that one predicts nothing."""
+    """Insert a call's tokens except the last, which predicts no token; return the end node."""
     triplet, credit = call.triplet, call.credit
     length = len(triplet.response_ids)
     streams = (triplet.logprobs, credit.advantages, credit.weights)
@@ -106,7 +106,7 @@ def _lay_out(tree: RadixTree) -> _Layout:
 
 
 def _last_indices(node: RadixNode, *, count: int) -> list[int]:
-    """Indices of the last `count` tokens of the path that ends with `node`."""
+    """Return the indices of the last `count` tokens of the path that ends with `node`."""
     pieces: list[range] = []
     for current in ancestors(node):
         if count <= 0:

@@ -1,4 +1,4 @@
-"""Images in prompts: where their tokens are, and ids that distinguish them."""
+"""Images in prompts: the positions of their tokens, and token ids that distinguish images."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from agl_core.errors import CaptureError
 from agl_core.types import Image, Ints, ModelCall
 
 _MEDIA = ("image", "audio", "video", "file")
-"""What the types of message parts that are no text are made of: ``image_url``, ``input_audio``..."""
+"""Words in the types of message parts other than text, such as ``image_url``, ``input_audio``."""
 
 
 class ImageNumbers:
-    """Numbers images, so that a token of one is never taken for a token of another.
+    """Numbers for images, so that the tokens of different images differ.
 
-    The tokens of all images are the same placeholder, which is replaced by -1 - i for the i-th
-    image: paths then share a prefix exactly where the model was shown the same.
+    All image tokens of a prompt have the same placeholder id. It is replaced by -1 - i for the i-th
+    image, so that two prompts share a prefix exactly where they show the model the same content.
     """
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, int], int] = {}
 
     def ids(self, prompt: Ints, images: Sequence[Image]) -> Ints:
-        """The ids of a prompt, with each image's own number in place of its tokens."""
+        """Return the ids of a prompt, with image tokens replaced by the number of their image."""
         if not images:
             return prompt
         numbered = prompt[:]
@@ -38,15 +38,16 @@ class ImageNumbers:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Content of each image, by its number."""
+        """The content of each image, by its number."""
         return tuple(url for url, _ in self._numbers)
 
 
 def images_of(call: ModelCall, *, where: str) -> list[Image]:
-    """The images that a call showed, in the order of its prompt.
+    """Return the images in a call's messages, in the order of its prompt.
 
     Raises:
-        CaptureError: it showed what cannot be trained on, or its tokens do not state where.
+        CaptureError: the call has a part that cannot be trained on, or its tokens do not state the
+            positions of its images.
     """
     urls = [_url(part, where=where, token=call.image_token) for part in media(call)]
     if call.image_token is None:
@@ -71,7 +72,7 @@ def images_of(call: ModelCall, *, where: str) -> list[Image]:
 
 
 def media(call: ModelCall) -> list[Mapping[str, Any]]:
-    """The parts of a call's messages that are no text, in their order."""
+    """Return the image, audio, video and file parts of a call's messages, in their order."""
     found: list[Mapping[str, Any]] = []
     for message in call.messages:
         content: Any = message.get("content")
@@ -104,7 +105,7 @@ def _url(part: Mapping[str, Any], *, where: str, token: int | None) -> str:
 
 
 def _runs(ids: Sequence[int], token: int) -> Iterator[tuple[int, int]]:
-    """Start and length of each stretch of a token."""
+    """Yield start and length of each run of a token."""
     start = 0
     for same, stretch in groupby(ids, key=token.__eq__):
         length = len(list(stretch))

@@ -1,4 +1,4 @@
-"""The exact join: tracing knows which agent called, the gateway which tokens were sampled."""
+"""The exact join of tracing, which records a call's agent, and gateway, which records tokens."""
 
 from __future__ import annotations
 
@@ -18,60 +18,61 @@ from agl_core.types.overflow import says_overflow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedCall:
-    """One answered call, with both recorders' knowledge of it."""
+    """One answered call, merged from the records of tracing and gateway."""
 
     call: ModelCall
     agent: str
     agent_run_id: str
     trained: bool
     alias: str = ""
-    """What the program calls the agent in this attempt; empty without one."""
+    """Alias of the agent in this attempt; empty if it has none."""
     images: list[Image] = field(default_factory=list[Image])
-    """In its prompt, in its order; only of trained calls."""
+    """Images of the prompt, in its order; empty if the call is not trained."""
     ordinal: int = 0
     """Index among the calls of its agent, in causal order."""
     run_ordinal: int = 0
-    """Index of its agent run among the runs of its agent, by their first call."""
+    """Index of its agent run among the runs of its agent, ordered by first call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedAttempt:
-    """The calls of one attempt in causal order, and everything a reward may name."""
+    """The calls of one attempt in causal order, and all targets that a reward may name."""
 
     record: AttemptRecord
     calls: tuple[JoinedCall, ...]
     dropped: Mapping[str, str]
-    """Call ids that gave no sample, to the agent that made them."""
+    """Agents of the dropped calls, by call id."""
     overflowed: Mapping[str, str]
-    """Agents whose every call to be trained had a prompt beyond the context, to what was answered."""
+    """Backend errors of agents whose trained calls all had prompts longer than the model's context,
+    by agent."""
     runs: frozenset[tuple[str, str]]
-    """Agents and ids of their runs; several agents may use one id."""
+    """Pairs of agent and run id; several agents may use the same run id."""
     seen: frozenset[str]
-    """Agents by the name that selection goes by."""
+    """Agents that were seen, by alias or else by name, as the selection uses them."""
     aliases: Mapping[str, str]
-    """Agents that have an alias, to it."""
+    """Aliases by agent."""
     losses: Losses
 
 
 def join(
     record: AttemptRecord, *, agents: AgentSelector, policies: Sequence[Policy]
 ) -> JoinedAttempt:
-    """Merge the client's and the gateway's spans of one attempt by call id, never by guessing.
+    """Merge the client's and the gateway's spans of one attempt by exact call id.
 
-    A call is trained when its agent is selected, its policy is trainable and its scope did not
-    say otherwise; only such calls need tokens. Earlier tries of a retried request and calls that
-    the backend refused are no samples: dropped and counted. So are calls that were cut off in an
-    attempt that failed; in one that succeeded they are errors. Rollouts that are not for training
-    train no agent, so they need no tokens at all.
+    A call is trained if its agent is selected, its policy is trainable and its scope does not set
+    ``trainable=False``; only trained calls need tokens. Earlier tries of a retried request and
+    calls that the backend refused are dropped and counted. Calls that were cut off are dropped and
+    counted in an attempt that failed; in an attempt that succeeded, a trained one raises an error.
+    In a rollout that is not for training, no call is trained, so no call needs tokens.
 
-    Order is the client's sequence where one recorder numbered every call, the gateway's start
-    time otherwise; ties go by sequence, then id.
+    Calls are ordered by the client's sequence if one recorder numbered every call, otherwise by the
+    gateway's start time; ties are ordered by sequence, then id.
 
     Raises:
-        MissingTokensError: a trained call carries no token ids or no log-probabilities.
-        TokenMismatchError: its ids, log-probabilities and choices do not add up.
-        CaptureError: the recorders contradict each other, one of them missed a call, or a trained
-            one showed the model what its tokens do not state.
+        MissingTokensError: a trained call has no token ids or no log-probabilities.
+        TokenMismatchError: ids, log-probabilities and choices of a trained call do not match.
+        CaptureError: the recorders contradict each other, one of them missed a call, or the tokens
+            of a trained call do not state the positions of its images.
     """
     return _Join(record, agents, policies).run()
 
@@ -136,7 +137,7 @@ class _Join:
             self._check_sent(call_id, span)
 
     def _trains(self, span: Span) -> bool:
-        """Whether the tokens of a client's span are needed: only such calls can be errors."""
+        """Return whether the call of a client span is trained; only such calls can raise errors."""
         name = self._known_as(span.agent or "")
         policy = serving_policy(name, self._policies)
         return (
@@ -148,7 +149,7 @@ class _Join:
         )
 
     def _check_sent(self, call_id: str, span: Span) -> None:
-        """Compare the requests of a call with the gateway's records of them."""
+        """Compare the number of requests of a call with the number of gateway records."""
         sent = span.attributes.get(semconv.AGL_REQUESTS, 1)
         missing = sent - len(self._spans.answers.get(call_id, ()))
         left = missing > span.attributes.get(semconv.AGL_UNSENT, 0)
@@ -163,7 +164,7 @@ class _Join:
 
     def _check_unsent(self, span: Span) -> None:
         if semconv.AGL_ELSEWHERE in span.attributes:
-            return  # counted where it was sent or refused
+            return  # counted when it was sent to another address or refused
         if span.status == "error":
             self._losses.add("calls_unsent")
             return
@@ -177,7 +178,7 @@ class _Join:
         )
 
     def _merge(self, call_id: str, tries: Sequence[ModelCall]) -> JoinedCall | None:
-        """The one record of a call, that of its last try; None when every try was superseded."""
+        """Merge the record of a call's last try; return None if every try was superseded."""
         last = max(call.tries for call in tries)
         final = [call for call in tries if call.tries == last and not call.superseded]
         self._losses.add("superseded_tries", len(tries) - len(final))
@@ -229,14 +230,14 @@ class _Join:
         return policy.trainable and not self._refuses_constraint(call)
 
     def _refuses_constraint(self, call: ModelCall) -> bool:
-        """Whether the call was sampled under a constraint that its policy does not train on."""
+        """Return whether the call's constraint on sampling excludes it from training."""
         if not (call.trainable and call.sampling.constraints):
             return False
         policy = next((policy for policy in self._policies if policy.name == call.policy), None)
         return policy is not None and policy.trainable and not policy.train_constrained
 
     def _sampled(self, joined: JoinedCall) -> bool:
-        """Whether the call gave an answer that can be trained on, or needs none."""
+        """Return whether the call has an answer to keep; count it as a loss otherwise."""
         call = joined.call
         if call.status_code >= 400:  # noqa: PLR2004 (HTTP errors)
             overflow = says_overflow(call.error)
@@ -267,7 +268,7 @@ class _Join:
         return True
 
     def _left(self, call: ModelCall) -> str:
-        """How the reader left before the answer's end, as its client saw it; empty if it did not."""
+        """Return how the client stopped reading before the answer's end; empty if it did not."""
         span = self._spans.structure.get(call.id)
         taken = span.attributes.get(semconv.AGL_READ) if span is not None else None
         if taken is None or taken >= call.answer_bytes:
@@ -321,14 +322,14 @@ class _Join:
 
 
 def aliases_of(spans: Iterable[Span]) -> dict[str, str]:
-    """Agents of an attempt that have an alias, to it: as the calls say, else as the program did."""
+    """Return the aliases of an attempt by agent; a call's record has priority over an event."""
     said: dict[str, str] = {}
     sent: dict[str, str] = {}
     for span in spans:
         if span.call is not None and span.call.alias:
             sent[span.call.agent] = span.call.alias
         elif span.name == semconv.AGL_ALIAS and span.kind is SpanKind.MESSAGE:
-            # A program may give an event of its own this name.
+            # The agent program may record another event with the same name.
             agent, alias = map(span.attributes.get, (semconv.AGL_AGENT, semconv.AGL_ALIAS))
             if isinstance(agent, str) and isinstance(alias, str):
                 said[agent] = alias

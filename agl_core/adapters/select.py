@@ -1,4 +1,4 @@
-"""Which agents are trained: exact names or globs."""
+"""Selection of the agents to train, by exact names or globs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from agl_core.types.resources import RESERVED_PREFIX, agent_matches
 
 
 class AgentSelector:
-    """The agents a run trains."""
+    """The selection of the agents that a run trains."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        """Take exact names or globs (``*``, ``?``, ``[...]``); case counts.
+        """Build a selector from exact names or globs (``*``, ``?``, ``[...]``), case-sensitive.
 
         Raises:
             ConfigError: a pattern is empty or can only match reserved names.
@@ -29,16 +29,16 @@ class AgentSelector:
         self.patterns = tuple(patterns)
 
     def matches(self, agent: str | None) -> bool:
-        """Whether the agent is to be trained; a reserved name or none never is."""
+        """Return whether the agent is trained; False for reserved names and for no agent."""
         if not agent or agent.startswith(RESERVED_PREFIX):
             return False
         return any(agent_matches(pattern, agent) for pattern in self.patterns)
 
     def check(self, seen: Collection[str]) -> None:
-        """Compare the patterns with the agents that were seen; "" stands for calls without one.
+        """Check that every pattern matches an agent in `seen`, where "" means calls without agent.
 
         Raises:
-            ConfigError: a pattern matches none of them.
+            ConfigError: a pattern matches no agent.
         """
         names = sorted(name for name in seen if name and not name.startswith(RESERVED_PREFIX))
         for pattern in self.patterns:
@@ -49,7 +49,7 @@ class AgentSelector:
 
 
 def _instead(pattern: str, names: Sequence[str], *, nameless: bool) -> str:
-    """What was seen and what to do."""
+    """Return the rest of the error message: the agents that were seen, and a fix."""
     name_it = (
         f"Name the agent: attach the framework's integration, leave its tracing enabled, or use "
         f"agl.agent_scope({pattern!r})"
@@ -68,5 +68,5 @@ def _instead(pattern: str, names: Sequence[str], *, nameless: bool) -> str:
 
 
 def serving_policy(agent: str, policies: Sequence[Policy]) -> Policy | None:
-    """The first policy in config order with a pattern that matches the agent."""
+    """Return the first policy in config order with a pattern that matches the agent."""
     return next((policy for policy in policies if policy.serves(agent)), None)

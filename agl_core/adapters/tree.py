@@ -1,4 +1,4 @@
-"""Prefix trees over exact token ids: an agent's calls as paths."""
+"""Prefix trees over exact token ids, which connect an agent's calls to trajectories."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from agl_core.types import Choice, Rollout, Trajectory, Triplet
 
 @dataclass(slots=True, eq=False)
 class Sample:
-    """One choice of one call as a piece of a path."""
+    """One choice of one call as a part of a trajectory."""
 
     joined: JoinedCall
     choice: Choice
     before: Sample | None
-    """The sample whose prompt and response this one's prompt begins with."""
+    """The sample that this one continues: this prompt begins with its prompt and response."""
     after: list[Sample] = field(default_factory=list["Sample"])
     """Samples that continue this one."""
 
@@ -30,21 +30,22 @@ class Sample:
 
     @property
     def continued(self) -> bool:
-        """The conversation continued with this choice, or the call had only one.
+        """Whether a later call continues this choice, or the call has only one choice.
 
-        An ``n > 1`` call that nothing continues has no continued choice: nothing states which
-        one the agent used, so only a reward that names a choice can train it.
+        An ``n > 1`` call that no later call continues has no continued choice. Its record does not
+        state which choice the agent used, so only rewards that name a choice can train it.
         """
         return bool(self.after) or len(self.joined.call.choices) == 1
 
 
 def link(calls: Iterable[JoinedCall]) -> list[Sample]:
-    """Chain one agent's calls, given in causal order, by exact token ids.
+    """Connect one agent's calls, given in causal order, by exact token ids.
 
-    A call continues the longest earlier sample whose prompt and response its prompt begins
-    with, token by token and image by image; history that was edited, trimmed or rendered differently
-    matches none and starts a path of its own. Where equal samples exist (repeated prompts, parallel runs), the
-    one of the same agent run is taken, and of those one that nothing continues yet.
+    A call continues the longest earlier sample whose prompt and response are a prefix of the call's
+    prompt, compared by token ids and images. A call whose history was edited, trimmed or rendered
+    differently continues no sample and starts a new trajectory. If several samples are equal
+    (repeated prompts, parallel runs), a sample of the same agent run is preferred, and among those
+    one that no call continues yet.
     """
     tree, numbers = RadixTree(), ImageNumbers()
     ends: dict[RadixNode, list[Sample]] = defaultdict(list)
@@ -86,14 +87,14 @@ def trajectories(
     rollout: Rollout,
     rewards: Mapping[tuple[str, int], float],
 ) -> list[Trajectory]:
-    """Cut linked samples into root-to-leaf paths, in the order of their first call.
+    """Split linked samples into root-to-leaf trajectories, in the order of their first call.
 
-    Each sample lies on exactly one path. Where several continue one sample, the first call's
-    continued choice keeps the path and the others start their own, with the shared part as
-    context.
+    Each sample belongs to exactly one trajectory. If several samples continue one sample, the
+    continued choice of the first call extends its trajectory, and the others start new ones with
+    the shared part as context.
 
     Args:
-        rewards: Call id and choice index to the rewards aimed at exactly that choice.
+        rewards: Rewards for exactly one choice, by call id and choice index.
     """
     built: list[Trajectory] = []
     kept = {id(_continuation(sample)) for sample in samples if sample.after}

@@ -1,7 +1,7 @@
-"""The composition root: a configuration and plugins become components, and those a run.
+"""The composition root: it builds components from a configuration and plugins, and runs them.
 
-Reading order: `parts` (each part from its configuration), `components` (opened and closed in
-order), `run` (train, evaluate or try with them), `facade` (what a user calls).
+Reading order: `parts` (building each part), `components` (opening and closing them in order),
+`run` (training, evaluation, trial), `facade` (the user's functions).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the servers of other processes on first use: training does not need them."""
+    """Import `openai_server` on first use, as training does not need it."""
     if name != "openai_server":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from agl_core.app.gateway import openai_server as made  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Run a coroutine to its end from plain code, even where its tasks and threads do not end."""
+"""Running a coroutine from plain code, even if its tasks and threads do not end."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ NewLoop = Callable[[], asyncio.AbstractEventLoop]
 _log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.2
-"""Between looks for a signal where waiting for a lock would not notice one."""
+"""Timeout of each wait, as waiting for a lock would not notice a signal."""
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, T], *, new_loop: NewLoop = steady_loop) -> T:
-    """Run to the end from plain code, also where an event loop runs already (a notebook).
+    """Run a coroutine from plain code, even if an event loop is already running (a notebook).
 
-    SIGINT, and SIGTERM where no other handler is set, cancel the coroutine; see `Interrupts`.
+    SIGINT, and SIGTERM if no other handler is set, cancel the coroutine; see `Interrupts`.
 
     Args:
-        coroutine: Run on a loop of its own.
+        coroutine: Run on a new event loop.
         new_loop: Makes that loop.
 
     Raises:
-        KeyboardInterrupt: a signal came.
+        KeyboardInterrupt: a signal was received.
     """
     run = _Run(coroutine, new_loop())
     try:
@@ -61,10 +61,10 @@ def run_blocking(coroutine: Coroutine[Any, Any, T], *, new_loop: NewLoop = stead
 
 
 class _Run(Generic[T]):
-    """One coroutine on a loop of its own.
+    """One coroutine on its own event loop.
 
-    Unlike `asyncio.run`, it does not wait for tasks that refuse to be cancelled, nor for threads
-    of the loop's executor: either can be user code that never ends.
+    Unlike `asyncio.run`, it does not wait for tasks that ignore their cancellation or for threads
+    of the loop's executor: both can be user code that never ends.
     """
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
@@ -73,7 +73,7 @@ class _Run(Generic[T]):
         self._task: asyncio.Task[T] | None = None
 
     def cancel(self) -> None:
-        """Ask the coroutine to end; from any thread or signal handler."""
+        """Cancel the coroutine; callable from any thread or signal handler."""
         with suppress(RuntimeError):  # it has ended
             self._loop.call_soon_threadsafe(self._cancel)
 
@@ -99,9 +99,9 @@ class _Run(Generic[T]):
                 loop.close()
 
     def complete_beside(self) -> T:
-        """Run in a thread of its own while this one waits.
+        """Run in a new thread while this one waits.
 
-        An exception that interrupts the wait leaves the thread to itself.
+        An exception that interrupts the wait does not end the new thread.
         """
         outcome: list[T] = []
         failure: list[BaseException] = []
@@ -136,7 +136,7 @@ class _Run(Generic[T]):
         self._wait(self._loop.create_task(self._loop.shutdown_asyncgens()))
 
     def _wait(self, *tasks: asyncio.Task[Any]) -> set[asyncio.Task[Any]]:
-        """Give tasks some time to end; returns those that did not."""
+        """Wait for tasks to end, for a limited time; return those that did not."""
         if not tasks:
             return set()
         _, late = self._loop.run_until_complete(asyncio.wait(tasks, timeout=waits.TASKS_S))
@@ -152,7 +152,7 @@ class _Current:
     since: float = field(default_factory=wall)
     thread: str = field(default_factory=lambda: threading.current_thread().name)
     active: bool = False
-    """Its coroutine runs."""
+    """Whether its coroutine is running."""
 
     def __str__(self) -> str:
         since = time.strftime("%H:%M:%S", time.localtime(self.since))
@@ -177,13 +177,13 @@ class _Runs:
             self._current = run
 
     def activate(self, run: _Current) -> bool:
-        """Whether its coroutine may run: its caller has not given it up."""
+        """Mark the coroutine as running; return False if its caller has already left."""
         with self._lock:
             run.active = self._current is run
             return run.active
 
     def end(self, run: _Current, *, coroutine: bool) -> None:
-        """Make room for the next run, once the coroutine has ended or if it never began."""
+        """Allow the next run, after the coroutine has ended or if it never began."""
         with self._lock:
             if coroutine:
                 run.active = False
@@ -196,13 +196,13 @@ _RUNS: Final = _Runs()
 
 @contextmanager
 def only_run(name: str) -> Generator[Whole[Any], None, None]:
-    """Make this the only run of the process; yields a wrapper for the run's coroutine.
+    """Make this the only run of the process; yield a wrapper for the run's coroutine.
 
-    The caller may be interrupted first: a run ends when its coroutine ends, and a coroutine that
-    has not begun by then is cancelled.
+    If the caller is interrupted, the run ends only with its coroutine; a coroutine that has not
+    begun by then is cancelled.
 
     Args:
-        name: Of the run.
+        name: Name of the run.
 
     Raises:
         ConfigError: another run has not ended.

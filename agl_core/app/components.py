@@ -1,4 +1,4 @@
-"""Open the components of a run in the order of the data, and close them in reverse."""
+"""Opening the components of a run in order of their dependencies, and closing them in reverse."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blueprint:
-    """What components are built from."""
+    """The inputs for building components."""
 
     config: RunConfig
     plugins: PluginManager
     directory: Path
     agent: Agent | None
-    """None where runners in other processes run it."""
+    """None if runners in other processes run it."""
     scorer: Scorer | None
-    """The same."""
+    """None if runners in other processes run it."""
     observers: Sequence[Observer] = ()
     tracking: Tracking | None = None
-    """None where nothing is trained."""
+    """None without training."""
     exported: Path | None = None
-    """Directory of exported weights that take the place of the policies' models."""
+    """Directory of exported weights that replace the policies' models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,15 +75,15 @@ class Components:
     gateway: Gateway
     engine: Engine
     runner: Runner | None
-    """None where other processes run the attempts."""
+    """None if other processes run the attempts."""
     adapter: Adapter
     source: RolloutSource
     events: Events
     policies: list[Policy]
     algorithm: Algorithm | None = None
-    """None when the components only evaluate."""
+    """None for evaluation."""
     lead: asyncio.Task[None] | None = None
-    """Ends when the store's lead is lost; None when the components only evaluate."""
+    """A task that ends if the store's lease is lost; None for evaluation."""
 
 
 @asynccontextmanager
@@ -93,19 +93,19 @@ async def open_components(
     """Open store, engine, gateway and runner and attach to the process.
 
     Args:
-        plan: What they are built from.
-        training: False to evaluate only: nothing needs to be trainable then.
-        probe: Refuse a trained policy whose backend gives no token ids.
+        plan: The inputs.
+        training: False for evaluation, which needs no trainable policy.
+        probe: Check that the backend of every trained policy returns token ids.
 
     Raises:
         ConfigError: a name, path or option is wrong.
-        MissingTokensError: a trained policy's backend gives no token ids.
+        MissingTokensError: a trained policy's backend returns no token ids.
     """
     config = plan.config
     policies = _policies(plan, training=training)
     algorithm, setup = make_algorithm(config, plan.plugins) if training else (None, None)
     engine = make_engine(config, plan.plugins, setup, policies=policies)
-    if engine.trains:  # other engines have names of their own
+    if engine.trains:  # for other engines, model names belong to the endpoint
         policies = await asyncio.to_thread(with_weights, policies, plan.plugins)
     else:
         policies = [msgspec.structs.replace(policy, trainable=False) for policy in policies]
@@ -117,9 +117,9 @@ async def open_components(
         stack.push_async_callback(store.close)
         leads = leading(store, lease_s=config.rollout.lease_s)
         lead = await stack.enter_async_context(leads) if training else None
-        save_config(config, plan.directory)  # a trainer that is refused leaves the other's as it is
+        save_config(config, plan.directory)  # after the lease: a refused trainer must not write it
         observers, lossy = [*plan.observers], list[Losses]()
-        if plan.tracking is not None:  # one that cannot start says so before weights are loaded
+        if plan.tracking is not None:  # trackers start before weights are loaded, to fail early
             await stack.enter_async_context(plan.tracking.following())
             observers.append(plan.tracking)
             lossy.append(plan.tracking.losses)
@@ -157,7 +157,7 @@ async def open_components(
 
 
 def _policies(plan: Blueprint, *, training: bool) -> list[Policy]:
-    """The policies of the configuration, with the exported weights of their names.
+    """Return the policies of the configuration, with exported weights if the plan has some.
 
     Raises:
         ConfigError: the configuration is wrong, or no policy has exported weights.
@@ -191,7 +191,7 @@ def _adapter(plan: Blueprint, policies: Sequence[Policy], *, training: bool) -> 
 
 
 def _described(policy: Policy, engine: Engine) -> Policy:
-    """The policy with what its engine knows of its token ids and its chat template."""
+    """Return the policy with its engine's facts about token ids and chat template."""
     name = policy.name
     return msgspec.structs.replace(
         policy,
@@ -204,7 +204,7 @@ def _described(policy: Policy, engine: Engine) -> Policy:
 async def run_alongside(
     runner: Runner | None, work: Coroutine[Any, Any, T], lead: asyncio.Task[None] | None = None
 ) -> T:
-    """Do `work` while the runner serves and the lead is kept; whichever fails first ends all."""
+    """Run `work` together with the runner and the lease; the first failure ends all of them."""
     stop = asyncio.Event()
     serving: set[asyncio.Task[None]] = set()
     if runner is not None:
@@ -217,7 +217,7 @@ async def run_alongside(
             _ended_early(watched)
         outcome = await working
     except BaseException:
-        # What still runs is of no use any more: the runner stores it as cancelled.
+        # The runner stores the attempts in flight as cancelled.
         for task in (working, *serving):
             task.cancel()
         await asyncio.gather(working, *serving, return_exceptions=True)
@@ -236,7 +236,7 @@ def _ended_early(watched: set[asyncio.Task[None]]) -> NoReturn:
 
 @dataclass(slots=True)
 class _Counted:
-    """Hands out what several components lost since it was last asked."""
+    """Returns the losses of several components since the last call of `take`."""
 
     gateway: Gateway
     sources: Sequence[Losses]

@@ -1,4 +1,4 @@
-"""What a user calls: ``train``, ``evaluate``, ``attach``."""
+"""The user's functions: ``train``, ``evaluate``, ``attach``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from agl_core.types import Evaluation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """Options of ``agl train script.py``; every run that the script starts takes them on top."""
+    """Options of ``agl train script.py``, which apply to every run that the script starts."""
 
     overrides: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
@@ -41,13 +41,13 @@ _invocation: ContextVar[Invocation] = ContextVar("agl_invocation", default=_PLAI
 
 
 def current_invocation() -> Invocation:
-    """The invocation around this call; an empty one outside the command line."""
+    """Return the current invocation; an empty one outside the command line."""
     return _invocation.get()
 
 
 @contextmanager
 def invoked(invocation: Invocation) -> Generator[None, None, None]:
-    """Let runs started inside take these options."""
+    """Apply these options to runs started inside."""
     token = _invocation.set(invocation)
     try:
         yield
@@ -74,30 +74,31 @@ def train(  # noqa: PLR0913 - the one call a user writes
     observers: Sequence[Observer] = (),
     progress: bool = True,
 ) -> Report:
-    """Run the agent on the tasks and train the named sub-agents from what it does.
+    """Run the agent program on the tasks and train the named agents with its model calls.
 
     Args:
-        agent: Your program: a plain or ``async`` function of a `Task`.
+        agent: Your agent program: a plain or ``async`` function of a `Task`.
         tasks: Rows, Tasks, a ``.jsonl`` path, or a callable that returns rows.
         agents: Exact names or globs of the agents to train.
-        reward: ``reward(task, output, attempt)`` giving a number or one per channel; a mapping
-            gives one function per channel. May be left out if the agent calls `emit_reward`.
+        reward: ``reward(task, output, attempt)``, which returns a number or a number per channel;
+            or a mapping of channel to such a function. Optional if the agent calls `emit_reward`.
         model: Directory or hub name of the weights, or the URL of an endpoint that only serves.
-        algorithm: ``grpo``, ``rloo``, ``reinforce`` or a plugin's.
-        val_tasks: Held-out tasks, evaluated before and after (and in between, see `TrainConfig`).
-        config: Everything else, as a file, a mapping or a `RunConfig`; arguments win over it.
-        overrides: Dotted keys to values, such as ``{"train.steps": 30}``; they win over all.
+        algorithm: ``grpo``, ``rloo``, ``reinforce`` or a plugin's algorithm.
+        val_tasks: Held-out tasks, evaluated before and after training (and between steps, see
+            `TrainConfig`).
+        config: All other settings, as a file, a mapping or a `RunConfig`; arguments override it.
+        overrides: Dotted keys to values, such as ``{"train.steps": 30}``; they override all else.
         observers: Called at every step and evaluation.
-        progress: Show the run on standard error (in a notebook on standard output), in place on a
-            terminal and line by line in pipes and files. ``agl train script.py`` shows it anyway.
+        progress: Show progress on standard error (in a notebook on standard output), in place on a
+            terminal and line by line in pipes and files. ``agl train script.py`` always shows it.
 
     Returns:
-        The report: scores, losses by cause, and where the weights lie.
+        The report: scores, losses by cause, and the directory of the weights.
 
     Raises:
-        ConfigError: a name, key or value is wrong; names the fix.
-        CaptureError: what was recorded is not exactly true.
-        AglError: see `agl_core.errors` for the rest.
+        ConfigError: a name, key or value is wrong; the message names the fix.
+        CaptureError: the records of the attempts are not exact.
+        AglError: other errors, see `agl_core.errors`.
     """
     resolved = _config(
         config,
@@ -126,17 +127,17 @@ def evaluate(  # noqa: PLR0913 - the one call a user writes
     observers: Sequence[Observer] = (),
     progress: bool = True,
 ) -> Evaluation:
-    """Score the agent on the tasks without training; arguments as for `train`.
+    """Score the agent program on the tasks without training.
 
     Args:
-        agent: Your program.
-        tasks: What to score it on.
-        agents: As for `train`: whom the trained weights serve.
+        agent: Your agent program.
+        tasks: The tasks to score it on.
+        agents: As for `train`; the trained weights serve these agents.
         reward: As for `train`.
         model: As for `train`.
         config: As for `train`.
-        checkpoint: Checkpoint directory of a run, such as ``report.best``, or what
-            ``report.export`` returned. Without `config`, the run's own configuration applies.
+        checkpoint: Checkpoint directory of a run, such as ``report.best``, or the directory of
+            ``report.export``. Without `config`, the configuration of that run is used.
         overrides: As for `train`.
         observers: Called at the evaluation.
         progress: As for `train`.
@@ -161,7 +162,7 @@ def attach() -> Attachment:
 
 
 def _ended(begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run to the end; what the user's code raises begins with the user's frames."""
+    """Run to the end; the traceback of an error in user code begins at the user's first frame."""
     try:
         return run_blocking(begin())
     except AglError:
@@ -177,9 +178,9 @@ def _ended(begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
 def _watching(
     given: Sequence[Observer], *, shown: bool
 ) -> Generator[tuple[Observer, ...], None, None]:
-    """The observers of a run; the command line's show it where there are any."""
+    """Yield a run's observers, with a progress display unless the command line has its own."""
     invoked = current_invocation().observers
-    console = getattr(sys, "stderr", None)  # None where a process has no console
+    console = getattr(sys, "stderr", None)  # None in a process without a console
     if invoked or not shown or console is None:
         yield (*given, *invoked)
         return
@@ -190,7 +191,7 @@ def _watching(
 
 
 def _model(model: str | None) -> dict[str, Any]:
-    """A URL chooses the engine that only serves."""
+    """Return the settings for a model; a URL selects the engine ``http``, which only serves."""
     if model is not None and model.startswith(("http://", "https://")):
         return {"engine.name": "http", "engine.base_url": model, "model": "auto"}
     return {"model": model}

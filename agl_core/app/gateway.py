@@ -1,4 +1,4 @@
-"""Servers of other processes: a run's gateway, and one backend for any OpenAI client."""
+"""Servers as separate processes: a run's gateway, and a backend for any OpenAI client."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _HOST_AND_PORT: Final = re.compile(r"[^/\\]+:\d+")
 
 
 def store_of(target: str, plugins: Callable[[], PluginManager] = load_plugins) -> StoreLifecycle:
-    """The store at an address, or in a file that processes of one machine share; not yet open.
+    """Return the store at an address or in a file that processes share, without opening it.
 
     Args:
-        target: What `locate_store` takes, or a file or directory that has no store yet.
-        plugins: Loads them; files that a run names are none of the gateway's.
+        target: A target of `locate_store`, or a file or directory without a store.
+        plugins: Loads the plugins, without the plugin files of a run.
 
     Raises:
-        ConfigError: the target is an address and there is no shared key, or it lacks ``http://``;
-            or it is a run whose store cannot be shared, or is gone.
+        ConfigError: the target is an address without ``http://``, or there is no shared key for it;
+            or it is a run whose store cannot be shared or does not exist.
     """
     loaded = plugins()
     of_a_run = (Path(target).expanduser() / RESOLVED).is_file()
@@ -57,15 +57,15 @@ async def serve_gateway(
     """Serve until cancelled; attempts that are open then stay unsealed.
 
     Args:
-        store: Not yet open.
+        store: A store that is not open.
         host: Address to listen on.
-        port: 0 for one that the system chooses.
-        ready: Called with the address once calls are taken.
-        plugins: Loads them, for their routes and dialects.
+        port: Port to listen on; 0 for a free one.
+        ready: Called with the address when the gateway accepts calls.
+        plugins: Loads the plugins, for their routes and dialects.
 
     Raises:
-        ConfigError: there is no shared key, the store refuses it, or the address is taken.
-        StoreError: the store stays away, or what was left could not be written to it.
+        ConfigError: there is no shared key, the store refuses it, or the address is in use.
+        StoreError: the store cannot be reached, or remaining records could not be written.
     """
     key = shared_key()
     options = GatewayOptions(host=host, port=port, secret=key, operator_key=key, restartable=True)
@@ -100,12 +100,12 @@ async def _end(control: GatewayControl, gateway: GatewayServer) -> None:
 def openai_server(
     backend: Backend, *, model: str, plugins: Callable[[], PluginManager] = load_plugins
 ) -> OpenAIServer:
-    """A server of chat completions, and of the dialects of plugins, that does not listen yet.
+    """Return a server of chat completions and of the dialects of plugins, without starting it.
 
     Args:
-        backend: Stays its maker's, who closes it.
-        model: Name of what it serves.
-        plugins: Loads them, for their dialects.
+        backend: The backend; the caller closes it.
+        model: Name of the served model.
+        plugins: Loads the plugins, for their dialects.
     """
     dialects = {
         f"/v1{name.partition(' ')[2]}": translating(dialect)

@@ -1,4 +1,4 @@
-"""One trainer per store: take the lead, keep it, give it back."""
+"""The lease that makes one trainer the only trainer of a store."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _log = logging.getLogger(__name__)
 _RENEWALS_PER_LEASE: Final = 3
 _LOOKS_PER_LEASE: Final = 30
 _PROCESSES: Final = Path("/proc/self/ns/pid")
-"""Linux: names the set of processes within which a process id means something."""
+"""Linux: the namespace in which process ids are valid."""
 
 
 @asynccontextmanager
 async def leading(
     store: StoreLifecycle, *, lease_s: float
 ) -> AsyncGenerator[asyncio.Task[None], None]:
-    """Be the store's one trainer inside; yields a task that ends only if the lead is lost.
+    """Hold the store's lease inside; yield a task that ends only if the lease is lost.
 
-    A lead whose process is known to be dead is taken at once. Any other is watched: a trainer that
-    lives renews it, one that is dead lets it lapse.
+    The lease of a process that is known to be dead is taken immediately. Otherwise this waits: a
+    running trainer renews its lease, the lease of a dead one expires.
 
     Args:
-        store: Open, and open until this has ended.
-        lease_s: For how long a dead trainer keeps others out.
+        store: Open until this context has ended.
+        lease_s: Duration of the lease; a dead trainer blocks others for that long.
 
     Raises:
-        LeadHeldError: another trainer leads, and lives.
+        LeadHeldError: another trainer has the lease and renews it.
     """
     instance = new_instance()
     await _take(store, instance, lease_s)
@@ -57,7 +57,7 @@ async def leading(
 
 
 def new_instance() -> str:
-    """``<host>-<process id>-<random>``, the last part beginning with `_processes`."""
+    """Return ``<host>-<process id>-<random>``; the last part begins with `_processes`."""
     return f"{socket.gethostname()}-{os.getpid()}-{_processes()}{secrets.token_hex(4)}"
 
 
@@ -91,19 +91,19 @@ async def _renew(store: StoreLifecycle, instance: str, lease_s: float) -> None:
         except LeadHeldError:
             raise
         except StoreError:
-            # If the store is gone, the run's next request to it raises.
+            # If the store stays away, the run's next request to it raises.
             _log.warning("The store took no renewal of the lead", exc_info=True)
 
 
 def _is_dead(instance: str) -> bool:
-    """Whether the process that an instance names is known to have ended.
+    """Return whether the process of an instance is known to have ended.
 
-    Its id may have been given to another process since: then it is not known.
+    If another process has got its id since, this returns False.
     """
     host, pid, last = ["", "", *instance.rsplit("-", 2)][-3:]
     here = host == socket.gethostname() and last.startswith(_processes())
     if sys.platform == "win32" or not here or not pid.isdecimal():
-        return False  # on Windows, asking a process whether it lives may end it
+        return False  # on Windows, os.kill may end the process
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:
@@ -114,7 +114,7 @@ def _is_dead(instance: str) -> bool:
 
 
 def _processes() -> str:
-    """Four digits that differ between containers, whose hosts may have one name."""
+    """Return four digits that differ between containers, whose host names may be equal."""
     try:
         name = str(_PROCESSES.readlink())
     except OSError:

@@ -1,4 +1,4 @@
-"""Each part of a run, made from the configuration and the plugins it names."""
+"""Building each part of a run from the configuration and its plugins."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 Agent = Callable[[Task], Any]
 
 _ENGINE: Final = "torch"
-"""Trains where neither the configuration nor the algorithm says what does."""
+"""Default engine, if neither the configuration nor the algorithm names one."""
 
 _MAY_DIFFER: dict[str, Any] = {
     "directory": True,
@@ -58,7 +58,7 @@ _MAY_DIFFER: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What a user hands over as objects; what is None comes from the configuration."""
+    """The user's objects; a field that is None is taken from the configuration."""
 
     agent: Agent | None = None
     tasks: Any = None
@@ -68,10 +68,10 @@ class Inputs:
 
 
 def make_agent(config: RunConfig, given: Agent | None) -> Agent:
-    """The callable that runs a task.
+    """Return the agent program.
 
     Raises:
-        ConfigError: there is none, or it cannot be called.
+        ConfigError: it is missing or not callable.
     """
     agent = given if given is not None or config.agent is None else load_object(config.agent)
     if agent is None:
@@ -85,10 +85,10 @@ def make_agent(config: RunConfig, given: Agent | None) -> Agent:
 
 
 def check_apart(config: RunConfig, plugins: PluginManager) -> str:
-    """Check that runners in other processes reach the run's store and gateway; gives its URL.
+    """Check that other processes can reach the store and the gateway; return the gateway's URL.
 
     Raises:
-        ConfigError: they do not.
+        ConfigError: they cannot.
     """
     name = config.store.name
     if not described(store_options(config.store, plugins)).shared:
@@ -110,7 +110,7 @@ def make_scorer(
     plugins: PluginManager,
     given: RewardFunction | Mapping[str, RewardFunction] | None,
 ) -> Scorer:
-    """The rewards given as objects, or those that the configuration names."""
+    """Return the scorer of the given rewards, or of those that the configuration names."""
     if given is None:
         rewards = build_rewards(config.rewards, plugins.registry("rewards"))
     elif isinstance(given, Mapping):
@@ -130,8 +130,8 @@ def make_scorer(
 def build_rewards(sections: Sequence[RewardConfig], registry: Registry) -> list[NamedReward]:
     """Make the rewards that a configuration names.
 
-    A name with a colon is a reference to the user's own function, any other a registered reward.
-    Rewards of one name are distinguished by their channel, then by their number.
+    A name with a colon is a reference to a user's function, other names are registered rewards.
+    Rewards with the same name are distinguished by their channel, then by their number.
 
     Raises:
         ConfigError: a name, an option or a reference is wrong.
@@ -169,10 +169,10 @@ def _reward_function(section: RewardConfig, registry: Registry, where: str) -> R
 
 
 def make_tasks(given: Any, config: TasksConfig, kind: Literal["train", "val"]) -> list[Task]:
-    """The tasks given as rows, or those that the configuration refers to.
+    """Return the given tasks, or those that the configuration names.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: there are no tasks, or they cannot be loaded.
     """
     source = given if given is not None else getattr(config, kind)
     if source is None:
@@ -186,13 +186,13 @@ def make_tasks(given: Any, config: TasksConfig, kind: Literal["train", "val"]) -
 
 
 def with_weights(policies: Sequence[Policy], plugins: PluginManager) -> list[Policy]:
-    """The policies with the directories of weights that plugins offer by name.
+    """Return the policies with the directories of weights that plugins registered by name.
 
-    A directory of that name in the working directory is taken before.
+    A directory of that name in the working directory has precedence.
 
     Raises:
-        ConfigError: weights that a plugin offers cannot be had.
-        MissingExtraError: they need what is not installed.
+        ConfigError: registered weights cannot be located.
+        MissingExtraError: a library that they need is not installed.
     """
     models = plugins.registry("models")
     found: dict[str, str] = {}
@@ -207,12 +207,12 @@ def with_weights(policies: Sequence[Policy], plugins: PluginManager) -> list[Pol
 
 
 def _say(text: str) -> None:
-    """Also where only warnings are shown: fetching takes minutes."""
+    """Log as a warning, so that it is shown by default: fetching takes minutes."""
     _log.warning("%s", text)
 
 
 def make_algorithm(config: RunConfig, plugins: PluginManager) -> tuple[Algorithm, AlgorithmSetup]:
-    """The chosen algorithm with its options, and what an engine must know of it."""
+    """Make the configured algorithm, and its setup for an engine."""
     section, registry = config.algorithm, plugins.registry("algorithms")
     options = check_options(section, registry.options_model(section.name), where="algorithm")
     algorithm: Algorithm = registry.create(section.name, options)
@@ -237,7 +237,7 @@ def make_engine(
     *,
     policies: Sequence[Policy] = (),
 ) -> Engine:
-    """The chosen engine with its options; the models of the policies are looked at before.
+    """Make the configured engine, after checking the models of the policies.
 
     Raises:
         ConfigError: an option or a model is wrong, or the engine lacks the algorithm's loss.
@@ -254,12 +254,12 @@ def make_engine(
 
 
 def engine_class(name: str, plugins: PluginManager) -> type[Engine]:
-    """The class of a registered engine, for what it offers without weights.
+    """Return the class of a registered engine, for its static methods.
 
-    `Engine` itself, which offers nothing of that, where a function is registered.
+    If a function is registered, return `Engine`, which has only the defaults.
 
     Raises:
-        ConfigError: there is no such engine.
+        ConfigError: the engine is not registered.
         PluginError: it cannot be imported.
     """
     known = plugins.registry("engines").resolve(name)
@@ -267,7 +267,7 @@ def engine_class(name: str, plugins: PluginManager) -> type[Engine]:
 
 
 def engine_name(config: RunConfig, plugins: PluginManager) -> str:
-    """The engine that the configuration names, or that the algorithm's class names in `engine`."""
+    """Return the engine of the configuration, or else the attribute `engine` of the algorithm."""
     if config.engine.name is not None:
         return config.engine.name
     algorithm = plugins.registry("algorithms").resolve(config.algorithm.name)
@@ -277,7 +277,7 @@ def engine_name(config: RunConfig, plugins: PluginManager) -> str:
 def _loss_factory(
     config: RunConfig, algorithm: Algorithm, plugins: PluginManager
 ) -> Callable[[], Any]:
-    """Makes the algorithm's loss for an engine that asks for it; one that cannot train never does."""
+    """Return a function that makes the algorithm's loss; only engines that train call it."""
     losses = plugins.registry("losses")
     engine, user = engine_name(config, plugins), config.algorithm.name
     name = f"{engine}.{algorithm.loss}"
@@ -303,13 +303,13 @@ def _loss_factory(
 
 
 def make_store(config: RunConfig, plugins: PluginManager, directory: Path) -> StoreLifecycle:
-    """The chosen store with its options, not yet open."""
+    """Make the configured store, without opening it."""
     options = store_options(config.store, plugins)
     return plugins.registry("stores").create(config.store.name, options, directory)
 
 
 def with_store(config: RunConfig, plugins: PluginManager) -> RunConfig:
-    """The configuration with the options of its store as they were validated.
+    """Return the configuration with the validated options of its store.
 
     Raises:
         ConfigError: the store is unknown, or an option is wrong.
@@ -319,7 +319,7 @@ def with_store(config: RunConfig, plugins: PluginManager) -> RunConfig:
 
 
 def with_store_apart(config: RunConfig, plugins: PluginManager) -> RunConfig:
-    """The configuration with a store of its own in another directory; see `StoreOptions.apart`."""
+    """Return the configuration with a separate store; see `StoreOptions.apart`."""
     name = config.store.name
     options = described(store_options(config.store, plugins)).apart()
     store = store_section(name, options) if options is not None else StoreConfig()
@@ -327,9 +327,9 @@ def with_store_apart(config: RunConfig, plugins: PluginManager) -> RunConfig:
 
 
 def make_integrations(plugins: PluginManager) -> list[Integration]:
-    """Every installed integration whose framework is here; the others have nothing to hook.
+    """Make every integration whose framework is installed.
 
-    A framework of another version than the extra allows is attached with a warning.
+    A framework in a version that the extra does not allow is attached with a warning.
     """
     registry = plugins.registry("integrations")
     found: list[Integration] = []
@@ -343,12 +343,12 @@ def make_integrations(plugins: PluginManager) -> list[Integration]:
 
 
 def make_routes(plugins: PluginManager) -> dict[str, RouteFactory]:
-    """Every route that plugins add to a gateway; those whose extra is not installed are left out."""
+    """Return the gateway routes of plugins, except those whose extra is not installed."""
     return _all_of(plugins.registry("routes"))
 
 
 def make_dialects(plugins: PluginManager) -> dict[str, Dialect]:
-    """Every dialect that plugins add to a gateway, in the same way."""
+    """Return the dialects of plugins, except those whose extra is not installed."""
     return _all_of(plugins.registry("dialects"))
 
 
@@ -373,7 +373,7 @@ def _warn_if_untested(registration: Registration) -> None:
 
 
 def config_digest(config: RunConfig) -> str:
-    """Digest of the settings that a resumed run must share with the run it continues."""
+    """Return a digest of the settings that must be equal in a run and its resumption."""
     text = config.model_dump_json(exclude=_MAY_DIFFER)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -381,12 +381,12 @@ def config_digest(config: RunConfig) -> str:
 def check_names(config: RunConfig, plugins: PluginManager) -> None:
     """Check every plugin that the configuration names, and its options.
 
-    A plugin that is known but whose extra is not installed passes with its options unread: the
-    configuration may be that of another machine.
+    The options of a plugin whose extra is not installed are not checked, as the configuration may
+    be for another machine.
 
     Raises:
-        ConfigError: a name is unknown (names the nearest), or an option is wrong.
-        PluginError: several plugins offer the name, or the one that does is broken.
+        ConfigError: a name is unknown (the message names the nearest), or an option is wrong.
+        PluginError: several plugins register the name, or its plugin is broken.
     """
     _check(config.algorithm, plugins.registry("algorithms"), config.algorithm.name, "algorithm")
     _check_engine(config, plugins)

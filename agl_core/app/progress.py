@@ -1,4 +1,4 @@
-"""Live progress of a run: a small panel on a terminal, one line per step in pipes and files."""
+"""Progress display of a run: a panel on a terminal, one line per step in pipes and files."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _ASCII: Final = "_.-:=+*#"
 _RECENT: Final = 5
 _CURVE: Final = 40
 FILE_WIDTH: Final = 240
-"""Columns of what is no terminal: nothing that a pipe or a file receives is cut to 80."""
+"""Width if the output is not a terminal, so that lines are not cut to 80 columns."""
 
 
 @contextmanager
 def progress(target: Console) -> Generator[Observer, None, None]:
-    """An observer that shows a run on a console for as long as it is entered.
+    """Yield an observer that shows a run on a console.
 
-    On a terminal the display updates in place; otherwise every step is one plain line.
+    On a terminal the display updates in place; otherwise every step is one line of text.
     """
     if not target.is_terminal or target.is_dumb_terminal:
         yield PlainProgress(target)
@@ -46,15 +46,15 @@ def progress(target: Console) -> Generator[Observer, None, None]:
 
 
 def script_console() -> Console:
-    """Where a run that Python code starts shows itself: standard error, as output is the script's.
+    """Return the console for a run that Python code starts: standard error.
 
-    In a notebook it is standard output, which is not marked as an error there.
+    In a notebook it is standard output, because a notebook marks standard error as an error.
     """
     from rich.console import Console  # noqa: PLC0415
 
     if Console().is_jupyter:
-        # A notebook moves no cursor, though its stream says it is a terminal, and rich's own
-        # display needs ipywidgets: plain lines work in all of them.
+        # A notebook's stream claims to be a terminal but cannot move the cursor, and rich's own
+        # display needs ipywidgets: plain lines work in all notebooks.
         return Console(
             file=sys.stdout,
             highlight=False,
@@ -68,11 +68,11 @@ def script_console() -> Console:
 
 @dataclass(slots=True)
 class RunView:
-    """What is known of a run so far, and how it reads."""
+    """The data of a run for its display."""
 
     name: str = ""
     stage: str = ""
-    """What takes time at the moment; empty while steps are shown."""
+    """The current work between steps; empty while steps are shown."""
     steps: list[StepReport] = field(default_factory=list[StepReport])
     evaluations: list[Evaluation] = field(default_factory=list[Evaluation])
 
@@ -82,7 +82,7 @@ class RunView:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds left at the pace of the last steps; None before the first."""
+        """Estimated seconds left, from the median of the last steps; None before the first."""
         if self.last is None:
             return None
         pace = statistics.median(step.wall_s for step in self.steps[-_RECENT:])
@@ -93,7 +93,7 @@ class RunView:
         return [step.reward for step in self.steps]
 
     def total(self, kind: str) -> dict[str, int]:
-        """``failures`` or ``lost`` of all steps, by cause."""
+        """Sum ``failures`` or ``lost`` of all steps, by cause."""
         totals: dict[str, int] = {}
         for step in self.steps:
             counts: dict[str, int] = getattr(step, kind)
@@ -131,7 +131,7 @@ class PlainProgress:
         if self._console.quiet:
             return
         try:
-            # Console.print ends the process where a pipe's reader has ended.
+            # Console.print would end the process if the reader of the pipe has ended.
             self._console.file.write(f"{line}\n")
             self._console.file.flush()
         except OSError as error:
@@ -149,7 +149,7 @@ class LiveProgress:
 
     @contextmanager
     def shown(self) -> Generator[None, None, None]:
-        """Draw until left; the last state stays on the screen."""
+        """Draw inside this context; the last state stays on the screen."""
         from rich.live import Live  # noqa: PLC0415
 
         with Live(get_renderable=self.render, console=self._console, refresh_per_second=4):
@@ -175,7 +175,7 @@ class LiveProgress:
             self._console.print(line, markup=False, soft_wrap=True)
 
     def render(self) -> RenderableType:
-        """The panel as it stands."""
+        """Return the current panel."""
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
@@ -226,7 +226,7 @@ class LiveProgress:
 
 
 def step_line(report: StepReport, eta_s: float | None) -> str:
-    """One step in plain words."""
+    """Return one step as a line of text."""
     parts = [f"step {report.step}/{report.steps}", f"reward {report.reward:.3f}"]
     parts += [f"{name} {value:.3f}" for name, value in _channels(report)]
     parts += [f"tokens/s {tokens_per_s(report):.0f}", f"rollouts {report.rollouts}"]
@@ -241,7 +241,7 @@ def step_line(report: StepReport, eta_s: float | None) -> str:
 
 
 def sparkline(values: Sequence[float], *, width: int, unicode: bool = True) -> str:
-    """A curve in one line of text; more values than `width` are averaged in equal parts."""
+    """Return a curve as one line of text; more than `width` values are averaged in equal parts."""
     if not values:
         return ""
     if len(values) > width:
@@ -259,12 +259,12 @@ def tokens_per_s(report: StepReport) -> float:
 
 
 def _channels(report: StepReport) -> list[tuple[str, float]]:
-    """Channels worth a place of their own: one alone is the reward itself."""
+    """Return the channels to show; a single channel equals the reward and is left out."""
     return sorted(report.channels.items()) if len(report.channels) > 1 else []
 
 
 def _breaks(found: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Calls whose prompt continued no earlier one, by agent and likely cause in one."""
+    """Return the numbers of breaks by ``agent:cause``."""
     return {
         f"{agent}:{cause}": count
         for agent, causes in found.items()

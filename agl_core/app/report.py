@@ -1,4 +1,4 @@
-"""The report that a user is given: what a run says of itself, and the way to its weights."""
+"""The user's report of a run, with the export of its weights."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["Report"]
 
 
 class Report(RunReport, kw_only=True):
-    """The outcome of a run: where the weights lie, what was reached, what was lost."""
+    """The outcome of a run: weights, scores and losses."""
 
     @classmethod
     def of(cls, report: RunReport) -> Report:
-        """The same, for a user."""
+        """Convert a run's report to this class."""
         return cls(**{name: getattr(report, name) for name in report.__struct_fields__})
 
     def export(self, directory: str) -> str:
         """Write the best checkpoint's weights and tokenizer to `directory`, ready to serve.
 
         Raises:
-            TrainingError: the run produced no checkpoint, or a file of it is damaged.
+            TrainingError: the run has no checkpoint, or a file of the checkpoint is damaged.
         """
         return export_weights(self, directory)
 
@@ -37,16 +37,16 @@ class Report(RunReport, kw_only=True):
 def export_weights(target: RunReport | str | Path, directory: str | Path) -> str:
     """Write the weights and tokenizer of each policy of a checkpoint, ready to serve.
 
-    Where a checkpoint holds a low-rank adapter alone, the engine that wrote it merges it. The run's
-    configuration goes beside them, so that ``agl.evaluate`` takes the directory as a checkpoint.
+    If a checkpoint has only a low-rank adapter, the engine that wrote it merges it. The run's
+    configuration is copied to the directory, so that ``agl.evaluate`` accepts it as a checkpoint.
 
     Args:
         target: A report, for its best checkpoint, or a checkpoint's directory.
-        directory: Gets a directory per policy; made when missing.
+        directory: Directory with a folder per policy; created if missing.
 
     Raises:
-        TrainingError: the run produced no checkpoint, or a file of it is damaged.
-        ConfigError: the model that an adapter belongs to is not there.
+        TrainingError: the run has no checkpoint, or a file of the checkpoint is damaged.
+        ConfigError: the base model of an adapter is missing.
         MissingExtraError: the engine that merges needs a library that is not installed.
     """
     if isinstance(target, RunReport):
@@ -65,7 +65,7 @@ def export_weights(target: RunReport | str | Path, directory: str | Path) -> str
 async def _export(checkpoint: Path, directory: Path) -> None:
     state = await verify(checkpoint)
     plugins = load_plugins()
-    # An engine of a plugin file is not loaded to look at what it wrote: it is copied.
+    # The engine of a plugin file is not loaded; its directory is copied.
     known = state.engine in plugins.registry("engines")
     engine = engine_class(state.engine, plugins) if known else Engine
     policies = sorted(path for path in (checkpoint / POLICIES).iterdir() if path.is_dir())

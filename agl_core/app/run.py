@@ -1,4 +1,4 @@
-"""One run: check everything, open the components, train or evaluate, close."""
+"""One run: check the configuration, open the components, train or evaluate, close."""
 
 from __future__ import annotations
 
@@ -51,31 +51,31 @@ from agl_core.types import Evaluation, Losses, Policy, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """What the attempts of a trial left."""
+    """The records of a trial's attempts."""
 
     records: Sequence[AttemptRecord]
     losses: Losses
-    """What the components lost, by cause."""
+    """Losses of the components, by cause."""
     stalls: Sequence[Stall]
-    """What blocked the event loop of async agents and rewards."""
+    """Blockages of the event loop of async agents and rewards."""
 
 
 class Trial:
-    """Open components, the tasks to try with them, and what they are made from."""
+    """Open components with the tasks of a trial."""
 
     def __init__(
         self, components: Components, plan: Blueprint, *, tasks: Sequence[Task], samples: int
     ) -> None:
-        """Take components that were opened to train.
+        """Set the components, which must be opened for training.
 
         Args:
             components: Open as long as the trial is used.
-            plan: What they were built from.
-            tasks: What is tried.
+            plan: The blueprint of the components.
+            tasks: The tasks to run.
             samples: Attempts per task.
 
         Raises:
-            ConfigError: the components were opened to evaluate.
+            ConfigError: the components were opened for evaluation.
         """
         self._components = components
         self.config: RunConfig = plan.config
@@ -88,20 +88,20 @@ class Trial:
         self.adapter: Adapter = components.adapter
 
     def backend(self, policy: str) -> Backend:
-        """What answers the calls of a policy."""
+        """Return the backend of a policy."""
         return self._components.engine.backend(policy)
 
     async def probe(self, policy: str) -> Capabilities:
-        """What the backend of a policy gives of tokens, found out by asking it.
+        """Request a few tokens from a policy's backend and report the token data received.
 
         Raises:
-            EngineError: it gives no answer.
-            MissingTokensError: its answers hold no token ids.
+            EngineError: the backend does not answer.
+            MissingTokensError: its answers have no token ids.
         """
         return await self._components.gateway.probe(policy)
 
     async def run(self) -> Tried:
-        """Run every task `samples` times in train mode, so that tokens are captured."""
+        """Run every task `samples` times in train mode, so that tokens are recorded."""
         source = self._components.source
         await source.abandon(self.config.name)
         made = make_resources(self.config, self._components.gateway, self.policies, step=0)
@@ -126,7 +126,7 @@ class Trial:
 
 REPORT = "report.json"
 EVALUATIONS = "eval"
-"""Folder of a run that holds the records of evaluations apart from training."""
+"""Folder in a run's directory for the records of evaluations."""
 
 
 class App:
@@ -140,13 +140,13 @@ class App:
         observers: Sequence[Observer] = (),
         plugins: PluginManager | None = None,
     ) -> None:
-        """Check what can be checked before anything starts.
+        """Check the configuration before any component starts.
 
         Args:
             config: The run's configuration.
-            inputs: Objects that take the place of references in the configuration.
+            inputs: Objects that replace references in the configuration.
             observers: Called at every step and evaluation.
-            plugins: Loaded plugins; built-in, installed and configured ones when None.
+            plugins: Loaded plugins; None: load built-in, installed and configured plugins.
 
         Raises:
             ConfigError: a name, key or value is wrong.
@@ -183,7 +183,7 @@ class App:
         tracking = self._tracking()
         plan = replace(self._plan, tracking=tracking)
         async with open_components(plan, training=True) as components:
-            start = await self._verified(known)  # the trainer that led before may have written more
+            start = await self._verified(known)  # the previous trainer may have written more
             for observer in self._observers:
                 observer.started(config)
             self._plugins.observe("agl_run_started", run_id=config.name, store=components.store)
@@ -201,13 +201,13 @@ class App:
         return report
 
     async def evaluate(self, *, checkpoint: str | Path | None = None) -> Evaluation:
-        """Score the agents on the validation tasks (the training tasks where there are none).
+        """Score the agents on the validation tasks, or without them on the training tasks.
 
-        Records go to ``<run>/eval``, separate from those of a training that may be active.
+        Records are written to ``<run>/eval``, as a training of the same run may be active.
 
         Args:
-            checkpoint: Weights to load, of a checkpoint or an export; the configured models' own
-                when None.
+            checkpoint: Checkpoint or export with the weights to load; None: the weights of the
+                configured models.
         """
         tasks = self._val_tasks() or make_tasks(self._inputs.tasks, self._config.tasks, "train")
         weights = Path(checkpoint) if checkpoint is not None else None
@@ -236,12 +236,12 @@ class App:
     async def trial(
         self, *, folder: str, tasks: int = 2, samples: int | None = None
     ) -> AsyncGenerator[Trial]:
-        """Open the components to try the first tasks that training would take, without training.
+        """Open the components to run the first tasks of a training, without training.
 
         Args:
-            folder: In the run's directory; holds the records, apart from those of the run.
-            tasks: How many to try.
-            samples: Attempts per task, at least two; the group's size, at most four, when None.
+            folder: Folder in the run's directory for the records.
+            tasks: Number of tasks.
+            samples: Attempts per task, at least two; None: the group's size, at most four.
 
         Raises:
             ConfigError: a name, path or option is wrong.
@@ -254,7 +254,7 @@ class App:
             yield Trial(components, plan, tasks=chosen, samples=max(each, 2))
 
     def _apart(self, folder: str) -> Blueprint:
-        """A plan for this process with records of its own: no runner takes others' rollouts."""
+        """Return a plan with its own store and runner in this process, apart from the run's."""
         config = with_store_apart(self._config, self._plugins)
         local = config.rollout.model_copy(update={"local": True})
         gateway = config.gateway.model_copy(update={"url": None})
@@ -279,7 +279,7 @@ class App:
     async def _verified(
         self, known: tuple[Path, CheckpointState] | None
     ) -> tuple[Path, CheckpointState] | None:
-        """The starting point, its files checked unless they were at `known`."""
+        """Return the starting point; check its files unless it equals `known`."""
         start = self._starting_point()
         if start is not None and start != known:
             await verify(start[0])
@@ -334,10 +334,10 @@ class App:
 
 
 def run_config_of(checkpoint: Path) -> Path:
-    """The resolved configuration of the run that wrote a checkpoint, or that it was exported from.
+    """Return the resolved configuration of the run of a checkpoint or export.
 
     Raises:
-        ConfigError: the checkpoint lies in no run's directory.
+        ConfigError: the directory has no configuration and is not in a run's directory.
     """
     inside = checkpoint / RESOLVED
     file = inside if inside.is_file() else checkpoint.resolve().parents[1] / RESOLVED
@@ -350,10 +350,10 @@ def run_config_of(checkpoint: Path) -> Path:
 
 
 async def _load(components: Components, checkpoint: Path) -> int:
-    """Put a checkpoint's weights in service; returns its step.
+    """Serve a checkpoint's weights; return its step.
 
     Raises:
-        ConfigError: it holds no weights of any policy of this run.
+        ConfigError: it has no weights of this run's policies.
     """
     state = await verify(checkpoint)
     loaded = 0
@@ -374,10 +374,10 @@ async def _load(components: Components, checkpoint: Path) -> int:
 
 
 def _algorithm(components: Components) -> Algorithm:
-    """The algorithm of components that were opened to train.
+    """Return the algorithm of components that were opened for training.
 
     Raises:
-        ConfigError: they were opened to evaluate.
+        ConfigError: they were opened for evaluation.
     """
     if components.algorithm is None:
         raise ConfigError("These components were opened to evaluate, not to train")

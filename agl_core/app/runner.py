@@ -1,4 +1,4 @@
-"""A runner process: the agent and rewards of a run whose trainer is another process."""
+"""A runner process, for a run whose trainer is another process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from agl_core.tracing import attach
 from agl_core.types import Attempt, Rollout, Span
 
 MAX_ABANDONED: Final = 4
-"""Threads and tasks of user code that could not be stopped, with which a worker still continues."""
+"""Most threads and tasks that could not be stopped with which a worker continues."""
 
 
 async def serve_runner(
@@ -35,17 +35,17 @@ async def serve_runner(
     report: Callable[[Tally], None],
     max_abandoned: int | None = None,
 ) -> None:
-    """Run the attempts of a run until cancelled, or until too much of the user's code hangs.
+    """Run the attempts of a run until cancelled, or until `max_abandoned` is exceeded.
 
     Args:
-        config: The run's; agent, rewards, store and gateway are read from it.
-        plugins: Loaded.
+        config: The run's configuration with agent, rewards, store and gateway.
+        plugins: Loaded plugins.
         report: Called with the counts so far after every attempt, and at the end.
         max_abandoned: See `RunnerOptions`.
 
     Raises:
-        ConfigError: store or gateway cannot be shared, refuse, or are of another version.
-        AglError: store or gateway stay away.
+        ConfigError: store or gateway cannot be shared, refuse the key, or have another version.
+        AglError: store or gateway cannot be reached.
     """
     with withheld_key():
         await _serve(config, plugins, report=report, max_abandoned=max_abandoned)
@@ -86,7 +86,7 @@ async def _serve(
 
 
 class _Counts:
-    """Passes attempts to the plugins that observe, and their number to `report`."""
+    """Calls the observe hooks for attempts, and `report` with the number of ended attempts."""
 
     def __init__(self, plugins: PluginManager, report: Callable[[Tally], None]) -> None:
         self._observe = plugins.observe

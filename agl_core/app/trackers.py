@@ -1,4 +1,4 @@
-"""Drive a run's trackers: each in a thread of its own, none of them able to harm the run."""
+"""Calling a run's trackers, each in its own thread, so that their errors do not affect the run."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from agl_core.types import Evaluation, Losses, Report, StepReport
 _log = logging.getLogger(__name__)
 
 _START_S: Final = 120.0
-"""Longest that a tracker's start may take."""
+"""Longest time for a tracker's start."""
 
 _Call = Callable[[], None]
 
 
 class TrackerThread:
-    """One tracker and the thread that all of its methods are called in."""
+    """One tracker, and the thread for all calls of its methods."""
 
     def __init__(self, name: str, tracker: Tracker) -> None:
         self.name = name
@@ -39,17 +39,17 @@ class TrackerThread:
         self._calls: SimpleQueue[tuple[_Call, Future[None]] | None] = SimpleQueue()
 
     def open(self) -> None:
-        """Start the thread; a tracker that is stuck keeps no process alive."""
+        """Start the thread, as a daemon: a tracker that hangs does not keep the process alive."""
         threading.Thread(target=self._serve, name=f"agl-tracker-{self.name}", daemon=True).start()
 
     def submit(self, call: _Call) -> asyncio.Future[None]:
-        """Make `call` after all that were submitted before it."""
+        """Run `call` after all earlier ones."""
         made: Future[None] = Future()
         self._calls.put((call, made))
         return asyncio.wrap_future(made)
 
     def close(self) -> None:
-        """Let the thread end after what it has to do."""
+        """End the thread after its pending calls."""
         self._calls.put(None)
 
     def _serve(self) -> None:
@@ -66,19 +66,19 @@ class TrackerThread:
 
 
 class Tracking:
-    """The trackers of a run, called like its other observers.
+    """The trackers of a run as an observer.
 
-    Failures are counted in `losses`; the first one of a tracker is logged with its cause.
+    Failures are counted in `losses`; the first failure of each tracker is logged with its cause.
     """
 
     def __init__(
         self, threads: Sequence[TrackerThread], describe: Callable[[], TrackedRun]
     ) -> None:
-        """Set up.
+        """Set the trackers.
 
         Args:
             threads: One per tracker.
-            describe: The run that is to be tracked; asked when the run leads its store.
+            describe: Returns the description of the run; called when the run has its store's lease.
         """
         self.losses = Losses()
         self._threads = tuple(threads)
@@ -86,7 +86,7 @@ class Tracking:
         self._ended = False
 
     def started(self, config: Any) -> None:
-        """Trackers have been started by then: one that cannot start ends the run earlier."""
+        """Do nothing: `following` has already started the trackers."""
 
     def step(self, report: StepReport) -> None:
         for thread in self._threads:
@@ -97,11 +97,11 @@ class Tracking:
             self._submit(thread, partial(thread.tracker.evaluation, evaluation))
 
     def finished(self, report: Report) -> None:
-        """Does nothing: `finish` has called the trackers and waited for them."""
+        """Do nothing: `finish` has called the trackers and waited for them."""
 
     @asynccontextmanager
     async def following(self) -> AsyncGenerator[None]:
-        """Start the trackers; an error that ends the block is passed to them.
+        """Start the trackers; pass an error that ends the block to them.
 
         Raises:
             ConfigError: a tracker cannot be started.
@@ -121,7 +121,7 @@ class Tracking:
                 thread.close()
 
     async def finish(self, report: Report) -> None:
-        """Call the trackers with the report of a run that ended well, and wait for them."""
+        """Pass the report of a successful run to the trackers, and wait for them."""
         await self._finish(self._threads, report)
 
     async def _finish(
@@ -169,11 +169,11 @@ class Tracking:
 def make_tracking(
     config: RunConfig, plugins: PluginManager, describe: Callable[[], TrackedRun]
 ) -> Tracking:
-    """The trackers that the configuration names, with their options; none is started yet.
+    """Make the trackers that the configuration names, without starting them.
 
     Raises:
         ConfigError: a name or an option is wrong.
-        MissingExtraError: the package of one is not installed.
+        MissingExtraError: a tracker's package is not installed.
     """
     registry = plugins.registry("trackers")
     threads: list[TrackerThread] = []

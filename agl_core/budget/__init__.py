@@ -1,7 +1,7 @@
-"""Prompts that fit: the middle of a history cut by the tokens of the model's own chat template.
+"""Prompt budgets: cut the middle of a history to a number of tokens of the model's chat template.
 
-Reading order: `prompt_budget` (what integrations and agents use), `plan` (which cuts are tried),
-`history` (what may leave a history), `texts` (how a text is cut), `gateway` (who counts).
+Reading order: `prompt_budget` (the class that integrations and agents use, and counting at the
+gateway), `plan` (the cuts that are tried).
 """
 
 from agl_core.budget.plan import FittedPrompt

@@ -1,4 +1,4 @@
-"""Which cuts of a prompt are tried; the caller of the search counts their tokens."""
+"""Search for the smallest cut of a prompt; the caller counts the tokens of each candidate."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from agl_core.interfaces import Counted
 Message = Mapping[str, Any]
 
 PINNED: Final = frozenset({"system", "developer"})
-"""Roles of messages that always stay as they are."""
+"""Roles of messages that are never changed."""
 
 
 def leaving(messages: Sequence[Message]) -> list[list[int]]:
-    """Positions of the messages that may leave, those that leave together in one list.
+    """Return the positions of messages that may be removed, in order; each list is one step.
 
-    Whole turns before the last user message go first, the oldest at the front, so that what is left
-    still begins with a user; then, one by one, the steps between that message and the last one.
-    System messages, the last user message and the last step are not among them.
+    First come whole turns before the last user message, the oldest first, so that the rest begins
+    with a user message; then, one by one, the messages between the last user message and the last
+    message, a tool call together with its results. System messages, the last user message and the
+    last message with its tool call are never removed.
     """
     blocks = _blocks(messages)
     task = max((i for i, m in enumerate(messages) if m.get("role") == "user"), default=-1)
@@ -31,7 +32,7 @@ def leaving(messages: Sequence[Message]) -> list[list[int]]:
 
 
 def _blocks(messages: Sequence[Message]) -> list[list[int]]:
-    """Messages that belong together: one alone, or one that calls tools with their results."""
+    """Return positions of messages that belong together: one, or a tool call with its results."""
     blocks: list[list[int]] = []
     calling: dict[Any, list[int]] = {}
     for position, message in enumerate(messages):
@@ -49,7 +50,7 @@ def _blocks(messages: Sequence[Message]) -> list[list[int]]:
 
 
 def _calls(message: Message) -> list[Any]:
-    """What results name the message's calls by."""
+    """Return the ids by which results refer to the message's calls."""
     calls: list[Any] = [call.get("id") for call in message.get("tool_calls") or ()]
     return [*calls, _LEGACY] if message.get("function_call") else calls
 
@@ -59,11 +60,11 @@ def _answers(message: Message) -> Any:
 
 
 _LEGACY: Final = object()
-"""Calls of the older ``function_call`` have no ids: a result belongs to the one before it."""
+"""Calls of the older ``function_call`` have no ids: a result belongs to the last call before it."""
 
 
 def _turns(blocks: Sequence[list[int]], messages: Sequence[Message]) -> list[list[int]]:
-    """Blocks joined from each user message to the next; a result may come after that one."""
+    """Join blocks from each user message to the next; a tool's result may follow the next one."""
     turns: list[list[int]] = []
     end = -1
     for block in blocks:
@@ -76,33 +77,33 @@ def _turns(blocks: Sequence[list[int]], messages: Sequence[Message]) -> list[lis
 
 
 Search = Generator[Sequence[Message], Counted | None, "FittedPrompt"]
-"""Gives prompts, takes their tokens; None for one that the chat template refuses."""
+"""Yields prompts and receives their counts; None for a prompt that the chat template refuses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedPrompt:
-    """A prompt within its budget, and what was cut for that."""
+    """A prompt within its budget, and the size of the cut."""
 
     messages: list[Message]
-    """Those that were not changed are the very objects that were given."""
+    """Unchanged messages are the original objects."""
     kept: list[int]
-    """Where each of `messages` stood in what was given."""
+    """Position of each of `messages` in the original prompt."""
     tokens: int | None = None
-    """None where tokens were not counted: outside a rollout, or the chat template refused."""
+    """None if tokens were not counted: outside a rollout, or if the chat template refused."""
     tokens_before: int | None = None
     budget: int | None = None
     messages_cut: int = 0
     characters_cut: int = 0
-    """In the messages that were kept."""
+    """In the remaining messages."""
 
     @property
     def cut(self) -> bool:
-        """Whether anything was."""
+        """Whether the prompt was cut."""
         return bool(self.messages_cut or self.characters_cut)
 
 
 def untouched(messages: Sequence[Message], counted: Counted | None = None) -> FittedPrompt:
-    """The prompt as it was given."""
+    """Return the prompt without changes."""
     tokens = counted.tokens if counted is not None else None
     return FittedPrompt(
         messages=list(messages),
@@ -117,11 +118,11 @@ def fit(messages: Sequence[Message], budget_of: Callable[[Counted], int], *, age
 
     Args:
         messages: The prompt.
-        budget_of: Its budget, given the count of the whole.
-        agent: Whose it is, for messages.
+        budget_of: Returns the budget, given the count of the whole prompt.
+        agent: The prompt's agent, for errors.
 
     Raises:
-        ContextOverflowError: what has to stay is too long already.
+        ContextOverflowError: the parts that are never removed are too long.
     """
     counted = yield messages
     if counted is None:
@@ -156,7 +157,7 @@ def fit(messages: Sequence[Message], budget_of: Callable[[Counted], int], *, age
 def _clip(
     messages: list[Message], budget: int, *, agent: str, before: int
 ) -> Generator[Sequence[Message], Counted | None, tuple[list[Message], int]]:
-    """Give every text the same greatest length, so that the longest are cut first."""
+    """Limit all texts to the same length, so that the longest are cut first."""
     most = longest(messages)
     span = max(most - SHORTEST, 0)
     found = yield from _least(1, span, lambda less: clipped(messages, most - less), budget)
@@ -174,9 +175,9 @@ def _clip(
 def _least(
     low: int, high: int, prompt: Callable[[int], Sequence[Message]], budget: int
 ) -> Generator[Sequence[Message], Counted | None, tuple[int, int] | None]:
-    """The smallest cut from `low` to `high` that fits with its tokens; None where the largest does not.
+    """Return the smallest cut from `low` to `high` that fits, and its tokens; None if `high` fails.
 
-    The result has been counted, also where a template makes a larger cut the longer prompt.
+    The result itself has been counted, as a template may render a larger cut as a longer prompt.
     """
     found: tuple[int, int] | None = None
     at = high
@@ -193,12 +194,12 @@ def _least(
 
 
 SHORTEST: Final = 80
-"""Characters below which no text is cut: the note on the cut has to fit, with a word at each end."""
+"""Texts of up to this many characters are not cut: the note must fit, with a word at each end."""
 _FIELDS: Final = ("content", "reasoning_content", "reasoning")
 
 
 def longest(messages: Sequence[Message]) -> int:
-    """Characters of the longest text that may be cut."""
+    """Return the length of the longest text that may be cut, in characters."""
     lengths: list[int] = [0]
 
     def look(text: str) -> str:
@@ -211,16 +212,16 @@ def longest(messages: Sequence[Message]) -> int:
 
 
 def clipped(messages: Sequence[Message], most: int) -> list[Message]:
-    """The messages with no text longer than `most` characters; those that had none are the same."""
+    """Cut the messages' texts to `most` characters; other messages stay the same objects."""
     return [_changed(message, lambda text: clip(text, most)) for message in messages]
 
 
 def clip(text: str, most: int) -> str:
-    """Beginning and end of a text with a note on what is left out between them.
+    """Return beginning and end of a text, with a note between them on the missing characters.
 
     Args:
         text: A text.
-        most: Characters that it may have, `SHORTEST` or more.
+        most: Most characters of the result, `SHORTEST` or more.
     """
     if len(text) <= most:
         return text
@@ -230,7 +231,7 @@ def clip(text: str, most: int) -> str:
 
 
 def characters(messages: Sequence[Message]) -> int:
-    """Of all texts that may be cut, together."""
+    """Return the total length of all texts that may be cut."""
     total = 0
 
     def look(text: str) -> str:
@@ -244,7 +245,7 @@ def characters(messages: Sequence[Message]) -> int:
 
 
 def _changed(message: Message, change: Callable[[str], str]) -> Message:
-    """The message with its texts changed; itself where nothing is."""
+    """Change the texts of a message; return the same object if none changes."""
     if message.get("role") in PINNED:
         return message
     changes = {

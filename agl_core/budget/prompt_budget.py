@@ -1,4 +1,4 @@
-"""The budget of an agent's prompts, as integrations wire it and agents call it."""
+"""The budget of an agent's prompts, for integrations and agents."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from agl_core.tracing import AttemptContext, active, current_scope, guarded
 
 Tool = Mapping[str, Any]
 Count = Callable[[Sequence[Message], Sequence[Tool]], "int | Awaitable[int]"]
-"""Tokens of messages and tools, both in OpenAI's form."""
+"""Returns the tokens of messages and tools, both in OpenAI's form."""
 
 _SHARE: Final = 0.75
-"""Of the model's context, for a prompt with no budget of its own: the rest is left to the answer."""
+"""Default budget as a share of the model's context; the rest is for the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """Whose prompt it is."""
+    """The attempt and agent of a prompt."""
 
     context: AttemptContext | None
     agent: str
@@ -44,30 +44,31 @@ class _Question:
 
 
 class PromptBudget:
-    """Cuts prompts to a number of tokens, counted by the chat template of the model they go to.
+    """Cuts prompts to a number of tokens, counted with the chat template of their model.
 
     System messages and the last turn stay: the last user message, and the last message with the
-    tool calls that it answers. Whole messages leave from the middle, the oldest first and a tool's
-    result with its call; if that is not enough, the longest texts lose their middle. Tool calls are
-    never changed. Equal prompts are cut equally, and one that fits is not touched.
+    tool calls that it answers. Whole messages are removed from the middle, the oldest first and a
+    tool's result together with its call; if that is not enough, the middle of the longest texts is
+    removed. Tool calls are never changed. Equal prompts get equal cuts, and a prompt that fits is
+    not changed.
 
-    Within a rollout the gateway counts, for the policy of the agent, and a span named
-    ``agl.prompt_cut`` says what was cut. Outside a rollout nothing happens unless `count` is given.
+    In a rollout the gateway counts, for the policy of the agent, and a span named
+    ``agl.prompt_cut`` records the cut. Outside a rollout nothing is cut without `count`.
     """
 
     def __init__(
         self, max_tokens: int | None = None, *, agent: str | None = None, count: Count | None = None
     ) -> None:
-        """Set a budget; one object serves any number of prompts, threads and tasks.
+        """Set a budget; one object can be used for any number of prompts, threads and tasks.
 
         Args:
-            max_tokens: Of a prompt with its tools. When None, ``prompt_budgets`` of the run has it,
-                else it is three quarters of the model's context.
-            agent: Whose prompts they are; who speaks in the current scope when None.
-            count: Counts instead of the gateway, in production too; `afit` awaits it if need be.
+            max_tokens: Most tokens of a prompt with its tools. None: the agent's entry in the run's
+                ``prompt_budgets``, else three quarters of the model's context.
+            agent: The agent of the prompts; None: the agent of the current scope.
+            count: Counts instead of the gateway, also outside a rollout; may be async for `afit`.
 
         Raises:
-            ConfigError: the budget is no positive number.
+            ConfigError: the budget is not a positive number.
         """
         if max_tokens is not None and max_tokens < 1:
             raise ConfigError(f"A prompt budget of {max_tokens} tokens holds no prompt: give more")
@@ -76,11 +77,12 @@ class PromptBudget:
         self._count = count
 
     def fit(self, messages: Sequence[Message], *, tools: Sequence[Tool] = ()) -> list[Message]:
-        """The messages, in OpenAI's form, or as many of them as the budget holds.
+        """Return the messages, in OpenAI's form, cut to the budget.
 
         Raises:
-            ContextOverflowError: system messages, tools and the last turn alone exceed it.
-            ConfigError: nothing counts tokens, or no budget is known, or an event loop runs in this thread.
+            ContextOverflowError: system messages, tools and the last turn alone exceed the budget.
+            ConfigError: tokens cannot be counted, no budget is known, or an event loop runs in this
+                thread.
             EngineError: the gateway does not answer.
         """
         return self.plan(messages, tools=tools).messages
@@ -88,11 +90,11 @@ class PromptBudget:
     async def afit(
         self, messages: Sequence[Message], *, tools: Sequence[Tool] = ()
     ) -> list[Message]:
-        """`fit` for coroutines."""
+        """As `fit`, for coroutines."""
         return (await self.aplan(messages, tools=tools)).messages
 
     def plan(self, messages: Sequence[Message], *, tools: Sequence[Tool] = ()) -> FittedPrompt:
-        """`fit`, and what was cut: for frameworks with messages of their own."""
+        """As `fit`, with the positions of the remaining messages, for frameworks' message types."""
         question = self._question()
         if question.uncounted:
             return untouched(messages)
@@ -107,7 +109,7 @@ class PromptBudget:
     async def aplan(
         self, messages: Sequence[Message], *, tools: Sequence[Tool] = ()
     ) -> FittedPrompt:
-        """`plan` for coroutines."""
+        """As `plan`, for coroutines."""
         question = self._question()
         if question.uncounted:
             return untouched(messages)
@@ -209,19 +211,19 @@ class _Refusal(msgspec.Struct, frozen=True):
 def count_at_gateway(
     context: AttemptContext, agent: str, messages: Sequence[Message], tools: Sequence[Any]
 ) -> Counted | None:
-    """Ask the attempt's gateway; blocks.
+    """Count a prompt at the attempt's gateway; blocks.
 
     Returns:
-        None where the model's chat template refuses the messages.
+        None if the model's chat template refuses the messages.
 
     Raises:
-        ConfigError: called where the gateway could not answer, or its backend cannot count.
+        ConfigError: an event loop runs in this thread, or the gateway's backend cannot count.
         DeadlineError: the attempt has no time left.
         EngineError: the gateway or its backend does not answer.
     """
     _refuse_on_loop()
     asked: dict[str, Any] = {"model": context.llm.model, "messages": list(messages)}
-    if tools:  # some chat templates write a preamble for an empty list too
+    if tools:  # some chat templates write a preamble even for an empty list
         asked["tools"] = list(tools)
     url = urlsplit(context.llm.base_url)
     path = url.path.rstrip("/") + COUNT_PATH
@@ -231,7 +233,7 @@ def count_at_gateway(
     secure = url.scheme == "https"
     connection = (HTTPSConnection if secure else HTTPConnection)(url.netloc, timeout=seconds)
     try:
-        # Not msgspec: half a character, which programs that cut text send, has to pass.
+        # Not msgspec, which refuses lone surrogates: programs that cut text may send them.
         connection.request("POST", path, json.dumps(asked).encode(), _headers(context, agent))
         answer = connection.getresponse()
         body = answer.read()
@@ -278,7 +280,7 @@ def _headers(context: AttemptContext, agent: str) -> Mapping[str, str]:
 
 
 def _refuse_on_loop() -> None:
-    """The gateway may answer on this very loop, which would wait for itself."""
+    """Refuse to block an event loop: the gateway may run on it and could not answer."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Configuration of a run: one pydantic tree, files and overrides."""
+"""Configuration of a run: pydantic models, files and overrides."""
 
 from agl_core.config.models import (
     AlgorithmConfig,

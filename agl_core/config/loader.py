@@ -1,4 +1,4 @@
-"""From a file and overrides to a validated `RunConfig`, and back to text."""
+"""Reading a file and overrides into a validated `RunConfig`, and writing it as text."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ RESOLVED: Final = "config.json"
 
 M = TypeVar("M", bound=BaseModel)
 NamesPlugin = EngineConfig | AlgorithmConfig | RewardConfig | StoreConfig | TrackerConfig
-"""A section whose further keys are options of the plugin that it names."""
+"""A section that names a plugin; its further keys are the plugin's options."""
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a TOML, YAML or JSON file and apply ``key=value`` overrides.
 
-    Files that the configuration names (agent, tasks, rewards, plugins, and models that start with
-    a dot) are looked up beside the configuration file; overrides count from the working directory,
-    as everything typed into a shell does.
+    Relative paths in the configuration (agent, tasks, rewards, plugins, and models that start with
+    a dot) are relative to the folder of the configuration file; in overrides, to the working
+    directory.
 
     Raises:
-        ConfigError: the file or an override is wrong; names the key, the value and the fix.
+        ConfigError: the file or an override is wrong; the message names key, value and fix.
     """
     return resolve(read_anchored(path), overrides)
 
 
 def read_anchored(path: str | Path) -> dict[str, Any]:
-    """Plain data of a configuration file, the files that it names looked up beside it.
+    """Read a configuration file as plain data, with paths relative to the file's folder.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -60,14 +60,14 @@ def read_anchored(path: str | Path) -> dict[str, Any]:
 
 
 def resolve(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
-    """Validate plain data with ``key=value`` overrides on top.
+    """Apply ``key=value`` overrides to plain data and validate it.
 
-    An override's text takes the type of its field: ``1e-6`` is a number for `algorithm.lr` and
-    text for `name`, ``false`` a boolean for `train.resume`. Relative paths count from the working
-    directory and become absolute, so that what is stored means the same everywhere.
+    An override's text is converted to the type of its field: ``1e-6`` is a number for
+    `algorithm.lr` and text for `name`, ``false`` is a boolean for `train.resume`. Paths relative to
+    the working directory become absolute, so that the stored configuration does not depend on it.
 
     Raises:
-        ConfigError: names every wrong key with its value and the nearest valid key.
+        ConfigError: the message names every wrong key with its value and the nearest valid key.
     """
     parsed = [parse_override(text) for text in overrides]
     as_values = _with(data, parsed, raw=frozenset())
@@ -79,24 +79,24 @@ def resolve(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig
 
 
 def with_plugins(config: RunConfig, files: Iterable[str]) -> RunConfig:
-    """The configuration with further local plugin files, each file once.
+    """Return the configuration with further local plugin files, each file once.
 
-    Relative paths count from the working directory.
+    Relative paths are relative to the working directory.
     """
     paths = [str(Path(file).expanduser().resolve()) for file in (*config.plugins, *files)]
     return config.model_copy(update={"plugins": list(dict.fromkeys(paths))})
 
 
 def dump(config: RunConfig) -> str:
-    """The resolved configuration as JSON text, which `load_config` reads back."""
+    """Return the resolved configuration as JSON text for `load_config`."""
     return config.model_dump_json(indent=2) + "\n"
 
 
 def save_config(config: RunConfig, directory: Path) -> Path:
-    """Write `dump` into a run's directory, with the directory of the runs absolute.
+    """Write `dump` into a run's directory, with `directory` as an absolute path.
 
     Returns:
-        The file. Read from any working directory, it is about the same run.
+        The file, which does not depend on the working directory.
     """
     place = {"directory": str(Path(config.directory).absolute())}
     target = directory / RESOLVED
@@ -119,12 +119,12 @@ def check_options(section: NamesPlugin, model: type[M] | None, *, where: str) ->
         where: The section's path, for messages: ``"engine"``, ``"rewards.0"``.
 
     Raises:
-        ConfigError: a key is unknown (suggests one of the section or the plugin), or a value wrong.
+        ConfigError: a key is unknown (the message suggests one), or a value is wrong.
     """
     own = list(type(section).model_fields)
     target = model or _NoOptions
     if target.model_config.get("extra") != "allow":
-        # A misspelt key is never ignored, even where the plugin's model ignores unknown keys.
+        # A misspelt key is never ignored, even if the plugin's model ignores unknown keys.
         known = {*keys_at(target, ()), *target.model_fields}
         unknown = [key for key in section.options if key not in known]
         if unknown:
@@ -134,7 +134,7 @@ def check_options(section: NamesPlugin, model: type[M] | None, *, where: str) ->
 
 
 class _NoOptions(BaseModel):
-    """Of a plugin that takes none."""
+    """The options of a plugin without options."""
 
 
 def _with(
@@ -149,7 +149,7 @@ def _with(
 
 
 def _rejected(data: Mapping[str, Any], overrides: Sequence[Override]) -> frozenset[tuple[str, ...]]:
-    """Paths of the overrides that are not text and whose value the model refuses."""
+    """Return the paths of overrides with a value that is not text and that the model refuses."""
     try:
         RunConfig.model_validate(data)
     except ValidationError as error:
@@ -163,7 +163,7 @@ def _rejected(data: Mapping[str, Any], overrides: Sequence[Override]) -> frozens
 
 
 def _anchor(data: dict[str, Any], folder: Path) -> None:
-    """Make the files that a configuration names independent of the working directory."""
+    """Make the paths in a configuration absolute."""
     _anchor_key(data, "agent", folder)
     if isinstance(tasks := data.get("tasks"), dict):
         for key in ("train", "val"):
@@ -193,7 +193,7 @@ def _anchor_model(table: dict[str, Any], folder: Path) -> None:
 
 
 def _anchored(value: Any, folder: Path) -> Any:
-    """An absolute path in place of a relative ``file.py:attribute``, ``.py`` or file of rows."""
+    """Make a ``file.py:attribute``, a ``.py`` file or a file of rows absolute."""
     if not isinstance(value, str):
         return value
     location = value.rpartition(":")[0] or value
@@ -204,13 +204,13 @@ def _anchored(value: Any, folder: Path) -> Any:
 
 _BLANK: Final = "***"
 _LOGIN: Final = re.compile(r"(\w://)[^/@\s]+@")
-"""Name and password in an address."""
+"""User name and password in an address."""
 
 
 def without_secrets(config: RunConfig) -> dict[str, Any]:
-    """Plain data of a configuration; text under keys that name a secret is blanked out.
+    """Return a configuration as plain data, with the text of keys that name a secret blanked out.
 
-    A key that ends in ``_env`` names a variable of the environment, which is no secret itself.
+    The value of a key that ends in ``_env`` is the name of an environment variable, not a secret.
     """
     return {key: _shown(key, value) for key, value in config.model_dump(mode="json").items()}
 

@@ -1,4 +1,4 @@
-"""The one configuration tree of a run."""
+"""The configuration models of a run."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from agl_core.thinking.parser import tag_pair
 from agl_core.types import FailureKind
 
 _NAMED: Final = ("engine", "algorithm", "store")
-"""Sections that name a plugin and may be written as its name alone."""
+"""Sections that name a plugin; their short form is only the plugin's name."""
 
 
 def in_full(given: Mapping[str, Any], *, fields: Collection[str]) -> dict[str, Any]:
-    """A configuration with every shorthand written out.
+    """Return a configuration with every short form expanded.
 
-    ``algorithm = "rloo"`` stands for a section with that name and no other key. A table of the top
-    level that is called like the engine or the algorithm stands for the engine's option of that
-    name: ``[NAME]`` for ``[engine.NAME]``, the settings of the program beneath the engine.
+    ``algorithm = "rloo"`` is short for a section with only that name. A top-level table with the
+    name of the engine or algorithm is short for the engine's option of that name: ``[NAME]`` for
+    ``[engine.NAME]``, which has the settings of the library that the engine uses.
 
     Raises:
-        ConfigError: both tables are there and disagree.
+        ConfigError: both tables exist and differ.
     """
     data = with_sections(given)
     named = [_name(data.get(key)) for key in ("engine", "algorithm")]
@@ -50,7 +50,7 @@ def in_full(given: Mapping[str, Any], *, fields: Collection[str]) -> dict[str, A
 
 
 def _joined(inner: Any, outer: Any, path: str) -> Any:
-    """What ``[engine.NAME]`` and ``[NAME]`` say together."""
+    """Merge ``[engine.NAME]`` and ``[NAME]``."""
     if isinstance(inner, Mapping) and isinstance(outer, Mapping):
         joined = dict(cast("Mapping[str, Any]", inner))
         for key, value in cast("Mapping[str, Any]", outer).items():
@@ -65,7 +65,7 @@ def _joined(inner: Any, outer: Any, path: str) -> Any:
 
 
 def with_sections(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with every plugin's name in a section of its own."""
+    """Return the configuration with a section for every plugin's name."""
     data = dict(given)
     for key in _NAMED:
         if isinstance(data.get(key), str):
@@ -74,13 +74,13 @@ def with_sections(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def section_key(path: tuple[str, ...], value: Any) -> tuple[str, ...]:
-    """Where an override goes: ``algorithm=rloo`` changes the name and leaves the other keys."""
+    """Return the path of an override: ``algorithm=rloo`` changes only ``algorithm.name``."""
     named = len(path) == 1 and path[0] in _NAMED and isinstance(value, str)
     return (*path, "name") if named else path
 
 
 def _name(section: Any) -> str | None:
-    """What a section names, be it plain data or built already."""
+    """Return the plugin's name in a section, which is plain data or a model."""
     if isinstance(section, Mapping):
         section = cast("Mapping[str, Any]", section).get("name")
     else:
@@ -90,19 +90,19 @@ def _name(section: Any) -> str | None:
 
 _ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://")
 _MOST_BYTES: Final = 255
-"""Of one name, on every usual file system."""
+"""Limit of one name, on every common file system."""
 _NO_NAME: Final = re.compile(
     r'[\x00-\x1f/\\:*?"<>|]' if sys.platform == "win32" else r"[\x00-\x1f/\\]"
 )
 _RESERVED: Final = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
-"""Devices of Windows, with any ending."""
+"""Device names of Windows, with any ending."""
 
 
 def folder_name(given: str) -> str:
-    """Check that a name can be that of a folder, on every system.
+    """Check that a name is valid for a folder on every system.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: it is not valid.
     """
     why = ""
     if not given.strip() or given in (".", ".."):
@@ -124,14 +124,14 @@ def folder_name(given: str) -> str:
 
 
 def local_path(given: str, *, instead: str) -> str:
-    """Check that a path is none of another machine, nor impossible.
+    """Check that a path is not an address and has no NUL character.
 
     Args:
         given: The path.
-        instead: What takes such an address.
+        instead: The fix for an address, for the message.
 
     Raises:
-        ValueError: it is.
+        ValueError: it is an address or contains NUL.
     """
     if "\x00" in given:
         raise ValueError("a path cannot hold the character NUL")
@@ -222,9 +222,9 @@ class EngineOptions(_Config):
     """Base class of an engine's options. They are read before the engine's libraries are imported."""
 
     def check_model(self, model: str) -> None:
-        """Check a policy's model as far as this goes without the engine's libraries.
+        """Check a policy's model, as far as possible without the engine's libraries.
 
-        Default: nothing is checked.
+        Default: no check.
 
         Raises:
             ConfigError: the model cannot be loaded.

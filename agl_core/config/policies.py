@@ -1,4 +1,4 @@
-"""Which policy serves which agent, and which agents train."""
+"""The run's policies and the agents to train."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from agl_core.types import Policy
 
 
 def resolve_policies(config: RunConfig, *, training: bool) -> list[Policy]:
-    """The run's policies in the order in which they are matched against an agent's name.
+    """Return the run's policies in the order in which they are matched with an agent's name.
 
-    Without ``policies``, one named ``trained`` serves the agents to train and one named ``frozen``
-    everybody else, both from ``model``.
+    Without ``policies``, a policy ``trained`` serves the agents to train and a policy ``frozen``
+    all others, both with ``model``.
 
     Args:
         config: The run's configuration.
-        training: False to serve only: nothing needs to be trainable then.
+        training: False for a run that only serves and needs no trainable policy.
 
     Raises:
-        ConfigError: a policy has no model, nothing would train, or an agent to train is served by
-            a frozen policy.
+        ConfigError: a policy has no model, no policy is trainable, or a frozen policy serves an
+            agent to train.
     """
     policies = _policies(config)
     for policy in policies:
@@ -35,14 +35,14 @@ def resolve_policies(config: RunConfig, *, training: bool) -> list[Policy]:
 
 
 def trained_agents(config: RunConfig, policies: list[Policy]) -> list[str]:
-    """Names or globs of the agents to train: ``agents``, or all that trainable policies serve."""
+    """Return names or globs of the agents to train: ``agents``, or those of trainable policies."""
     if config.agents:
         return list(config.agents)
     return [agent for policy in policies if policy.trainable for agent in policy.agents]
 
 
 def capture_settings(config: RunConfig) -> dict[str, Any]:
-    """What attempts need to know of capture in any process; `Rollout.trains` reads it."""
+    """Return the settings of capture for attempts in any process; `Rollout.trains` reads them."""
     policies = _policies(config)
     agents = trained_agents(config, policies)
     settings: dict[str, Any] = {}
@@ -95,10 +95,10 @@ def _check_trainable(config: RunConfig, policies: list[Policy]) -> None:
 
 
 def _serving(entry: str, policies: list[Policy]) -> Policy | None:
-    """The policy that the gateway chooses for an entry of ``agents``.
+    """Return the policy that the gateway chooses for an entry of ``agents``.
 
-    Who a glob means shows only during the run. So it is served by the first policy that lists the
-    very glob or everybody; one that matches the glob as if it were a name comes after these.
+    The agents of a glob are known only during the run. So the first policy with the same glob or
+    ``*`` is taken, else the first policy that matches the glob as if it were a name.
     """
     if any(mark in entry for mark in "*?["):
         for policy in policies:

@@ -1,4 +1,4 @@
-"""Turn what a configuration names into objects, and files into text."""
+"""Import of objects and files that a configuration names."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from agl_core.errors import ConfigError
 
 
 def load_object(reference: str, *, base: Path | None = None) -> Any:
-    """The object that ``module:attribute`` or ``file.py:attribute`` names.
+    """Return the object of a reference, ``module:attribute`` or ``file.py:attribute``.
 
     Args:
-        reference: Attributes may be dotted.
-        base: Folder that relative files are looked up in; the working directory when None.
+        reference: The attribute may contain dots.
+        base: Folder of relative files; None for the working directory.
 
     Raises:
-        ConfigError: the reference is malformed, or there is no such file, module or attribute.
-            What a module raises while it is imported is not caught.
+        ConfigError: the reference is malformed, or the file, module or attribute does not exist.
+            Errors of the imported module are not caught.
     """
     location, separator, attribute = reference.rpartition(":")
     if not (separator and location and attribute.replace(".", "").isidentifier()):
@@ -47,18 +47,18 @@ def load_object(reference: str, *, base: Path | None = None) -> Any:
 
 
 def import_file(path: Path, *, what: str) -> ModuleType:
-    """Import a Python file, once however often it is named.
+    """Import a Python file; a repeated call returns the same module.
 
-    Its folder comes first on ``sys.path``, as if it had been run, so that it finds the modules
-    beside it. A file that fails leaves no trace.
+    Its folder comes first on ``sys.path``, as for a script, so that it can import modules of the
+    same folder. After an error, ``sys.modules`` and ``sys.path`` are as before.
 
     Args:
-        path: Relative ones count from the working directory.
-        what: Begins the message of an error.
+        path: Absolute, or relative to the working directory.
+        what: Beginning of error messages.
 
     Raises:
-        ConfigError: there is no such file, or it is no Python file.
-        BaseException: what running it raises.
+        ConfigError: the file does not exist, or is not a Python file.
+        BaseException: an error of the file's code.
     """
     file = path.resolve()
     if not file.is_file():
@@ -85,10 +85,10 @@ def import_file(path: Path, *, what: str) -> ModuleType:
 
 
 def read_text(path: Path, *, what: str) -> str:
-    """Text of a UTF-8 file, with or without byte-order mark, in any locale.
+    """Read a UTF-8 file, with or without byte-order mark, in any locale.
 
     Raises:
-        ConfigError: there is no such file, or it is not UTF-8.
+        ConfigError: the file cannot be read, or is not UTF-8.
     """
     try:
         return path.read_text(encoding="utf-8-sig")

@@ -1,4 +1,4 @@
-"""The tasks of a data set, from files, tables of other libraries, and plain Python."""
+"""Loading the tasks of a data set from files, tables of other libraries, and Python objects."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from agl_core.types.task import FIELDS, record_of
 TaskSource = str | Path | Callable[[], Any] | Iterable[Any]
 """A reference, a file of rows, rows, a table, or a callable that returns rows or a table."""
 Row = tuple[str, Any]
-"""Its place, for messages, and what it holds."""
+"""A row's place, for messages, and its content."""
 
 _log = logging.getLogger(__name__)
 
 _ENTRY_LIMIT: Final = 5
-"""Splits of a data set that a message lists."""
+"""Most splits of a data set that a message lists."""
 
 
 def load_tasks(
     source: TaskSource, *, base: Path | None = None, columns: Mapping[str, str] | None = None
 ) -> list[Task]:
-    """The tasks of a data set, in order.
+    """Load the tasks of a data set, in order.
 
     Args:
-        source: A ``.jsonl``, ``.json``, ``.csv`` or ``.parquet`` file, a reference to rows or to a
-            callable that returns them, or either of these themselves. Rows may be a table: a
-            DataFrame, an arrow table.
-        base: Folder that relative files are looked up in; the working directory when None.
+        source: A ``.jsonl``, ``.json``, ``.csv`` or ``.parquet`` file; rows or a callable that
+            returns them; or a reference to either. Rows may be a table: a DataFrame or an arrow
+            table.
+        base: Folder of relative files; None for the working directory.
         columns: Field of a task to the column that fills it; see `as_task`.
 
     Raises:
-        ConfigError: the source cannot be read, a row is malformed (names it), two rows share an
-            id, or there are none.
+        ConfigError: the source cannot be read, a row is malformed (the message names it), two rows
+            have the same id, or there are no rows.
         MissingExtraError: a Parquet file needs the extra ``parquet``.
     """
     label = f"Data set {str(source)!r}" if isinstance(source, (str, Path)) else "Data set"
@@ -70,12 +70,12 @@ def load_tasks(
 
 
 def is_row_file(name: str) -> bool:
-    """Whether the name is that of a file of rows."""
+    """Return whether the name has the ending of a file of rows."""
     return Path(name).suffix.lower() in _READERS
 
 
 def _notes(row: Any, columns: Mapping[str, str] | None) -> Iterator[str]:
-    """Where columns go that `columns` does not name; rows with the same columns give the same text."""
+    """Yield notes on columns that `columns` does not name, the same for rows with equal columns."""
     cells = None if columns or isinstance(row, Task) else record_of(row)
     if cells is None:
         return
@@ -101,10 +101,10 @@ def _rows(source: TaskSource, base: Path | None, label: str) -> Iterator[Row]:
 
 
 def _rows_of(source: Any, label: str) -> Iterator[Row]:
-    """The rows of an object: a table with columns, or an iterable of rows.
+    """Yield the rows of an object: a table with columns, or an iterable of rows.
 
-    Tables are recognised by their methods, so that no library is imported. An absent cell of a
-    table is None.
+    Tables are recognised by their methods, so that no library is imported. A missing cell of a
+    table becomes None.
 
     Raises:
         ConfigError: the object has no rows.
@@ -150,7 +150,7 @@ def _iterable(source: Any, label: str) -> Iterable[Any]:
 
 def _jsonl(path: Path, label: str) -> Iterator[Row]:
     text = read_text(path, what=label)
-    # Not splitlines(): it also cuts at U+2028 and friends, which JSON allows inside strings.
+    # Not splitlines(), which also splits at U+2028 and others that JSON allows inside strings.
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -175,7 +175,7 @@ def _json(path: Path, label: str) -> Iterator[Row]:
 
 
 def _csv(path: Path, label: str) -> Iterator[Row]:
-    """Cells are text; an empty one is None."""
+    """Yield the rows of a CSV file; cells are text, an empty cell is None."""
     lines = csv.reader(io.StringIO(read_text(path, what=label), newline=""), strict=True)
     header: list[str] = []
     number = 0
@@ -227,7 +227,7 @@ def _check_columns(names: list[str], label: str) -> None:
 
 
 def _without_nan(row: Any) -> Any:
-    """A table's row; tables of numbers mark an absent cell by NaN."""
+    """Return a table's row with None instead of NaN, which marks a missing cell."""
     if not isinstance(row, dict):
         return row
     cells = cast("dict[str, Any]", row)

@@ -1,4 +1,4 @@
-"""Configuration text to plain data: TOML, YAML 1.2, JSON and ``--set`` values."""
+"""Parsing of configuration text: TOML, YAML 1.2, JSON and ``--set`` values."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from agl_core.config.references import read_text
 from agl_core.errors import ConfigError
 
 _SCALAR: Final = re.compile(r"[-+.]?[~\w][-+.\w]*|")
-"""What ``--set`` may read as a number, a boolean or null."""
+"""Text that ``--set`` may parse as a number, a boolean or null."""
 
 
 def _parse_yaml(text: str) -> Any:
-    """The one document of a text, as YAML 1.2 reads it, of values that JSON has too.
+    """Parse one YAML 1.2 document into values that JSON also has.
 
-    Dates stay text. Keys are text, and each is written once.
+    Dates stay text. Keys must be text and unique.
 
     Raises:
-        ValueError: the text is malformed; names the line.
+        ValueError: the text is malformed; the message names the line.
     """
     from ruamel.yaml import YAML  # noqa: PLC0415 - a TOML file does not need it
     from ruamel.yaml.constructor import ConstructorError, SafeConstructor  # noqa: PLC0415
@@ -39,7 +39,7 @@ def _parse_yaml(text: str) -> Any:
             inherited = cast("Any", super())
             return inherited.check_mapping_key(node, key_node, mapping, key, value)
 
-    constructor: Any = Constructor  # the library leaves its arguments untyped
+    constructor: Any = Constructor  # the library's arguments have no types
     constructor.add_constructor("tag:yaml.org,2002:timestamp", constructor.construct_yaml_str)
     parser: Any = YAML(typ="safe", pure=True)
     parser.Constructor = Constructor
@@ -61,14 +61,15 @@ _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
 }
 
 SUFFIXES: Final = tuple(_PARSERS)
-"""Endings of the files that `read_config` reads."""
+"""File endings that `read_config` reads."""
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Plain data of a configuration file; the ending decides the format.
+    """Read a configuration file as plain data; its ending determines the format.
 
     Raises:
-        ConfigError: no such file, another ending, malformed text (names the line), or no table.
+        ConfigError: the file does not exist, has another ending, is malformed (the message names
+            the line), or is not a table.
     """
     parser = _PARSERS.get(path.suffix.lower())
     if parser is None:
@@ -91,10 +92,9 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """What the right side of ``--set key=value`` means: a scalar, or a list, table or quoted text.
+    """Parse the right side of ``--set key=value``: a scalar, a list, a table or quoted text.
 
-    Text that is none of these stays as it is, so nothing has to be quoted but text that looks
-    like a number.
+    Other text is not changed, so only text that looks like one of these needs quotes.
     """
     if text[:1] not in ("[", "{", '"', "'") and not _SCALAR.fullmatch(text):
         return text
@@ -113,16 +113,16 @@ class Override:
 
     path: tuple[str, ...]
     raw: str
-    """The text right of the equals sign."""
+    """The text after the equals sign."""
     value: Any
-    """What the text means when it is read as a value."""
+    """The parsed value of the text."""
 
 
 def parse_override(text: str) -> Override:
-    """Parse ``key.key=value``; a key with dots in it is quoted, as in TOML.
+    """Parse ``key.key=value``; a key that contains dots is quoted, as in TOML.
 
     Raises:
-        ConfigError: there is no ``=``, or the key is malformed.
+        ConfigError: the text has no ``=``, or the key is malformed.
     """
     key, separator, raw = text.partition("=")
     path = _split(key)
@@ -133,7 +133,7 @@ def parse_override(text: str) -> Override:
 
 
 def parse_key(key: str) -> tuple[str, ...]:
-    """Parse ``key.key``; a key with dots in it is quoted, as in TOML.
+    """Parse ``key.key``; a key that contains dots is quoted, as in TOML.
 
     Raises:
         ConfigError: the key is malformed.
@@ -159,10 +159,10 @@ def _split(key: str) -> tuple[str, ...] | None:
 
 
 def put(data: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Set the value at `path` in place; tables on the way are made, list items are indexed.
+    """Set the value at `path` in place; missing tables are created, list items have an index.
 
     Raises:
-        ConfigError: the way leads through something that has no keys, or past a list's end.
+        ConfigError: a part of the path is neither a table nor a list, or an index does not exist.
     """
     current: Any = data
     for depth, part in enumerate(path[:-1]):

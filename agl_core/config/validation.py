@@ -1,4 +1,4 @@
-"""Validate plain data, and say what is wrong in the words of the person who wrote it."""
+"""Validation of plain data, with errors that use the keys of the user's file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ M = TypeVar("M", bound=BaseModel)
 SECRET = re.compile(r"key|token|secret|password", re.IGNORECASE)
 _MAX_LISTED = 30
 _PASSWORD = re.compile(r"(://)[^\s'\"]*@")
-"""In an address, the user and password."""
+"""User name and password in an address."""
 
 
 def validate(
@@ -30,13 +30,13 @@ def validate(
     """Build `model` from plain data.
 
     Args:
-        model: What the data must be.
-        data: Keys and values as read.
+        model: The pydantic model.
+        data: Keys and values.
         where: Path of `data` in the whole configuration, for messages.
-        also: Further keys that are valid beside the model's, for suggestions.
+        also: Valid keys in addition to the model's, for suggestions.
 
     Raises:
-        ConfigError: names every wrong key with its value and the nearest valid key.
+        ConfigError: the message names every wrong key with its value and the nearest valid key.
     """
     try:
         built = model.model_validate(data)
@@ -57,7 +57,7 @@ def describe(
     where: str = "",
     also: Iterable[str] = (),
 ) -> str:
-    """One sentence per wrong key."""
+    """Return the message of a validation error, with one sentence per wrong key."""
     reasons: dict[Path, list[str]] = {}
     unknown: dict[Path, str] = {}
     for detail in error.errors(include_url=False):
@@ -76,7 +76,7 @@ def describe(
 
 
 def real_path(detail: ErrorDetails, data: Mapping[str, Any]) -> Path:
-    """The part of pydantic's location that the user wrote; it also names union members."""
+    """Return the user's keys in pydantic's location, which also contains union members."""
     path: list[str | int] = []
     current: Any = data
     for part in detail["loc"]:
@@ -129,7 +129,7 @@ def _reason(detail: ErrorDetails) -> str:
 def unknown_key(
     path: Path, model: type[BaseModel], *, where: str = "", also: Iterable[str] = ()
 ) -> str:
-    """Say that a key is unknown, which one was probably meant, and which there are."""
+    """Return the message for an unknown key, with the nearest key and a list of valid keys."""
     *parents, key = path
     siblings = keys_at(model, parents) + ([] if parents else list(also))
     near = get_close_matches(str(key), siblings, n=1)
@@ -145,7 +145,7 @@ def unknown_key(
 
 
 def keys_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
-    """Keys that a section of the model may have; [] where any key goes."""
+    """Return the valid keys of a section of the model; [] if any key is valid."""
     current: type[BaseModel] | None = model
     inside_container = False
     for part in path:
@@ -165,7 +165,7 @@ def _keys(model: type[BaseModel]) -> list[str]:
 
 
 def _submodel(annotation: Any) -> type[BaseModel] | None:
-    """The model inside ``Model``, ``list[Model]`` or ``dict[str, Model]``."""
+    """Return the model inside ``Model``, ``list[Model]`` or ``dict[str, Model]``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for argument in get_args(annotation):

@@ -1,9 +1,10 @@
 """The gateway: an OpenAI-compatible proxy that records exactly which tokens were sampled.
 
-Reading order: `app` (the server), `endpoints` (what it serves), `routing` (who calls, which policy
-serves), `proxy` and `exchange` (one call), `dialects` and `stream` (what is on the wire), `capture`
-and `recording` (what is kept), `replay` (answers from the record), `tokenize` (how long a prompt
-would be), `probe` (what a backend can give); `control` and `remote` (a gateway in another process).
+Reading order: `app` (the server), `endpoints` (its paths), `routing` (the attempt and the policy of
+a request), `proxy` and `exchange` (one call), `dialects` and `stream` (wire formats), `capture` and
+`recording` (the records of calls), `replay` (recorded answers for a retry), `tokenize` (the number
+of tokens in a prompt), `probe` (a backend's capabilities), `control` and `remote` (a gateway in
+another process).
 """
 
 from agl_core.gateway.app import GatewayOptions, GatewayServer

@@ -1,4 +1,4 @@
-"""The gateway as a server: one per run, on the run's event loop, shared by all attempts."""
+"""The gateway server: one per run, on the run's event loop, shared by all attempts."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ __all__ = ["GatewayOptions", "GatewayServer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
-    """How a gateway listens, seeds and writes."""
+    """A gateway's address, keys, seeding and recording."""
 
     host: str = "127.0.0.1"
     port: int = 0
-    """0: one the system chooses."""
+    """0: the operating system chooses a free port."""
     deterministic: bool = False
-    """Seed the calls of frozen policies too."""
+    """Seed the calls of frozen policies too, not only those of trainable ones."""
     recording: RecordingOptions = field(default_factory=RecordingOptions)
     secret: str = ""
-    """The agents' keys are derived from it; a fresh one when empty."""
+    """The agents' keys are derived from it. Empty: the gateway generates one."""
     operator_key: str = ""
-    """Opens the metrics, and routes such as that of traces: a collector sends for many attempts.
-    Empty: no key does."""
+    """Key for the metrics and for routes such as the one for traces, because a collector sends
+    spans of many attempts. Empty: no key gives access to them."""
     restartable: bool = False
-    """Attempts may have begun in an earlier instance of this gateway: calls of an attempt that it
-    does not know fail as the engine's fault, so that the attempt is tried again."""
+    """The gateway may restart during a run. Calls of an attempt unknown to this instance then fail
+    with the status of an engine error, so that the rollout gets another attempt."""
 
 
 class GatewayServer:
-    """The proxy that records exact tokens; fulfils `agl_core.interfaces.Gateway`.
+    """The proxy that records exact tokens; implements `agl_core.interfaces.Gateway`.
 
-    The caller closes the backends; the gateway never does.
+    The gateway never closes the backends; its caller does.
     """
 
     def __init__(
@@ -56,25 +56,27 @@ class GatewayServer:
         routes: Mapping[str, RouteFactory] | None = None,
         dialects: Mapping[str, Dialect] | None = None,
     ) -> None:
-        """Set up without listening.
+        """Create a gateway that does not listen yet.
 
         Args:
-            store: Where call records go.
+            store: Receives the call records.
             options: Address and behaviour.
-            routes: What is served beside model calls, by method and path below ``/v1``.
-            dialects: What clients may speak beside chat completions, by method and path too.
+            routes: Routes of plugins, by method and path below ``/v1``.
+            dialects: Dialects of plugins, by method and path below ``/v1``.
 
         Raises:
-            PluginError: a route or a dialect cannot be served under its name.
+            PluginError: the name of a route or dialect is not a method and path, or the gateway
+                serves that path itself.
         """
         self._options = options or GatewayOptions()
         self._keys = AttemptKeys(self._options.secret or fresh_key())
         self._router = Router()
         self.losses = Losses()
-        """What no record shows, by cause: late and restarted calls, late records, distorted sampling.
+        """Losses that no record shows, by cause: late and restarted calls, late records, distorted
+        sampling.
 
-        Calls whose records say that they failed, broke off or were tried again are counted where
-        training data is made.
+        Calls that are recorded as failed, incomplete or superseded are not counted here but when
+        the records become training data.
         """
         self._store = store
         self._attempts = Attempts(restartable=self._options.restartable)
@@ -109,28 +111,28 @@ class GatewayServer:
 
     @property
     def client_key(self) -> str:
-        """Bearer token of the run's clients; it opens no attempt."""
+        """Bearer token of the run's clients; it gives access to no attempt."""
         return self._keys.client
 
     def attempt_key(self, rollout_id: str, attempt_id: str) -> str:
-        """Bearer token that opens this attempt and no other."""
+        """Return the bearer token that gives access to this attempt only."""
         return self._keys.of(rollout_id, attempt_id)
 
     @property
     def in_flight(self) -> int:
-        """Requests under way, held ones included."""
+        """Number of requests in progress, including those held by `pause`."""
         return len(self._proxy.calls)
 
     @property
     def unwritten(self) -> int:
-        """Records that the store has not taken yet."""
+        """Number of records that are not in the store yet."""
         return self._recording.unwritten
 
     async def start(self) -> None:
-        """Listen.
+        """Start to listen.
 
         Raises:
-            ConfigError: the address is taken or not ours.
+            ConfigError: the address is in use or does not belong to this machine.
         """
         if self._server is not None:
             return
@@ -141,7 +143,7 @@ class GatewayServer:
         self._url = address_of(listener)
 
     async def stop(self) -> None:
-        """Break off calls under way, close the socket, write what is left; idempotent.
+        """Abort running calls, close the socket, write the remaining records; idempotent.
 
         Raises:
             StoreError: records of attempts that were never sealed could not be written.
@@ -154,21 +156,21 @@ class GatewayServer:
         await self._recording.stop()
 
     async def break_off(self) -> None:
-        """End all calls under way; clients that have received nothing get 503."""
+        """Abort all running calls; clients that have received nothing get 503."""
         calls = list(self._proxy.calls)
         for call in calls:
             call.stop("stopped")
         await self._end(calls)
 
     def mount(self, control: asgi.App) -> None:
-        """Serve methods below `agl_core.serving.RPC_PREFIX`, behind a key of their own."""
+        """Serve `control` below `agl_core.serving.RPC_PREFIX`; it checks its own key."""
         self._endpoints.control = control
 
     async def route(self, policy: Policy, backend: Backend) -> None:
         """Serve `policy` from `backend`; calling again replaces the version or the backend.
 
-        A backend with a non-empty ``model`` attribute is asked for that model, any other for
-        ``policy.model``, or the policy's name where that is empty.
+        The model in requests to the backend is the backend's ``model`` attribute if it has a
+        non-empty one, else ``policy.model``, else the policy's name.
         """
         self._router.set(policy, backend)
 
@@ -176,17 +178,17 @@ class GatewayServer:
         """Serve exactly these policies.
 
         Args:
-            routes: In the order of the configuration.
+            routes: The routes, in the order of the configuration.
             deterministic: Seed the calls of frozen policies too.
         """
         self._router.replace(routes)
         self._proxy.deterministic = deterministic
 
     async def probe(self, policy: str) -> Capabilities:
-        """Ask the policy's backend for a few tokens; see `agl_core.gateway.probe.probe`.
+        """Find the capabilities of the policy's backend; see `agl_core.gateway.probe.probe`.
 
         Raises:
-            MissingTokensError: the policy is trainable and the backend gives no token ids.
+            MissingTokensError: the policy is trainable and the backend returns no token ids.
             EngineError: the backend does not answer.
         """
         found = await probe(self._router[policy])
@@ -196,11 +198,11 @@ class GatewayServer:
     async def open(self, rollout: Rollout, attempt: Attempt) -> None:
         """Accept calls of this attempt from now on.
 
-        What earlier attempts of the rollout left open is sealed.
+        Seals earlier attempts of the rollout that are still open, and overdue ones of any rollout.
 
         Raises:
-            StaleAttemptError: it has been sealed.
-            StoreError: what an earlier attempt left could not be written, or read.
+            StaleAttemptError: the attempt has been sealed.
+            StoreError: the records of an earlier attempt could not be written or read.
         """
         left = self._attempts.left_behind(rollout, attempt.fence)
         unwritten = [span for each in left for span in each.unwritten]
@@ -212,8 +214,8 @@ class GatewayServer:
     async def flush(self, attempt_id: str) -> None:
         """Write the records of an attempt, which stays open.
 
-        Calls under way get a moment to end: an agent that has returned has read its answers, but
-        the last of them may not be recorded yet.
+        Waits up to `waits.RETURNED_CALLS_S` for running calls: an agent program that has returned
+        has read its answers, but the last of them may not be recorded yet.
 
         Raises:
             StoreError: the records could not be written, or not in time.
@@ -234,15 +236,16 @@ class GatewayServer:
             ) from error
 
     async def seal(self, attempt_id: str) -> int:
-        """Refuse further calls of an attempt, end those under way, write its records.
+        """Refuse further calls of an attempt, abort running ones, write its records.
 
-        Returns the number of recorded requests, every try counted; 0 for an attempt that was never
-        open.
+        The duration is bounded: a call that does not end when stopped is recorded as an error.
 
-        It ends in bounded time: a call that does not end when stopped is recorded as an error.
+        Returns:
+            The number of recorded requests, counting every try; 0 for an attempt that was never
+            open.
 
         Raises:
-            StoreError: the records could not be written, or not in time; sealing again tries again.
+            StoreError: the records could not be written, or not in time; `seal` can be repeated.
         """
         attempt = self._attempts.find(attempt_id)
         if attempt is None:
@@ -258,13 +261,13 @@ class GatewayServer:
         return attempt.recorded
 
     async def _end(self, calls: Sequence[ProxiedCall]) -> None:
-        """Wait until stopped calls are recorded; those that do not end are recorded as such."""
+        """Wait until stopped calls are recorded; record those that do not end as errors."""
         await _wait(calls, waits.STOPPED_CALLS_S)
         for call in calls:
             self._recording.give_up(call)
 
     async def lost(self) -> Losses:
-        """`losses`, as they stand."""
+        """Return a copy of the current `losses`."""
         return Losses(counts=dict(self.losses.counts))
 
     async def pause(self) -> None:
@@ -272,19 +275,19 @@ class GatewayServer:
         self._proxy.pause()
 
     async def drain(self, *, timeout_s: float) -> int:
-        """Wait for calls in flight; abort those that outlive `timeout_s`, return how many.
+        """Wait for running calls; abort those that take longer than `timeout_s`, return how many.
 
-        Aborted calls of which the client has seen nothing run again after `resume`; the streams of
-        the others break, and are recorded as incomplete.
+        An aborted call whose client has received nothing runs again after `resume`. The stream of
+        any other aborted call ends early, and its record is incomplete.
         """
         return await self._proxy.drain(timeout_s=timeout_s)
 
     async def resume(self) -> None:
-        """Run the calls that were held, and new ones."""
+        """Run the held calls, and new ones."""
         self._proxy.resume()
 
 
 async def _wait(calls: Iterable[ProxiedCall], timeout_s: float) -> None:
-    """Wait until calls are recorded, for so long at most."""
+    """Wait until the calls are recorded, at most `timeout_s`."""
     if ends := [call.ended() for call in calls]:
         await asyncio.wait(ends, timeout=timeout_s)

@@ -19,59 +19,59 @@ from agl_core.serving import asgi
 from agl_core.types import Attempt, Rollout, Span
 
 _REMEMBERED: Final = 100_000
-"""Sealed attempts whose refusal says that they ended; older ones are refused as unknown."""
+"""Number of sealed attempts that are refused as ended; older ones are refused as unknown."""
 
 UNKNOWN: Final = "attempt_unknown"
-"""Code of the answer to a call of an attempt that this gateway has not opened."""
+"""Error code for a call of an attempt that this gateway has not opened."""
 _OVERDUE_S: Final = 120.0
-"""An attempt still open so long after its deadline has lost its runner."""
+"""An attempt that is still open this long after its deadline has lost its runner."""
 
 Abort = Literal["", "client", "sealed", "drained", "deadline", "stopped"]
 
 
 class ProxiedCall(msgspec.Struct, eq=False, kw_only=True):
-    """One request of a client: one try of a logical call."""
+    """One request of a client: one try of a call."""
 
     id: str
     identity: Identity
     attempt: OpenAttempt
     request: ChatRequest
     headers: dict[str, str]
-    """The client's headers that travel on to the backend."""
+    """The client's headers that are forwarded to the backend."""
     tries: int
     sequence: int
     started_ns: int
     policy: str = ""
-    """Name of the policy that serves it."""
+    """Name of the policy that serves the call."""
     trainable: bool = False
-    """Its tokens are recorded for training."""
+    """The call's tokens are recorded for training."""
     output: asgi.CountedSend | None = None
-    """Sends to the client; None where nothing counts it."""
+    """Counts the bytes sent to the client; None if they are not counted."""
     translated: bool = False
     """The client speaks a dialect other than chat completions."""
     forwarded: bool = False
     """The client has received the head of an answer."""
     exchanging: bool = False
-    """Its exchange with the backend has begun."""
+    """The exchange with the backend is running."""
     abort: Abort = ""
-    """Why its exchange was cancelled."""
+    """Why the exchange was cancelled; empty if it was not."""
     recorded: bool = False
-    """Nothing of it is under way any more."""
+    """The call has ended and its record was made."""
     _work: asyncio.Task[Any] | None = None
-    """The task that `stop` cancels; None outside of an exchange and the wait for it."""
+    """The task that `stop` cancels; None except while an exchange runs or waits to run."""
     _cancellations: int = 0
-    """By `stop`, of the work under way."""
+    """How often `stop` has cancelled `_work`."""
     _exchange_over: asyncio.Future[None] | None = None
     _ended: asyncio.Future[None] | None = None
 
     def begin(self) -> None:
-        """From now on `stop` cancels the current task, until `finish`."""
+        """Make `stop` cancel the current task, until `finish`."""
         self._work = asyncio.current_task()
 
     def finish(self) -> None:
-        """The exchange is over, by itself or because it was stopped.
+        """Mark the exchange as over, whether it completed or was stopped.
 
-        The cancellations by `stop` are taken back, so that the task can send an error.
+        Undoes the cancellations of `stop`, so that the task can still send an error.
         """
         if self._work is not None:
             for _ in range(self._cancellations):
@@ -82,13 +82,13 @@ class ProxiedCall(msgspec.Struct, eq=False, kw_only=True):
             self._exchange_over = None
 
     def exchange_over(self) -> asyncio.Future[None]:
-        """Done as soon as the exchange that runs is over."""
+        """Return a future that is done when the running exchange is over."""
         if self._exchange_over is None:
             self._exchange_over = asyncio.get_running_loop().create_future()
         return self._exchange_over
 
     def ended(self) -> asyncio.Future[None]:
-        """Done as soon as the call is `recorded`."""
+        """Return a future that is done when the call is `recorded`."""
         if self._ended is None:
             self._ended = asyncio.get_running_loop().create_future()
             if self.recorded:
@@ -96,16 +96,16 @@ class ProxiedCall(msgspec.Struct, eq=False, kw_only=True):
         return self._ended
 
     def end(self) -> None:
-        """It is recorded."""
+        """Mark the call as recorded."""
         if not self.recorded and self._ended is not None:
             self._ended.set_result(None)
         self.recorded = True
 
     def stop(self, reason: Abort) -> None:
-        """Cancel the exchange with the backend unless it has ended by itself.
+        """Cancel the exchange with the backend unless it is over.
 
-        The first reason stays, except that any other replaces ``drained``, after which a call runs
-        again.
+        The first reason is kept, except that any other reason replaces ``drained``, because a
+        drained call runs again.
         """
         if self._work is None:
             return
@@ -117,22 +117,22 @@ class ProxiedCall(msgspec.Struct, eq=False, kw_only=True):
 
 @dataclass(eq=False, slots=True)
 class OpenAttempt:
-    """One attempt as the gateway knows it."""
+    """One attempt whose calls the gateway accepts or is finishing."""
 
     rollout: Rollout
     attempt: Attempt
     deadline: float
-    """On the monotonic clock."""
+    """Time of the deadline on the monotonic clock."""
     replay: Replay | None = None
-    """Answers from the attempt before."""
+    """Recorded answers of the attempt before."""
     sealed: bool = False
     calls: set[ProxiedCall] = field(default_factory=set[ProxiedCall])
-    """Requests under way."""
+    """Requests in progress."""
     tries: Counter[str] = field(default_factory=Counter[str])
     """Call id to the number of tries that have begun."""
     recorded: int = 0
     aliases: dict[str, str] = field(default_factory=dict[str, str])
-    """Agent to the alias of its first call, empty without one."""
+    """Agent to the alias of its first call; the alias is empty if the call had none."""
     _ready: list[Span] = field(default_factory=list[Span])
     _latest: dict[str, Span] = field(default_factory=dict[str, Span])
     _asked: Counter[tuple[str, bytes]] = field(default_factory=Counter[tuple[str, bytes]])
@@ -141,7 +141,7 @@ class OpenAttempt:
     _timer: asyncio.TimerHandle | None = None
 
     def watch_deadline(self) -> None:
-        """End the calls that are under way at the deadline: one timer for all of them."""
+        """Start the timer that stops all running calls at the deadline."""
         seconds = max(self.seconds_left(), 0.0)
         self._timer = asyncio.get_running_loop().call_later(seconds, self._pass_deadline)
 
@@ -153,14 +153,14 @@ class OpenAttempt:
             call.stop("deadline")
 
     def close(self) -> None:
-        """No call comes any more."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
     def begin(
         self, identity: Identity, request: ChatRequest, headers: dict[str, str]
     ) -> ProxiedCall:
-        """Register a request as the next try of its call; the try before is superseded."""
+        """Register a request as the next try of its call, which supersedes the try before."""
         call = ProxiedCall(
             id=identity.call_id,
             identity=identity,
@@ -178,7 +178,7 @@ class OpenAttempt:
         """Check that an agent keeps the alias of its first call.
 
         Raises:
-            Problem: 409, the alias is another one.
+            Problem: 409; the alias differs.
         """
         first = self.aliases.setdefault(identity.agent, identity.alias)
         if first != identity.alias:
@@ -190,10 +190,10 @@ class OpenAttempt:
             raise Problem(409, "alias_conflict", message)
 
     def next_try(self, call_id: str) -> int:
-        """Number of a try that begins now.
+        """Return the number of a try that begins now, and mark the try before as superseded.
 
-        The record of the try before is superseded. One that is in the store already keeps its
-        place there: a join goes by the highest number of tries.
+        A record that is already in the store is not changed: a join uses the record with the
+        highest try.
         """
         self.tries[call_id] += 1
         if (earlier := self._latest.pop(call_id, None)) is not None:
@@ -205,7 +205,7 @@ class OpenAttempt:
         return self._sequence
 
     def keep(self, span: Span) -> None:
-        """Keep the record of a try that ended."""
+        """Add the record of a try that has ended."""
         call = span.call
         assert call is not None
         if self.tries[call.id] > call.tries:
@@ -215,16 +215,16 @@ class OpenAttempt:
         self.recorded += 1
 
     def end(self, call: ProxiedCall) -> None:
-        """The request is recorded."""
+        """Mark a request as recorded."""
         self.calls.discard(call)
         call.end()
 
     def take(self, *, ended_before_ns: int | None) -> list[Span]:
-        """Remove and return records to be written; all of them when `ended_before_ns` is None.
+        """Remove and return records to be written; all of them if `ended_before_ns` is None.
 
-        A later try supersedes a record only before it is written. So a failed try, which its client
-        will most likely repeat, stays until the attempt is sealed, and a good one until no client
-        can still be retrying it.
+        A later try can mark a record as superseded only before the record is written. So the record
+        of a failed try, which its client will probably repeat, is kept until the attempt is sealed,
+        and that of a successful try until no client can still be retrying it.
         """
         written = self._ready
         self._ready = []
@@ -235,18 +235,18 @@ class OpenAttempt:
         settled: list[str] = []
         for call_id, span in self._latest.items():
             if span.end_ns > ended_before_ns:
-                break  # those behind it ended later
+                break  # the following ones ended later
             if span.status == "ok":
                 settled.append(call_id)
         written += [self._latest.pop(call_id) for call_id in settled]
         return written
 
     def put_back(self, spans: list[Span]) -> None:
-        """Return what could not be written."""
+        """Put back records that could not be written."""
         self._ready[:0] = spans
 
     def seed(self, call: ProxiedCall) -> int:
-        """Seed of a logical call, the same for each of its tries; see `derive_seed`."""
+        """Return the seed of a call, the same for each of its tries; see `derive_seed`."""
         if call.id not in self._seeds:
             digest = call.request.digest()
             key = (call.identity.agent, digest)
@@ -266,7 +266,7 @@ class OpenAttempt:
 
     @property
     def resumable(self) -> bool:
-        """A retry will be answered from what is recorded now."""
+        """Whether a later attempt of the rollout can be answered from this attempt's records."""
         return resumable(self.rollout)
 
     def seconds_left(self) -> float:
@@ -274,7 +274,7 @@ class OpenAttempt:
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """Sampling parameters that the run puts on trained calls."""
+        """Sampling parameters that the run sets on trained calls."""
         return self.rollout.metadata.get("sampling") or {}
 
 
@@ -287,7 +287,7 @@ class Attempts:
     """Open attempts by id, and the ids of those that were sealed."""
 
     def __init__(self, *, restartable: bool = False) -> None:
-        """Set up without attempts.
+        """Create an empty collection.
 
         Args:
             restartable: Unknown attempts may have begun in an earlier instance of the gateway.
@@ -300,7 +300,7 @@ class Attempts:
         """Accept calls of an attempt; opening it again changes nothing.
 
         Raises:
-            StaleAttemptError: it has been sealed.
+            StaleAttemptError: the attempt has been sealed.
         """
         known = self._open.get(attempt.id)
         if attempt.id in self._sealed or (known is not None and known.sealed):
@@ -314,11 +314,11 @@ class Attempts:
             opened.watch_deadline()
 
     def find(self, attempt_id: str) -> OpenAttempt | None:
-        """An attempt whose records are not all written, open or just being sealed."""
+        """Return an attempt that is open or being sealed; None for any other."""
         return self._open.get(attempt_id)
 
     def forget(self, attempt_id: str) -> None:
-        """Drop a sealed attempt whose records are written."""
+        """Remove a sealed attempt whose records are written."""
         sealed = self._open.pop(attempt_id)
         sealed.close()
         self._sealed[attempt_id] = sealed.recorded
@@ -326,10 +326,11 @@ class Attempts:
             self._sealed.popitem(last=False)
 
     def admit(self, identity: Identity) -> OpenAttempt:
-        """The open attempt of a caller.
+        """Return the open attempt of a request.
 
         Raises:
-            Problem: 409 unknown attempt or another rollout's, 410 sealed, 503 perhaps forgotten.
+            Problem: 410 if the attempt is sealed; 409 if it is unknown or belongs to another
+                rollout, or 503 in a restartable gateway, which may have lost it in a restart.
         """
         attempt = self._open.get(identity.attempt_id)
         if identity.attempt_id in self._sealed or (attempt is not None and attempt.sealed):
@@ -348,11 +349,11 @@ class Attempts:
         return Problem(409, UNKNOWN, message)
 
     def recorded(self, attempt_id: str) -> int:
-        """Number of records of a sealed attempt; 0 of one that is not known."""
+        """Return the number of records of a sealed attempt; 0 for an unknown one."""
         return self._sealed.get(attempt_id, 0)
 
     def left_behind(self, rollout: Rollout, fence: int) -> list[OpenAttempt]:
-        """Attempts without a runner that seals them: of the rollout with a lower fence, or overdue."""
+        """Return attempts that no runner will seal: older ones of the rollout, and overdue ones."""
         return [
             each
             for each in self._open.values()

@@ -1,4 +1,4 @@
-"""Assemble what a backend answered into choices with exact tokens, and check that they agree."""
+"""Assemble a backend's answer into choices with exact tokens, and check their consistency."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ReceivedAnswer", "ReceivedChoice"]
 
 _MOST_FAULTS: Final = 8
 _AUDIO: Final = "[audio]"
-"""Stands for speech of which there is no transcript."""
+"""Recorded in place of speech that has no transcript."""
 
 
 class ReceivedChoice(msgspec.Struct):
@@ -33,14 +33,14 @@ class ReceivedChoice(msgspec.Struct):
     refusal: list[str] = []
     tool_calls: ToolCalls = msgspec.field(default_factory=ToolCalls)
     function: AssembledToolCall | None = None
-    """A call in the older form."""
+    """A call in the older ``function_call`` format."""
     audio: list[str] = []
     finish_reason: str | None = None
     without_ids: bool = False
-    """Something was said in a row that carried no token ids."""
+    """A row had content but no token ids."""
 
     def add(self, row: ChoiceFields, *, whole: bool) -> None:
-        """Add a row of ``choices``: of a whole answer or of a chunk."""
+        """Add a row of ``choices`` from a whole answer or from a chunk."""
         if row.token_ids:
             self.token_ids += row.token_ids
         if row.logprobs is not None and row.logprobs.content:
@@ -74,13 +74,13 @@ class ReceivedChoice(msgspec.Struct):
 
     @property
     def said(self) -> bool:
-        """Something was sampled."""
+        """Whether the choice has any content or token ids."""
         texts = self.text or self.reasoning or self.refusal or self.audio
         return bool(self.token_ids or texts or self.tool_calls or self.function)
 
     @property
     def counts(self) -> bool:
-        """It is an answer, and not a row that a filter added."""
+        """Whether the choice is an answer and not an empty row that a content filter added."""
         return self.said or self.finish_reason is not None
 
     def freeze(self) -> Choice:
@@ -99,27 +99,27 @@ class ReceivedChoice(msgspec.Struct):
 
 
 class ReceivedAnswer(msgspec.Struct):
-    """A backend's answer to one request, from a whole body or from chunks."""
+    """A backend's answer to one request, read from a whole body or from chunks."""
 
     expected_choices: int
     response_id: str = ""
     model: str = ""
-    """Name the backend gave."""
+    """The model's name in the answer."""
     prompt_token_ids: list[int] = []
     usage: TokenUsage = msgspec.field(default_factory=TokenUsage)
     error: str = ""
-    """What the backend reported inside an answer with status 200."""
+    """The error that the backend reported inside an answer with status 200."""
     faults: list[str] = []
-    """What was not as it should be."""
+    """Messages about malformed parts of the answer."""
     aborted: bool = False
-    """The backend gave up a choice halfway, as vLLM and SGLang do when weights change."""
+    """The backend aborted a choice, as vLLM and SGLang do when weights change."""
     ended: bool = False
-    """Every choice that was asked for had its finish reason, after some chunk."""
+    """Every requested choice has had a finish reason; never becomes false again."""
     _choices: dict[int, ReceivedChoice] = {}
-    """By index; those of a whole answer by position."""
+    """By index; by position in a whole answer."""
 
     def add(self, payload: Payload, *, whole: bool = False) -> None:
-        """Take a whole answer or one chunk; prompt ids count from the first that has them."""
+        """Add a whole answer or one chunk; the prompt ids are those of the first that has them."""
         self.response_id = self.response_id or payload.id or ""
         self.model = self.model or payload.model or ""
         self.prompt_token_ids = self.prompt_token_ids or payload.prompt_token_ids or []
@@ -140,13 +140,13 @@ class ReceivedAnswer(msgspec.Struct):
         self.ended = self.ended or self.finished
 
     def fault(self, text: str) -> None:
-        """Note that something is not as it should be."""
+        """Record that a part of the answer is malformed."""
         if len(self.faults) < _MOST_FAULTS:
             self.faults.append(text)
 
     @property
     def problem(self) -> str:
-        """What the record says of an answer that is malformed or that a backend called an error."""
+        """The error of the record: the backend's own, or that the answer is malformed."""
         return self.error or (f"malformed answer: {'; '.join(self.faults)}" if self.faults else "")
 
     @property
@@ -156,17 +156,17 @@ class ReceivedAnswer(msgspec.Struct):
 
     @property
     def started(self) -> bool:
-        """Something was sampled."""
+        """Whether any choice has content or token ids."""
         return any(choice.said for choice in self._choices.values())
 
     @property
     def finished(self) -> bool:
-        """Every choice that was asked for has the finish reason of an answer that reached its end."""
+        """Whether every requested choice has a finish reason of a completed answer."""
         reasons = [choice.finish_reason for choice in self._answered]
         return len(reasons) >= self.expected_choices and FINISH_REASONS.issuperset(reasons)
 
     def shortfall(self, what: str) -> str:
-        """Why the answer, which came as `what`, has not `finished`."""
+        """Return why the answer is not `finished`; `what` is ``answer`` or ``stream``."""
         reasons = {choice.finish_reason for choice in self._answered} - FINISH_REASONS
         if given := sorted(reason for reason in reasons if reason is not None):
             return f"the backend gave its answer up with finish reason {given[0]!r}"
@@ -176,12 +176,12 @@ class ReceivedAnswer(msgspec.Struct):
 
     @property
     def recorded_prompt(self) -> Ints:
-        """The prompt's ids as a record can hold them."""
+        """The prompt's ids in the form of a record."""
         return _storable(self.prompt_token_ids)
 
     @property
     def broken_off(self) -> bool:
-        """A choice has no finish reason, or there is no choice."""
+        """Whether a choice has no finish reason, or the answer has no choice."""
         reasons = [choice.finish_reason for choice in self._answered]
         return not reasons or None in reasons
 
@@ -191,23 +191,23 @@ class ReceivedAnswer(msgspec.Struct):
 
     @property
     def has_tokens(self) -> bool:
-        """The prompt's ids and those of every choice are there."""
+        """Whether the answer has the ids of the prompt and of every choice."""
         ids = [choice.token_ids for choice in self._answered]
         return bool(self.prompt_token_ids and ids) and all(ids)
 
     def mismatch(self, vocab_size: int | None = None, *, whole: bool = True) -> str:
-        """How the token streams contradict each other; empty when they agree or there are none.
+        """Return how the answer's tokens are inconsistent; empty if they agree or there are none.
 
-        Every id is one of the vocabulary. Compared are the number of log-probabilities with the
-        number of ids per choice, and the ids of the prompt and of all choices with the tokens that
-        the backend says it read and sampled: a server that drops ids along with the text it parses
-        away drops them from both streams. Ids whose number nothing confirms are a mismatch too.
+        Every id must be in the vocabulary. A choice must have as many log-probabilities as ids.
+        The numbers of ids of the prompt and of all choices must equal the backend's usage, because
+        a server that drops ids together with text that it parses drops the log-probabilities too.
+        Ids whose number nothing confirms are also a mismatch.
 
         Args:
-            vocab_size: Ids are below it; None where it is not known.
-            whole: All that the backend sends was read. Usage comes last in a stream, so a client
-                that leaves after the finish reason leaves before it; then every piece of the answer
-                has to come with ids.
+            vocab_size: Ids must be lower; None if it is not known.
+            whole: The backend's whole output was read. Usage comes last in a stream, so a client
+                that disconnects after the finish reason does so before the usage arrives; then
+                every part of the answer must come with ids.
         """
         choices = self._answered
         if not any(choice.token_ids for choice in choices):
@@ -225,7 +225,7 @@ class ReceivedAnswer(msgspec.Struct):
         return self._unconfirmed(sum(len(choice.token_ids) for choice in spoken), due=partly)
 
     def _unconfirmed(self, total: int, *, due: bool) -> str:
-        """How the numbers of ids differ from the backend's usage."""
+        """Return how the numbers of ids differ from the backend's usage."""
         prompt = len(self.prompt_token_ids)
         read, sampled = self.usage.prompt_tokens, self.usage.completion_tokens
         if sampled is None and due:
@@ -241,7 +241,7 @@ class ReceivedAnswer(msgspec.Struct):
 
 
 def _outside(streams: Sequence[Sequence[int]], vocab_size: int | None) -> str:
-    """The first id that no vocabulary has; empty when there is none."""
+    """Return an error that names the first id outside the vocabulary; empty if all are inside."""
     limit = vocab_size or ID_LIMIT
     for ids in streams:
         if min(ids) >= 0 and max(ids) < limit:
@@ -252,7 +252,7 @@ def _outside(streams: Sequence[Sequence[int]], vocab_size: int | None) -> str:
 
 
 def _storable(ids: list[int]) -> Ints:
-    """No ids at all where one exceeds what a record can hold; `ReceivedAnswer.mismatch` says so."""
+    """Pack ids for a record; empty if one is too large, which `ReceivedAnswer.mismatch` reports."""
     try:
         return pack_ints(ids)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Methods by which trainer and runners control a gateway in another process."""
+"""The methods with which trainer and runners control a gateway in another process."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from agl_core.types import Attempt, LogprobsMode, Policy, Rollout
 from agl_core.types.ids import new_id
 
 _ABSENT_S: Final = 1.0
-"""A trainer that is not connected for this long has ended: it sends the next watch after each answer."""
+"""A trainer without a ``watch`` request for this long has ended: it sends the next one after each
+answer."""
 _PATIENCE_S: Final = 3.0
-"""How long a new trainer waits for an earlier one, which may just have been killed, to disconnect."""
+"""How long a new trainer waits until an earlier one, possibly just killed, is disconnected."""
 _LOOK_S: Final = 0.5
-"""Between looks for new losses: those that a killed gateway had not sent are lost."""
+"""Interval between checks for new losses; a gateway that is killed loses those not sent yet."""
 
 
 class BackendAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a policy is served, as the gateway reaches it."""
+    """Address of the backend of a policy, as seen from the gateway."""
 
     base_url: str
     api_key: str
@@ -33,7 +34,7 @@ class BackendAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy and what serves it."""
+    """One policy and the address of its backend."""
 
     policy: Policy
     endpoint: BackendAddress
@@ -41,14 +42,14 @@ class ServedPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a trainer wants of its gateway; enough for one that was restarted."""
+    """The complete state that a trainer wants of its gateway, also of one that was restarted."""
 
     trainer: str
     """Identifies this process of the trainer."""
     number: int
-    """Counted up by the trainer: a state that arrives after a newer one is ignored."""
+    """Increases with each state of a trainer; a state that arrives after a newer one is ignored."""
     services: list[ServedPolicy]
-    """Empty when the trainer leaves."""
+    """The served policies; empty when the trainer ends."""
     paused: bool
     deterministic: bool
 
@@ -61,7 +62,7 @@ class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
 class SealRequest(msgspec.Struct, frozen=True, kw_only=True):
     attempt_id: str
     instance_id: str
-    """Of the gateway that opened it; empty when that is not known."""
+    """The gateway instance that opened the attempt; empty if it is not known."""
 
 
 class FlushRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +73,7 @@ class WatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     trainer: str
     instance_id: str
     lost: dict[str, int]
-    """What the trainer knows of."""
+    """The losses that the trainer knows; the gateway answers when they have changed."""
 
 
 class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,25 +85,25 @@ class DrainRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GatewayStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a trainer has to know of its gateway."""
+    """Instance and losses of a gateway, for its trainer."""
 
     instance_id: str
     lost: dict[str, int]
-    """Losses by cause, since this instance began."""
+    """Losses by cause since this instance started."""
 
 
 class GatewayControl:
-    """Methods over one `GatewayServer`, which serves them beside the agents' calls.
+    """Control methods of one `GatewayServer`, served on the same port as the agents' calls.
 
-    Attempts are taken while a trainer that has stated its desired state is connected: until then,
-    and while it is away, `open` waits.
+    Attempts are opened only while a trainer is connected that has sent its desired state; otherwise
+    `open` waits.
     """
 
     def __init__(self, gateway: GatewayServer, key: str) -> None:
-        """Set up without listening.
+        """Mount the methods; `start` listens.
 
         Args:
-            gateway: Not yet listening.
+            gateway: A gateway that does not listen yet.
             key: Bearer token of trainer and runners; agents must not have it.
         """
         self._gateway = gateway
@@ -129,15 +130,15 @@ class GatewayControl:
         gateway.mount(self._rpc)
 
     async def start(self) -> None:
-        """Listen.
+        """Start to listen.
 
         Raises:
-            ConfigError: the address is taken or not ours.
+            ConfigError: the address is in use or does not belong to this machine.
         """
         await self._gateway.start()
 
     async def stop(self) -> None:
-        """End the gateway; callers send methods under way again to the next instance.
+        """Stop the gateway; callers repeat their running requests at the next instance.
 
         Raises:
             StoreError: records could not be written.
@@ -173,13 +174,17 @@ class GatewayControl:
         if not desired.paused:
             await self._gateway.resume()
         if not desired.services:
-            self._alone.set()  # it has left, even if its connection is not seen to close yet
+            self._alone.set()  # it has ended, even if its connection is still open
         self._update_serving()
         await self._forget_backends({service.endpoint for service in desired.services})
         return self._status()
 
     async def _replace_trainer(self, trainer: str) -> None:
-        """End what an earlier trainer left."""
+        """Wait until an earlier trainer is disconnected, then abort its calls.
+
+        Raises:
+            ConfigError: the earlier trainer stays connected.
+        """
         try:
             await asyncio.wait_for(self._alone.wait(), _PATIENCE_S)
         except TimeoutError as error:
@@ -199,21 +204,21 @@ class GatewayControl:
         return Route(service.policy, backend, service.logprobs)
 
     async def _forget_backends(self, used: set[BackendAddress]) -> None:
-        """Close the connections to backends that serve no policy, once no call needs them."""
+        """Close the backends that serve no policy any more, unless calls are running."""
         if self._gateway.in_flight:
             return
-        # All are taken out first: while one is closed, another desired state may come.
+        # All are removed first: another desired state may arrive while one is being closed.
         idle = [self._backends.pop(endpoint) for endpoint in self._backends.keys() - used]
         for backend in idle:
             await backend.close()
 
     @property
     def _has_policies(self) -> bool:
-        """Whether a trainer has stated its desired state and has not left."""
+        """Whether a trainer has sent its desired state and has not ended."""
         return self._desired is not None and bool(self._desired.services)
 
     def _update_serving(self) -> None:
-        """Accept attempts, or hold them."""
+        """Open attempts while a trainer with policies is connected, else let `open` wait."""
         if self._has_policies and not self._alone.is_set():
             self._serving.set()
         else:
@@ -234,10 +239,10 @@ class GatewayControl:
         return self._status()
 
     def _check_served(self, trainer: str) -> None:
-        """Check that no other trainer has taken the place of this one.
+        """Check that no other trainer has replaced this one.
 
         Raises:
-            ConfigError: one has.
+            ConfigError: another trainer has.
         """
         served = self._desired.trainer if self._desired is not None else ""
         if served != trainer:

@@ -1,4 +1,7 @@
-"""What the gateway serves: model calls and lists, metrics, routes of plugins, each behind a key."""
+"""The gateway's paths: model calls, the list of models, metrics, routes of plugins.
+
+All of them check a key; only ``/health`` does not.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from agl_core.types import Losses
 
 _LIST: Final = "/models"
 _GENERATION: Final = tuple(f"/{name}" for name in semconv.GENERATION_OPERATIONS)
-"""How the paths of model requests end, those of dialects that are not served included."""
+"""Endings of the paths of model requests, including those of dialects that are not served."""
 _IDENTITY: Final = (semconv.HEADER_ROLLOUT.encode(), semconv.HEADER_ATTEMPT.encode())
 _CONTROL: Final = RPC_PREFIX.encode()
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -42,36 +45,36 @@ _UNOWNED: Final = {
     "identity_encoding": "calls_with_conflicting_identity",
     "wrong_attempt_key": "calls_with_wrong_key",
 }
-"""By error code: the loss counted for a model request that has a key of the run but no attempt."""
+"""Error code to cause of loss, for model requests with a key of the run but without an attempt."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Endpoints:
-    """The ASGI application in front of a gateway's parts."""
+    """The gateway's ASGI application."""
 
     keys: AttemptKeys
-    """Derive the agents' keys."""
+    """Derives the agents' keys."""
     router: Router
     attempts: Attempts
     recording: Recording
     proxy: Proxy
     losses: Losses
     operator_key: str
-    """Opens the metrics, and the routes that are for operators too."""
+    """Key for the metrics and for the routes with ``operators`` set."""
     routes: Mapping[str, GatewayRoute]
-    """By method and path below ``/v1``, such as ``POST /traces``."""
+    """Routes of plugins, by method and path below ``/v1``, such as ``POST /traces``."""
     dialects: Mapping[str, Dialect]
-    """What plugins add to chat completions, by method and path in the same way."""
+    """Dialects of plugins, by method and path below ``/v1``."""
     control: asgi.App | None = None
-    """Methods below `RPC_PREFIX`, behind a key of their own."""
+    """Application for paths below `RPC_PREFIX`; it checks its own key."""
     _dialects: dict[str, Translate | None] = field(init=False)
-    """By path; chat completions need no translation."""
+    """Translation of each path; None for chat completions, which need none."""
 
     def __post_init__(self) -> None:
         """Check the routes and dialects.
 
         Raises:
-            PluginError: a name is no method and path, or the gateway serves the path itself.
+            PluginError: a name is not a method and path, or the gateway serves the path itself.
         """
         self._dialects = {chat.PATH: None}
         for name, dialect in self.dialects.items():
@@ -131,7 +134,7 @@ class Endpoints:
     async def _serve(
         self, scope: asgi.Scope, caller: Caller, receive: asgi.Receive, send: asgi.Send
     ) -> bool:
-        """Answer one request below ``/v1``; False where nothing serves it."""
+        """Answer one request below ``/v1``; return False if the gateway does not serve its path."""
         method, path = scope["method"], caller.target.path
         if method == "POST" and path in self._dialects:
             await self._generate(scope, caller, receive, send)
@@ -142,10 +145,10 @@ class Endpoints:
         return True
 
     def _authorise(self, token: str) -> None:
-        """Check that a request's key is of this run; which attempt it opens is checked later.
+        """Check that a request's key belongs to this run; its attempt is checked later.
 
         Raises:
-            Problem: 401; it is not.
+            Problem: 401; the key does not.
         """
         if not self.keys.belongs(token):
             message = (
@@ -184,7 +187,7 @@ class Endpoints:
         send = output = asgi.CountedSend(send)
         try:
             body = await asgi.read_body(receive)
-            # Reading takes time, in which the attempt may have been sealed.
+            # The attempt may have been sealed while the body was read.
             self._admit(identity)
             if translate := self._dialects[caller.target.path]:
                 body, send = translate(body, send)
@@ -201,7 +204,7 @@ class Endpoints:
         await self.proxy.serve(call, route, scope, send)
 
     def _identify(self, caller: Caller) -> Identity:
-        """Identify a model request; one that belongs to no attempt is counted by cause."""
+        """Identify a model request; count one that belongs to no attempt, by cause."""
         try:
             return caller.identity()
         except Problem as problem:
@@ -226,12 +229,12 @@ class Endpoints:
         return request, self.router.find(identity.known_as, request.model)
 
     def _refused(self, identity: Identity, attempt: OpenAttempt, problem: Problem) -> None:
-        """Record it, so that the client's span of the call finds its counterpart."""
+        """Record a refused request, so that the client's span of the call has a record to join."""
         if not attempt.sealed:
             self.recording.refuse(attempt, identity, problem)
 
     def _not_served(self, method: str, path: str, caller: Caller) -> Problem:
-        """The 404 for a path that is not served; a model request is also recorded, or counted."""
+        """Return the 404 for an unknown path; record or count the request if it asks a model."""
         served = " or ".join(self._dialects)
         message = f"The gateway serves no {method} {path}: use POST .../v1{served}"
         problem = Problem(404, "not_found", message)
@@ -241,21 +244,21 @@ class Endpoints:
         return problem
 
     def _is_model(self, method: str, path: str) -> bool:
-        """Whether a request asks a model, in whichever dialect."""
+        """Whether a request is a model request, in any dialect."""
         return method == "POST" and path.endswith((*_GENERATION, *self._dialects))
 
 
 def _path(kind: str, name: str, *, served: bool, methods: Sequence[str] = _METHODS) -> str:
-    """The path of what a plugin registered by method and path.
+    """Return the path in the name of a plugin's route or dialect.
 
     Args:
-        kind: What it is.
-        name: Under which it is registered.
-        served: The gateway serves this itself.
-        methods: Those it may have.
+        kind: ``Route`` or ``Dialect``, for the error.
+        name: Method and path under which it is registered.
+        served: The gateway serves this method and path itself.
+        methods: The allowed methods.
 
     Raises:
-        PluginError: it cannot be served.
+        PluginError: the name is not a method and path, or `served` is true.
     """
     method, _, path = name.partition(" ")
     if method not in methods or not path.startswith("/"):
@@ -273,7 +276,7 @@ def _path(kind: str, name: str, *, served: bool, methods: Sequence[str] = _METHO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedRequest:
-    """One request; fulfils `agl_core.interfaces.RouteRequest`."""
+    """One request to a plugin's route; implements `agl_core.interfaces.RouteRequest`."""
 
     caller: Caller
     attempts: Attempts
@@ -312,10 +315,10 @@ class ReceivedRequest:
 
 
 async def _answer_route(route: GatewayRoute, request: ReceivedRequest, send: asgi.Send) -> None:
-    """Answer a request by a route.
+    """Answer a request with a plugin's route.
 
     Raises:
-        Problem: it is answered with an error.
+        Problem: the route refused the request.
     """
     try:
         answer = await route.serve(request)

@@ -1,4 +1,4 @@
-"""An engine that only serves: policies behind OpenAI-compatible endpoints that it does not own."""
+"""The engine ``http``: serves policies from an OpenAI-compatible endpoint and cannot train."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agl_core.serving import HttpBackend
 from agl_core.types import Policy
 
 AUTO = "auto"
-"""As a policy's model: the one model that the endpoint lists."""
+"""Value of a policy's ``model`` that selects the only model of the endpoint."""
 
 
 class HttpOptions(EngineOptions):
@@ -25,13 +25,13 @@ class HttpOptions(EngineOptions):
 
 
 class HttpEngine(Engine):
-    """Serves every policy from one endpoint; a policy's `model` is the model name there, or ``auto``."""
+    """Serves all policies from one endpoint; a policy's `model` is a model there, or ``auto``."""
 
     def __init__(self, options: HttpOptions, setup: AlgorithmSetup | None = None) -> None:
-        """Take the endpoint.
+        """Create an engine; `start` connects.
 
         Raises:
-            ConfigError: an algorithm was chosen, which this engine cannot run.
+            ConfigError: `setup` is given: this engine cannot run an algorithm.
         """
         if setup is not None:
             raise self.only_serves(f"run algorithm {setup.name!r}")
@@ -39,10 +39,11 @@ class HttpEngine(Engine):
         self._backends: dict[str, HttpBackend] = {}
 
     async def start(self, policies: Sequence[Policy]) -> None:
-        """Connect the policies.
+        """Create a backend for each policy.
 
         Raises:
-            ConfigError: a policy's model is ``auto`` and the endpoint does not list exactly one.
+            ConfigError: a policy's model is ``auto`` and the endpoint does not list exactly one
+                model.
         """
         key = os.environ.get(self._options.api_key_env, "")
         for policy in policies:

@@ -1,4 +1,4 @@
-"""One try of a call against its backend: send, receive, record and forward."""
+"""One try of a call: send it to the backend, then receive, record and forward the answer."""
 
 from __future__ import annotations
 
@@ -25,53 +25,53 @@ from agl_core.types import Sampling
 
 _log = logging.getLogger(__name__)
 
-_OK: Final = frozenset(range(200, 300)) - {204, 205}  # those have no body
+_OK: Final = frozenset(range(200, 300)) - {204, 205}  # these have no body
 _ERROR: Final = range(400, 600)
 _SPARE_S: Final = 1.0
-"""Added to the backend's time limit: the gateway ends the call at its deadline itself."""
+"""Added to the backend's time limit, so that the gateway's own deadline ends the call first."""
 _EVENT_STREAM: Final = "text/event-stream"
 
 
 class Exchange(msgspec.Struct, eq=False):
-    """What is known of one try while it runs, and afterwards."""
+    """The state of one try while it runs, and its result."""
 
     call: ProxiedCall
     route: Route
     capture: bool
-    """The call is trained: ask for tokens and take them out of the client's answer."""
+    """The call is trained: ask the backend for tokens and remove them from the client's answer."""
     seeded: bool
     answer: ReceivedAnswer
     sampling: Sampling = Sampling()
     status: int = 0
-    """The backend's; 0 before it answered."""
+    """The backend's HTTP status; 0 before it answered."""
     error: str = ""
     streamed: bool = False
     complete: bool = False
     """The client was sent the finish reason and the last tokens of every choice."""
     answer_bytes: int = 0
-    """Bytes of the body that the client had been sent by then."""
+    """Bytes of the body that the client had been sent when the answer became `complete`."""
     delivered: bool = False
-    """The client was sent the last byte of whatever the backend answered."""
+    """The client was sent the last byte of the backend's answer, even if that is an error."""
     first_token_ns: int | None = None
     digest: str = ""
-    """Of the request, where attempts of the rollout can be replayed."""
+    """Digest of the request; empty if attempts of the rollout cannot be replayed."""
     recorded: RecordedCall | None = None
-    """What answers in place of the backend."""
+    """The recorded call that is sent in place of a new answer of the backend."""
     _verbatim: bool = False
     _halves: Halves = msgspec.field(default_factory=Halves)
 
     @property
     def replaces_seed(self) -> bool:
-        """The run's seed takes the place of the client's: a group learns from samples that differ."""
+        """Whether the run's seed replaces the client's: the samples of a group must differ."""
         sent = self.call.request.seed is not None
         return sent and self.capture and self.call.attempt.rollout.mode == "train"
 
     async def run(self, send: asgi.Send) -> None:
-        """Ask the backend and forward its answer.
+        """Send the request to the backend and forward its answer.
 
         Raises:
-            Problem: no answer came and nothing was forwarded.
-            EngineError: the answer broke off after its head was forwarded.
+            Problem: the backend failed before anything was forwarded.
+            EngineError: the answer ended early, after its head was forwarded.
         """
         try:
             await self._run(send)
@@ -162,20 +162,20 @@ class Exchange(msgspec.Struct, eq=False):
                 parts.append(parser.idle())
                 rest += len(parts[-1])
         finally:
-            # Events before one that breaks the answer off are sent too.
+            # If an event ends the answer early, the events before it are still sent.
             if data := b"".join(parts):
                 await send({"type": "http.response.body", "body": data, "more_body": True})
-        # A translated stream ends for its client where `DONE` does, not with the finish reason.
+        # For its client a translated stream ends with `DONE`, not with the finish reason.
         if not self.call.translated:
             self._note_end(rest)
         elif any(event.data == DONE for event in events):
             self._note_end()
 
     def _note_end(self, rest: int = 0) -> None:
-        """Note that the client has been sent the finish reason, if there is one.
+        """Mark the answer as complete if the client has been sent every finish reason.
 
         Args:
-            rest: Bytes that it was sent after it.
+            rest: Number of bytes that the client was sent after the last finish reason.
         """
         if not self.complete and self.answer.ended:
             self.complete = True
@@ -183,16 +183,16 @@ class Exchange(msgspec.Struct, eq=False):
             self.answer_bytes = output.count - rest if output is not None else 0
 
     def _check_end(self) -> None:
-        """Check that a stream which has ended has a finish reason.
+        """Check that a stream that has ended had a finish reason.
 
         Raises:
-            EngineError: it has none, and the client was sent no error.
+            EngineError: it had none, and the client was sent no error.
         """
         if self.answer.broken_off and not self.answer.error:
             raise EngineError(self.answer.shortfall("stream"))
 
     def _take_whole(self, body: bytes) -> bytes:
-        """Record a whole answer; its bytes for the client."""
+        """Record a whole answer; return the bytes for the client."""
         try:
             payload = Payload(body)
         except msgspec.DecodeError as error:
@@ -210,14 +210,14 @@ class Exchange(msgspec.Struct, eq=False):
     def _add(self, payload: Payload, *, whole: bool = False) -> None:
         try:
             self.answer.add(payload, whole=whole)
-        except Exception as error:  # noqa: BLE001  what cannot be recorded is still answered
+        except Exception as error:  # noqa: BLE001  the client gets the answer anyway
             _log.exception("Could not record an answer of call %s", self.call.id)
             self.answer.fault(f"cannot be recorded ({type(error).__name__}: {error})")
         if self.answer.aborted:
             raise EngineError("The backend gave its answer up halfway (finish reason 'abort')")
 
     def _take(self, event: Event) -> bytes:
-        """Record an event; its bytes for the client."""
+        """Record an event; return the bytes for the client."""
         if event.data == DONE:
             self._check_end()
             return event.raw if self._verbatim else render(DONE)
@@ -258,7 +258,7 @@ def _no_answer(reply: BackendReply) -> str:
 
 
 def _error_of(body: bytes) -> str:
-    """One line of an error body of any form."""
+    """Return the message in an error body, whatever its format."""
     try:
         return error_text(msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""What the gateway counts, as Prometheus reads it."""
+"""The gateway's metrics in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(slots=True)
 class _Row:
-    """What one policy served."""
+    """The counts of one policy."""
 
     requests: dict[int, int] = field(default_factory=dict[int, int])
-    """By status."""
+    """Number of requests by HTTP status."""
     prompt_tokens: int = 0
     sampled_tokens: int = 0
     times: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS_S) + 1))
-    """Requests per interval between bounds, the last one open."""
+    """Number of requests in each interval between the bounds; the last interval is unbounded."""
     total_ns: int = 0
 
 
 class GatewayMetrics:
-    """Counts of requests, in plain numbers; text is made only when it is asked for."""
+    """Counts requests by policy; only `render` creates text."""
 
     def __init__(self) -> None:
         self._rows: dict[str, _Row] = {}
 
     def count(self, span: Span) -> None:
-        """Count a request that ended, by its record; every try is a request."""
+        """Count a request that has ended, from its record; every try is a request."""
         call = span.call
         if call is None:
             return
@@ -51,7 +51,7 @@ class GatewayMetrics:
         prompt, sampled = len(call.prompt_token_ids), 0
         for choice in call.choices:
             sampled += len(choice.token_ids)
-        # Calls that are not trained have no ids, but their backend may state the numbers.
+        # Calls that are not trained have no ids, but their usage may have the numbers.
         row.prompt_tokens += prompt or span.attributes.get(semconv.GEN_AI_USAGE_INPUT_TOKENS) or 0
         row.sampled_tokens += (
             sampled or span.attributes.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS) or 0
@@ -61,10 +61,10 @@ class GatewayMetrics:
         row.total_ns += took_ns
 
     def render(self, *, gauges: Mapping[str, tuple[str, int]], losses: Mapping[str, int]) -> bytes:
-        """Everything in the text format, version 0.0.4.
+        """Return all metrics in Prometheus' text format, version 0.0.4.
 
         Args:
-            gauges: Name to meaning and value of what stands right now.
+            gauges: Name to description and current value.
             losses: Cause to count.
         """
         lines = [*self._counters(), *self._histograms()]

@@ -1,4 +1,4 @@
-"""Ask a backend for a few tokens and see what it gives."""
+"""Find a backend's capabilities with a few short requests."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ from agl_core.types import LogprobsMode
 _log = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 300.0
-"""A server's first answer may compile kernels."""
+"""High, because a server may compile kernels for its first answer."""
 _COOL, _WARM = 0.5, 1.0
 _ALTERNATIVES: Final = 5
 _MASKED: Final = -1000.0
-"""Servers write a probability of zero as some large negative number."""
+"""Log-probabilities below it mean a probability of zero, which servers write in different ways."""
 _UNSUPPORTED: Final = (400, 422)
 
 
 async def probe(route: Route) -> Capabilities:
-    """Find out what the backend of a policy gives.
+    """Return the capabilities of a policy's backend.
 
-    Whether log-probabilities are taken before or after temperature shows in the differences between
-    the first token's candidates at two temperatures: those of ``raw`` ones stay, those of
-    ``processed`` ones scale with 1/temperature. Where that does not show (no alternatives, or all
-    equally likely) the answer is ``raw``, with a warning: only at temperature 1 may such numbers be
-    taken for the distribution that was sampled from, which holds for either kind.
+    Log-probabilities are ``raw`` (before temperature) or ``processed`` (after it). The candidates
+    for the first token at two temperatures show which: the differences between ``raw`` values do
+    not change, those between ``processed`` values scale with 1/temperature. If the candidates do
+    not show it (no alternatives, or all equally likely), the result is ``raw``, with a warning:
+    ``raw`` values are used as the sampling distribution only at temperature 1, where both modes are
+    equal.
 
     Raises:
         EngineError: the backend does not answer.
@@ -69,7 +70,7 @@ async def probe(route: Route) -> Capabilities:
 
 
 def logprobs_mode(cool: Mapping[str, float], warm: Mapping[str, float]) -> LogprobsMode | None:
-    """The kind, by one token's candidates at temperatures 0.5 and 1; None where it does not show.
+    """Return the mode, from one token's candidates at temperatures 0.5 and 1; None if unknown.
 
     With candidates a, b and ``d(T) = logp_T(a) - logp_T(b)``: raw means d(0.5) = d(1), processed
     means d(0.5) = 2 d(1). The pair with the largest ``|d(1)|`` decides.
@@ -102,7 +103,7 @@ def _require_tokens(
 async def _ask(
     route: Route, temperature: float, *, stream: bool
 ) -> tuple[ReceivedAnswer, dict[str, float]]:
-    """One short answer and the candidates of its first token."""
+    """Return a short answer and the candidates of its first token."""
     body: dict[str, Any] = {
         "model": route.upstream_model,
         "messages": [{"role": "user", "content": "Hello"}],

@@ -1,4 +1,4 @@
-"""One request from its admission to its end: answer, client, deadline, drain or seal."""
+"""Run one admitted request until it is answered or aborted (client, deadline, drain or seal)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ANSWERS: Final[dict[Abort, tuple[int, str, str]]] = {
 
 
 class Proxy:
-    """Runs exchanges; can hold new calls and wait for the exchanges that run."""
+    """Runs the exchanges; can hold new calls and wait for running exchanges."""
 
     def __init__(
         self, router: Router, recording: Recording, *, losses: Losses, deterministic: bool
@@ -50,7 +50,7 @@ class Proxy:
 
     @property
     def calls(self) -> Collection[ProxiedCall]:
-        """Requests under way, held ones included."""
+        """Requests in progress, including held ones."""
         return self._calls
 
     def pause(self) -> None:
@@ -60,7 +60,7 @@ class Proxy:
         self._admitting.set()
 
     async def drain(self, *, timeout_s: float) -> int:
-        """Wait for the exchanges that run; abort those that outlive `timeout_s`, return how many.
+        """Wait for running exchanges; abort those that exceed `timeout_s`, return how many.
 
         An aborted call whose client has received nothing runs again after `resume`.
         """
@@ -77,7 +77,7 @@ class Proxy:
     async def serve(
         self, call: ProxiedCall, route: Route, scope: asgi.Scope, send: asgi.Send
     ) -> None:
-        """Answer a request whose body has been read, and record it."""
+        """Answer and record a request whose body has been read."""
         exchange = self._exchange(call, route)
         stays = asgi.on_client_left(scope, partial(call.stop, "client"))
         self._calls.add(call)
@@ -110,7 +110,7 @@ class Proxy:
         )
 
     async def _attend(self, call: ProxiedCall, exchange: Exchange, send: asgi.Send) -> bool:
-        """Run an exchange to its end; False when it has to run again."""
+        """Run an exchange to its end; return False if it has to run again."""
         try:
             await self._run(call, exchange, send)
         except asyncio.CancelledError:
@@ -126,7 +126,7 @@ class Proxy:
         except EngineError as error:
             problem = Problem(502, "engine_error", str(error), retry=True)
             await _send_final(_send_stream_error(send, problem))
-        except Exception as error:  # noqa: BLE001  a client gets an answer whatever fails here
+        except Exception as error:  # noqa: BLE001  the client gets an answer whatever fails
             _log.exception("Could not answer call %s", call.id)
             exchange.error = f"the gateway failed ({type(error).__name__}: {error})"
             problem = Problem(502, "gateway_error", f"The gateway failed: {error}", retry=True)
@@ -149,10 +149,10 @@ class Proxy:
             call.finish()
 
     def _renew(self, exchange: Exchange) -> None:
-        """Use the policy as it is served now.
+        """Use the policy's current route, which may have changed while the call waited.
 
         Raises:
-            Problem: it was removed while the call waited.
+            Problem: the policy was removed meanwhile.
         """
         name = exchange.route.policy.name
         route = self._router.policies.get(name)
@@ -169,7 +169,7 @@ class Proxy:
 
 
 def _remember(exchange: Exchange) -> None:
-    """Keep the digest of the request, and answer from the record where there is one."""
+    """Store the request's digest, and use the recorded answer if an earlier attempt has one."""
     call, route = exchange.call, exchange.route
     exchange.digest = call.request.whole_digest()
     replay = call.attempt.replay
@@ -178,7 +178,7 @@ def _remember(exchange: Exchange) -> None:
     exchange.recorded = replay.take(
         call.id,
         agent=call.identity.agent,
-        # The texts of single tokens are not on record.
+        # Records do not hold the texts of single tokens.
         digest="" if call.request.wants.logprobs else exchange.digest,
         policy=route.policy.name,
         capture=exchange.capture,
@@ -188,7 +188,7 @@ def _remember(exchange: Exchange) -> None:
 
 
 async def _send_final(sending: Coroutine[Any, Any, None]) -> None:
-    """Send the last message in bounded time: sealing waits for it, and a client may not read."""
+    """Send the last message with a time limit: sealing waits for it, and a client may not read."""
     with suppress(asyncio.TimeoutError):
         await asyncio.wait_for(sending, waits.LAST_ANSWER_S)
 
@@ -201,10 +201,10 @@ async def send_problem(send: asgi.Send, problem: Problem) -> None:
 
 
 async def _send_stream_error(send: asgi.Send, problem: Problem) -> None:
-    """Send the event on which OpenAI's clients raise, with why the stream ends.
+    """Send an error event, on which OpenAI's clients raise.
 
-    The answer stays unfinished: the server then closes the connection, so that a client that does
-    not know the event does not take the part for the whole.
+    The HTTP answer is left unfinished, so the server closes the connection: a client that does not
+    know the event does not mistake the partial answer for a whole one.
     """
     event = render(problem.body())
     await send({"type": "http.response.body", "body": event, "more_body": True})

@@ -1,4 +1,4 @@
-"""From finished exchanges to records in the store, in batches."""
+"""Turn finished exchanges into call records and write them to the store in batches."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _ABORTS: Final[dict[Abort, tuple[int, str]]] = {
     "deadline": (504, _CANCELLED + "the attempt's deadline passed"),
     "stopped": (503, _CANCELLED + "the gateway stopped"),
 }
-"""Status, unless the client has seen another, and error of a call that its backend did not end."""
+"""Status and error of an aborted call; the status applies if the client has received none."""
 
 
 def model_call(exchange: Exchange) -> ModelCall:
-    """The record of a try that ended, for whichever reason."""
+    """Return the record of a try that has ended, for any reason."""
     call, answer = exchange.call, exchange.answer
     received = call.output.status if call.output is not None else 0
     status, error = received or exchange.status or 502, exchange.error
@@ -64,7 +64,7 @@ def model_call(exchange: Exchange) -> ModelCall:
 
 
 def _begun(call: ProxiedCall) -> dict[str, Any]:
-    """The part of a record that is known whatever became of the call."""
+    """Return the fields of a record that do not depend on the call's result."""
     return {
         **_named(call.identity),
         "messages": call.request.messages,
@@ -91,7 +91,10 @@ def _named(identity: Identity) -> dict[str, Any]:
 
 
 def span_of(exchange: Exchange, record: ModelCall) -> Span:
-    """The gateway's span: the tokens of a call; the span of tracing says where in the agent it was."""
+    """Return the gateway's span of a call, which has its tokens.
+
+    The parent comes from the span that tracing records of the same call.
+    """
     usage = exchange.answer.usage
     attributes: dict[str, Any] = {
         semconv.GEN_AI_OPERATION_NAME: "chat",
@@ -115,7 +118,7 @@ def span_of(exchange: Exchange, record: ModelCall) -> Span:
 def _built(call: ProxiedCall, exchange: Exchange) -> Span:
     try:
         return span_of(exchange, model_call(exchange))
-    except Exception as error:  # noqa: BLE001  telemetry never takes the gateway down
+    except Exception as error:  # noqa: BLE001  telemetry never stops the gateway
         _log.exception("Could not record call %s", call.id)
         return _span_without_answer(call, f"cannot be recorded ({type(error).__name__}: {error})")
 
@@ -146,7 +149,7 @@ def _span(record: ModelCall, *, sequence: int, attributes: dict[str, Any]) -> Sp
 
 
 def count_distortions(losses: Losses, record: ModelCall, *, mode: Mode) -> None:
-    """Count why the tokens of an answer to be trained on do not follow the plain distribution."""
+    """Count the sampling parameters that distort the distribution of tokens to be trained on."""
     if mode == "train" and record.trainable and record.complete and not record.superseded:
         for cause in distortions(record.sampling):
             losses.add(cause)
@@ -154,18 +157,19 @@ def count_distortions(losses: Losses, record: ModelCall, *, mode: Mode) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingOptions:
-    """When records are written."""
+    """Settings for when records are written."""
 
     interval_s: float = 0.25
-    """Seconds that finished records wait for others to be written with."""
+    """Seconds for which finished records are collected into one batch."""
     settle_s: float = 5.0
-    """Seconds that a good answer's record waits for a late retry to supersede it."""
+    """Seconds for which the record of a successful try is held back, as a late retry may supersede
+    it."""
     max_unwritten: int = 4096
-    """Records in memory at which new calls wait for the store."""
+    """Number of unwritten records from which on new calls wait for the store."""
 
 
 class Recording:
-    """Writes records to the store: in the background, and of one attempt when it is sealed."""
+    """Writes records to the store in the background, and those of an attempt when it is sealed."""
 
     def __init__(
         self, store: Store, attempts: Attempts, *, losses: Losses, options: RecordingOptions
@@ -186,7 +190,7 @@ class Recording:
         self._task = asyncio.create_task(self._run(), name="agl-gateway-recording")
 
     async def stop(self) -> None:
-        """Stop writing in the background and write what open attempts still hold."""
+        """Stop writing in the background and write the remaining records of open attempts."""
         if self._task is None:
             return
         self._task.cancel()
@@ -197,15 +201,15 @@ class Recording:
 
     @property
     def unwritten(self) -> int:
-        """Records that no store has taken yet."""
+        """Number of records that are not in the store yet."""
         return self._pending
 
     async def room(self) -> None:
-        """Wait while too many records are unwritten: a slow store slows the agents."""
+        """Wait while too many records are unwritten: a slow store has to slow the agents down."""
         await self._room.wait()
 
     def keep(self, call: ProxiedCall, exchange: Exchange) -> None:
-        """Record a request that ended, once; what cannot be built is recorded as an error."""
+        """Record a request that has ended, once; as an error if its record cannot be built."""
         try:
             if not call.recorded:
                 self._keep(call.attempt, _built(call, exchange))
@@ -215,7 +219,7 @@ class Recording:
             call.attempt.end(call)
 
     def give_up(self, call: ProxiedCall) -> None:
-        """Record a request that does not end although it was stopped."""
+        """Record a request that did not end when stopped, as an error."""
         if not call.recorded:
             self._keep(
                 call.attempt, _span_without_answer(call, "the call did not end when stopped")
@@ -223,7 +227,7 @@ class Recording:
             call.attempt.end(call)
 
     def refuse(self, attempt: OpenAttempt, identity: Identity, problem: Problem) -> None:
-        """Record a request that never got as far as a backend."""
+        """Record a request that was refused before it reached a backend."""
         now = wall_ns()
         record = ModelCall(
             **_named(identity),
@@ -248,7 +252,7 @@ class Recording:
         """Write every record of one attempt.
 
         Raises:
-            StoreError: the store did not take them; they are kept for another try.
+            StoreError: the store did not accept them; they are kept for another try.
         """
         async with self._writing:
             await self._write([attempt], ended_before_ns=None)
@@ -261,8 +265,8 @@ class Recording:
             try:
                 await self._write_settled()
                 failing = False
-            except Exception:  # noqa: BLE001  telemetry never takes the gateway down
-                # Sealing writes the same records again and reports to its caller.
+            except Exception:  # noqa: BLE001  telemetry never stops the gateway
+                # Sealing tries to write the same records again and raises the error.
                 if not failing:
                     _log.exception("Could not write call records; they stay in memory")
                 failing = True

@@ -1,4 +1,4 @@
-"""A gateway in another process: its client for trainer and runners, and the backends it calls here."""
+"""Client of a gateway in another process, and a server for the backends of this process."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ _AGAIN_S: Final = 1.0
 _CHAT: Final = "/v1/chat/completions"
 
 RESTARTS: Final = "gateway_restarts"
-"""Loss: a gateway was restarted; what it lost in its last moments is not known."""
+"""Loss: a gateway was restarted; the losses that it had not reported are unknown."""
 UNANSWERED: Final = "gateway_unanswered"
-"""Loss: the gateway was away when it was asked what it had lost."""
+"""Loss: the gateway did not answer when it was asked for its losses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteOptions:
-    """What a trainer sets at its gateway, and how long a gateway may be away."""
+    """A trainer's settings for its gateway, and how long to wait for a gateway that is down."""
 
     deterministic: bool = False
     """Seed the calls of frozen policies too."""
     backend_host: str = "127.0.0.1"
-    """Address of this machine at which the gateway reaches engines of this process."""
+    """Address of this machine under which the gateway reaches the engines of this process."""
     patience: Patience = field(default_factory=Patience)
 
 
@@ -74,9 +74,9 @@ class _LossTotals:
 
     instance_id: str
     base: dict[str, int]
-    """What it had lost when this process connected."""
+    """The gateway's losses when this process connected, which are not counted."""
     ended: Losses = field(default_factory=Losses)
-    """Of the instances before."""
+    """Losses of earlier instances."""
     now: dict[str, int] = field(default_factory=dict[str, int])
 
     def update(self, status: GatewayStatus) -> None:
@@ -99,20 +99,20 @@ class _LossTotals:
 
 
 class RemoteGateway:
-    """A `GatewayServer` in another process; fulfils `agl_core.interfaces.Gateway`.
+    """Client of a `GatewayServer` in another process; implements `agl_core.interfaces.Gateway`.
 
-    Calls wait out a gateway that restarts. A trainer, which routes, is notified of a new instance over a
-    connection that the gateway holds, and sends it the desired state again; runners only open and
-    seal, and an attempt that outlived the gateway it was opened at cannot be sealed well.
+    Requests wait while the gateway restarts. A trainer keeps a ``watch`` request open, from whose
+    answer it sees a new instance, and sends that instance its desired state again. Runners only
+    open, flush and seal attempts; sealing an attempt that was opened at an earlier instance fails.
     """
 
     def __init__(self, url: str, key: str, options: RemoteOptions | None = None) -> None:
-        """Describe it; `start` connects.
+        """Create a client; `start` connects.
 
         Args:
-            url: ``http://host:port``, as the agents reach it too.
+            url: ``http://host:port`` of the gateway; agents use the same address.
             key: Bearer token that the processes of the run share.
-            options: For trainers.
+            options: Settings that only trainers need.
         """
         self._options = options or RemoteOptions()
         self._peer = Peer(
@@ -126,7 +126,7 @@ class RemoteGateway:
         self._backends = BackendServer(self._options.backend_host)
         self._paused = False
         self._informed = ""
-        """The instance that holds the desired state."""
+        """The instance that has the current desired state."""
         self._losses = _LossTotals("", {})
         self._watching: asyncio.Task[None] | None = None
 
@@ -137,19 +137,19 @@ class RemoteGateway:
 
     @property
     def client_key(self) -> str:
-        """Bearer token of the run's clients; it opens no attempt."""
+        """Bearer token of the run's clients; it gives access to no attempt."""
         return self._keys.client
 
     def attempt_key(self, rollout_id: str, attempt_id: str) -> str:
-        """Bearer token that opens this attempt and no other; the gateway derives the same."""
+        """Return the bearer token for this attempt only; the gateway derives the same one."""
         return self._keys.of(rollout_id, attempt_id)
 
     async def start(self) -> None:
         """Connect.
 
         Raises:
-            ConfigError: the key is wrong, or the gateway is of another version.
-            EngineError: there is none at the address.
+            ConfigError: the key is wrong, or the gateway has another version.
+            EngineError: no gateway answers at the address.
         """
         status: GatewayStatus = await self._peer.call("instance", {}, GatewayStatus)
         self._losses = _LossTotals(status.instance_id, status.lost, now=dict(status.lost))
@@ -175,7 +175,8 @@ class RemoteGateway:
     async def route(self, policy: Policy, backend: Backend) -> None:
         """Serve `policy` from `backend`; calling again replaces the version or the backend.
 
-        An `HttpBackend` is called by the gateway itself. Any other is served to it from here.
+        The gateway calls an `HttpBackend` directly; any other backend is served to it by this
+        process.
         """
         known = self._services.get(policy.name)
         self._services[policy.name] = ServedPolicy(
@@ -188,10 +189,10 @@ class RemoteGateway:
             self._watching = asyncio.create_task(self._watch(), name="agl-gateway-watch")
 
     async def probe(self, policy: str) -> Capabilities:
-        """Ask the policy's backend for a few tokens and report what came back.
+        """Find the capabilities of the policy's backend with short requests.
 
         Raises:
-            MissingTokensError: the policy is trainable and the backend gives no token ids.
+            MissingTokensError: the policy is trainable and the backend returns no token ids.
             EngineError: the backend does not answer.
         """
         try:
@@ -213,8 +214,8 @@ class RemoteGateway:
         """Accept calls of this attempt from now on; waits for a trainer that serves policies.
 
         Raises:
-            StaleAttemptError: it has been sealed.
-            EngineError: there is no gateway, or none that serves a policy in time.
+            StaleAttemptError: the attempt has been sealed.
+            EngineError: no gateway answers, or it gets no policy before the attempt's deadline.
         """
         there = attempt.shifted(self._peer.skew.ahead_s)
         opening = OpenRequest(rollout=rollout, attempt=there)
@@ -224,18 +225,18 @@ class RemoteGateway:
         """Write the records of an attempt, which stays open.
 
         Raises:
-            EngineError: there is no gateway.
+            EngineError: no gateway answers.
             StoreError: the records could not be written.
         """
         await self._peer.call("flush", FlushRequest(attempt_id=attempt_id), bool)
 
     async def seal(self, attempt_id: str) -> int:
-        """Refuse further calls of an attempt, write its records; returns their number.
+        """Refuse further calls of an attempt, write its records and return their number.
 
         Raises:
             EngineError: the gateway was restarted since the attempt was opened: records may be
                 missing.
-            StoreError: the records could not be written; sealing again tries again.
+            StoreError: the records could not be written; `seal` can be repeated.
         """
         opened_at = self._opened_at.pop(attempt_id, "")
         sealing = SealRequest(attempt_id=attempt_id, instance_id=opened_at)
@@ -252,17 +253,17 @@ class RemoteGateway:
         await self._publish()
 
     async def drain(self, *, timeout_s: float) -> int:
-        """Wait for calls in flight; those that outlive `timeout_s` are aborted and retried."""
+        """Wait for running calls; abort those that exceed `timeout_s`, return how many."""
         count: int = await self._peer.call("drain", DrainRequest(timeout_s=timeout_s), int)
         return count
 
     async def resume(self) -> None:
-        """Run the calls that were held, and new ones."""
+        """Run the held calls, and new ones."""
         self._paused = False
         await self._publish()
 
     async def lost(self) -> Losses:
-        """What the gateway lost since `start`, its former instances included."""
+        """Return the gateway's losses since `start`, including those of earlier instances."""
         try:
             self._losses.update(await self._peer.call("losses", {}, GatewayStatus))
         except EngineError:
@@ -293,7 +294,7 @@ class RemoteGateway:
         self._informed = status.instance_id
 
     async def _watch(self) -> None:
-        """Follow losses and new instances for as long as this gateway is used."""
+        """Update losses and detect new instances until cancelled."""
         warned = ""
         while True:
             watching = WatchRequest(
@@ -308,7 +309,7 @@ class RemoteGateway:
                     )
                     await self._publish()
             except AglError as error:
-                # If the gateway is gone, the next request of the run fails.
+                # If the gateway has ended, the run's next request to it raises.
                 if str(error) != warned:
                     warned = str(error)
                     _log.warning("The gateway at %s cannot be watched: %s", self.url, warned)
@@ -316,16 +317,16 @@ class RemoteGateway:
 
 
 class BackendServer:
-    """OpenAI chat completions of any `Backend`, one base URL per policy, behind a key of its own.
+    """Server for OpenAI chat completions of any `Backend`, with one base URL per policy and a key.
 
-    The caller closes the backends; the server never does.
+    The server never closes the backends; its caller does.
     """
 
     def __init__(self, host: str = "127.0.0.1") -> None:
-        """Set up without listening.
+        """Create a server that does not listen yet.
 
         Args:
-            host: An address of this machine that the gateway reaches; the system chooses the port.
+            host: Address of this machine that the gateway can reach; the system chooses the port.
         """
         self.key = fresh_key()
         """Bearer token that the gateway must send."""
@@ -338,10 +339,10 @@ class BackendServer:
         self._url = ""
 
     async def start(self) -> None:
-        """Listen; nothing changes for a server that listens already.
+        """Start to listen; idempotent.
 
         Raises:
-            ConfigError: the host is no address of this machine.
+            ConfigError: the host is not an address of this machine.
         """
         if self._server is not None:
             return
@@ -352,14 +353,14 @@ class BackendServer:
         self._url = address_of(listener)
 
     async def stop(self) -> None:
-        """Break off answers under way and close the socket; idempotent."""
+        """Abort running answers and close the socket; idempotent."""
         server, self._server = self._server, None
         self._answering.end()
         if server is not None:
             await server.stop()
 
     def serve(self, policy: str, backend: Backend) -> str:
-        """Answer for a policy from `backend`, in place of an earlier one; returns the base URL."""
+        """Serve a policy from `backend`, replacing an earlier one; return the base URL."""
         path = f"/{quote(policy, safe='')}"
         self._backends[f"{path}{_CHAT}".encode()] = backend
         self._counting[f"{path}{COUNT_PATH}".encode()] = backend

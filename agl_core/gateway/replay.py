@@ -1,4 +1,4 @@
-"""Answer the calls of a retried attempt from what was recorded of the one before it."""
+"""Answer the calls of a retried attempt from the records of the attempt before it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agl_core.interfaces import Backend, Store
 from agl_core.types import Attempt, AttemptStatus, Choice, FailureKind, ModelCall, Rollout, Span
 
 RESUME: Final = "resume"
-"""Key of `Rollout.metadata`."""
+"""Key of `Rollout.metadata`; the value `REPLAY` turns replay on."""
 REPLAY: Final = "replay"
 
 _INTERRUPTED: Final = (FailureKind.LOST, FailureKind.ENGINE)
@@ -31,22 +31,22 @@ class RecordedCall:
     usage: Mapping[str, int]
 
     def route(self, route: Route) -> Route:
-        """A route that ends at the record, under the weights that were sampled from then."""
+        """Return a route to this record, with the policy version that sampled it."""
         policy = msgspec.structs.replace(route.policy, version=self.call.policy_version)
         backend = RecordBackend(self, route.upstream_model)
         return Route(policy, backend, self.call.logprobs_mode)
 
 
 class Replay:
-    """Recorded calls of one attempt, each given once, until a call comes that has no record.
+    """Recorded calls of one attempt, each used once, until a call has no record.
 
-    Parallel agents speak in another order each time: records are found by agent and request, and
-    equal requests of one agent in the order in which they were made. From the first request on
-    that has no record every call goes to the backend, as the conversation has become another one.
+    The order of calls of parallel agents varies, so a record is found by agent and request; equal
+    requests of one agent get their records in the recorded order. After the first call without a
+    record every call goes to the backend, because the attempt then differs from the recorded one.
     """
 
     def __init__(self, spans: Iterable[Span]) -> None:
-        """Take the spans of the attempt that was interrupted; those that do not serve are left."""
+        """Select the usable records from the spans of the interrupted attempt."""
         self._records: dict[tuple[str, str], deque[RecordedCall]] = {}
         self._given: dict[str, RecordedCall] = {}
         for span in sorted(_latest(spans), key=lambda span: span.order):
@@ -58,9 +58,9 @@ class Replay:
     def take(
         self, call_id: str, *, agent: str, digest: str, policy: str, capture: bool
     ) -> RecordedCall | None:
-        """The record that answers a call; None once it has to be asked live.
+        """Return the record for a call; None if the backend has to answer it.
 
-        A call that is sent again is answered as it was before.
+        A retry of the call gets the same record.
         """
         if call_id in self._given:
             return self._given[call_id]
@@ -73,7 +73,7 @@ class Replay:
 
 
 def _latest(spans: Iterable[Span]) -> list[Span]:
-    """The last try of each call, where it was answered to the end."""
+    """Return the spans of each call's last try, without unusable ones."""
     latest: dict[str, Span] = {}
     for span in spans:
         call = span.call
@@ -103,20 +103,20 @@ def _usage(span: Span) -> dict[str, int]:
 
 
 def resumable(rollout: Rollout) -> bool:
-    """Whether a retry of this rollout is answered from the record."""
+    """Whether a retried attempt of this rollout is answered from records."""
     return rollout.metadata.get(RESUME) == REPLAY
 
 
 async def find_replay(
     store: Store, rollout: Rollout, attempt: Attempt, unwritten: Sequence[Span]
 ) -> Replay | None:
-    """What the attempt before recorded, if it was interrupted and the run asks for its replay.
+    """Return the records of the attempt before, if it was interrupted and the run enables replay.
 
     Args:
-        store: Where the records are.
-        rollout: With all attempts.
-        attempt: The one that begins.
-        unwritten: Records that have not reached the store.
+        store: The store with the records.
+        rollout: The rollout with all its attempts.
+        attempt: The attempt that begins.
+        unwritten: Records that are not in the store yet.
     """
     earlier = [each for each in rollout.attempts if each.fence < attempt.fence]
     if not earlier or not resumable(rollout):
@@ -141,10 +141,10 @@ class _Asked(msgspec.Struct):
 
 
 class RecordBackend(Backend):
-    """Knows one answer: what was sampled then, whichever way it is asked for."""
+    """A backend that answers with one recorded call, as a whole or as a stream."""
 
     def __init__(self, recorded: RecordedCall, model: str) -> None:
-        """Answer with `recorded`; `model` is the name of the weights."""
+        """Answer with `recorded`; `model` is the model's name in answers."""
         self.model = model
         self._recorded = recorded
 
@@ -178,7 +178,7 @@ class RecordBackend(Backend):
         return document | self._prompt()
 
     def _chunks(self, *, usage: bool) -> list[dict[str, Any]]:
-        """One chunk opens each choice, one holds all of it."""
+        """Return two chunks for each choice: one with the role, one with the whole content."""
         base, choices = self._envelope("chat.completion.chunk"), self._recorded.call.choices
         opening = [
             {"index": choice.index, "delta": {"role": "assistant"}, "finish_reason": None}
@@ -198,7 +198,7 @@ class RecordBackend(Backend):
 
 
 class RecordReply:
-    """An answer that is there already."""
+    """A backend's reply whose body is known in advance."""
 
     status = 200
 
@@ -210,11 +210,11 @@ class RecordReply:
         yield self._content
 
     async def close(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: a recorded reply holds no connection."""
 
 
 def _row(choice: Choice) -> dict[str, Any]:
-    """What a choice has beside its text. The texts of its single tokens are not on record."""
+    """Return a choice without its message; records do not hold the texts of single tokens."""
     row: dict[str, Any] = {"index": choice.index, "finish_reason": choice.finish_reason}
     row["logprobs"] = None
     if choice.logprobs:
@@ -237,7 +237,7 @@ def _message(choice: Choice) -> dict[str, Any]:
     if choice.refusal:
         message |= {"content": choice.text or None, "refusal": choice.refusal}
     if choice.reasoning:
-        # Servers name it either way.
+        # Servers use either name.
         message |= {"reasoning_content": choice.reasoning, "reasoning": choice.reasoning}
     return message
 

@@ -1,4 +1,4 @@
-"""Who is calling, and which policy serves them."""
+"""Find the attempt and agent of a request, and the policy that serves it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FIX: Final = (
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where a request goes: the path below ``/v1`` and the identity its URL spells."""
+    """A parsed request path: the path below ``/v1`` and the identity in the URL."""
 
     path: str
     rollout_id: str = ""
@@ -41,9 +41,9 @@ class Target(msgspec.Struct, frozen=True):
     agent: str = ""
 
 
-@lru_cache(maxsize=1024)  # most agents have one
+@lru_cache(maxsize=1024)  # most agents always use the same path
 def parse_path(raw_path: bytes) -> Target | None:
-    """Split an undecoded request path; None when it is none of the gateway's."""
+    """Split an undecoded request path; return None if it has no ``/v1``."""
     match = _PATH.match(raw_path.partition(b"?")[0])
     if match is None:
         return None
@@ -52,10 +52,10 @@ def parse_path(raw_path: bytes) -> Target | None:
 
 
 def identify(target: Target, headers: Iterable[tuple[bytes, bytes]]) -> Identity:
-    """Identity from headers and URL.
+    """Return the identity in headers and URL.
 
     Raises:
-        Problem: 400; there is none, it is incomplete, or the two disagree.
+        Problem: 400; the identity is missing or incomplete, or headers and URL differ.
     """
     given = {name.decode(): _decoded(value) for name, value in headers if name.startswith(_PREFIX)}
     identity = Identity(
@@ -74,28 +74,28 @@ def identify(target: Target, headers: Iterable[tuple[bytes, bytes]]) -> Identity
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The sender of a request, by its URL, headers and key."""
+    """The sender of a request: its URL, headers and key."""
 
     target: Target
     headers: Sequence[tuple[bytes, bytes]]
     token: str
-    """The key that was sent: one of this run's, or the operators'."""
+    """The request's key: one of this run, or the operators' key."""
     keys: AttemptKeys
     operator: bool = False
-    """Its key is the operators', which opens the traces of every attempt."""
+    """The request has the operators' key, which gives access to the traces of every attempt."""
 
     def identity(self) -> Identity:
-        """The attempt, agent and call that the request names, which its key opens.
+        """Return the attempt, agent and call of the request, after checking its key.
 
         Raises:
-            Problem: 400, it names no attempt, or two; 403, its key does not open the attempt.
+            Problem: 400 if it names no attempt, or two; 403 if the key is not for the attempt.
         """
         identity = identify(self.target, self.headers)
         self.check(identity.rollout_id, identity.attempt_id)
         return identity
 
     def check(self, rollout_id: str, attempt_id: str) -> None:
-        """Check that the key opens the attempt.
+        """Check that the key gives access to the attempt.
 
         Raises:
             Problem: 403; it does not.
@@ -134,45 +134,45 @@ def _decoded(value: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A policy and what serves it."""
+    """A policy and its backend."""
 
     policy: Policy
     backend: Backend
     logprobs_mode: LogprobsMode = "raw"
-    """Found by the probe. Before one, ``raw``: such numbers may not be taken for the distribution
-    sampled from, unless the temperature is 1."""
+    """Result of the probe. ``raw`` before the probe: such log-probabilities are those of the
+    sampling distribution only at temperature 1."""
 
     @property
     def upstream_model(self) -> str:
-        """The backend's name for the weights."""
+        """The model's name in requests to the backend."""
         return self.backend.model or self.policy.model or self.policy.name
 
 
 class Router:
-    """Policies in the order in which they were first routed: the order of the configuration."""
+    """The routes of all policies, in the order of the configuration."""
 
     def __init__(self) -> None:
         self._routes: dict[str, Route] = {}
 
     def set(self, policy: Policy, backend: Backend) -> None:
-        """Add a policy, or replace its version or backend in its place."""
+        """Add a policy, or replace its version or backend without changing the order."""
         old = self._routes.get(policy.name)
         mode = old.logprobs_mode if old else "raw"
         self._routes[policy.name] = Route(policy, backend, mode)
 
     def replace(self, routes: Iterable[Route]) -> None:
-        """Serve exactly these, in this order."""
+        """Replace all routes by these, in this order."""
         self._routes = {route.policy.name: route for route in routes}
 
     def probed(self, name: str, mode: LogprobsMode) -> None:
-        """Keep what the probe found."""
+        """Store the log-probability mode that the probe found."""
         self._routes[name] = replace(self[name], logprobs_mode=mode)
 
     def __getitem__(self, name: str) -> Route:
-        """Route of a policy by its name.
+        """Return the route of a policy.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: the policy is not routed.
         """
         try:
             return self._routes[name]
@@ -186,10 +186,10 @@ class Router:
         return self._routes
 
     def find(self, agent: str, model: str) -> Route:
-        """Route for a caller: by its agent, else by the model it asks for, else by ``*``.
+        """Return the route for a request: by its agent, else by its model, else by ``*``.
 
         Raises:
-            Problem: 404, nothing serves it; 503, nothing is served at all.
+            Problem: 404 if no policy serves it; 503 if the gateway has no policy.
         """
         if not self._routes:
             message = (

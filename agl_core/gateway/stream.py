@@ -1,4 +1,4 @@
-"""Streams as bytes arrive: the same server-sent events and characters, however they are cut."""
+"""Incremental parser for server-sent events; the result is the same however the bytes are split."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ __all__ = ["DONE", "ERROR_EVENT", "Event", "EventParser", "Halves", "render"]
 
 DONE: Final = b"[DONE]"
 ERROR_EVENT: Final = b"error"
-"""Name of an event that states why a stream ends early."""
+"""Name of the event with the reason why a stream ends early."""
 _BOM: Final = b"\xef\xbb\xbf"
 _TEXTS: Final = ("content", "reasoning_content", "reasoning", "refusal")
 
 
 class Event(NamedTuple):
-    """One event; `data` holds its lines joined by a line feed, undecoded."""
+    """One event; `data` is its undecoded data lines, joined by line feeds."""
 
     data: bytes
     name: bytes = b""
     raw: bytes = b""
-    """As it came, with the comments before it; only where the parser keeps it."""
+    """The received bytes, with comments before the event; empty unless the parser keeps them."""
 
 
 class EventParser:
     r"""Incremental parser of ``text/event-stream`` (WHATWG HTML, section 9.2.6).
 
     Lines end in ``\n``, ``\r\n`` or ``\r``; comments and unknown fields are dropped. It works on
-    bytes, so that a character cut in two is never decoded by halves. Unlike a browser, `finish`
-    also yields a last event that no blank line ended: servers that close right after their last
-    chunk mean it.
+    bytes, so that a character that is split between two chunks is never decoded in parts. Unlike a
+    browser, `finish` also returns a last event without a blank line after it: some servers close
+    the connection right after their last chunk.
     """
 
     def __init__(self, *, keep_raw: bool = False) -> None:
-        """Set up for one stream.
+        """Create a parser for one stream.
 
         Args:
-            keep_raw: Give each event its bytes as they came.
+            keep_raw: Fill `Event.raw`.
         """
         self._keep_raw = keep_raw
         self._raw: list[bytes] = []
@@ -50,7 +50,7 @@ class EventParser:
         self._name = b""
 
     def feed(self, chunk: bytes) -> list[Event]:
-        """Events that `chunk` completes."""
+        """Return the events that `chunk` completes."""
         if self._after_cr and chunk:
             if chunk.startswith(b"\n"):
                 chunk = chunk[1:]
@@ -63,12 +63,12 @@ class EventParser:
         return [event for line in lines if (event := self._line(line)) is not None]
 
     def finish(self) -> list[Event]:
-        """The event that the end of the stream left open, if there is one."""
+        """Return the last event if the stream ended without a blank line after it."""
         line, self._rest = self._rest, b""
         if line:
             self._line(line)
         event = self._line(b"")
-        # What comes after it, such as an error of the gateway's, must not become a part of it.
+        # A following event, such as the gateway's error event, must not become a part of this one.
         if event is not None:
             return [event._replace(raw=event.raw + b"\n\n") if self._keep_raw else event]
         if any(self._raw):
@@ -76,7 +76,7 @@ class EventParser:
         return []
 
     def idle(self) -> bytes:
-        """Remove and return the bytes between events, such as comments that keep a connection alive."""
+        """Remove and return the bytes between events, such as comments sent as keep-alives."""
         if self._data or self._name:
             return b""
         raw, self._raw = b"".join(self._raw), []
@@ -109,7 +109,7 @@ class EventParser:
 
 
 def render(data: bytes, *, name: bytes = b"") -> bytes:
-    """One event in wire form."""
+    """Return one event in wire format."""
     if not name and b"\n" not in data:
         return b"data: " + data + b"\n\n"
     head = b"event: " + name + b"\n" if name else b""
@@ -117,18 +117,18 @@ def render(data: bytes, *, name: bytes = b"") -> bytes:
 
 
 class Halves:
-    """Joins characters whose two halves come in two deltas of a stream.
+    """Joins surrogate pairs that are split between two deltas of a stream.
 
-    A delta that ends in a high surrogate keeps it back for the next delta of the same text. A half
-    that stays alone becomes U+FFFD.
+    A high surrogate at the end of a delta is held back for the next delta of the same text. A
+    surrogate without its other half becomes U+FFFD.
     """
 
     def __init__(self) -> None:
         self._held: dict[tuple[Any, ...], str] = {}
-        """By choice and field: the half that the last delta ended in."""
+        """Choice and field to the high surrogate at the end of the last delta."""
 
     def join(self, data: bytes) -> bytes:
-        """The chunk as the client receives it; the same object where nothing is cut in half."""
+        """Return the chunk with joined pairs; the same object if no pair is split."""
         if not self._held and b"\\u" not in data:
             return data
         try:
@@ -165,7 +165,7 @@ class Halves:
 
 
 def _append(row: dict[str, Any], name: str, text: str) -> None:
-    """Add to a text of the row's delta; a field that holds something else is left as it is."""
+    """Append to a text of the row's delta; leave a field of another type unchanged."""
     delta: Any = row.get("delta")
     if delta is None:
         delta = row["delta"] = {}
@@ -177,7 +177,7 @@ def _append(row: dict[str, Any], name: str, text: str) -> None:
 
 
 def _texts(delta: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], dict[str, Any], str]]:
-    """The texts of a delta that are not empty: what names each, the object it stands in, its key."""
+    """Yield the non-empty texts of a delta: an identifier, the object with the text, its key."""
     for name in _TEXTS:
         if isinstance(delta.get(name), str) and delta[name]:
             yield (name,), delta, name

@@ -1,4 +1,4 @@
-"""How long a prompt would be: ``POST .../v1/tokenize``, for programs that cut prompts before sending."""
+"""Count a prompt's tokens (``POST .../v1/tokenize``), for programs that shorten long prompts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agl_core.types import Losses
 
 
 class _Prompt(msgspec.Struct, omit_defaults=True):
-    """What of a chat request makes its prompt."""
+    """The fields of a chat request that determine its prompt."""
 
     messages: list[dict[str, Any]]
     model: str = ""
@@ -25,7 +25,7 @@ _prompts: Final = msgspec.json.Decoder(_Prompt)
 
 
 class TokenCounting:
-    """Lets the backend of the caller's policy count; nothing of it is recorded."""
+    """Route that lets the backend of the agent's policy count tokens; it records nothing."""
 
     operators = False
 
@@ -33,10 +33,10 @@ class TokenCounting:
         del store, losses
 
     async def serve(self, request: RouteRequest) -> RouteAnswer:
-        """Answer in the form of vLLM.
+        """Answer in vLLM's format.
 
         Raises:
-            Problem: the caller or its prompt is refused, or the backend cannot count.
+            Problem: the request or its prompt is refused, or the backend cannot count.
         """
         identity = request.identity()
         request.admit(identity.rollout_id, identity.attempt_id)

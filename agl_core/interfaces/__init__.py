@@ -1,4 +1,4 @@
-"""The Protocols through which components meet; `agl_core.app` alone constructs what fulfils them.
+"""The Protocols between components; only `agl_core.app` constructs their implementations.
 
 Reading order: `store`, `serving`, `routes`, `dialects`, `learning`, `extending`, `tracking`.
 """

@@ -1,4 +1,4 @@
-"""API dialects that plugins add to the gateway, which itself speaks OpenAI chat completions."""
+"""API dialects that plugins add to the gateway; core has OpenAI chat completions only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class TokenDetails(msgspec.Struct):
-    """Which of the tokens of a prompt or an answer were of a special kind."""
+    """Numbers of tokens of special kinds in a prompt or an answer."""
 
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
@@ -27,18 +27,18 @@ class TokenUsage(msgspec.Struct):
 
     @property
     def stated(self) -> bool:
-        """It counts something: some servers end a stream with a usage of zeros."""
+        """Whether a count is above zero: some servers end a stream with a usage of zeros."""
         return bool(self.prompt_tokens or self.completion_tokens or self.total_tokens)
 
 
 class ReceivedToolCall(Protocol):
-    """A tool call as far as it has been received; the same object in every `AnswerDelta`."""
+    """The received part of a tool call; every `AnswerDelta` has the same object."""
 
     position: int
-    """Among the calls of the answer, in the order in which they began; -1 in the older form,
+    """Index among the answer's calls, in the order in which they began; -1 for the older
     ``function_call``."""
     id: str
-    """Empty where the backend gave none."""
+    """Empty if the backend sent no id."""
     name: str
     """Empty until it is known."""
     arguments: list[str]
@@ -46,63 +46,64 @@ class ReceivedToolCall(Protocol):
 
 
 class AnswerDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """What one chunk of a chat completion adds to the answer, or the answer as a whole.
+    """The additions of one chunk of a chat completion to the answer, or a whole answer.
 
-    The gateway has read it: texts are strings, fields that no client can read are left out.
+    The gateway has parsed it: texts are strings, fields that no client can read are left out.
     """
 
     id: str = ""
-    """Of the answer."""
+    """Id of the answer."""
     reasoning: str = ""
     content: str = ""
     refusal: str = ""
     transcript: str = ""
-    """Of speech."""
+    """Transcript of a spoken answer."""
     tool_calls: Sequence[ReceivedToolCall] = ()
-    """Those to which something was added."""
+    """The tool calls that this chunk extends."""
     finish_reason: str | None = None
-    """Why the answer ended; None while it has not."""
+    """Why the answer ended; None before its end."""
     usage: TokenUsage | None = None
-    """As far as it is known."""
+    """None before the backend sends it."""
 
 
 class DialectAnswer(Protocol):
-    """Says one answer in a dialect.
+    """Encodes one answer in a dialect.
 
-    A stream is what `add`, and at last either `end` or `fail`, return. Of an answer that is not
-    streamed the client is sent `document` alone, after `add` and `end`.
+    A streamed answer is the output of each `add`, then of `end` or `fail`. For an answer that is
+    not streamed, the gateway calls `add` and `end` and sends only `document`.
     """
 
     def add(self, delta: AnswerDelta) -> bytes:
-        """Take a chunk; returns the events that say it."""
+        """Encode a chunk as events."""
         ...
 
     def end(self) -> bytes:
-        """The answer is whole; returns the last events."""
+        """Return the last events of a complete answer."""
         ...
 
     def fail(self, error: Mapping[str, Any]) -> bytes:
-        """The answer broke off; returns events on which every client of the dialect raises.
+        """Return events for a broken answer, on which every client of the dialect raises.
 
         Args:
-            error: ``message``, and what else the backend stated: ``code``, ``type``, ``param``.
+            error: ``message`` and, if the backend sent them, ``code``, ``type`` and ``param``.
         """
         ...
 
     def document(self) -> bytes:
-        """The whole answer as JSON."""
+        """Return the whole answer as JSON."""
         ...
 
 
 Dialect = Callable[[bytes], tuple[bytes, DialectAnswer]]
-"""Reads the body of a request: gives the chat completion request that asks for the same, and what
-says its answer in the dialect.
+"""Converts the body of a request: returns the equivalent chat completion request, and the encoder
+of its answer in the dialect.
 
-The backend is asked for that chat completion, with what the run changes of it, and the `ModelCall`
-records it: messages, tools, sampling and choices as chat completions have them, the number of bytes
-that the client was sent of its own dialect. Errors are sent as OpenAI's clients read them.
+The gateway sends that chat completion request to the backend, with the run's changes, and the
+`ModelCall` records it: messages, tools, sampling and choices in the form of chat completions, and
+the number of bytes that the client received in its own dialect. Errors have the form that OpenAI's
+clients read.
 
 Raises:
-    Problem: 400, the body is no request of the dialect, or asks for what cannot be served; it names
-        the field and the fix.
+    Problem: 400, the body is not a request of the dialect, or needs something that cannot be
+        served; the message names the field and the fix.
 """

@@ -1,4 +1,4 @@
-"""What plugins and users supply: rewards, checks, observers, integrations, registrations."""
+"""Protocols of plugins and users: rewards, checks, observers, integrations, registrations."""
 
 from __future__ import annotations
 
@@ -19,83 +19,83 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedRun:
-    """A run, as a tracker gets it before the first step."""
+    """The description of a run that a tracker gets before the first step."""
 
     name: str
     directory: Path
-    """The run's directory; a tracker keeps here what it needs to continue after a crash."""
+    """The run's directory; a tracker saves state here to continue after a crash."""
     config: Mapping[str, Any]
-    """The resolved configuration as plain data, secrets blanked out."""
+    """The resolved configuration as plain data, without secrets."""
     resumed_at: int | None = None
     """Step of the checkpoint from which the run is resumed; later steps are repeated. None: the run
-    starts, and files of an earlier try in the directory are obsolete."""
+    is new, and files of an earlier try in the directory are obsolete."""
 
 
 class Tracker(Protocol):
     """Sends a run's numbers to a service.
 
-    All methods are called in one thread, in order, and may block; the run waits for `start` and
-    `finish` only. What `start` raises ends the run before anything is loaded. What the others raise
-    is counted as the loss ``tracker_<name>_failed`` and logged once, and the run continues.
+    All methods are called in one thread, in order, and may block; the run waits only for `start`
+    and `finish`. An error in `start` ends the run before anything is loaded. An error in another
+    method is counted as the loss ``tracker_<name>_failed`` and logged once; the run continues.
     """
 
     def start(self, run: TrackedRun) -> None:
-        """Open the tracker's run, or the one that a resumed run belongs to.
+        """Open a new run of the service, or for a resumed run the existing one.
 
         Raises:
-            ConfigError: it cannot be opened as it is configured.
+            ConfigError: the run cannot be opened with this configuration.
         """
         ...
 
     def step(self, report: StepReport) -> None:
-        """A step is done; a resumed run may repeat one that was reported before a crash."""
+        """Send a finished step; a resumed run may repeat one that was sent before a crash."""
         ...
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        """The agents have been scored, after the step of that number."""
+        """Send an evaluation of the agents; it holds the number of the step before it."""
         ...
 
     def finish(self, outcome: Report | BaseException) -> None:
-        """The run has ended, with a report or with an error; no call follows."""
+        """Send the run's report or error; this is the last call."""
         ...
 
 
 class RewardFunction(Protocol):
-    """Scores an attempt in the runner; may be async. A mapping gives one reward per channel."""
+    """Scores an attempt in the runner; may be async. A mapping has one reward per channel."""
 
     def __call__(self, task: Task, output: Any, attempt: AttemptRecord) -> Any: ...
 
 
 @runtime_checkable
 class KeepsFiles(Protocol):
-    """Optional ability of a reward: to keep files in the run's directory."""
+    """An optional ability of a reward: storing files in the run's directory."""
 
     def keep_in(self, directory: Path) -> None:
-        """Called once, before the first attempt is scored; the directory may not exist yet."""
+        """Set the directory, once, before the first attempt is scored; it may not exist yet."""
         ...
 
 
 class Check(Protocol):
-    """Looks for a framework's pitfalls in what a trial of a few tasks recorded."""
+    """Looks for a framework's pitfalls in the records of a trial of a few tasks."""
 
     def __call__(self, records: Sequence[AttemptRecord], config: Any) -> Iterable[Finding]:
-        """Yield findings about the ended attempts, under the run's `RunConfig`.
+        """Yield findings about the ended attempts; `config` is the run's `RunConfig`.
 
-        Called once, while agl is attached. Yields nothing if the framework was not used.
+        Called once, while agl is attached. Yield nothing if the framework was not used.
         """
         ...
 
 
 class Sent(msgspec.Struct, kw_only=True):
-    """What an exporter sent of a store, and what the receiver did not keep."""
+    """Counts of what an exporter sent from a store, and of what the receiver rejected."""
 
     attempts: int = 0
     spans: int = 0
-    """Roots of attempts included."""
+    """Including the root span of each attempt."""
     rejected: int = 0
     reasons: list[str] = []
     running: int = 0
-    """Attempts that have not ended, which are not sent."""
+    """Attempts that have not ended; they are not sent."""
 
 
 class Exporter(Protocol):
@@ -113,11 +113,11 @@ class Exporter(Protocol):
         """Send every ended attempt.
 
         Args:
-            store: Open, at least for reading.
+            store: An open store; reading is enough.
             endpoint: Address of the receiver.
-            query: Which rollouts; all when None.
-            headers: For the receiver, such as its key.
-            content: Also send what was asked and answered.
+            query: Selects rollouts; None selects all.
+            headers: HTTP headers for the receiver, such as its key.
+            content: Also send prompts and answers.
 
         Raises:
             ConfigError: the address is not valid.
@@ -127,43 +127,43 @@ class Exporter(Protocol):
 
 
 class Observer(Protocol):
-    """Watches a run from outside: the progress display. Called on the run's loop, in order."""
+    """Shows a run's progress. Its methods are called on the run's event loop, in order."""
 
     def started(self, config: Any) -> None:
-        """The components are open, no rollout is queued yet; `config` is the run's `RunConfig`."""
+        """Show that the components are open and no rollout is queued; `config`: the `RunConfig`."""
         ...
 
     def step(self, report: StepReport) -> None:
-        """A step is done and its weights serve."""
+        """Show a finished step, whose weights now serve."""
         ...
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        """The agents have been scored."""
+        """Show an evaluation of the agents."""
         ...
 
     def finished(self, report: Report) -> None:
-        """The run has ended without an error."""
+        """Show the end of a run that had no error."""
         ...
 
 
 @runtime_checkable
 class StageObserver(Protocol):
-    """An observer that also shows what a run does between steps and evaluations."""
+    """An observer that also shows the run's work between steps and evaluations."""
 
     def stage(self, doing: str) -> None:
-        """What takes time from now on, such as ``loading weights``."""
+        """Show the work that begins now, such as ``loading weights``."""
         ...
 
 
 def show_stage(observers: Iterable[Observer], doing: str) -> None:
-    """Call those observers that show stages."""
+    """Call `stage` of every observer that has it."""
     for observer in observers:
         if isinstance(observer, StageObserver):
             observer.stage(doing)
 
 
 class Integration(Protocol):
-    """A framework's hooks, installed for as long as agl is attached to the process."""
+    """A framework's hooks, installed while agl is attached to the process."""
 
     name: str
 
@@ -172,21 +172,21 @@ class Integration(Protocol):
         ...
 
     def detach(self) -> None:
-        """Remove them and restore what was there."""
+        """Remove the hooks and restore the original functions."""
         ...
 
     def identity(self) -> Scope | None:
-        """Scope read from the framework's own context, in the task that sends.
+        """Return the scope from the framework's own context, in the task that sends a request.
 
-        None if no agent of the framework runs in this task, or the innermost scope belongs to
-        other code.
+        None if no agent of the framework runs in this task, or if other code opened the innermost
+        scope.
         """
         ...
 
 
 @runtime_checkable
 class Register(Protocol):
-    """The callback that ``agl_register_*`` hooks are handed."""
+    """The callback that ``agl_register_*`` hooks get."""
 
     def __call__(
         self,
@@ -197,13 +197,13 @@ class Register(Protocol):
         config: type[BaseModel] | str | None = None,
         summary: str = "",
     ) -> None:
-        """Offer `target`, ``"module:attribute"``, under `name`; it is imported on first use.
+        """Register a factory under `name`; it is imported on first use.
 
         Args:
-            name: Chosen by this name in the configuration.
-            target: Where the factory lives.
-            extra: The extra of agl-core that brings its framework.
-            config: pydantic model (or ``"module:attribute"`` of one) of its options.
+            name: The name in the configuration.
+            target: The factory, as ``"module:attribute"``.
+            extra: The extra of agl-core that installs the factory's framework.
+            config: pydantic model (or ``"module:attribute"`` of one) of the factory's options.
             summary: One line for ``agl plugins``.
         """
         ...

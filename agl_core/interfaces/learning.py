@@ -1,4 +1,4 @@
-"""From what was recorded to a batch: adapters, algorithms, and the layout of tokens."""
+"""Protocols from records to a batch: adapters, algorithms, and the layout of tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from agl_core.types import (
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens of a call; None where the backend does not state them."""
+    """Tokens of a call; None if the backend does not state them."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -38,27 +38,27 @@ class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     agent: str
-    """The agent that made it; empty where none is named."""
+    """The agent that made the call; empty if none is named."""
     messages: list[dict[str, Any]]
-    """What was sent, in the form of chat completions."""
+    """The prompt, in the form of chat completions."""
     answer: str
-    """Text of the answer; of the first choice where there are several."""
+    """Text of the answer; of the first choice if there are several."""
     reasoning: str = ""
-    """What the backend gave as thinking, apart from the text."""
+    """The thinking that the backend returned apart from the text."""
     tool_calls: list[dict[str, Any]] = []
-    """``{"id", "type", "function": {"name", "arguments"}}`` each."""
+    """Each is ``{"id", "type", "function": {"name", "arguments"}}``."""
     finish_reason: str | None = None
     usage: Usage = Usage()
     error: str = ""
     """Why there is no complete answer; empty without an error."""
     record: ModelCall
-    """Everything the gateway recorded: tools, sampling, all choices, tokens."""
+    """The gateway's record: tools, sampling, all choices, tokens."""
 
 
 def agent_calls(spans: Iterable[Span]) -> list[AgentCall]:
-    """The calls of an attempt in the order in which they were sent.
+    """Return the calls of an attempt in the order in which they were sent.
 
-    Of the tries of one call the last counts. Calls without an answer are among them.
+    The last try of a call counts. Calls without an answer are included.
     """
     clients: dict[str, Span] = {}
     last: dict[str, Span] = {}
@@ -101,14 +101,14 @@ def _agent_call(span: Span, record: ModelCall, client: Span | None) -> AgentCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmSetup:
-    """What an engine needs to know of the chosen algorithm to train."""
+    """The settings of the chosen algorithm that an engine trains with."""
 
     name: str
     loss_factory: Callable[[], Any]
-    """Makes the algorithm's loss. Raises ConfigError where the engine has none of that name, or it
-    does not take the options that the algorithm gives."""
+    """Makes the algorithm's loss. Raises ConfigError if the engine has no loss of that name, or the
+    loss does not take the algorithm's options."""
     seed: int = 0
-    """Of the run; everything random in an update derives from it."""
+    """The run's seed; all random numbers of an update derive from it."""
     lr: float = 1e-5
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
@@ -121,10 +121,10 @@ class AlgorithmSetup:
 
 
 class Algorithm(Protocol):
-    """An advantage plus a loss: everything that makes GRPO differ from RLOO."""
+    """An advantage estimator with a loss, such as GRPO or RLOO."""
 
     def credit(self, group: TrajectoryGroup) -> list[CallCredit]:
-        """Advantage and weight streams of every trained choice of the group.
+        """Return the advantage and token weights of every trained choice of the group.
 
         Raises:
             TrainingError: the group is empty.
@@ -140,7 +140,7 @@ class Algorithm(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """One ended attempt with everything recorded of it, as adapters take it."""
+    """One ended attempt with all its records: the input of an adapter."""
 
     rollout: Rollout
     attempt: Attempt
@@ -148,53 +148,53 @@ class AttemptRecord:
 
     @property
     def calls(self) -> list[AgentCall]:
-        """What every agent was asked and answered, in order; see `AgentCall`."""
+        """The model calls of all agents, in the order in which they were sent."""
         return agent_calls(self.spans)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptedAttempt:
-    """What an adapter made of one attempt; mappings are keyed by trained agent."""
+    """An adapter's result for one attempt; mappings are keyed by trained agent."""
 
     rollout_id: str
     attempt_id: str
     group_id: str
     task_id: str
     trajectories: Mapping[str, Sequence[Trajectory]]
-    """Agents with at least one sample; empty in validation and test rollouts."""
+    """Of agents with at least one sample; empty in validation and test rollouts."""
     returns: Mapping[str, AgentReturn]
-    """The same agents as `trajectories`."""
+    """Of the same agents as `trajectories`."""
     score: float
-    """Total return: every reward of the attempt, for any target, weighted by channel."""
+    """Sum of all rewards of the attempt, for any target, weighted by channel."""
     channels: Mapping[str, float]
     """Unweighted sum of the attempt's rewards per channel."""
     calls: int
-    """Calls that gave an answer, of every agent."""
+    """Number of answered calls of all agents."""
     seen: frozenset[str]
-    """Every agent that spoke or ran, trained or not; by its alias where it has one."""
+    """All agents that ran or called a model, trained or not; by alias if they have one."""
     losses: Losses
     overflowed: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Trained agents without a sample because no prompt of theirs fit, to what was answered."""
+    """Trained agents without a sample because none of their prompts fit, to the error they got."""
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Agents that have an alias in this attempt, to it."""
+    """Agents that have an alias in this attempt, to their alias."""
     breaks: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, dict[str, int]])
-    """Trained agents to the likely causes for which a prompt of theirs continued no earlier one."""
+    """Trained agents to the numbers of their breaks by likely cause."""
 
 
 class Adapter(Protocol):
     """Turns one ended attempt into trajectories and returns."""
 
     def adapt(self, record: AttemptRecord) -> AdaptedAttempt:
-        """Join, select and credit. An attempt that failed is taken without its rewards.
+        """Join, select and credit. The rewards of a failed attempt are not used.
 
         Raises:
-            CaptureError: what was recorded is not exactly true; the whole attempt is unusable.
-            RewardError: no reward arrived, or one is not finite or hits nothing.
+            CaptureError: the records do not match exactly; the whole attempt is unusable.
+            RewardError: no reward arrived, or one is not finite or its target does not exist.
         """
         ...
 
     def check(self, seen: Collection[str]) -> None:
-        """Compare the agents to train with those that were seen.
+        """Check that every agent to train was seen.
 
         Raises:
             ConfigError: a name or glob matches no agent.
@@ -204,7 +204,7 @@ class Adapter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreditedCall:
-    """One sampled choice with what it earned and the group it earned it in."""
+    """One sampled choice with its credit and its group."""
 
     triplet: Triplet
     credit: CallCredit
@@ -213,12 +213,12 @@ class CreditedCall:
 
 
 class ForestBuilder(Protocol):
-    """Lays the sampled choices of one policy out as a `Batch`."""
+    """Builds a `Batch` from the sampled choices of one policy."""
 
     def __call__(self, calls: Sequence[CreditedCall], *, policy: str, step: int) -> Batch:
-        """Build the batch; equal input gives equal arrays, in any order.
+        """Build the batch; the order of `calls` does not change the arrays.
 
         Raises:
-            TrainingError: there is nothing to lay out, or credits and tokens do not align.
+            TrainingError: there are no choices, or credits and tokens do not align.
         """
         ...

@@ -13,19 +13,19 @@ from agl_core.types import Losses
 
 
 class Problem(Exception):  # noqa: N818  an answer, not a failure of the server
-    """An HTTP error answer in the form that OpenAI's clients read."""
+    """An HTTP error response in the form that OpenAI's clients read."""
 
     def __init__(
         self, status: int, code: str, message: str, *, retry: bool = False, param: str | None = None
     ) -> None:
-        """Describe the answer.
+        """Set the fields of the response.
 
         Args:
             status: HTTP status.
             code: Machine-readable cause, ``error.code`` in the body.
             message: What failed, the value, and the fix.
             retry: Whether clients that retry by status should do so.
-            param: The field of the request that is at fault.
+            param: The field of the request that is wrong.
         """
         super().__init__(message)
         self.status = status
@@ -51,22 +51,22 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     rollout_id: str
     attempt_id: str
     call_id: str
-    """Minted by the gateway when the caller minted none."""
+    """Minted by the gateway if the client sends none."""
     agent: str = ""
-    """Empty when the caller named none."""
+    """Empty if the client names no agent."""
     alias: str = ""
-    """What the program calls the agent in this attempt; empty without one."""
+    """The agent's alias in this attempt; empty without one."""
     agent_run_id: str = ""
     trainable: bool = True
 
     @property
     def known_as(self) -> str:
-        """Name that policies go by."""
+        """The alias, or the agent's name without one; policies select by it."""
         return self.alias or self.agent
 
 
 class RouteAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a route answers."""
+    """The response of a route."""
 
     body: bytes
     status: int = 200
@@ -74,11 +74,11 @@ class RouteAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouteRequest(Protocol):
-    """A request whose key is one of the run's, or the operators' where the route allows it."""
+    """A request with a key of the run, or with the operators' key if the route allows it."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Names are in lower case."""
+        """HTTP headers; names are in lower case."""
         ...
 
     @property
@@ -87,7 +87,7 @@ class RouteRequest(Protocol):
         ...
 
     def identity(self) -> Identity:
-        """The attempt, agent and call that the request names, which its key opens.
+        """Return the attempt, agent and call that the request names.
 
         Raises:
             Problem: 400, it names no attempt, or two; 403, its key does not open the attempt.
@@ -95,16 +95,16 @@ class RouteRequest(Protocol):
         ...
 
     def admit(self, rollout_id: str, attempt_id: str) -> None:
-        """Check that the key opens an attempt, and that this runs.
+        """Check that the key opens an attempt and that the attempt is running.
 
         Raises:
-            Problem: 403, the key is another attempt's; 404 or 503, the gateway does not know the attempt;
-                410, it has ended.
+            Problem: 403, the key belongs to another attempt; 404 or 503, the gateway does not know
+                the attempt; 410, the attempt has ended.
         """
         ...
 
     def backend(self, identity: Identity, model: str) -> tuple[Backend, str]:
-        """The backend that answers an agent's calls for a model, and the backend's name for that model.
+        """Return the backend for an agent's calls of a model, and the backend's name of the model.
 
         Raises:
             Problem: no policy serves the agent.
@@ -112,33 +112,33 @@ class RouteRequest(Protocol):
         ...
 
     async def body(self, *, largest: int | None = None, advice: str = "") -> bytes:
-        """The whole body.
+        """Read the whole body.
 
         Args:
-            largest: In bytes; None for any size.
-            advice: What a sender of more should do, as in the error's message.
+            largest: Limit in bytes; None for any size.
+            advice: The fix for a larger body, for the error's message.
 
         Raises:
-            Problem: 413; it is larger.
+            Problem: 413, the body is larger.
         """
         ...
 
 
 class GatewayRoute(Protocol):
-    """Answers the requests of one method and path."""
+    """Handles the requests of one method and path."""
 
     operators: bool
-    """Whether the operators' key opens it, too, for every attempt."""
+    """Whether the operators' key also opens the route, for every attempt."""
 
     async def serve(self, request: RouteRequest) -> RouteAnswer:
-        """Answer one request.
+        """Handle one request.
 
         Raises:
-            Problem: it is answered with an error.
+            Problem: the error response.
         """
         ...
 
 
 RouteFactory = Callable[[Store, Losses], GatewayRoute]
-"""Makes a route of a gateway from its store and its loss counter. It is registered under the method
-and the path below ``/v1``, such as ``POST /traces``."""
+"""Makes a route from the gateway's store and loss counter. It is registered under the method and
+the path below ``/v1``, such as ``POST /traces``."""

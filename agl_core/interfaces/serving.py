@@ -1,4 +1,4 @@
-"""Where calls go: backends, the gateway in front of them, and the engine that owns the weights."""
+"""Protocols of backends, of the gateway before them, and of the engine that has the weights."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from agl_core.types import Attempt, Batch, LogprobsMode, Losses, Policy, Rollout
 
 
 class BackendReply(Protocol):
-    """An answer being received: the status at once, the body as it comes."""
+    """A response of a backend, with its status known and its body still to be received."""
 
     status: int
     headers: Mapping[str, str]
 
     def body(self) -> AsyncIterator[bytes]:
-        """Raw body: one JSON document, or server-sent events cut anywhere."""
+        """Yield the raw body: one JSON document, or server-sent events in arbitrary pieces."""
         ...
 
     async def close(self) -> None:
-        """Stop receiving; the backend stops generating. Idempotent."""
+        """Stop receiving, so that the backend stops generating. Idempotent."""
         ...
 
 
@@ -31,52 +31,52 @@ class Counted:
     """The length of a prompt."""
 
     tokens: int
-    """The opening of the answer included."""
+    """Including the tokens that open the answer."""
     limit: int | None = None
-    """Tokens that prompt and answer may have together; None where it is not known."""
+    """Most tokens of prompt and answer together; None if unknown."""
 
 
 class Backend(ABC):
-    """Base class of what answers OpenAI chat completions, in or out of process.
+    """Base class of servers of OpenAI chat completions, in the process or over HTTP.
 
     A backend must define `chat`. All other members are optional and have a default.
 
-    A training backend honours ``return_token_ids`` and ``logprobs``: top-level
-    ``prompt_token_ids``, ``choices[].token_ids`` (deltas in a stream, the prompt's ids in its first
-    chunk) and one log-probability per sampled token, the end-of-sequence token included.
+    A training backend honours ``return_token_ids`` and ``logprobs``: it returns a top-level
+    ``prompt_token_ids`` (in a stream, in the first chunk), ``choices[].token_ids`` (in a stream, as
+    deltas) and one log-probability per sampled token, including the end-of-sequence token.
     """
 
     model: str = ""
-    """The backend's name for the weights, for requests. Default: the policy's model."""
+    """The backend's name of the weights, for requests. Default: the policy's model."""
 
     @abstractmethod
     async def chat(
         self, body: bytes, *, headers: Mapping[str, str], timeout_s: float
     ) -> BackendReply:
-        """Send one request body as it stands.
+        """Send one request body unchanged.
 
         Raises:
-            EngineError: no answer could be had. An HTTP error status is an answer.
+            EngineError: the backend does not answer. An HTTP error status is an answer.
         """
 
     async def close(self) -> None:  # noqa: B027 (optional, not abstract)
-        """Release connections; idempotent. Default: there are none."""
+        """Release connections; idempotent. Default: do nothing."""
 
     async def detokenize(self, token_ids: Sequence[int]) -> str | None:  # noqa: ARG002
-        """Text of ids; control tokens have none, or are spelled out like ``<|im_end|>``.
+        """Return the text of ids; control tokens are left out, or spelled out like ``<|im_end|>``.
 
-        Default: None, not known.
+        Default: None, unknown.
         """
         return None
 
     async def context_length(self) -> int | None:
-        """Tokens that a prompt and its answer may have together. Default: None, not known."""
+        """Return the most tokens of prompt and answer together. Default: None, unknown."""
         return None
 
     async def count_tokens(self, body: bytes) -> Counted | None:  # noqa: ARG002
-        """Length of the prompt that a chat request makes by the model's chat template.
+        """Return the length of a chat request's prompt, by the model's chat template.
 
-        Default: None, not known.
+        Default: None, unknown.
 
         Raises:
             ValueError: the chat template refuses the messages.
@@ -87,7 +87,7 @@ class Backend(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a probe found a backend to give."""
+    """The token data that a probe received from a backend."""
 
     token_ids: bool
     stream_token_ids: bool
@@ -99,7 +99,7 @@ class Gateway(Protocol):
 
     @property
     def url(self) -> str:
-        """``http://host:port`` without a path."""
+        """The address, ``http://host:port`` without a path."""
         ...
 
     @property
@@ -108,7 +108,7 @@ class Gateway(Protocol):
         ...
 
     def attempt_key(self, rollout_id: str, attempt_id: str) -> str:
-        """Bearer token that opens the calls, rewards and traces of this attempt alone."""
+        """Return the bearer token for the calls, rewards and traces of only this attempt."""
         ...
 
     async def start(self) -> None: ...
@@ -116,27 +116,27 @@ class Gateway(Protocol):
     async def stop(self) -> None: ...
 
     async def route(self, policy: Policy, backend: Backend) -> None:
-        """Serve `policy` from `backend`; calling again replaces the version or the backend."""
+        """Serve `policy` from `backend`; a repeated call replaces the version or the backend."""
         ...
 
     async def probe(self, policy: str) -> Capabilities:
-        """Ask the policy's backend for a few tokens and report what came back.
+        """Request a few tokens from the policy's backend and report the token data received.
 
         Raises:
-            MissingTokensError: the policy is trainable and the backend gives no token ids.
+            MissingTokensError: the policy is trainable and the backend returns no token ids.
         """
         ...
 
     async def open(self, rollout: Rollout, attempt: Attempt) -> None:
-        """Accept calls of this attempt from now on; seeds and deadlines come from it."""
+        """Accept calls of this attempt, with its seed and deadline, from now on."""
         ...
 
     async def flush(self, attempt_id: str) -> None:
-        """Write what is recorded of an attempt so far; calls under way are waited for briefly."""
+        """Write an attempt's records to the store, after a short wait for calls in flight."""
         ...
 
     async def seal(self, attempt_id: str) -> int:
-        """Refuse further calls, end those in flight, flush their records; returns their number."""
+        """Refuse further calls, end those in flight, flush the records; return their number."""
         ...
 
     async def pause(self) -> None:
@@ -144,28 +144,28 @@ class Gateway(Protocol):
         ...
 
     async def drain(self, *, timeout_s: float) -> int:
-        """Wait for calls in flight; those that outlive `timeout_s` are aborted and retried."""
+        """Wait for calls in flight; calls longer than `timeout_s` are aborted and retried."""
         ...
 
     async def resume(self) -> None: ...
 
     async def lost(self) -> Losses:
-        """Losses by cause since `start`; a repeated request returns the same."""
+        """Return the losses by cause since `start`; a repeated request returns the same."""
         ...
 
 
 Renderer = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], Sequence[int]]
-"""From messages and tools to the token ids of the whole conversation, by a model's chat template.
-Raises ValueError where the template refuses them."""
+"""Turns messages and tools into the token ids of the whole conversation, by a chat template.
+Raises ValueError if the template refuses them."""
 
 
 class Engine(ABC):
-    """Base class of what serves policies and, where `trains` is true, trains them.
+    """Base class of engines, which serve policies and, if `trains` is true, train them.
 
-    Every engine defines `start`, `stop` and `backend`. One that trains sets `trains` and defines
-    `update`, `save`, `load` and `fingerprint`. All other members are optional abilities: an engine
-    declares one by overriding it, and the default says that the engine does not have it.
-    `agl_testing.engine_contract` compares what is declared with what the engine does.
+    Every engine defines `start`, `stop` and `backend`. An engine that trains sets `trains` and
+    defines `update`, `save`, `load` and `fingerprint`. All other members are optional abilities:
+    an engine declares one by overriding it; the default means that the engine does not have it.
+    `agl_testing.engine_contract` compares the declared abilities with the engine's behaviour.
 
     Tensor work runs off the event loop.
     """
@@ -183,35 +183,35 @@ class Engine(ABC):
 
     @abstractmethod
     async def stop(self) -> None:
-        """Release what `start` took, also where it failed; idempotent."""
+        """Release the resources of `start`, also after `start` failed; idempotent."""
 
     @abstractmethod
     def backend(self, policy: str) -> Backend:
-        """What answers the calls of a policy."""
+        """Return the backend of a policy."""
 
     async def update(self, batch: Batch) -> Update:
-        """Train ``batch.policy`` on the batch; the new version serves when this returns."""
+        """Train ``batch.policy`` on the batch and serve the new version before returning."""
         raise self.only_serves(f"update policy {batch.policy!r}")
 
     async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:  # noqa: ARG002
         """Write weights and tokenizer as a servable directory.
 
-        What only a resumption needs goes to files named ``training_state*``, which an export
-        leaves out. An engine with an `export` of its own may leave out of a resumable directory
-        what training did not change.
+        Files that only a resumption needs are named ``training_state*``; an export leaves them
+        out. An engine that defines `export` may leave unchanged weights out of a resumable
+        directory.
         """
         raise self.only_serves(f"save policy {policy!r}")
 
     async def load(self, policy: str, directory: str, *, version: int) -> None:  # noqa: ARG002
-        """Restore what `save` wrote, as `version`."""
+        """Restore a directory that `save` wrote, as `version`."""
         raise self.only_serves(f"load policy {policy!r}")
 
     async def fingerprint(self, policy: str) -> str:
-        """sha256 over the names and bytes of the policy's weights."""
+        """Return the sha256 of the names and bytes of the policy's weights."""
         raise self.only_serves(f"read the weights of policy {policy!r}")
 
     def only_serves(self, action: str) -> ConfigError:
-        """The error of an engine that only serves and is asked to do more."""
+        """Return the error of an engine that cannot train."""
         return ConfigError(
             f"{type(self).__name__} only serves and cannot {action}: choose an engine that trains, "
             f"such as engine.name = 'torch'"
@@ -223,42 +223,42 @@ class Engine(ABC):
         return False
 
     async def train(self, batch: Batch) -> Update:
-        """Train ``batch.policy`` while the old version answers calls; the new one is not served.
+        """Train ``batch.policy`` while the old version serves; the new one does not serve yet.
 
-        Called where `overlaps` is true, in place of `update`.
+        Called instead of `update` if `overlaps` is true.
         """
         raise NotImplementedError
 
     async def publish(self, policy: str) -> None:
-        """Serve what was trained last. No call is in flight."""
+        """Serve the version that was trained last. No call is in flight."""
         raise NotImplementedError
 
     def vocab_size(self, policy: str) -> int | None:  # noqa: ARG002
-        """Number of token ids that the weights have a row for; every recorded id is below it.
+        """Return the number of token rows of the weights; every recorded id is below it.
 
-        Default: None, not known.
+        Default: None, unknown.
         """
         return None
 
     def shows_tools(self, policy: str) -> bool | None:  # noqa: ARG002
-        """Whether the model's chat template renders another prompt with tools than without.
+        """Return whether tools change the prompt that the model's chat template renders.
 
-        Default: None, not known.
+        Default: None, unknown.
         """
         return None
 
     def image_token(self, policy: str) -> int | None:  # noqa: ARG002
-        """The id that stands in a prompt for each part of an image.
+        """Return the placeholder id for each part of an image in a prompt.
 
-        Default: None, the policy takes text alone.
+        Default: None, the policy takes only text.
         """
         return None
 
     @staticmethod
     def renderer(model: str) -> Renderer | None:  # noqa: ARG004
-        """How conversations with a model become tokens, without its weights.
+        """Return the renderer of a model's conversations, without loading its weights.
 
-        Default: None, not known.
+        Default: None, unknown.
 
         Raises:
             ConfigError: the model's tokenizer cannot be loaded, or has no chat template.
@@ -267,16 +267,16 @@ class Engine(ABC):
 
     @staticmethod
     async def export(source: str, target: str) -> None:
-        """Write a policy's directory of a checkpoint as one that any program can serve.
+        """Convert a policy's directory in a checkpoint to one that any program can serve.
 
         Default: copy it without ``training_state*``.
 
         Args:
-            source: What `save` wrote.
-            target: Made when missing; gets no ``training_state*``.
+            source: A directory that `save` wrote.
+            target: Created if missing; gets no ``training_state*``.
 
         Raises:
-            ConfigError: something that the directory refers to is not there.
+            ConfigError: a file that the directory refers to is missing.
         """
         import asyncio  # noqa: PLC0415  integrations import this module, and need neither
         import shutil  # noqa: PLC0415

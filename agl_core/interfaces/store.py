@@ -1,4 +1,4 @@
-"""The store: as components use it, and with the lifecycle that `agl_core.app` manages."""
+"""Protocols of the store: for components, and with the lifecycle that `agl_core.app` manages."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from agl_core.types import (
 
 
 class Store(Protocol):
-    """Durable record of rollouts, attempts, spans and resources. Twelve methods, batch first.
+    """Durable store of rollouts, attempts, spans and resources; most methods take a batch.
 
-    Every method may be called from any task of the loop the store was opened on. Ids sort by time.
-    Terminal states are final. All writes are atomic and survive a crash once acknowledged.
+    Every method may be called from any task of the event loop on which the store was opened. Ids
+    sort by time. Terminal states are final. All writes are atomic and survive a crash once
+    acknowledged.
     """
 
     async def enqueue(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """Queue rollouts. An id that exists with equal content is left alone (idempotent).
+        """Queue rollouts. A rollout that exists with equal content is unchanged (idempotent).
 
         Raises:
             StoreError: an id exists with other content.
@@ -36,14 +37,14 @@ class Store(Protocol):
     async def claim(
         self, worker: str, *, limit: int = 1, timeout_s: float | None = None
     ) -> list[Claim]:
-        """Hand out up to `limit` queued rollouts, oldest first, each with a fresh fenced attempt.
+        """Claim up to `limit` queued rollouts, oldest first, each with a new fenced attempt.
 
-        Waits until at least one is there; returns an empty list after `timeout_s`.
+        Waits until at least one is queued; returns an empty list after `timeout_s`.
         """
         ...
 
     async def heartbeat(self, attempt_ids: Sequence[str]) -> list[str]:
-        """Extend the leases of running attempts; returns the ids that are not running any more."""
+        """Extend the leases of running attempts; return the ids that are no longer running."""
         ...
 
     async def finish(
@@ -55,13 +56,13 @@ class Store(Protocol):
         failure: Failure | None = None,
         output: Any = None,
     ) -> Attempt:
-        """End, seal and record an attempt in one atomic write, and settle its rollout.
+        """End, seal and record an attempt in one atomic write, and update its rollout.
 
         A failure whose kind is in ``limits.retry_on`` re-queues the rollout while attempts remain.
-        Repeating the same finish is answered with the stored attempt.
+        A repeated equal request returns the stored attempt.
 
         Raises:
-            StaleAttemptError: the attempt ended otherwise or was replaced by a higher fence.
+            StaleAttemptError: the attempt ended in another way, or a newer attempt replaced it.
         """
         ...
 
@@ -70,25 +71,25 @@ class Store(Protocol):
         ...
 
     async def add_spans(self, spans: Sequence[Span]) -> Ingest:
-        """Record spans of running attempts in one write; late and repeated ones are counted."""
+        """Record spans of running attempts in one write; count late and repeated ones."""
         ...
 
     async def spans(
         self, rollout_ids: Sequence[str], *, attempt_id: str | None = None
     ) -> list[Span]:
-        """Spans of rollouts (of one attempt), by rollout id, then in each attempt's stable order."""
+        """Return the spans of rollouts or of one attempt, by rollout id, then in stable order."""
         ...
 
     async def rollouts(self, query: RolloutQuery) -> list[Rollout]:
-        """Rollouts with their attempts, one page by ascending id."""
+        """Return one page of rollouts with their attempts, by ascending id."""
         ...
 
     async def wait(
         self, rollout_ids: Sequence[str], *, timeout_s: float | None = None
     ) -> list[Rollout]:
-        """Wait until every rollout is final and its last attempt sealed; pushed, not polled.
+        """Wait, without polling, until every rollout is final and its last attempt is sealed.
 
-        Returns the final ones in the order asked for, all of them unless `timeout_s` passed.
+        Returns the final rollouts in the order of `rollout_ids`; fewer only after `timeout_s`.
 
         Raises:
             StoreError: an id does not exist.
@@ -96,19 +97,19 @@ class Store(Protocol):
         ...
 
     async def consume(self, rollout_ids: Sequence[str]) -> int:
-        """Mark final rollouts as used for training; retention may drop their spans from now on."""
+        """Mark final rollouts as used for training, so that retention may drop their spans."""
         ...
 
     async def publish(self, resources: Resources) -> Resources:
-        """Store a new immutable version and return it numbered.
+        """Store a new immutable version and return it with its number.
 
-        Content equal to the latest version's, number and time apart, is that version: a repeated
-        request is answered with it.
+        If the content equals the latest version's, apart from number and time, the latest version
+        is returned instead.
         """
         ...
 
     async def resources(self, version: int | None = None) -> Resources | None:
-        """One version, or the latest; None when there is none.
+        """Return one version, or the latest; None if the store has no version.
 
         Raises:
             StoreError: the version does not exist.
@@ -120,7 +121,7 @@ class StoreLifecycle(Store, Protocol):
     """A store with its lifecycle, for `agl_core.app`."""
 
     async def open(self) -> None:
-        """Open the medium, start the watchdog, re-queue attempts that a crash left running."""
+        """Open the storage, start the watchdog, re-queue attempts that a crash left running."""
         ...
 
     async def close(self) -> None:
@@ -128,12 +129,11 @@ class StoreLifecycle(Store, Protocol):
         ...
 
     async def lead(self, instance: str, *, lease_s: float) -> None:
-        """Become the one trainer of this store, or stay it, for `lease_s` from now; 0 gives it back.
+        """Take or renew the lease of the store's only trainer for `lease_s`; 0 releases it.
 
-        The lead outlives a restart of the store. Giving back what another instance holds does
-        nothing.
+        The lease survives a restart of the store. Releasing another instance's lease does nothing.
 
         Raises:
-            LeadHeldError: a StoreError naming the instance that holds it and until when.
+            LeadHeldError: a StoreError that names the instance with the lease and its expiry.
         """
         ...

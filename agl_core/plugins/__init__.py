@@ -1,4 +1,4 @@
-"""Plugins: what they may hook into, how they are loaded, and what they offer by name."""
+"""Plugins: their hooks, loading, and the objects that they register by name."""
 
 from agl_core.plugins.manager import PluginInfo, PluginManager, PluginState
 from agl_core.plugins.registry import KINDS, Kind, Registration, Registry

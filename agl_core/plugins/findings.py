@@ -1,4 +1,4 @@
-"""What the checks of several plugins look for in the same way."""
+"""Findings that the checks of several plugins share."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from agl_core.interfaces import AttemptRecord
 from agl_core.types import Finding, Span, SpanKind
 
 CLOSED_LOOP: Final = "Event loop is closed"
-"""How asyncio words it that an asynchronous client is used on another event loop than its own."""
+"""Text of asyncio's error if an asynchronous client is used on another event loop than its own."""
 
 
 def is_from(span: Span, framework: str) -> bool:
-    """Whether this framework's integration recorded the span."""
+    """Return whether this framework's integration recorded the span."""
     return span.attributes.get(semconv.AGL_FRAMEWORK) == framework
 
 
 def records_from(records: Sequence[AttemptRecord], framework: str) -> list[AttemptRecord]:
-    """The attempts in which the framework took part."""
+    """Return the attempts with spans of the framework."""
     return [record for record in records if any(is_from(span, framework) for span in record.spans)]
 
 
 def failed_tools(spans: Sequence[Span], framework: str, *, check: str, fix: str) -> Finding:
-    """Warn of uses of tools that ended as errors, where the framework continues after one.
+    """Warn about failed tool uses, for a framework that continues after one.
 
     Args:
-        spans: Of all attempts.
-        framework: Whose tools.
+        spans: Spans of all attempts.
+        framework: The framework of the tools.
         check: As in `Finding`.
         fix: As in `Finding`.
     """
@@ -50,15 +50,15 @@ def failed_tools(spans: Sequence[Span], framework: str, *, check: str, fix: str)
 def failures_saying(
     words: str, records: Sequence[AttemptRecord], *, check: str, cause: str, fix: str
 ) -> Iterator[Finding]:
-    """One error where attempts failed with these words, else nothing.
+    """Yield one error if attempts failed with these words.
 
-    Clients wrap what they catch in words of their own; the traceback has those of the cause.
+    Clients wrap exceptions with their own message; the traceback contains the original one.
 
     Args:
-        words: Part of the message, or of one behind it.
-        records: Attempts to look at.
+        words: Part of the message or of the traceback.
+        records: Attempts to check.
         check: As in `Finding`.
-        cause: What the words mean, to follow "failed because".
+        cause: Meaning of the words, to follow "failed because".
         fix: As in `Finding`.
     """
     failures = [record.attempt.failure for record in records]

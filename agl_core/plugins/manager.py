@@ -1,4 +1,4 @@
-"""Load plugins, each isolated from the others, and call their hooks."""
+"""Loading plugins, each isolated from the others, and calling their hooks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A plugin's name and the distribution it came with, if any."""
+    """A plugin's name and its distribution, if any."""
 
     name: str
     distribution: str | None = None
@@ -45,9 +45,9 @@ class Source:
 
 
 def installed() -> dict[str, list[metadata.EntryPoint]]:
-    """Entry points of group ``agl_core`` by name, in name order.
+    """Return the entry points of group ``agl_core`` by name, in name order.
 
-    agl-core's own plugins keep their names; others may collide among themselves.
+    agl-core's plugins have precedence for their names; other plugins may have the same name.
     """
     by_name: dict[str, list[metadata.EntryPoint]] = {}
     for entry in sorted(metadata.entry_points(group=PROJECT), key=lambda entry: entry.name):
@@ -65,11 +65,11 @@ def source_of(entry: metadata.EntryPoint) -> Source:
 
 
 def load_entry_point(entries: Sequence[metadata.EntryPoint]) -> object:
-    """Import the one plugin that claims a name; a class is instantiated.
+    """Import the plugin with a name; a class is instantiated.
 
     Raises:
-        PluginConflictError: several distributions claim it.
-        BaseException: what importing it raises.
+        PluginConflictError: several distributions have a plugin with the name.
+        BaseException: an error of the import.
     """
     if len(entries) > 1:
         rivals = sorted(_distribution(entry) for entry in entries)
@@ -86,7 +86,7 @@ def _distribution(entry: metadata.EntryPoint) -> str:
 
 
 def hook_manager() -> pluggy.PluginManager:
-    """A fresh pluggy manager that knows agl-core's hooks."""
+    """Return a new pluggy manager with agl-core's hooks."""
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(RegisterSpecs)
     manager.add_hookspecs(ObserveSpecs)
@@ -94,17 +94,17 @@ def hook_manager() -> pluggy.PluginManager:
 
 
 def hook_names() -> list[str]:
-    """Every hook there is."""
+    """Return the names of all hooks."""
     return sorted(
         name for specs in (RegisterSpecs, ObserveSpecs) for name in vars(specs) if name[0] != "_"
     )
 
 
 def check_hooks(manager: pluggy.PluginManager, name: str) -> None:
-    """Refuse a registered plugin that implements hooks which do not exist or would not work.
+    """Check that a registered plugin implements existing hooks in a supported way.
 
     Raises:
-        PluginError: an unknown hook; a wrapper, which could change what it sees; a coroutine
+        PluginError: an unknown hook; a wrapper, which could change arguments; a coroutine
             function, which would never run.
     """
     for caller in manager.get_hookcallers(manager.get_plugin(name)) or []:
@@ -140,18 +140,18 @@ class PluginInfo:
     version: str = ""
     registers: Mapping[Kind, tuple[str, ...]] = field(default_factory=dict[Kind, tuple[str, ...]])
     observes: tuple[str, ...] = ()
-    """Hooks it watches."""
+    """Names of the observe hooks that it implements."""
     detail: str = ""
     """Why it is not ``ok``, in one line."""
     traceback: str = ""
-    """Of a broken plugin."""
+    """Traceback of a broken plugin."""
 
 
 class PluginManager:
-    """The plugins of one run: loaded once, isolated, asked by name.
+    """The plugins of one run, each loaded once and isolated from the others.
 
-    A broken plugin is recorded and shown by `plugins`; it raises only when something of it is
-    chosen. Plugins named in ``AGL_DISABLE_PLUGINS`` (comma-separated) do not load.
+    A broken plugin is recorded and listed by `plugins`; its error is raised only if one of its
+    objects is chosen. Plugins in ``AGL_DISABLE_PLUGINS`` (comma-separated) are not loaded.
     """
 
     def __init__(self, *, environ: Mapping[str, str] = os.environ) -> None:
@@ -172,10 +172,10 @@ class PluginManager:
         return self._registries[kind]
 
     def load_builtin(self, plugin: object) -> None:
-        """Load agl-core's own offers, whose names no other plugin may claim.
+        """Load agl-core's registrations, whose names no other plugin may use.
 
         Raises:
-            PluginError: they are broken, which no run survives.
+            PluginError: they are broken, which is always fatal.
         """
         self.register(plugin, Source(name=BUILTIN, distribution=CORE, version=own_version()))
         if BUILTIN in self._problems:
@@ -203,7 +203,7 @@ class PluginManager:
         """Load a local Python file as a plugin, named after its stem.
 
         Raises:
-            PluginError: the file does not exist or is broken; the user named it.
+            PluginError: the file does not exist or is broken, which is fatal, as the user named it.
         """
         from agl_core.config.references import import_file  # noqa: PLC0415 - pydantic, if asked for
 
@@ -221,7 +221,7 @@ class PluginManager:
             raise self._problems[source.name]
 
     def register(self, plugin: object, source: Source) -> None:
-        """Add a module or object with hook implementations; a broken one is recorded.
+        """Add a module or object with hook implementations; record a broken one.
 
         Raises:
             PluginConflictError: a plugin of that name is already loaded.
@@ -242,15 +242,15 @@ class PluginManager:
         """Call every implementation of an observe hook, in the order the plugins were loaded.
 
         Raises:
-            PluginError: an observer raised; names the plugin and the hook. Later ones are not
-                called: the run stops.
+            PluginError: an observer raised; the message names plugin and hook. Later observers are
+                not called, because the run stops.
         """
         caller: pluggy.HookCaller = getattr(self._pluggy.hook, hook)
         for implementation in caller.get_hookimpls():
             arguments = [kwargs[name] for name in implementation.argnames]
             try:
                 implementation.function(*arguments)
-            except Exception as error:  # any fault of an observer is the plugin's
+            except Exception as error:  # any error of an observer is the plugin's
                 raise PluginError(
                     f"Plugin {implementation.plugin_name!r} raised in {hook}: "
                     f"{type(error).__name__}: {error}; fix it or set "
@@ -258,7 +258,7 @@ class PluginManager:
                 ) from error
 
     def plugins(self) -> list[PluginInfo]:
-        """Every plugin that is loaded, broken or disabled: built-ins first, then by name."""
+        """Return all loaded, broken and disabled plugins: built-ins first, then by name."""
         rows = [self._info(source) for source in self._sources.values()]
         return sorted(rows, key=lambda row: (row.name != BUILTIN, row.name))
 

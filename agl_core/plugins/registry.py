@@ -1,4 +1,4 @@
-"""Named objects that plugins offer, imported when they are chosen."""
+"""Named objects that plugins register, imported when they are chosen."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Kind = Literal[
     "exporters",
     "commands",
 ]
-"""What can be offered: the last word of every ``agl_register_*`` hook."""
+"""Kind of a registered object: the last word of every ``agl_register_*`` hook."""
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
@@ -48,12 +48,12 @@ CORE: Final = "agl-core"
 """The distribution whose extras `Registration.extra` names."""
 
 BUILTIN: Final = "builtin"
-"""Plugin name of what agl-core itself offers; no other plugin may claim its names."""
+"""Plugin name of agl-core's registrations; no other plugin may use their names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """One offered object: where it lives and what it takes to use it."""
+    """One registered object: its import path and its requirements."""
 
     name: str
     target: str
@@ -69,27 +69,27 @@ class Registration:
 class Registry:
     """The registrations of one kind, by name.
 
-    Two plugins may both offer a name as long as it is not chosen, so that which of them loads
-    first decides nothing. Names of built-ins cannot be claimed.
+    Two plugins may register the same name if it is not chosen, so that the order of loading does
+    not matter. Names of built-ins cannot be registered.
     """
 
     def __init__(self, kind: Kind, *, problems: Mapping[str, PluginError]) -> None:
         """Create an empty registry.
 
         Args:
-            kind: What the objects are.
-            problems: Broken plugins by name, with the reason; read, never written.
+            kind: Kind of the objects.
+            problems: Broken plugins by name, with the reason; only read.
         """
         self.kind: Kind = kind
         self._problems = problems
         self._entries: dict[str, list[Registration]] = {}
 
     def add(self, registration: Registration) -> None:
-        """Take an offer.
+        """Add a registration.
 
         Raises:
-            PluginConflictError: the same plugin offers the name twice, or it is a built-in's.
-            PluginError: the target is not written ``module:attribute``.
+            PluginConflictError: the plugin registers the name twice, or it is a built-in's.
+            PluginError: the target does not have the form ``module:attribute``.
         """
         module, _, attribute = registration.target.partition(":")
         if not (module and attribute):
@@ -104,14 +104,14 @@ class Registry:
         entries.append(registration)
 
     def names(self) -> list[str]:
-        """Names that plugins in working order offer, sorted."""
+        """Return the names that plugins which are not broken have registered, sorted."""
         return sorted(name for name in self._entries if self._usable(name))
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and bool(self._usable(name))
 
     def registrations(self, plugin: str | None = None) -> list[Registration]:
-        """All registrations, or one plugin's, by name."""
+        """Return all registrations, or one plugin's, by name."""
         return [
             entry
             for name in sorted(self._entries)
@@ -120,12 +120,12 @@ class Registry:
         ]
 
     def get(self, name: str) -> Registration:
-        """The registration chosen by `name`.
+        """Return the registration with a name.
 
         Raises:
-            ConfigError: no plugin offers it; the message lists the names.
+            ConfigError: no plugin registers it; the message lists the names.
             PluginError: it belongs to a broken plugin.
-            PluginConflictError: several plugins offer it.
+            PluginConflictError: several plugins register it.
         """
         usable = self._usable(name)
         if len(usable) > 1:
@@ -140,11 +140,11 @@ class Registry:
         raise self.unknown(name, self.names())
 
     def resolve(self, name: str) -> Any:
-        """Import and return the target chosen by `name`.
+        """Import and return the object with a name.
 
         Raises:
             MissingExtraError: its framework is not installed.
-            PluginError: importing it failed otherwise; or as for `get`.
+            PluginError: importing it failed for another reason; or as for `get`.
             ConfigError: as for `get`.
         """
         registration = self.get(name)
@@ -154,7 +154,7 @@ class Registry:
         """Resolve `name` and call it.
 
         Raises:
-            MissingExtraError: the framework is not installed, be it noticed on import or only now.
+            MissingExtraError: the framework is not installed, found on import or during the call.
             PluginError: as for `resolve`.
             ConfigError: as for `get`, or raised by the factory.
         """
@@ -167,7 +167,7 @@ class Registry:
             raise _import_failure(self.get(name), error) from error
 
     def options_model(self, name: str) -> type[BaseModel] | None:
-        """The pydantic model of the options of `name`, or None when it declared none.
+        """Return the pydantic model of the options of `name`; None if it has no options.
 
         Raises:
             MissingExtraError, PluginError, ConfigError: as for `resolve`.
@@ -185,7 +185,7 @@ class Registry:
         return [e for e in self._entries.get(name, []) if e.plugin not in self._problems]
 
     def unknown(self, name: str, known: Sequence[str]) -> ConfigError:
-        """The error for a name that is not registered, with those that could be meant."""
+        """Return the error for a name that is not registered, with similar and known names."""
         near = get_close_matches(name, known, n=1)
         parts = [f"Unknown {self._noun.lower()} {name!r}"]
         if near:
@@ -197,10 +197,10 @@ class Registry:
 
 
 def require_extra(registration: Registration) -> None:
-    """Check that everything an extra brings is installed, in whichever version.
+    """Check that all requirements of an extra are installed, in any version.
 
     Raises:
-        MissingExtraError: something is not; it names all of it.
+        MissingExtraError: a requirement is missing; the message names all missing ones.
     """
     if registration.extra is None:
         return
@@ -211,7 +211,7 @@ def require_extra(registration: Registration) -> None:
 
 
 def missing_extra(registration: Registration, error: ImportError) -> MissingExtraError | None:
-    """What an import that failed while the registration's target ran says is not installed."""
+    """Return the error for a failed import while the target ran, if a requirement is missing."""
     if isinstance(error, MissingExtraError):
         return error
     failure = _import_failure(registration, error)
@@ -219,7 +219,7 @@ def missing_extra(registration: Registration, error: ImportError) -> MissingExtr
 
 
 def unmet_extra(registration: Registration) -> list[str]:
-    """Requirements of the registration's extra that are not installed."""
+    """Return the requirements of the registration's extra that are not installed."""
     if registration.extra is None:
         return []
     return [requirement_text(requirement) for requirement in unmet(CORE, registration.extra)]
@@ -243,7 +243,7 @@ def _import_attribute(registration: Registration, target: str) -> Any:
             found = getattr(found, part)
     except ImportError as error:
         raise _import_failure(registration, error) from error
-    except Exception as error:  # a plugin's module may do anything; its name belongs in the error
+    except Exception as error:  # a plugin's module may raise anything; the error names the plugin
         raise PluginError(
             f"Plugin {registration.plugin!r}: {target!r}, registered as {registration.name!r}, "
             f"cannot be imported: {type(error).__name__}: {error}"
@@ -252,7 +252,7 @@ def _import_attribute(registration: Registration, target: str) -> Any:
 
 
 def _import_failure(registration: Registration, error: ImportError) -> PluginError:
-    """The error of a failed import: a missing framework or a broken plugin."""
+    """Return the error of a failed import: a missing framework or a broken plugin."""
     module = (error.name or "").partition(".")[0]
     distribution = CORE if registration.extra else registration.distribution
     if distribution is not None:

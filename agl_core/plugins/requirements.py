@@ -1,4 +1,4 @@
-"""What an extra requires and what of it is missing, read from installed metadata."""
+"""The requirements of an extra, and the missing ones, from installed metadata."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agl_core.errors import MissingExtraError
 
 
 def own_version() -> str:
-    """Of agl-core itself; ``unknown`` where it runs without being installed."""
+    """Return the version of agl-core; ``unknown`` if it is not installed."""
     try:
         return metadata.version("agl-core")
     except metadata.PackageNotFoundError:
@@ -23,9 +23,9 @@ def own_version() -> str:
 
 
 def requirements(distribution: str, extra: str | None) -> list[Requirement]:
-    """What `extra` of `distribution` brings to this machine, its own nested extras followed.
+    """Return the requirements of an extra for this machine, including its nested extras.
 
-    With `extra` None, what the distribution always requires; [] when it is not installed.
+    With `extra` None, the distribution's unconditional requirements; [] if it is not installed.
     """
     found: list[Requirement] = []
     pending = [extra or ""]
@@ -46,12 +46,12 @@ def requirements(distribution: str, extra: str | None) -> list[Requirement]:
 
 
 def unmet(distribution: str, extra: str | None) -> list[Requirement]:
-    """The requirements of an extra that are absent or of the wrong version."""
+    """Return the requirements of an extra that are missing or have the wrong version."""
     return [each for each in requirements(distribution, extra) if not is_met(each)]
 
 
 def is_met(requirement: Requirement) -> bool:
-    """The installed version, if any, is one that pip would accept; pre-releases count too."""
+    """Return whether the installed version matches, pre-releases included."""
     try:
         version = metadata.version(requirement.name)
         return requirement.specifier.contains(version, prereleases=True)
@@ -60,7 +60,7 @@ def is_met(requirement: Requirement) -> bool:
 
 
 def is_installed(requirement: Requirement) -> bool:
-    """Whether any version of the distribution is installed."""
+    """Return whether any version of the distribution is installed."""
     try:
         metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
@@ -69,12 +69,12 @@ def is_installed(requirement: Requirement) -> bool:
 
 
 def provides(requirement: Requirement, module: str) -> bool:
-    """Whether `module`, an import name, is plausibly this distribution's."""
+    """Return whether `module`, an import name, has the name of the distribution."""
     return canonicalize_name(requirement.name) == canonicalize_name(module)
 
 
 def requirement_text(requirement: Requirement) -> str:
-    """Name and versions as pip takes them, the lower bound first."""
+    """Return name and versions in pip's form, with the lower bound first."""
     return requirement.name + ",".join(sorted(map(str, requirement.specifier), reverse=True))
 
 
@@ -86,7 +86,7 @@ def _declared(distribution: str) -> list[Requirement]:
 
 
 def _asked_for(requirement: Requirement, extra: str) -> bool:
-    """Whether an extra, or for "" the distribution itself, brings the requirement here."""
+    """Return whether the extra, or for "" the distribution itself, requires it on this machine."""
     marker = requirement.marker
     always = marker is None or marker.evaluate({"extra": ""})
     if not extra:
@@ -99,17 +99,17 @@ class Framework:
     """A framework that a plugin's modules import."""
 
     module: str
-    """Its import name."""
+    """The framework's import name."""
     needs: str
-    """The requirement that brings it."""
+    """The requirement that installs it."""
     plugin: str
-    """Whose it is, as a user knows it."""
+    """The plugin's name for users."""
     extra: str | None = None
-    """The extra of agl-core with the requirement, where there is one."""
+    """The extra of agl-core with the requirement, if there is one."""
 
 
 def offered(name: str, package: str, places: Mapping[str, str], *frameworks: Framework) -> Any:
-    """Serve a package's ``__getattr__``, so that importing the package imports no framework.
+    """Implement a package's ``__getattr__``, so that importing the package imports no framework.
 
     ::
 
@@ -117,15 +117,15 @@ def offered(name: str, package: str, places: Mapping[str, str], *frameworks: Fra
             return offered(name, __name__, {"MyHandler": "_handler"}, Framework("mine", ...))
 
     Args:
-        name: What is asked for.
+        name: The requested name.
         package: Import name of the package.
-        places: By each name, the module of the package that has it.
-        frameworks: Those that may be missing.
+        places: Names to their modules in the package.
+        frameworks: Frameworks that may be missing.
 
     Raises:
-        AttributeError: the package offers no such name.
-        MissingExtraError: a framework is not installed, or not in a version that has what is used.
-        ImportError: something else could not be imported.
+        AttributeError: `places` does not have the name.
+        MissingExtraError: a framework is not installed, or in a version that lacks a used name.
+        ImportError: another module could not be imported.
     """
     if name not in places:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")

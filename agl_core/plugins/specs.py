@@ -1,4 +1,4 @@
-"""The hooks. Registered objects act and are chosen by name in config; hooks observe."""
+"""The hooks: some register objects, which the configuration names; the others observe a run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What trackers share: the names of a run's numbers, and what was sent before a crash.
+"""Shared code of trackers: the names of a run's numbers, and a log of what was sent.
 
-The names are the same in every tracker and stay what they are: charts and queries hang on them.
+The names are the same in every tracker and must not change: charts and queries use them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 _FOLDER: Final = "trackers"
-"""Of a run's directory."""
+"""Folder in a run's directory."""
 
 
 def step_numbers(report: StepReport) -> dict[str, float]:
-    """A step's numbers by name."""
+    """Return a step's numbers by name."""
     return {
         "reward": report.reward,
         **{f"reward/{channel}": value for channel, value in report.channels.items()},
@@ -49,7 +49,7 @@ def step_numbers(report: StepReport) -> dict[str, float]:
 
 
 def evaluation_numbers(evaluation: Evaluation) -> dict[str, float]:
-    """An evaluation's numbers by name; each score with the ends of its 95 % interval."""
+    """Return an evaluation's numbers by name; each score with its 95 % confidence interval."""
     numbers = _estimate("eval/score", evaluation.score)
     for channel, value in evaluation.channels.items():
         numbers |= _estimate(f"eval/channel/{channel}", value)
@@ -64,7 +64,7 @@ def evaluation_numbers(evaluation: Evaluation) -> dict[str, float]:
 
 
 def outcome_numbers(outcome: Report | BaseException) -> dict[str, float]:
-    """What a run came to, in numbers by name; of one that failed, that it did."""
+    """Return the numbers of a run's outcome by name; for a failed run only ``final/failed``."""
     if isinstance(outcome, BaseException):
         return {"final/failed": 1.0}
     numbers: dict[str, float | None] = {
@@ -84,7 +84,7 @@ def outcome_numbers(outcome: Report | BaseException) -> dict[str, float]:
 
 
 def outcome_facts(outcome: Report | BaseException) -> dict[str, str]:
-    """What a run came to, as text by name: where its weights lie and which, or why it failed."""
+    """Return the texts of a run's outcome by name: its weights, or its failure."""
     if isinstance(outcome, BaseException):
         return {"final/failure": f"{type(outcome).__name__}: {outcome}"}
     facts = {"final/best": outcome.best or ""}
@@ -95,7 +95,7 @@ def outcome_facts(outcome: Report | BaseException) -> dict[str, str]:
 
 
 def flat_config(config: Mapping[str, object]) -> dict[str, str]:
-    """A configuration's values as text by dotted key, for services that keep flat settings."""
+    """Return a configuration's values as text by dotted key, for services with flat settings."""
     return {path.removeprefix("."): _text(value) for path, value in _leaves(config, "")}
 
 
@@ -106,10 +106,10 @@ class _Sent(msgspec.Struct, kw_only=True):
 
 
 class SentLog:
-    """What a service that keeps every value was sent, in a file of the run's directory.
+    """The newest step and evaluation sent to a service, in a file in the run's directory.
 
-    A resumed run continues in the service's own run, and the steps that it repeats are not sent a
-    second time: the first values stay, as they cannot be taken back.
+    For services that cannot replace a value: a resumed run continues the service's run, and
+    repeated steps are not sent a second time.
     """
 
     def __init__(self, file: Path, sent: _Sent) -> None:
@@ -118,7 +118,7 @@ class SentLog:
 
     @classmethod
     def open(cls, run: TrackedRun, tracker: str) -> SentLog | None:
-        """That of the run that is resumed; None where there is none, or the run begins."""
+        """Open the log of a resumed run; None for a new run, or if there is no log."""
         file = _log_file(run, tracker)
         if run.resumed_at is None or not file.exists():
             return None
@@ -135,7 +135,7 @@ class SentLog:
 
     @classmethod
     def create(cls, run: TrackedRun, tracker: str, service_run: str) -> SentLog:
-        """One of a service's run that nothing was sent to yet."""
+        """Create the log of a new run of the service."""
         file = _log_file(run, tracker)
         make_private_directory(file.parent)
         log = cls(file, _Sent(run=service_run))
@@ -148,7 +148,7 @@ class SentLog:
         return self._sent.run
 
     def takes_step(self, step: int) -> bool:
-        """Whether the step is to be sent; from now on it counts as sent."""
+        """Return whether the step must be sent, and mark it as sent."""
         if step <= self._sent.step:
             return False
         self._sent.step = step
@@ -156,7 +156,7 @@ class SentLog:
         return True
 
     def takes_evaluation(self, step: int) -> bool:
-        """Whether the evaluation after that step is to be sent; from now on it counts as sent."""
+        """Return whether the evaluation after a step must be sent, and mark it as sent."""
         if step <= self._sent.evaluation:
             return False
         self._sent.evaluation = step

@@ -1,7 +1,7 @@
-"""Runs agents on tasks: claim a rollout, call the agent under one deadline, store how it ended.
+"""The runner: claims rollouts, calls the agent under one deadline, stores the outcome.
 
-Reading order: `worker` (many attempts at once), `attempt` (one of them), `limits` (the deadline),
-`failure` (why it failed), `heartbeat` (leases), `process` (the environment agents find).
+Reading order: `worker` (many attempts), `attempt` (one attempt), `limits` (its deadline),
+`failure` (classification of errors), `heartbeat` (leases), `fleet` (worker processes).
 """
 
 from agl_core.runner.attempt import Agent, Score

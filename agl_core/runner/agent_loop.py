@@ -1,8 +1,8 @@
-"""User code that is a coroutine: on one event loop of this process, in a thread of its own.
+"""The event loop for coroutines of user code: one per process, in a separate thread.
 
-Code that blocks there, such as a synchronous client inside an ``async def``, holds up coroutines of
-agents and rewards alone: gateway, heartbeats and deadlines run on another loop. The loop outlives
-runs, so that a client made by a module keeps connections that belong to a living loop.
+Code that blocks it, such as a synchronous client inside an ``async def``, delays only coroutines of
+agents and rewards: gateway, heartbeats and deadlines run on another loop. The loop stays open after
+a run, so that connections of a module's client remain usable in the next run.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from agl_core.tracing._context import active
 _log = logging.getLogger(__name__)
 
 BLOCKED_S: Final = 4.0
-"""A loop that does not answer for this long is blocked; a first import takes seconds, too."""
+"""A loop that does not respond for this long is blocked; a first import also takes seconds."""
 _LIBRARIES: Final = (
     *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
     str(Path(__file__).parents[1]),
 )
-"""Where code lies that no user can change."""
+"""Folders of code that is not the user's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """What blocks the loop."""
+    """A blockage of the loop."""
 
     seconds: float
-    """For how long so far."""
+    """Duration so far."""
     function: str
-    """Name of the coroutine function that blocks."""
+    """Name of the blocking coroutine function."""
     place: str
-    """``file:line`` in it."""
+    """``file:line`` in that function."""
     stack: str
-    """From there to where it waits."""
+    """Stack from that line to the blocking call."""
     attempt_id: str | None
-    """Whose code it is; None where that is not known."""
+    """The attempt of the code; None if unknown."""
 
     def __str__(self) -> str:
-        """One sentence, without the stack."""
+        """Return one sentence, without the stack."""
         return (
             f"the event loop that async agents and rewards share is blocked for "
             f"{self.seconds:.1f} s by {self.function!r} ({self.place})"
@@ -75,12 +75,12 @@ class LoopCall:
         arguments: tuple[Any, ...],
         yielded: Callable[[], None] | None,
     ) -> None:
-        """Made on the loop that waits for it.
+        """Set up the call, on the event loop that waits for it.
 
         Args:
             function: Called and awaited on the agents' loop, in a copy of the current context.
-            arguments: Its own.
-            yielded: Called, on the waiting loop, once the first step of the coroutine has returned.
+            arguments: Arguments of `function`.
+            yielded: Called on the waiting loop after the first step of the coroutine.
         """
         self._home = asyncio.get_running_loop()
         self._yielded = yielded
@@ -89,30 +89,30 @@ class LoopCall:
         self.arguments = arguments
         self.context = copy_context()
         self.ended: asyncio.Future[Outcome] = self._home.create_future()
-        """Not done while the coroutine runs, also after its caller was cancelled."""
+        """Done when the coroutine has ended, even if its caller was cancelled before."""
         context = active()
         self.attempt_id = context.attempt.id if context is not None else None
         self.loop: AgentLoop | None = None
         self.task: asyncio.Task[Outcome] | None = None
-        """None until it begins."""
+        """None before the call begins."""
         self.cancelled = False
-        """Its task has been cancelled."""
+        """Whether the task has been cancelled."""
         self.given_up = False
-        """Its attempt has ended before it."""
+        """Whether its attempt has ended before it."""
 
     def stall(self) -> Stall | None:
-        """What holds it up, if anything does."""
+        """Return the stall of its loop, if the loop is blocked."""
         return self.loop.stall() if self.loop is not None else None
 
     @property
     def remnant(self) -> asyncio.Task[Any] | None:
-        """Its task, if that cannot be stopped; one that others hold up ends once it gets its turn."""
+        """The task if it cannot be stopped; a task that only waits for the loop will still end."""
         blocks = self.loop is not None and self.loop.running() == self.attempt_id
         return self.task if self.cancelled or blocks else None
 
     async def run(self) -> Outcome:
-        """The coroutine of its task."""
-        unwatched()  # what collects calls waits on another loop
+        """Run the function; this is the coroutine of the task."""
+        unwatched()  # the list of watched calls belongs to the waiting loop
         try:
             outcome = Outcome(await self.function(*self.arguments))
         except asyncio.CancelledError as error:
@@ -127,7 +127,7 @@ class LoopCall:
             self._notify(self._yielded)
 
     def settle(self, outcome: Outcome) -> None:
-        """Pass the outcome to the waiting caller; from any thread."""
+        """Pass the outcome to the waiting caller; callable from any thread."""
         self._notify(self._settle, outcome)
 
     def _settle(self, outcome: Outcome) -> None:
@@ -135,12 +135,12 @@ class LoopCall:
             self.ended.set_result(outcome)
 
     def _notify(self, call: Callable[..., None], *arguments: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no caller waits
             self._home.call_soon_threadsafe(call, *arguments)
 
 
 class AgentLoop:
-    """The loop and its thread."""
+    """The event loop and its thread."""
 
     def __init__(self) -> None:
         self._loop = steady_loop()
@@ -161,7 +161,7 @@ class AgentLoop:
         while not self._ending():
             try:
                 self._loop.run_forever()
-            except BaseException:  # noqa: BLE001  a task without a waiting caller raised SystemExit or the like
+            except BaseException:  # noqa: BLE001  such as SystemExit, from a task without awaiter
                 _log.warning("A task of an agent raised what ends a loop", exc_info=True)
         self._loop.close()
 
@@ -204,14 +204,14 @@ class AgentLoop:
             self._loop.stop()
 
     def cancel(self, call: LoopCall) -> None:
-        """Cancel a call; one that has not begun never does."""
+        """Cancel a call; a call that has not begun is removed."""
         with self._lock:
             if call.task is None:
                 self._calls.pop(call, None)
         if call.task is None:
             call.settle(Outcome(error=cancelled_inside(None)))
         else:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so the call has ended
                 self._loop.call_soon_threadsafe(self._cancel, call, call.task)
 
     def _cancel(self, call: LoopCall, task: asyncio.Task[Outcome]) -> None:
@@ -219,14 +219,14 @@ class AgentLoop:
         task.cancel()
 
     def running(self) -> str | None:
-        """The attempt whose code the loop runs just now; from any thread."""
+        """Return the attempt whose code the loop currently runs; callable from any thread."""
         task = None
         with contextlib.suppress(RuntimeError):
             task = asyncio.current_task(self._loop)
         return self._owners.get(task) if task is not None else None
 
     def ask(self) -> None:
-        """See from now on how long the loop takes to answer."""
+        """Begin to measure how long the loop takes to respond."""
         if self._asked_at is None:
             self._asked_at = monotonic()
             with contextlib.suppress(RuntimeError):
@@ -236,7 +236,7 @@ class AgentLoop:
         self._asked_at = None
 
     def stall(self) -> Stall | None:
-        """What blocks the loop, if it has not answered for `BLOCKED_S`."""
+        """Return the current blockage, if the loop has not responded for `BLOCKED_S`."""
         asked_at = self._asked_at
         seconds = 0.0 if asked_at is None else monotonic() - asked_at
         if seconds < BLOCKED_S:
@@ -256,10 +256,10 @@ class AgentLoop:
         )
 
     def live(self, attempt_id: str | None) -> bool:
-        """Whether a call of this attempt runs, or waits, that has not been given up.
+        """Return whether the loop has a call of this attempt that has not been given up.
 
         Args:
-            attempt_id: None where a callback blocks, of any call that has begun.
+            attempt_id: None, if a callback blocks, for any call that has begun.
         """
         with self._lock:
             calls = [call for call in self._calls if not call.given_up]
@@ -268,7 +268,7 @@ class AgentLoop:
         return any(call.attempt_id == attempt_id for call in calls)
 
     def retire(self) -> list[LoopCall]:
-        """Take no more calls and end with the last of those that began; gives the others."""
+        """Take no more calls and end after the last running one; return those not begun."""
         with self._lock:
             self._retired = True
             waiting = [call for call in self._calls if call.task is None]
@@ -278,7 +278,7 @@ class AgentLoop:
         return waiting
 
     async def clear(self) -> None:
-        """Cancel the tasks that a run has left over; runs on another loop.
+        """Cancel the remaining tasks of a run; called on another loop.
 
         Raises:
             asyncio.TimeoutError: the loop is blocked.
@@ -300,14 +300,14 @@ class AgentLoop:
                 context = {"message": "A task of an agent failed while it was stopped"}
                 context |= {"task": task, "exception": task.exception()}
                 self._loop.call_exception_handler(context)
-        # Threads that still run may hang: those of the next run get places of their own.
+        # Threads that still run may hang, so the next run gets a new executor.
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._executor = ThreadPoolExecutor(thread_name_prefix="agl-agents")
         self._loop.set_default_executor(self._executor)
 
 
 class _Shared:
-    """The loop of this process."""
+    """Holder of the loop of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -326,7 +326,7 @@ class _Shared:
             return loop
 
     def replace(self, loop: AgentLoop) -> None:
-        """Have later calls, and those that have not begun, run on another loop."""
+        """Move later calls, and calls that have not begun, to another loop."""
         with self._lock:
             if self._loop is not loop:
                 return
@@ -353,18 +353,18 @@ _SHARED: Final = _Shared()
 
 
 def agent_loop() -> AgentLoop | None:
-    """The loop of this process; None where no coroutine was called yet."""
+    """Return the loop of this process; None before the first coroutine."""
     return _SHARED.peek()
 
 
 def replace_loop(loop: AgentLoop) -> None:
-    """Give up a loop that is blocked for good; calls that began on it stay there."""
+    """Replace a loop that stays blocked; calls that began on it stay on it."""
     _SHARED.replace(loop)
 
 
 @contextlib.asynccontextmanager
 async def cleared_after() -> AsyncGenerator[None, None]:
-    """Stop what user code leaves over on the loop when the last of those inside leaves."""
+    """Stop remaining tasks of user code on the loop when its last user exits this context."""
     try:
         with _SHARED.used():
             yield
@@ -384,12 +384,12 @@ async def on_agent_loop(
 ) -> Outcome:
     """Call and await user code on the agents' loop, with a copy of the current context.
 
-    A caller who is cancelled cancels it.
+    Cancelling this coroutine cancels the call.
 
     Args:
-        function: A coroutine function, or any other that gives an awaitable.
-        arguments: Its own.
-        yielded: Called here once the first step of the coroutine has returned.
+        function: A coroutine function, or another function that returns an awaitable.
+        arguments: Arguments of `function`.
+        yielded: Called on the current loop after the first step of the coroutine.
     """
     call = LoopCall(function, arguments, yielded)
     calls = watched()
@@ -397,7 +397,7 @@ async def on_agent_loop(
         calls.append(call)
     _SHARED.get().submit(call)
     try:
-        await asyncio.wait({call.ended})  # which a cancellation leaves as it is
+        await asyncio.wait({call.ended})  # a cancellation does not cancel `ended`
     except asyncio.CancelledError:
         if call.loop is not None:
             call.loop.cancel(call)
@@ -406,22 +406,22 @@ async def on_agent_loop(
 
 
 def cancelled_inside(error: asyncio.CancelledError | None) -> AgentError:
-    """The failure of an attempt whose own code cancels its coroutine."""
+    """Return the failure of an attempt whose code cancels its own coroutine."""
     failure = AgentError("The agent's coroutine was cancelled from inside: let it return or raise")
     failure.__cause__ = error
     return failure
 
 
 def _waits_for_events(frames: list[tuple[FrameType, int]]) -> bool:
-    """Whether the loop is idle: it has yet to wake up, on a machine that gave it no time."""
+    """Return whether the loop is idle and only waits for CPU time to respond."""
     outer, inner = frames[0][0].f_code, frames[-1][0].f_code
     return inner.co_filename == selectors.__file__ and not outer.co_flags & inspect.CO_COROUTINE
 
 
 def _frames_of_coroutine(frame: FrameType | None) -> list[tuple[FrameType, int]]:
-    """From the innermost coroutine of the user's to where it waits, outermost first.
+    """Return the frames from the user's innermost coroutine to the blocking call, outermost first.
 
-    One of a library's where there is none of the user's, and all frames where there is neither.
+    Without a coroutine of the user, from a library's innermost one; without either, all frames.
     """
     frames: list[tuple[FrameType, int]] = []
     innermost = 0

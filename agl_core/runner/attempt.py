@@ -1,4 +1,4 @@
-"""One attempt: call the agent, score what it returned, say how it ended."""
+"""One attempt: calling the agent, scoring its output, and determining how the attempt ended."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from agl_core.types import (
 from agl_core.types.overflow import failure_by_calls, none_fit, overflowed
 
 Agent = Callable[[Task], Any]
-"""The user's program; sync, or a coroutine function."""
+"""The agent program; a plain function or a coroutine function."""
 Recorded = Callable[[], Awaitable[list[Span]]]
-"""Reads what others than the runner have recorded of the attempt so far."""
+"""Reads the attempt's records that the gateway has written so far."""
 Score = Callable[[AttemptRecord, Any], Awaitable[list[Reward]]]
-"""Scores an attempt given its record and exactly what the agent returned."""
+"""Scores an attempt from its record and the agent's return value."""
 
 REWARD_AGENT: Final = "@reward"
 """Reserved name under which rewards call models; such calls are never trained."""
@@ -40,7 +40,7 @@ REWARD_AGENT: Final = "@reward"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How an attempt ended, ready to be stored."""
+    """The outcome of an attempt, for the store."""
 
     status: AttemptStatus
     output: Any = None
@@ -48,24 +48,24 @@ class Ending:
 
 
 class AttemptRun:
-    """Runs user code inside an attempt's context; what it raises is recorded as data."""
+    """Runs user code inside an attempt's context; its exceptions are recorded as failures."""
 
     def __init__(
         self, limits: AttemptDeadline, agent: Agent, score: Score | None, recorded: Recorded
     ) -> None:
-        """Build it; nothing runs yet."""
+        """Set agent and rewards; `run` calls them."""
         self._limits = limits
         self._agent = agent
         self._score = score
         self._recorded = recorded
 
     async def run(self) -> Ending:
-        """Run agent and rewards under the one deadline.
+        """Run agent and rewards under one deadline.
 
-        A cancellation passes: it is the runner's.
+        A cancellation is not caught: it comes from the runner.
 
         Raises:
-            StoreError: what the gateway recorded could not be written or read.
+            StoreError: the gateway's records could not be written or read.
         """
         context = self._limits.context
         with enter(context):
@@ -83,7 +83,7 @@ class AttemptRun:
         recorder = context.recorder
         others = await self._limits.wait(self._recorded)
         if isinstance(others.error, StoreError):
-            raise others.error  # no fault of the reward: as where the outcome cannot be stored
+            raise others.error  # not a failure of the reward: the runner handles store errors
         if others.error is not None:
             return others.error
         spans = [*recorder.snapshot(), *others.value]
@@ -125,7 +125,7 @@ _STOPPED: Final = (FailureKind.CANCELLED, FailureKind.LOST)
 
 
 async def opened(gateway: Gateway, claim: Claim) -> Ending | None:
-    """Have the gateway take the attempt's calls; how the attempt ends if it cannot.
+    """Open the attempt at the gateway; return the attempt's ending if that fails, else None.
 
     Raises:
         StaleAttemptError: the gateway has sealed the attempt.
@@ -138,7 +138,7 @@ async def opened(gateway: Gateway, claim: Claim) -> Ending | None:
 
 
 async def sealed(gateway: Gateway, attempt_id: str, ending: Ending) -> Ending:
-    """Seal an attempt; what it comes to, as calls of it may not be on record.
+    """Seal an attempt; return its ending, which is a failure if calls could not be recorded.
 
     Raises:
         StoreError: the gateway could not write the records.
@@ -154,7 +154,7 @@ async def sealed(gateway: Gateway, attempt_id: str, ending: Ending) -> Ending:
 
 
 def _failed(error: EngineError, before: Ending | None = None) -> Ending:
-    """Also where the agent succeeded: an attempt with missing calls must not be learnt from."""
+    """Return a failed ending, even if the agent succeeded: an attempt must not lack calls."""
     message = describe(error)
     if before is not None and before.failure is not None:
         message = f"{message} (the attempt had failed before: {before.failure.message})"
@@ -166,17 +166,17 @@ def _failed(error: EngineError, before: Ending | None = None) -> Ending:
 async def reconsidered(
     store: Store, attempt: Attempt, ending: Ending, spans: Sequence[Span]
 ) -> Ending:
-    """What a sealed attempt comes to, once the gateway's records are looked at.
+    """Return the final ending of a sealed attempt, after checking its calls for an overflow.
 
-    Only they show a prompt that did not fit where the agent or its framework dropped the error
-    or took the refusal for an answer. They are read where a call failed and nothing else is known
-    to be at fault, which is rare.
+    If the agent or its framework dropped the error of a prompt that did not fit, or treated it as
+    an answer, only the gateway's records show it. They are read only if a call failed and there is
+    no other cause, which is rare.
 
     Args:
-        store: Has the gateway's records.
+        store: The store with the gateway's records.
         attempt: The sealed attempt.
-        ending: What the agent made of it.
-        spans: The client's.
+        ending: The ending according to the agent.
+        spans: The spans of tracing.
     """
     if not any(span.kind is SpanKind.LLM and span.status == "error" for span in spans):
         return ending

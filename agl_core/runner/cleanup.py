@@ -1,4 +1,4 @@
-"""What is left of attempts that ended: late spans, ways to fail, threads that still run."""
+"""Losses of ended attempts: late spans, failures, threads that still run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agl_core.types.ids import new_id
 
 
 class LossCounter:
-    """All losses, and those not taken yet. Agents' threads count too."""
+    """Counts all losses, and those since the last `take`; thread-safe, as agents' threads count."""
 
     def __init__(self) -> None:
         self.losses = Losses()
@@ -29,24 +29,24 @@ class LossCounter:
             self._untaken.add(cause, n)
 
     def take(self) -> Losses:
-        """What has been lost since the last time."""
+        """Return the losses since the last call."""
         with self._lock:
             taken, self._untaken = self._untaken, Losses()
         return taken
 
     def put_back(self, taken: Losses) -> None:
-        """It did not arrive: the next one to take gets it."""
+        """Return losses that could not be stored, for the next `take`."""
         with self._lock:
             self._untaken.merge(taken)
 
 
 def span_of(losses: Losses, attempt: Attempt, *, after: int) -> Span:
-    """A span that carries losses, last in the order of its attempt.
+    """Return a span that contains losses, the last one of its attempt.
 
     Args:
-        losses: Those since the attempt that ended before.
-        attempt: The carrier; most of what is carried need not be its own.
-        after: Highest sequence number among its spans.
+        losses: The losses to store.
+        attempt: The attempt to store them with; they may belong to other attempts.
+        after: Highest sequence number of the attempt's spans.
     """
     now_ns = wall_ns()
     return Span(
@@ -70,7 +70,7 @@ Remnant = threading.Thread | asyncio.Task[Any]
 
 
 class Cleanup:
-    """Counts it, and delivers what the store may still take."""
+    """Counts remnants and late spans, logs failures, and delivers late rewards to the store."""
 
     def __init__(self, store: Store, counter: LossCounter) -> None:
         self._store = store
@@ -81,7 +81,7 @@ class Cleanup:
 
     @property
     def abandoned(self) -> int:
-        """Threads and tasks that run still."""
+        """The number of abandoned threads and tasks that still run."""
         self._remnants = [each for each in self._remnants if _runs(each)]
         return len(self._remnants)
 
@@ -98,7 +98,7 @@ class Cleanup:
             )
 
     def report(self, attempt: Attempt, failure: Failure) -> None:
-        """Log each way to fail once, and without messages: they may hold prompts."""
+        """Log each kind and type of failure once, without messages, which may contain prompts."""
         _log.debug("Attempt %s failed: %s", attempt.id, failure.message)
         way = (failure.kind, failure.type)
         if way not in self._seen_failures:
@@ -111,7 +111,7 @@ class Cleanup:
             )
 
     def late(self, rollout: Rollout, loop: asyncio.AbstractEventLoop, span: Span) -> None:
-        """A span of an attempt that has ended, in the thread that made it."""
+        """Count or deliver a span of an ended attempt; called in the thread that recorded it."""
         if (lost := span.attributes.get(semconv.AGL_LOST)) is not None:
             for cause, count in lost.items():
                 self._loss_counter.count(cause, count)
@@ -123,7 +123,7 @@ class Cleanup:
             self._loss_counter.count(f"late_{span.kind.value}")
 
     async def _deliver(self, span: Span) -> None:
-        """The store decides whether a late reward still counts."""
+        """Send a late reward to the store, which decides whether it is accepted."""
         try:
             late = (await self._store.add_spans([span])).late
         except StoreError:

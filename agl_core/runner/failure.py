@@ -1,4 +1,4 @@
-"""Say why an attempt failed: one exception in, one recorded failure out."""
+"""Classification of the exception that ended an attempt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agl_core.types.overflow import OVERFLOW, says_overflow
 
 _DEADLINE: Final = "deadline_exceeded"
 _REFUSED: Final = (400, 413, 422)
-"""Statuses with which servers refuse a prompt that is too long."""
+"""HTTP statuses of servers that refuse a prompt as too long."""
 _SERVER_ERROR: Final = 500
 _MAX_TEXT: Final = 16_384
 
@@ -36,25 +36,25 @@ _TYPED: Final[tuple[tuple[type[BaseException], FailureKind], ...]] = (
 def failure_of(
     error: BaseException, *, stage: FailureKind, origins: frozenset[str], late: bool
 ) -> Failure:
-    """Classify what the agent or a reward raised.
+    """Classify an exception of the agent or of a reward.
 
-    Frameworks wrap what their clients raise, so causes, contexts and the members of exception
-    groups are looked at too, and a client's error is known by its attributes and not by its class:
-    a 400 with ``code`` ``context_length_exceeded``, or with the words of one of the usual servers,
-    is an overflow; a 5xx or a connection that failed is the engine's fault if the request went to
-    the gateway. A tool's own web server that fails is the agent's fault.
+    Frameworks wrap their clients' exceptions, so causes, contexts and members of exception groups
+    are checked too. A client's error is recognised by its attributes, not by its class: a 400 with
+    ``code`` ``context_length_exceeded``, or with the words of a common server, is an overflow; a
+    5xx or a failed connection is an engine failure if the request was sent to the gateway. A
+    failing web server of a tool is an agent failure.
 
     Args:
-        error: What was raised.
-        stage: AGENT or REWARD: whose fault it is when nothing else is known.
+        error: The exception.
+        stage: AGENT or REWARD: the kind of failure without another known cause.
         origins: ``host:port`` of the gateway.
-        late: The attempt's deadline had passed; then that is the cause of what was raised.
+        late: Whether the attempt's deadline had passed; then the deadline is the cause.
     """
     kind, cause = (FailureKind.DEADLINE, error) if late else _kind(error, stage, origins)
     cls = type(error)
     message = describe(error)
     if describe(cause) not in message:
-        # A client's "Connection error." hides which address was refused, and the fix.
+        # A client's "Connection error." contains neither the refused address nor the fix.
         message = f"{message} (caused by {describe(cause)})"
     if isinstance(error, SystemExit):
         message = f"The {stage.value} called sys.exit({error.code!r}): return or raise instead"
@@ -69,7 +69,7 @@ def failure_of(
 def _kind(
     error: BaseException, stage: FailureKind, origins: frozenset[str]
 ) -> tuple[FailureKind, BaseException]:
-    """What kind of failure it is, and the exception that decides so."""
+    """Return the kind of failure, and the exception that determines it."""
     found = stage, error
     for cause in _chain(error):
         for cls, typed in _TYPED:
@@ -84,7 +84,7 @@ def _kind(
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception, then what it came from, breadth first and each once."""
+    """Yield the exception, then its causes, breadth first and each once."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:
@@ -101,7 +101,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _answered(error: BaseException, origins: frozenset[str]) -> FailureKind | None:
-    """What an HTTP client's exception says about the gateway's answer; None for all others."""
+    """Return the kind of failure from an HTTP client's exception; None for other exceptions."""
     response = _attribute(error, "response", object)
     status = _attribute(error, "status_code", int) or _attribute(response, "status_code", int)
     answer = _attribute(response, "text", str) or ""
@@ -114,12 +114,12 @@ def _answered(error: BaseException, origins: frozenset[str]) -> FailureKind | No
             return FailureKind.DEADLINE
         if status is None or status >= _SERVER_ERROR:
             return FailureKind.ENGINE
-    # Some frameworks keep only the text of what they wrap.
+    # Some frameworks keep only the text of the exception that they wrap.
     return FailureKind.CONTEXT_OVERFLOW if overflow and status is None else None
 
 
 def _code(error: BaseException, answer: str) -> str | None:
-    """The machine-readable cause, which SDKs take out of the answer and plain clients do not."""
+    """Return the error code; SDKs parse it from the answer, plain HTTP clients do not."""
     code = _attribute(error, "code", str)
     body: Any = _attribute(error, "body", Mapping)
     if code is not None:
@@ -135,7 +135,7 @@ def _code(error: BaseException, answer: str) -> str | None:
 
 
 def _origin(error: BaseException) -> str:
-    """``host:port`` that the failed request went to; empty when the error does not say."""
+    """Return ``host:port`` of the failed request; empty if the error does not have it."""
     request = _attribute(error, "request", object)
     url = _attribute(request, "url", object)
     host = _attribute(url, "host", str)
@@ -146,16 +146,16 @@ def _origin(error: BaseException) -> str:
 
 
 def _attribute(owner: Any, name: str, kind: type[Any]) -> Any:
-    """An attribute of the expected type; properties of client errors may raise anything."""
+    """Return an attribute if it has the type; properties of client errors may raise."""
     try:
         value = getattr(owner, name, None)
-    except Exception:  # noqa: BLE001  such as an answer that was never read, or no longer can be
+    except Exception:  # noqa: BLE001  such as the text of an answer that was not read
         return None
     return value if isinstance(value, kind) and not isinstance(value, bool) else None
 
 
 def _traceback(error: BaseException) -> str:
-    """The user's frames, without those of the runner before them."""
+    """Return the traceback from the user's first frame on, without the runner's frames."""
     lines: Callable[..., list[str]] = traceback.format_exception
     frames = users_traceback(error.__traceback__) or error.__traceback__
     return "".join(lines(type(error), error, frames))

@@ -1,4 +1,4 @@
-"""Worker processes under one supervisor: started, replaced when they end, ended together."""
+"""Worker processes of one supervisor, which replaces those that end and ends all together."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from agl_core.errors import ConfigError
 from agl_core.types import Losses
 
 RECYCLE: Final = 75
-"""Exit status of a worker that asks to be replaced: it holds threads that cannot be stopped."""
+"""Exit status of a worker that must be replaced because it has threads that cannot be stopped."""
 HOPELESS: Final = 2
-"""Exit status of a worker whose replacement would fail just the same."""
+"""Exit status of a worker whose replacement would fail in the same way."""
 STOP: Final = "stop"
 
 _FORCED: Final = 70
@@ -33,28 +33,28 @@ _FORCED: Final = 70
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """What a worker did so far."""
+    """The counts of a worker so far."""
 
     ended: int = 0
-    """Attempts."""
+    """Number of ended attempts."""
     lost: Mapping[str, int]
-    """Losses by cause; the trainer gets those that an attempt could carry to the store."""
+    """Losses by cause; the trainer gets those that were stored with an attempt."""
 
 
 class WorkerChannel:
-    """The worker's ends of two pipes; it can be pickled, to be handed to a spawned process.
+    """The worker's ends of two pipes; picklable, as an argument of a spawned process.
 
-    When the supervisor says so or dies, or on SIGTERM, the worker is asked to end. Whatever it
-    does then, it is gone `stop_s` later, or at once at the supervisor's second request.
+    The worker is asked to end on a request or the death of the supervisor, or on SIGTERM. Its
+    process exits at the latest `stop_s` later, or immediately on the supervisor's second request.
     """
 
     def __init__(self, orders: Connection, tally: Connection, *, stop_s: float) -> None:
-        """Take the worker's ends.
+        """Set the worker's ends.
 
         Args:
-            orders: Reading end; only the supervisor may hold the other one.
+            orders: Reading end; only the supervisor may have the other end open.
             tally: Writing end.
-            stop_s: Time to end in once asked.
+            stop_s: Longest time to end after a request.
         """
         self._orders = orders
         self._tally = tally
@@ -62,14 +62,14 @@ class WorkerChannel:
         self._unasked = [True]
 
     def report(self, tally: Tally) -> None:
-        """Send to the supervisor; nothing is sent to one that has died."""
+        """Send counts to the supervisor; do nothing if it has died."""
         with suppress(OSError):
             self._tally.send(tally)
 
     def watch(self, ask: Callable[[], None]) -> None:
-        """Call `ask`, once and from any thread, when the worker is to end. Main thread only.
+        """Call `ask`, once and from any thread, when the worker must end. Main thread only.
 
-        A terminal sends Ctrl+C to every process in it: what follows is the supervisor's to say.
+        SIGINT is ignored: a terminal sends Ctrl+C to all its processes, and the supervisor decides.
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, partial(self._terminated, ask))
@@ -87,7 +87,7 @@ class WorkerChannel:
             os._exit(_FORCED)
 
     def _ordered(self) -> bool:
-        """Wait for an order; False when the supervisor is dead."""
+        """Wait for a request; return False if the supervisor is dead."""
         try:
             self._orders.recv()
         except (EOFError, OSError):
@@ -96,14 +96,14 @@ class WorkerChannel:
 
     def _ask(self, ask: Callable[[], None]) -> None:
         try:
-            self._unasked.pop()  # a lock could be held by the very thread that a signal interrupts
+            self._unasked.pop()  # not a lock: the thread that a signal interrupts may hold it
         except IndexError:
             return
         self.leave(_FORCED)
         ask()
 
     def leave(self, status: int) -> None:
-        """End the process with `status` in `stop_s`, should anything in it hang until then."""
+        """Exit with `status` after `stop_s` if the process is still running then."""
         _in_background(_exit_later, status, self._stop_s)
 
 
@@ -119,52 +119,52 @@ def _in_background(call: Callable[..., None], *arguments: Any) -> None:
 _log = logging.getLogger(__name__)
 
 _SPAWN: Final = multiprocessing.get_context("spawn")
-"""On every system alike: a fork would copy threads' locks and open connections."""
+"""On every system: a fork would copy threads' locks and open connections."""
 
 Work = Callable[..., None]
-"""Runs a worker to its end, given its channel and further arguments; it exits the process itself
-where the status matters. Pickled by name, so it must be a function of a module."""
+"""Runs a worker, given its channel and further arguments; it calls exit to set a status. It is
+pickled by name, so it must be a function of a module."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetOptions:
-    """How many workers, and how patient with them."""
+    """The number of workers and their time limits."""
 
     processes: int
     stop_s: float = 7.0
-    """Time that workers have to end when the fleet ends; then they are killed."""
+    """Time for workers to end when the fleet ends; then they are killed."""
     first_pause_s: float = 0.5
-    """Before a worker that died is replaced; doubled each time it dies again."""
+    """Pause before a worker that died is replaced; doubled each time it dies again."""
     longest_pause_s: float = 30.0
     steady_s: float = 60.0
-    """A worker that lived for this long counts as healthy: the pauses start again at the shortest."""
+    """After a worker that ran this long, the pause is `first_pause_s` again."""
 
 
 @dataclass(slots=True)
 class FleetRecord:
-    """What became of the workers."""
+    """The counts of a fleet's workers."""
 
     ended: int = 0
-    """Attempts."""
+    """Number of ended attempts."""
     died: int = 0
-    """Workers that ended without a request, and were replaced."""
+    """Workers that ended without a request and were replaced."""
     recycled: int = 0
-    """Workers that asked to be replaced."""
+    """Workers that requested to be replaced."""
     killed: int = 0
     """Workers that did not end in time."""
     losses: Losses = field(default_factory=Losses)
 
 
 class Fleet:
-    """Keeps a number of worker processes at work."""
+    """Keeps a number of worker processes running."""
 
     def __init__(self, work: Work, arguments: tuple[Any, ...], options: FleetOptions) -> None:
-        """Describe the workers.
+        """Set the workers' function and options.
 
         Args:
-            work: What each runs.
-            arguments: Handed to it after its channel; pickled.
-            options: How many.
+            work: The function of each worker.
+            arguments: Further arguments of `work`, after its channel; pickled.
+            options: Number of workers and time limits.
         """
         self._work = work
         self._arguments = arguments
@@ -175,17 +175,17 @@ class Fleet:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the workers that run, by place."""
+        """Process ids of the running workers, in order of their number."""
         members = (self._members[place] for place in sorted(self._members))
         return [pid for member in members if (pid := member.process.pid) is not None]
 
     async def run(self) -> None:
-        """Keep the workers running until cancelled, then end them; cancelled again, kill them.
+        """Keep the workers running until cancelled, then end them; on a second one, kill them.
 
         Raises:
-            ConfigError: a worker cannot work, and neither could another in its place.
+            ConfigError: a worker cannot work, and its replacement would fail too.
         """
-        # Not the loop's own executor: that one has a few threads only, and every worker needs one.
+        # Not the loop's default executor: it has few threads, and every worker needs one.
         with ThreadPoolExecutor(self._options.processes, "agl-fleet") as threads:
             places = [
                 asyncio.create_task(self._fill(place, threads))
@@ -202,7 +202,7 @@ class Fleet:
                         member.process.kill()
 
     async def _fill(self, place: int, threads: ThreadPoolExecutor) -> None:
-        """Keep one worker in this place."""
+        """Keep the worker with this number running."""
         loop = asyncio.get_running_loop()
         options = self._options
         pause_s = options.first_pause_s
@@ -252,7 +252,7 @@ class Fleet:
 
 
 def _raise_one(places: Collection[asyncio.Task[None]]) -> None:
-    """Raise what ended one of them; what ended others in the same moment is logged."""
+    """Raise the first exception; log the others."""
     failures = [error for place in places if (error := place.exception()) is not None]
     for error in failures[1:]:
         _log.error("%s", error)
@@ -274,7 +274,7 @@ class _Member:
         tally.close()
 
     def watch(self) -> int:
-        """Block until the process has ended; keep its last counts, return its status."""
+        """Block until the process has ended; store its last counts, return its exit status."""
         ends: list[Any] = [self._tallies, self.process.sentinel]
         while self._tallies in (ready := wait(ends)) or self.process.sentinel not in ready:
             if not self._receive():
@@ -285,7 +285,7 @@ class _Member:
         return self.process.exitcode or 0
 
     def _receive(self) -> bool:
-        """Keep its counts; False at the end of its output."""
+        """Store its counts; return False at the end of its output."""
         try:
             self.tally = self._tallies.recv()
         except (EOFError, OSError):
@@ -293,6 +293,6 @@ class _Member:
         return True
 
     def stop(self) -> None:
-        """Ask it to end; asked again, it ends at once."""
+        """Request its end; a second request ends it immediately."""
         with suppress(OSError):
             self._orders.send(STOP)

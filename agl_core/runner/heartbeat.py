@@ -1,4 +1,4 @@
-"""Keep the leases of all attempts in flight, and stop the attempts that have lost theirs."""
+"""Heartbeats, which extend the leases of attempts in flight and stop attempts without a lease."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ class Flight:
         recorder: Recorder,
         fly: Callable[[Flight], Coroutine[Any, Any, None]],
     ) -> None:
-        """Start the task that runs `fly` on it."""
+        """Start the task that runs `fly` on this flight."""
         self.claim = claim
         self.recorder = recorder
         self.revoked = False
-        """The store says that it is not running any more."""
+        """Whether the store has reported that it is no longer running."""
         self.ending = False
-        """Its outcome is being stored; only a second cancellation interrupts that."""
+        """Whether its outcome is being stored; only a second cancellation interrupts that."""
         self.task = asyncio.create_task(fly(self), name=f"agl-{claim.attempt.id}")
 
     def cancel(self) -> bool:
-        """Stop it, unless its outcome is being stored already; returns whether it is stopping."""
+        """Stop it unless its outcome is being stored; return whether it stops."""
         return not self.ending and self.task.cancel()
 
 
 class Heartbeats:
-    """One heartbeat for all flights, often enough for the shortest lease among them."""
+    """Sends one heartbeat for all flights, in an interval that suits their shortest lease."""
 
     def __init__(
         self,
@@ -53,12 +53,12 @@ class Heartbeats:
         interval_s: float | None,
         count: Callable[[str], None],
     ) -> None:
-        """Build it; `run` starts it.
+        """Set the flights; `run` sends heartbeats.
 
         Args:
-            store: Keeps the leases.
-            flights: By attempt id, as they are at each heartbeat.
-            interval_s: Between heartbeats; a third of the shortest lease when None.
+            store: The store with the leases.
+            flights: Flights by attempt id; read at each heartbeat.
+            interval_s: Seconds between heartbeats; None: a third of the shortest lease.
             count: Called with every loss.
         """
         self._store = store
@@ -68,11 +68,11 @@ class Heartbeats:
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
-        """Flights were added: one may have a shorter lease."""
+        """Compute the interval again, as a new flight may have a shorter lease."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Beat until cancelled."""
+        """Send heartbeats until cancelled."""
         loop = asyncio.get_running_loop()
         last = loop.time()
         while True:
@@ -98,7 +98,7 @@ class Heartbeats:
         try:
             lost = await self._store.heartbeat(ids)
         except StoreError:
-            # The lease outlives two more heartbeats; if the store is gone, finish will say so.
+            # The lease allows two more heartbeats; if the store stays away, `finish` raises.
             _log.warning("The store took no heartbeat for %d attempts", len(ids), exc_info=True)
             self._count("failed_heartbeat")
             return

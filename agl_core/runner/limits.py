@@ -1,4 +1,4 @@
-"""Run user code under one deadline, also where it raises or hangs."""
+"""Running user code under one deadline, even if it raises or hangs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ UNBLOCK: Final = (
     "Make {function!r} a plain def, which runs in a thread of its own, or await its blocking calls "
     "with asyncio.to_thread(...)"
 )
-"""What to do about a function that blocks the agents' loop."""
+"""The fix for a function that blocks the agents' loop."""
 
 
 def _nothing(after_s: float) -> None:
@@ -46,20 +46,20 @@ def _nothing(after_s: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AttemptDeadline:
-    """The bounds of one attempt's user code."""
+    """Runs the user code of one attempt until its deadline."""
 
     context: AttemptContext
     grace_s: float
-    """How long cancelled code may take to end before it is left to itself."""
+    """Longest time for cancelled code to end before it is abandoned."""
     abandoned: Callable[[threading.Thread | asyncio.Task[Any]], None]
-    """Called with code that could not be stopped. Nothing it does later is recorded: the gateway has
-    closed its calls, its recorder has ended, and the store's fence refuses the attempt."""
+    """Called with code that could not be stopped. Nothing is recorded of it afterwards: the gateway
+    has closed its calls, its recorder has ended, and the store refuses its fence."""
     begun: Callable[[float], None] = _nothing
-    """Called when the agent first lets others run, with the seconds since it was submitted; may be
-    called again."""
+    """Called at the agent's first await, with the seconds since it was submitted; may be called
+    again."""
 
     async def call(self, function: Callable[[Any], Any], argument: Any) -> Outcome:
-        """Call a coroutine function on the agents' loop, any other in a thread of its own."""
+        """Call a coroutine function on the agents' loop, any other function in its own thread."""
         if is_async(function):
             return await self._on_loop(function, argument)
         self.begun(0.0)
@@ -78,7 +78,7 @@ class AttemptDeadline:
         return outcome if outcome.error is not None else outcome.value
 
     async def wait(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> Outcome:
-        """Call and await in a task, which is cancelled at the deadline, and user code with it."""
+        """Call and await in a task; at the deadline the task and its user code are cancelled."""
         with watch_calls() as calls:
             task = asyncio.create_task(_guarded(function, *arguments))
         try:
@@ -143,16 +143,16 @@ async def _outcome(function: Callable[..., Awaitable[Any]], *arguments: Any) -> 
 _log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.25
-"""A block may begin just after an answer: the loop is asked one look later, and found blocked at
-the first look after `BLOCKED_S` more. These 4.5 s leave 0.5 s of the promised 5 for late looks."""
+"""Interval of checks. A blockage may begin just after a response: the next check starts to measure,
+and the first check after `BLOCKED_S` finds it. These 4.5 s leave 0.5 s of the documented 5 s."""
 _PROMPT_S: Final = 0.2
-"""Coroutines that take longer to their first await are started few at a time."""
+"""If coroutines take longer to their first await, fewer are started at the same time."""
 _PLACES: Final = 100
-"""Most blocking functions that are kept and logged."""
+"""Most blocking functions that are recorded and logged."""
 
 
 class LoopWatch:
-    """Watches the agents' loop from the runner's."""
+    """Checks from the runner's loop whether the agents' loop is blocked."""
 
     def __init__(self) -> None:
         self._longest: dict[str, Stall] = {}
@@ -163,19 +163,19 @@ class LoopWatch:
         return list(self._longest.values())
 
     async def run(self) -> None:
-        """Look every `_LOOK_S` until cancelled."""
+        """Check every `_LOOK_S` until cancelled."""
         known = ""
         while True:
             try:
                 self.look()
-            except Exception as error:  # noqa: BLE001  telemetry: the stack may have no readable source
+            except Exception as error:  # noqa: BLE001  telemetry: the source may be unreadable
                 if (problem := describe(error)) != known:
                     _log.warning("The agents' event loop cannot be watched: %s", problem)
                 known = problem
             await asyncio.sleep(_LOOK_S)
 
     def look(self) -> None:
-        """Report a stall, and replace the loop where the attempt that blocks it has ended."""
+        """Record a stall, and replace the loop if the attempt that blocks it has ended."""
         loop = agent_loop()
         if loop is None:
             return
@@ -185,7 +185,7 @@ class LoopWatch:
             return
         self._keep(stall)
         if not loop.live(stall.attempt_id):
-            # The attempt has ended, and its code may block for ever.
+            # The attempt has ended, and its code may block forever.
             replace_loop(loop)
 
     def _keep(self, stall: Stall) -> None:
@@ -206,10 +206,10 @@ class LoopWatch:
 
 
 class StartThrottle:
-    """How many attempts may start at once: few, until agents are seen to await.
+    """Limits how many attempts may start at the same time: few, until agents reach an await.
 
-    An async agent that never awaits runs alone, however many have started: the deadlines of the
-    others would pass while they wait. Other processes can claim what is left in the queue.
+    An async agent that never awaits blocks all others, whose deadlines would pass while they wait.
+    Attempts that are not claimed stay in the queue for other processes.
     """
 
     def __init__(self) -> None:
@@ -219,7 +219,7 @@ class StartThrottle:
         """Set when more may start."""
 
     def room(self, free: int) -> int:
-        """How many attempts to claim, of the `free` ones that concurrency allows."""
+        """Return how many attempts to claim, at most `free`."""
         self.changed.clear()
         return min(free, self._most - len(self._beginning))
 
@@ -228,7 +228,7 @@ class StartThrottle:
         self._beginning.add(attempt_id)
 
     def begun(self, attempt_id: str, after_s: float) -> None:
-        """Allow more or fewer: the agent let others run `after_s` after it was submitted."""
+        """Adjust the limit: the agent reached its first await `after_s` after its submission."""
         if attempt_id in self._beginning:
             slow = after_s > _PROMPT_S
             self._most = max(self._most // 2, 1) if slow else self._most + 1

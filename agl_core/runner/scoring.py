@@ -1,4 +1,4 @@
-"""Run reward functions on one ended attempt, and check what they return."""
+"""Running reward functions on one ended attempt, and checking their results."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ _MAX_SHOWN: Final = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedReward:
-    """A reward function with the name that reports and errors use."""
+    """A reward function with its name in reports and errors."""
 
     name: str
     function: RewardFunction
     channel: str = "main"
-    """Of a bare number; a mapping names its channels itself. Weights belong to channels and are
-    applied where returns are formed."""
+    """Channel of a plain number; a mapping names its channels. Channel weights are applied later,
+    in the return."""
 
 
 class Scorer:
     """Scores attempts with several reward functions, in order.
 
-    Plain functions run each in a thread of its own with a copy of the current context, so that they
-    never block other rollouts, however long they hang, and still know which attempt is theirs;
-    coroutine functions run on the loop of the agents.
+    Each plain function runs in its own thread, so that it cannot block other rollouts, with a copy
+    of the current context, so that it belongs to its attempt. Coroutine functions run on the
+    agents' event loop.
     """
 
     def __init__(self, rewards: Sequence[NamedReward]) -> None:
         """Check the functions' signatures.
 
         Raises:
-            ConfigError: one cannot be called as ``reward(task, output, attempt)``, or two rewards
-                share a name.
+            ConfigError: a function does not take ``(task, output, attempt)``, or two rewards have
+                the same name.
         """
         names = [reward.name for reward in rewards]
         for reward in rewards:
@@ -54,14 +54,14 @@ class Scorer:
         self._rewards = tuple(rewards)
 
     async def __call__(self, record: AttemptRecord, output: Any) -> list[Reward]:
-        """Rewards of one attempt; several may share a channel.
+        """Return the rewards of one attempt; several may have the same channel.
 
         Args:
             record: The attempt with its spans.
-            output: What the agent returned, as it is.
+            output: The agent's return value.
 
         Raises:
-            RewardError: a function raised, or returned something that is no reward.
+            RewardError: a function raised, or returned a value that is not a reward.
         """
         scored: list[Reward] = []
         for reward in self._rewards:
@@ -113,13 +113,13 @@ def _check_signature(reward: NamedReward) -> None:
 
 
 def as_rewards(value: Any, *, source: str, channel: str) -> list[Reward]:
-    """Check and name what a reward function returned.
+    """Check a reward function's result and convert it to rewards.
 
     Args:
         value: A number (booleans are 0 and 1) for `channel`; a mapping of channel to number; a
-            `Reward`, or a list of them, where a call, run or agent is to be rewarded apart.
-        source: Name of the function, kept on the rewards and put into errors.
-        channel: Of a bare number.
+            `Reward` or a list of them, to reward a call, run or agent.
+        source: Name of the function, for the rewards and errors.
+        channel: Channel of a plain number.
 
     Raises:
         RewardError: the value is missing, not finite or of another type; a mapping or list is

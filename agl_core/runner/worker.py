@@ -1,4 +1,4 @@
-"""Claim, run, finish: many attempts at once in one process."""
+"""The runner: claims rollouts, runs many attempts concurrently, finishes them."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ from agl_core.types import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerOptions:
-    """How a runner works, and who watches it."""
+    """The settings and callbacks of a runner."""
 
     concurrency: int = 32
-    """Attempts in flight at once."""
+    """Most attempts in flight."""
     heartbeat_s: float | None = None
-    """Between heartbeats; a third of the shortest lease in flight when None."""
+    """Seconds between heartbeats; None: a third of the shortest lease in flight."""
     grace_s: float = 1.0
-    """How long cancelled user code may take to end before it is abandoned."""
+    """Longest time for cancelled user code to end before it is abandoned."""
     outside: bool = False
-    """It serves a run of another process: what it loses travels there with the attempts that it
-    ends, and attempts that it gives up are LOST, for another runner to take, not CANCELLED."""
+    """Whether the trainer is another process. Losses are then stored with the attempts that the
+    runner ends, and attempts that it stops become LOST, for other runners, not CANCELLED."""
     max_abandoned: int | None = None
-    """With more pieces of user code that could not be stopped, it claims nothing more and ends."""
+    """With more threads and tasks that could not be stopped, the runner claims no more and ends."""
     on_started: Callable[[Rollout, Attempt], None] | None = None
-    """Called before the agent; what it raises stops the runner."""
+    """Called before the agent; an exception stops the runner."""
     on_finished: Callable[[Rollout, Attempt, Sequence[Span]], None] | None = None
-    """Called with the stored attempt and its tracing spans; what it raises stops the runner."""
+    """Called with the stored attempt and its tracing spans; an exception stops the runner."""
 
 
 _log = logging.getLogger(__name__)
@@ -75,11 +75,11 @@ MAX_OUTPUT_CHARS: Final = 1_048_576
 class Runner:
     """Keeps up to `concurrency` attempts in flight until it is stopped.
 
-    Async agents share a loop in a thread of its own, plain ones have a daemon thread each. Whatever
-    an agent or a reward does ends its own attempt only. `losses` counts what did not become a record:
-    ``late_attempt`` (ended after the store had given it up), ``revoked_attempt`` (cancelled
-    because the store had), ``abandoned_thread`` and ``abandoned_task`` (could not be stopped),
-    ``late_<kind>`` spans, ``dropped_span``, ``truncated_value``, ``failed_heartbeat``.
+    All async agents share one event loop in a separate thread; each plain agent runs in its own
+    daemon thread. An error of an agent or a reward ends only its attempt. `losses` counts
+    ``late_attempt`` (finished after the store had ended it), ``revoked_attempt`` (cancelled because
+    the store had ended it), ``abandoned_thread`` and ``abandoned_task`` (could not be stopped),
+    ``late_<kind>`` spans, ``dropped_span``, ``truncated_value`` and ``failed_heartbeat``.
     """
 
     def __init__(
@@ -90,14 +90,14 @@ class Runner:
         rewards: Score | None,
         options: RunnerOptions | None = None,
     ) -> None:
-        """Build a runner.
+        """Set the components.
 
         Args:
-            store: Where rollouts wait and records go.
-            gateway: Where the agents' calls go.
-            agent: The user's program.
+            store: Source of rollouts and target of records.
+            gateway: Target of the agents' calls.
+            agent: The agent program.
             rewards: Scores each attempt; None for agents that emit their own rewards.
-            options: How it works.
+            options: Settings and callbacks.
         """
         self._store = store
         self._gateway = gateway
@@ -120,36 +120,36 @@ class Runner:
 
     @property
     def stalls(self) -> list[Stall]:
-        """What blocked the event loop of async agents and rewards."""
+        """The blockages of the event loop of async agents and rewards."""
         return self._watch.stalls
 
     @property
     def losses(self) -> Losses:
-        """Counts by cause, for as long as the runner lives."""
+        """Losses by cause since the runner was created."""
         return self._loss_counter.losses
 
     @property
     def abandoned(self) -> int:
-        """Threads and tasks that could not be stopped and run still.
+        """The number of threads and tasks that could not be stopped and still run.
 
-        They hold memory and locks: a process with many of them is worth replacing.
+        They keep memory and locks: a process with many of them should be replaced.
         """
         return self._cleanup.abandoned
 
     @property
     def worn(self) -> bool:
-        """Whether it has abandoned more than its options allow, and so claims nothing more."""
+        """Whether `abandoned` exceeds `max_abandoned`, so that the runner claims no more."""
         most = self._options.max_abandoned
         return most is not None and self.abandoned > most
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set or it is `worn`, then let the attempts in flight end.
+        """Serve until `stop` is set or the runner is `worn`, then wait for attempts in flight.
 
-        Meanwhile agl is attached to the process, and ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``
-        name the gateway, the latter a key of the run that opens no attempt: the wire puts the
-        attempt's own on requests that are sent inside one. When cancelled, the attempts in flight
-        are stopped and stored as CANCELLED (or LOST, see the options) first; a second cancellation
-        stops at once.
+        During this time agl is attached to the process, ``OPENAI_BASE_URL`` is the gateway's
+        address, and ``OPENAI_API_KEY`` is a key of the run that opens no attempt; requests sent
+        inside an attempt get the attempt's key. On cancellation the attempts in flight are stopped
+        and stored as CANCELLED (or LOST, see `RunnerOptions`); a second cancellation stops
+        immediately.
 
         Raises:
             StoreError: the store failed; an attempt that lost its fence is counted instead.
@@ -205,10 +205,10 @@ class Runner:
                 claiming.cancel()
                 await asyncio.wait({claiming})
                 if not claiming.cancelled() and claiming.exception() is None:
-                    self._launch(claiming.result())  # it was quicker: these are ours to end
+                    self._launch(claiming.result())  # claimed before the cancellation: must end
 
     async def _advance(self, others: set[asyncio.Task[Any]]) -> None:
-        """Wait until something ends; raise what ended an attempt or one of the others."""
+        """Wait until an attempt or one of `others` ends; raise the exception that ended it."""
         flying = {flight.task for flight in self._flights.values()}
         done, _ = await asyncio.wait({*flying, *others}, return_when=asyncio.FIRST_COMPLETED)
         for attempt_id, flight in list(self._flights.items()):
@@ -274,7 +274,7 @@ class Runner:
         return ending
 
     async def _recorded(self, attempt: Attempt) -> list[Span]:
-        """What the gateway has recorded of an attempt whose agent has returned: for rewards."""
+        """Return the gateway's records of an attempt whose agent has returned, for rewards."""
         await self._gateway.flush(attempt.id)
         return await self._store.spans([attempt.rollout_id], attempt_id=attempt.id)
 
@@ -287,7 +287,7 @@ class Runner:
         return known
 
     def _own(self, resources: Resources, attempt: Attempt) -> Resources:
-        """The resources with the attempt's own key and the gateway's address as it is from here."""
+        """Return the resources with the attempt's key and the gateway's address in this process."""
         items = {
             name: self._reached(item, attempt) if isinstance(item, LLM) else item
             for name, item in resources.items.items()
@@ -333,12 +333,12 @@ class Runner:
             self._options.on_finished(flight.claim.rollout, attempt, spans)
 
     def _count(self, lost: Losses) -> None:
-        """Of an attempt of which nothing is stored: no span carries them."""
+        """Count the losses of an attempt that is not stored, as no span contains them."""
         for cause, n in lost.counts.items():
             self._loss_counter.count(cause, n)
 
     async def _give_up(self, flight: Flight, cause: str) -> None:
-        """The store has ended this attempt itself: nothing of it can be stored any more."""
+        """Drop an attempt that the store has ended: its records can no longer be stored."""
         flight.ending = True
         self._loss_counter.count(cause)
         await sealed(self._gateway, flight.claim.attempt.id, self._given_up(cause))
@@ -346,7 +346,7 @@ class Runner:
         self._count(flight.recorder.losses)
 
     async def _release(self) -> None:
-        """Stop what is in flight and store it as cancelled; what is being stored is waited for."""
+        """Stop attempts in flight and store them as cancelled; wait for those being stored."""
         flights = list(self._flights.values())
         self._flights.clear()
         tasks = [flight.task for flight in flights]
@@ -360,7 +360,7 @@ class Runner:
                 await self._end(flight, self._given_up("The runner was stopped"))
 
     def _given_up(self, reason: str) -> Ending:
-        """Of an attempt that the runner stopped: no other process would run it."""
+        """Return the ending of an attempt that the runner stopped; see `RunnerOptions.outside`."""
         status, kind = AttemptStatus.CANCELLED, FailureKind.CANCELLED
         if self._options.outside:
             status, kind = AttemptStatus.LOST, FailureKind.LOST
@@ -370,21 +370,21 @@ class Runner:
 _PROXIES: Final = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _NO_PROXY: Final = ("no_proxy", "NO_PROXY")
 _OLD_BASE_URL: Final = "OPENAI_API_BASE"
-"""Wins over ``OPENAI_BASE_URL`` in some clients, so it may not name another address."""
+"""It has precedence over ``OPENAI_BASE_URL`` in some clients, so it must have the same address."""
 
 
 @contextmanager
 def gateway_environment(url: str, api_key: str) -> Generator[None, None, None]:
-    """Point ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` at the gateway, and put them back.
+    """Set ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` to the gateway, and restore them at exit.
 
-    A variable that the user's program has set meanwhile, or removed, stays as it left it.
+    A variable that the user's program changes or removes inside is not restored.
 
-    Where a proxy is set, the gateway's host is added to ``NO_PROXY``: a proxy on another machine cannot
-    reach a gateway on this machine.
+    If a proxy is set, the gateway's host is added to ``NO_PROXY``: a proxy on another machine
+    cannot reach a gateway on this machine.
 
     Args:
         url: ``http://host:port`` of the gateway.
-        api_key: Its key.
+        api_key: Key for the gateway.
     """
     changes = _changes(url, api_key)
     before = {name: os.environ.get(name) for name in changes}
@@ -407,8 +407,7 @@ def _changes(url: str, api_key: str) -> dict[str, str]:
         changes[_OLD_BASE_URL] = f"{url}/v1"
     if any(os.environ.get(name) for name in _PROXIES):
         host = urlsplit(url).hostname or ""
-        # Where the lower-case name is set, clients do not read the other: neither may hide what
-        # the user gave.
+        # If the lower-case name is set, clients ignore the other one, so both get the user's value.
         given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
         changes.update(dict.fromkeys(_NO_PROXY, f"{given},{host}" if given else host))
     return changes

@@ -1,11 +1,11 @@
 """HTTP between the components of a run and to backends: servers, clients, remote methods, keys.
 
-Reading order: `asgi` (requests and answers), `server` (uvicorn on the loop), `rpc` (methods behind
-one key) and `peer` (their client, which waits out restarts), `client` (requests to other programs,
-one mapping of failures to errors), `keys`; `backend_http` (a backend behind HTTP), `answering` and
-`openai_server` (a backend of this process over HTTP).
+Reading order: `asgi` (requests and answers), `server` (uvicorn on the run's event loop), `rpc`
+(remote methods) and `peer` (their client, which retries while a server restarts), `client`
+(requests to other programs, and their errors), `keys`; `backend_http` (a backend behind HTTP),
+`answering` and `openai_server` (a backend of this process, served over HTTP).
 
-Names are imported on first use: uvicorn and aiohttp are loaded only where they are used.
+Names are imported on first use, so that uvicorn and aiohttp are loaded only if they are used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls of a backend of this process, answered over HTTP, and the lengths of prompts."""
+"""Forward the answers of a backend of this process over HTTP, and count tokens of prompts."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from agl_core.interfaces import Backend, Problem
 from agl_core.serving import asgi
 
 _NO_LIMIT_S: Final = 86_400.0
-"""The client enforces the deadline of a call: it disconnects, which closes the answer."""
+"""Effectively no time limit: the client enforces its deadline by disconnecting."""
 COUNT_PATH: Final = "/tokenize"
-"""Below an agent's base URL; of a server, beside ``/v1``."""
+"""Path for counting tokens: below an agent's base URL; at a backend's server not below ``/v1``."""
 PROMPT_REFUSED: Final = "prompt_refused"
-"""Code of the answer, with status 400, that the chat template does not take the messages."""
+"""Error code, with status 400, if the chat template does not accept the messages."""
 NOT_COUNTED: Final = 501
-"""Status of the answer that the backend cannot count."""
+"""Status if the backend cannot count tokens."""
 
 
 class Answering:
     """Forwards answers to clients until `end` is called."""
 
     def __init__(self, ending: str) -> None:
-        """Set up.
+        """Create it; calls are accepted from the start.
 
         Args:
-            ending: Error message for clients whose answers had not begun at the end.
+            ending: Error message for clients whose answer has not begun when `end` is called.
         """
         self._message = ending
         self._ended = False
@@ -40,7 +40,7 @@ class Answering:
         self._ended = False
 
     def end(self) -> None:
-        """Cancel the answers under way."""
+        """Cancel running answers and refuse further calls."""
         self._ended = True
         for answer in self._answers:
             answer.cancel()
@@ -48,7 +48,7 @@ class Answering:
     async def answer(
         self, backend: Backend, body: bytes, scope: asgi.Scope, send: asgi.Send
     ) -> None:
-        """Send the backend's answer to `body`; a client that disconnects ends its generation."""
+        """Send the backend's answer to `body`; cancel it if the client disconnects."""
         reply = _Answer(send)
         if self._ended:
             await reply.refuse(self._message)
@@ -71,7 +71,7 @@ class Answering:
 
 
 class _Answer:
-    """One answer; when it breaks off, so does the connection, so that the client notices."""
+    """One answer; if it ends early, the connection is closed so that the client notices it."""
 
     def __init__(self, send: asgi.Send) -> None:
         self._send = send
@@ -98,7 +98,7 @@ class _Answer:
             await reply.close()
 
     async def refuse(self, why: str) -> None:
-        """Send an error in place of the answer, unless the answer has begun."""
+        """Send an error instead of the answer, unless the answer has begun."""
         if self._started:
             return
         self._started = True
@@ -107,17 +107,17 @@ class _Answer:
 
 
 class CountAnswer(msgspec.Struct, frozen=True):
-    """A count on the wire."""
+    """The answer to a request for a token count."""
 
     count: int
     max_model_len: int | None = None
 
 
 async def count_prompt(backend: Backend, body: bytes) -> bytes:
-    """The count of a prompt as JSON.
+    """Return the number of tokens in a prompt, as the JSON of `CountAnswer`.
 
     Raises:
-        Problem: there is none.
+        Problem: the backend refuses the prompt, fails, or cannot count tokens.
     """
     try:
         counted = await backend.count_tokens(body)

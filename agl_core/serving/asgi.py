@@ -1,4 +1,4 @@
-"""ASGI without a framework: bodies, answers, and which headers pass the gateway."""
+"""ASGI without a framework: bodies, answers, and the headers that the gateway forwards."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 
 JSON: Final = ((b"content-type", b"application/json"),)
 FILLER: Final = "filler"
-"""Key in a request's state: bytes that its client skips wherever the answer's body stands."""
+"""Key in a request's state: bytes that its client ignores at any place in the answer's body."""
 CONNECTION: Final = "connection"
-"""Key in a request's state: the `Connection` that it came over."""
+"""Key in a request's state: the request's `Connection`."""
 
 _KEPT_BACK: Final = frozenset(
     {
@@ -53,7 +53,7 @@ _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class ClientLeft(Exception):  # noqa: N818  an event, not a failure
-    """The client closed its connection before its request was whole."""
+    """The client closed its connection before its request was complete."""
 
 
 class TooLarge(Exception):  # noqa: N818  an event, not a failure
@@ -61,29 +61,30 @@ class TooLarge(Exception):  # noqa: N818  an event, not a failure
 
 
 def travels(name: str) -> bool:
-    """Whether a header, named in lower case, passes the gateway in either direction.
+    """Whether the gateway forwards a header (name in lower case), in both directions.
 
-    Ours, hop-by-hop and secret ones do not.
+    Headers of agl-core, hop-by-hop headers and secret ones are not forwarded.
     """
     return name not in _KEPT_BACK and not name.startswith(semconv.HEADER_PREFIX)
 
 
 def passed_on(headers: RawHeaders) -> dict[str, str]:
-    """A client's headers, as a backend is sent them."""
+    """Return the client's headers that are forwarded to a backend."""
     return {name: value.decode("latin-1") for raw, value in headers if (name := _travelling(raw))}
 
 
 @lru_cache(maxsize=1024)
 def _travelling(raw: bytes) -> str:
-    """The name of a header that passes the gateway, empty for any other."""
+    """Return the name of a header that is forwarded; empty for any other."""
     name = raw.decode("latin-1")
     return name if travels(name) else ""
 
 
 def answered(headers: Mapping[str, str], ours: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """A backend's headers, as a client is sent them, and `ours`; all named in lower case.
+    """Return the backend's headers that are forwarded to a client, and `ours`.
 
-    Names that HTTP does not allow are left out, characters that it does not allow are blanks.
+    All names are in lower case. Headers with invalid names are left out, invalid characters in
+    values are replaced by spaces.
     """
     passed = {name: value for name, value in headers.items() if _passes(name)}
     return [(_encoded(name), _encoded(value)) for name, value in (passed | dict(ours)).items()]
@@ -95,16 +96,16 @@ def _passes(name: str) -> bool:
 
 
 def _encoded(text: str) -> bytes:
-    """The bytes that HTTP clients read the text from; a line break would begin another header."""
+    """Return the bytes of a header's text; a line break in it would begin another header."""
     return system_bytes(text).translate(_BLANKS)
 
 
 async def read_body(receive: Receive, *, largest: int | None = None) -> bytes:
-    """The whole request body, of at most `largest` bytes.
+    """Return the whole request body, of at most `largest` bytes.
 
     Raises:
-        ClientLeft: it never came.
-        TooLarge: it is larger; the rest is not read.
+        ClientLeft: the client disconnected before the body was complete.
+        TooLarge: the body is larger; the rest is not read.
     """
     parts: list[bytes] = []
     size = 0
@@ -122,24 +123,25 @@ async def read_body(receive: Receive, *, largest: int | None = None) -> bytes:
 
 
 class Connection(Protocol):
-    """What a server puts into a request's state under `CONNECTION`."""
+    """The connection of a request, in the request's state under `CONNECTION`."""
 
     def on_lost(self, call: Callable[[], Any]) -> Callable[[], None]:
-        """Have `call` called once when the connection is lost; returns what takes that back."""
+        """Call `call` once when the connection is lost; return a function that cancels this."""
         ...
 
 
 def on_client_left(scope: Scope, call: Callable[[], Any]) -> Callable[[], None]:
-    """Have `call` called once when the client closes its connection; returns what takes that back.
+    """Call `call` once when the client disconnects; return a function that cancels this.
 
-    It costs no task, unlike `client_leaves`. Servers that do not offer it never call.
+    Needs no task, unlike `client_leaves`. With servers that do not set `CONNECTION`, `call` is
+    never called.
     """
     connection: Connection | None = scope.get("state", {}).get(CONNECTION)
     return connection.on_lost(call) if connection is not None else _nothing
 
 
 def _nothing() -> None:
-    """Nothing is to be taken back."""
+    """Do nothing: no call was registered."""
 
 
 async def client_leaves(receive: Receive) -> None:
@@ -161,7 +163,7 @@ async def respond(send: Send, status: int, body: bytes, *, headers: RawHeaders =
 
 
 class CountedSend:
-    """An ASGI ``send`` that keeps the status and counts the bytes of the body."""
+    """An ASGI ``send`` that stores the status and counts the bytes of the body."""
 
     __slots__ = ("_send", "count", "status")
 

@@ -23,9 +23,9 @@ _ERROR: Final = 400
 class _Model(msgspec.Struct):
     id: str
     max_model_len: int | None = None
-    """Some servers state it."""
+    """Only some servers send it."""
     parent: str | None = None
-    """Of an adapter: the model below it, whose length is its own."""
+    """The base model of an adapter; both have the same context length."""
 
 
 class _ModelList(msgspec.Struct):
@@ -33,7 +33,7 @@ class _ModelList(msgspec.Struct):
 
 
 class _TimeLimit:
-    """The time for one request, by one timer: ends the wait for the head, later the body."""
+    """The time limit of one request, with one timer for the head and the body of the answer."""
 
     __slots__ = ("_cancelling", "_task", "_timer", "passed", "response")
 
@@ -45,7 +45,7 @@ class _TimeLimit:
         self._timer = asyncio.get_running_loop().call_later(timeout_s, self._pass)
         self.passed = False
         self.response: ClientResponse | None = None
-        """Closed instead of the task's cancellation, once its head is there."""
+        """Set when the head was received; the timer then closes it and does not cancel the task."""
 
     def _pass(self) -> None:
         self.passed = True
@@ -58,12 +58,12 @@ class _TimeLimit:
         self._timer.cancel()
 
     def alone_cancelled(self) -> bool:
-        """Take back the cancellation of the task; whether the limit alone asked for one."""
+        """Undo the limit's cancellation of the task; return whether it was the only one."""
         return self.passed and self._task.uncancel() <= self._cancelling
 
 
 class HttpReply:
-    """An answer as it arrives; its connection is closed when the time for it is over."""
+    """An answer that is being received; its connection is closed when the time limit passes."""
 
     def __init__(self, response: ClientResponse, base_url: str, limit: _TimeLimit) -> None:
         self._response = response
@@ -74,10 +74,10 @@ class HttpReply:
         self.headers: Mapping[str, str] = response.headers
 
     async def body(self) -> AsyncIterator[bytes]:
-        """The body in the pieces in which it arrives.
+        """Yield the body in chunks as they are received.
 
         Raises:
-            EngineError: it broke off.
+            EngineError: the body ended early.
         """
         try:
             async for chunk in self._response.content.iter_any():
@@ -86,21 +86,21 @@ class HttpReply:
             raise EngineError(f"Answer of {self._base_url} broke off: {reason(error)}") from error
 
     async def close(self) -> None:
-        """Close the connection unless the body was read to its end."""
+        """Close the connection unless the body was read completely."""
         self._limit.end()
         self._response.close()
 
 
 class HttpBackend(Backend):
-    """Sends chat completions to an endpoint over pooled connections, as many as are needed."""
+    """Sends chat completions to an endpoint, over an unlimited pool of connections."""
 
     def __init__(self, base_url: str, api_key: str = "", model: str = "") -> None:
-        """Describe the endpoint; connections are opened by the first request.
+        """Create a backend; requests open the connections.
 
         Args:
-            base_url: Ends in ``/v1``.
-            api_key: Bearer token; none is sent when empty.
-            model: The endpoint's name for the weights, which the gateway puts into requests.
+            base_url: Address that ends in ``/v1``.
+            api_key: Bearer token; not sent if empty.
+            model: The endpoint's name of the model, which the gateway sets in requests.
         """
         self.base_url = base_url.rstrip("/")
         self.api_key = api_key
@@ -112,10 +112,10 @@ class HttpBackend(Backend):
         self._client = HttpClient(self.base_url, check=check)
 
     async def chat(self, body: bytes, *, headers: Mapping[str, str], timeout_s: float) -> HttpReply:
-        """Send one request body as it stands.
+        """Send one request body unchanged.
 
-        A connection that is dead before an answer has begun is replaced once: a pooled one may have
-        been dropped by the server meanwhile.
+        If the connection fails before an answer begins, the request is sent once more: the server
+        may have closed a pooled connection.
 
         Raises:
             EngineError: the endpoint cannot be reached or did not answer in time.
@@ -142,11 +142,11 @@ class HttpBackend(Backend):
             return await request("POST", url, data=sendable(body), headers=headers)
 
     async def models(self) -> list[str]:
-        """Names of the models that the endpoint's ``/models`` lists; empty where it does not."""
+        """Return the models in the endpoint's ``/models``; empty if it cannot be read."""
         return [row.id for row in await self._listed()]
 
     async def context_length(self) -> int | None:
-        """What ``/models`` says of the model; None where it says nothing of it."""
+        """Return the model's context length in ``/models``; None if it is not there."""
         rows = await self._listed()
         mine = [row for row in rows if row.id == self.model]
         found = mine or (rows if len(rows) == 1 and not self.model else [])
@@ -156,18 +156,18 @@ class HttpBackend(Backend):
         return found[0].max_model_len or (below[0].max_model_len if below else None)
 
     async def detokenize(self, token_ids: Sequence[int]) -> str | None:
-        """What ``/detokenize``, beside ``/v1``, says; None where the server has no such path."""
+        """Return the answer of ``/detokenize`` (not below ``/v1``); None if the server lacks it."""
         url = self.base_url.removesuffix("/v1") + "/detokenize"
         answer = await self._json("POST", url, {"model": self.model, "tokens": list(token_ids)})
         text: Any = answer.get("prompt") if isinstance(answer, dict) else None  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
         return text if isinstance(text, str) else None
 
     async def count_tokens(self, body: bytes) -> Counted | None:
-        """What ``/tokenize``, beside ``/v1``, says; None where the server has no such path.
+        """Return the answer of ``/tokenize`` (not below ``/v1``); None if the server lacks it.
 
         Raises:
             ValueError: the server refuses the messages.
-            EngineError: it does not answer.
+            EngineError: the server does not answer, or answers with another error.
         """
         url = self.base_url.removesuffix("/v1") + "/tokenize"
         try:
@@ -199,7 +199,7 @@ class HttpBackend(Backend):
             return []
 
     async def _json(self, method: str, url: str, body: Any) -> Any:
-        """The answer's JSON; None where there is none."""
+        """Return the answer's JSON; None if the request fails or the answer is not JSON."""
         data = None if body is None else msgspec.json.encode(body)
         timeout = ClientTimeout(total=CONNECT_S)
         request: dict[str, Any] = {"data": data, "headers": self._headers, "timeout": timeout}

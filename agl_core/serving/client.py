@@ -1,4 +1,4 @@
-"""Requests to other programs: their sessions, the environment's proxies, what failures mean."""
+"""Requests to other programs: connections, proxies from the environment, errors."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from aiohttp.client import _RequestContextManager  # pyright: ignore[reportPrivateUsage]
 
 CONNECT_S: Final = 30.0
-"""How long a connection to another program may take to open."""
+"""Time limit for opening a connection to another program."""
 IDLE_S: Final = 4.0
-"""How long an idle connection is kept: servers drop theirs after five seconds (uvicorn) or more."""
+"""How long an idle connection is kept; servers close theirs after 5 s (uvicorn) or more."""
 _LARGE_BYTES: Final = 2**18
 _SUPPORTED: Final = ("http", "https")
 _CHECK: Final = "Check that the server runs and that the address is right"
@@ -29,8 +29,8 @@ _CHECK: Final = "Check that the server runs and that the address is right"
 class HttpClient:
     """Pooled connections to one server, opened by the first request.
 
-    Use it as follows: `failures` are what a request raises where no answer came, and `failed` makes
-    of one the error that says which address failed and what to check::
+    A request raises one of `failures` if no answer was received. `failed` converts it to an error
+    with the address and what to check::
 
         try:
             async with client.request("GET", url) as answer: ...
@@ -47,14 +47,14 @@ class HttpClient:
         idle_s: float = IDLE_S,
         proxies: bool = True,
     ) -> None:
-        """Describe the server; nothing is sent yet.
+        """Create a client; requests open the connections.
 
         Args:
-            url: Of the server; it decides which proxy is used.
-            error: What `failed` makes, and what an unsupported proxy raises.
-            check: What the user should check where the server is not reached.
+            url: Address of the server, which selects the proxy.
+            error: Type of the error that `failed` returns and that an unsupported proxy raises.
+            check: Advice to the user if the server cannot be reached.
             idle_s: How long an idle connection is kept.
-            proxies: Whether to use the proxy that the environment names for the address.
+            proxies: Whether to use the environment's proxy for the address.
         """
         self._url = url
         self._error = error
@@ -65,33 +65,33 @@ class HttpClient:
         self._proxy: str | None = None
 
     def request(self, method: str, url: str, **given: Any) -> _RequestContextManager:
-        """Aiohttp's request, by default without following redirects.
+        """Start a request of aiohttp, by default without following redirects.
 
         Raises:
-            AglError: of the client's type: the environment names an unsupported proxy.
+            AglError: the environment has an unsupported proxy; of the client's error type.
         """
         session = self._session or self._open()
         request: dict[str, Any] = {"allow_redirects": False, "proxy": self._proxy, **given}
         return session.request(method, url, **request)
 
     def failed(self, error: Exception, url: str, *, timeout_s: float | None = None) -> AglError:
-        """The error that says that `url` gave no answer, and why.
+        """Return the error for a request without an answer.
 
         Args:
             error: One of `failures`.
-            url: As requested.
-            timeout_s: The limit of the whole request, which a plain `TimeoutError` passed.
+            url: The requested address.
+            timeout_s: Time limit of the whole request, which a plain `TimeoutError` exceeded.
         """
         if timeout_s is not None and type(error) is TimeoutError:
             return self._error(f"{self.shown(url)} did not answer within {timeout_s:.1f} s")
         return self._error(f"Cannot reach {self.shown(url)}: {reason(error)}. {self.advice()}")
 
     def shown(self, url: str) -> str:
-        """An address for messages, with the proxy through which it is reached."""
+        """Return an address for messages, with its proxy."""
         return f"{url} through the proxy {_shown(self._proxy)}" if self._proxy else url
 
     def advice(self) -> str:
-        """What to check, and the environment too where a proxy is used."""
+        """Return what the user should check; mentions ``NO_PROXY`` if a proxy is used."""
         if self._proxy is None:
             return self._check
         return f"{self._check}, or name its host in NO_PROXY if it is reached without a proxy"
@@ -111,33 +111,33 @@ class HttpClient:
             connector=TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=self._idle_s),
             timeout=ClientTimeout(total=None, sock_connect=CONNECT_S),
             read_bufsize=2**20,
-            cookie_jar=DummyCookieJar(),  # an engine's cookies are no agent's
+            cookie_jar=DummyCookieJar(),  # agents must not share an engine's cookies
         )
         return self._session
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """What a request raises where no answer came, or none that is whole."""
+    """Return the exceptions of a request that got no answer or an incomplete one."""
     from aiohttp import ClientError  # noqa: PLC0415
 
     return (OSError, ClientError)  # a TimeoutError is an OSError
 
 
 def reason(error: Exception) -> str:
-    """What an error says; its type where it says nothing."""
+    """Return an error's message, or its type if the message is empty."""
     return str(error) or type(error).__name__
 
 
 def sendable(body: bytes) -> bytes | BytesIO:
-    """A large body as something that is sent piece by piece, so that other calls are not held up.
+    """Return a large body as a stream, which is sent in chunks and does not delay other calls.
 
-    It can be sent once: ask again to send it again.
+    The result can be sent only once; a retry needs a new one.
     """
     return BytesIO(body) if len(body) > _LARGE_BYTES else body
 
 
 def error_text(payload: Any) -> str:
-    """One line of an error body, whichever of the usual forms it has."""
+    """Return the message of an error body in any of the usual formats."""
     if isinstance(payload, dict):
         error: Any = payload.get("error", payload)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
         if isinstance(error, dict):
@@ -149,21 +149,21 @@ def error_text(payload: Any) -> str:
 
 
 def is_address(url: str) -> bool:
-    """Whether it is ``http://host`` or ``https://host``, whatever follows."""
+    """Whether `url` begins with ``http://host`` or ``https://host``."""
     try:
         parts = urlsplit(url)
         return parts.scheme in _SUPPORTED and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        return False  # the port is no number, or too large for one
+        return False  # the port is not a number, or too large
 
 
 def proxy_for(url: str, *, error: type[AglError] = EngineError) -> str | None:
-    """What ``HTTP_PROXY``, ``HTTPS_PROXY`` or ``ALL_PROXY`` say, in either case.
+    """Return the proxy in ``HTTP_PROXY``, ``HTTPS_PROXY`` or ``ALL_PROXY``, or in lower case.
 
-    None where there is none, where ``NO_PROXY`` excludes the host, and for loopback addresses.
+    None if there is none, if ``NO_PROXY`` excludes the host, and for loopback addresses.
 
     Raises:
-        AglError: of the type `error`: the proxy is of an unsupported kind, such as SOCKS.
+        AglError: the proxy has an unsupported type, such as SOCKS; of the type `error`.
     """
     parts = urlsplit(url)
     host = parts.hostname or ""
@@ -181,7 +181,7 @@ def proxy_for(url: str, *, error: type[AglError] = EngineError) -> str | None:
 
 
 def _shown(proxy: str) -> str:
-    """A proxy without its user and password."""
+    """Return a proxy's address without user and password."""
     scheme, _, rest = proxy.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"
 

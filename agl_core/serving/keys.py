@@ -1,4 +1,4 @@
-"""The secret that the processes of a run share, and the keys of attempts derived from it."""
+"""The secret that the processes of a run share, and the attempts' keys that are derived from it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from agl_core.errors import ConfigError
 from agl_core.text import exact_bytes, system_bytes, system_text
 
 ENV_KEY: Final = "AGL_API_KEY"
-"""Environment variable with the secret, which is never in a configuration or a command line."""
+"""Environment variable with the secret, which is never in a configuration or command line."""
 
 _TAG_CHARS: Final = 16
 _MAC_CHARS: Final = 40
 _DERIVED: Final = 4096
-"""Keys kept at a time: every call of an attempt is checked against its key."""
+"""Size of the cache of derived keys: every call of an attempt is checked against its key."""
 
 
 class _Withheld:
-    """The secret of this process while its environment lacks it."""
+    """The secret of this process while it is removed from the environment."""
 
     __slots__ = ("before", "holders", "key")
 
@@ -38,10 +38,10 @@ _WITHHELD: Final = _Withheld()
 
 
 def shared_key() -> str:
-    """The key in ``AGL_API_KEY``.
+    """Return the key in ``AGL_API_KEY``.
 
     Raises:
-        ConfigError: it is not set.
+        ConfigError: the variable is not set.
     """
     key = given_key()
     if not key:
@@ -53,19 +53,18 @@ def shared_key() -> str:
 
 
 def given_key() -> str:
-    """The key in ``AGL_API_KEY``; empty where it is not set."""
+    """Return the key in ``AGL_API_KEY``; empty if it is not set."""
     return os.environ.get(ENV_KEY, "") or _WITHHELD.key
 
 
 @contextmanager
 def withheld_key(key: str | None = None) -> Generator[None, None, None]:
-    """Remove the secret from ``os.environ`` inside: agents and child processes do not get it.
+    """Remove the secret from ``os.environ`` in the block, to hide it from agents and subprocesses.
 
-    `shared_key` still returns it. Leaving the last block restores the environment.
+    `shared_key` still returns it. The end of the last such block restores the environment.
 
     Args:
-        key: The secret, for a process that was started without it; that of the environment when
-            None.
+        key: The secret, for a process that was started without it; None uses the environment's.
     """
     _blank()
     given = os.environ.pop(ENV_KEY, None)
@@ -83,13 +82,13 @@ def withheld_key(key: str | None = None) -> Generator[None, None, None]:
 
 
 def _blank() -> None:
-    """Overwrite the secret where Linux shows it to this user's processes: /proc/<pid>/environ.
+    """Overwrite the secret in ``/proc/<pid>/environ``, which all processes of this user can read.
 
-    Taking a variable out of the environment leaves the block that the process was started with.
+    Removing a variable from ``os.environ`` does not change the process's initial environment block.
     """
     if not os.environ.get(ENV_KEY) or sys.platform != "linux":
         return
-    import ctypes  # noqa: PLC0415 - for this alone
+    import ctypes  # noqa: PLC0415 - needed only in this function
 
     getenv = ctypes.CDLL(None).getenv
     getenv.restype = ctypes.c_void_p
@@ -99,25 +98,25 @@ def _blank() -> None:
 
 
 def fresh_key() -> str:
-    """A new random key."""
+    """Return a new random key."""
     return secrets.token_urlsafe(24)
 
 
 class AttemptKeys:
-    """The bearer tokens of a run's agents, from which the secret cannot be computed.
+    """Derives the bearer tokens of a run's attempts, from which the secret cannot be computed.
 
-    Every process that has the secret derives the same tokens, so none is stored. All of them begin
-    with a tag of the run, by which the gateway knows a request of its run even when the token opens
-    no attempt.
+    Every process with the secret derives the same tokens, so they are not stored. All tokens begin
+    with a tag of the run. With it the gateway recognises requests of its run even if the token is
+    not for the requested attempt.
     """
 
     __slots__ = ("_derived", "_secret", "_tag", "_tag_bytes", "client")
 
     client: str
-    """For the process environment, which many attempts share: it opens no attempt."""
+    """Token for the process environment, which attempts share; it gives access to no attempt."""
 
     def __init__(self, secret: str) -> None:
-        """Derive from `secret`: the shared key, or one that lives as long as a gateway."""
+        """Derive tokens from `secret`: the shared key, or a key of one gateway instance."""
         self._secret = system_bytes(secret)
         self._tag = f"agl-{self._mac(b'agl run', _TAG_CHARS)}-"
         self._tag_bytes = self._tag.encode()
@@ -125,7 +124,7 @@ class AttemptKeys:
         self._derived = lru_cache(maxsize=_DERIVED)(self._derive)
 
     def of(self, rollout_id: str, attempt_id: str) -> str:
-        """The token that opens the calls, rewards and traces of one attempt."""
+        """Return the token for the calls, rewards and traces of one attempt."""
         return self._derived(rollout_id, attempt_id).decode()
 
     def _derive(self, rollout_id: str, attempt_id: str) -> bytes:
@@ -133,11 +132,11 @@ class AttemptKeys:
         return (self._tag + self._mac(exact_bytes(named), _MAC_CHARS)).encode()
 
     def belongs(self, token: str) -> bool:
-        """Whether a token is of this run: its clients', or that of any of its attempts."""
+        """Whether a token is of this run: the one for clients, or that of any attempt."""
         return hmac.compare_digest(system_bytes(token[: len(self._tag)]), self._tag_bytes)
 
     def opens(self, token: str, rollout_id: str, attempt_id: str) -> bool:
-        """Whether a token is that of the attempt."""
+        """Whether a token gives access to the attempt."""
         return hmac.compare_digest(system_bytes(token), self._derived(rollout_id, attempt_id))
 
     def _mac(self, message: bytes, chars: int) -> str:
@@ -145,12 +144,12 @@ class AttemptKeys:
 
 
 def equal_keys(given: str, key: str) -> bool:
-    """Compare in constant time; an empty key opens nothing."""
+    """Compare two keys in constant time; an empty `key` equals nothing."""
     return bool(key) and hmac.compare_digest(system_bytes(given), system_bytes(key))
 
 
 def bearer_of(headers: list[tuple[bytes, bytes]]) -> str:
-    """The bearer token of a request; empty where there is none. The scheme's case does not count."""
+    """Return a request's bearer token; empty if it has none. The scheme is case-insensitive."""
     given = next((value for name, value in headers if name == b"authorization"), b"")
     scheme, _, token = system_text(given).partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""

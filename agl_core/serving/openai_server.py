@@ -1,4 +1,4 @@
-"""One backend of this process as an OpenAI-compatible server."""
+"""An OpenAI-compatible server for one backend of this process."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MODELS: Final = "/v1/models"
 _METHODS: Final = {_CHAT: "POST", COUNT_PATH: "POST", _MODELS: "GET"}
 
 Translate = Callable[[bytes, asgi.Send], tuple[bytes, asgi.Send]]
-"""Maps a request's body and ``send`` to those of a chat completion; raises `Problem`."""
+"""Maps a dialect's request body and ``send`` to those of a chat completion; raises `Problem`."""
 _LARGEST: Final = 64 * 1024 * 1024
-"""Bytes of a request's body."""
+"""Largest number of bytes of a request's body."""
 
 
 class _Asked(msgspec.Struct):
@@ -27,19 +27,20 @@ class _Asked(msgspec.Struct):
 
 
 class OpenAIServer:
-    """Chat completions, the list of models and ``/tokenize``, for any client.
+    """Server for chat completions, the list of models and ``/tokenize``; it checks no key.
 
-    The caller closes the backend; the server never does.
+    The server never closes the backend; its caller does.
     """
 
     def __init__(
         self, backend: Backend, *, model: str, dialects: Mapping[str, Translate] | None = None
     ) -> None:
-        """Set up without listening.
+        """Create a server that does not listen yet.
 
         Args:
-            model: The one that is served; a request that names another one gets 404.
-            dialects: Paths that take another form of a chat completion.
+            backend: The backend that answers.
+            model: Name of the served model; a request for another one gets 404.
+            dialects: Translations of dialects by path.
         """
         self._backend = backend
         self._model = model
@@ -49,20 +50,21 @@ class OpenAIServer:
         self._server = GuestServer(self._app)
 
     async def start(self, host: str, port: int) -> str:
-        """Listen; gives ``http://host:port``.
+        """Start to listen; return ``http://host:port``.
 
         Args:
-            port: 0 for one that the system chooses.
+            host: Host name or address of this machine.
+            port: Port; 0 for one that the operating system chooses.
 
         Raises:
-            ConfigError: the address is taken or not ours.
+            ConfigError: the address is in use or does not belong to this machine.
         """
         listener = bind(host, port)
         await self._server.start(listener)
         return address_of(listener)
 
     async def stop(self) -> None:
-        """Break off answers under way and close the socket; idempotent."""
+        """Abort running answers and close the socket; idempotent."""
         self._answering.end()
         await self._server.stop()
 
@@ -93,7 +95,7 @@ class OpenAIServer:
         if dialect is not None:
             body, reply = dialect(body, sent)
         await self._answering.answer(self._backend, body, scope, reply)
-        # A dialect keeps the head of a whole answer until its body is there.
+        # A dialect holds back the head of an answer without a stream until its body is complete.
         if not sent.status:
             message = "The backend's answer broke off: send the request again"
             raise Problem(502, "engine_error", message, retry=True)
@@ -110,7 +112,7 @@ class OpenAIServer:
             raise Problem(405, "method_not_allowed", f"{path} takes {taken}, not {method}")
 
     def _check_model(self, body: bytes) -> None:
-        """Refuse another model; other faults of a body are left to its reader."""
+        """Refuse a request for another model; an invalid body is reported by a later step."""
         try:
             asked = msgspec.json.decode(body, type=_Asked).model
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Calls methods of another process of the run, and waits out its restarts."""
+"""Call methods of another process of the run, with retries while that process restarts."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SILENCE_S: Final = 4 * PULSE_S
-"""A server that sends nothing for this long counts as away."""
+"""A server that sends nothing for this long is treated as unavailable."""
 _CONNECT_S: Final = 5.0
 _IDLE_S: Final = 15.0
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 _OK: Final = 200
 _BROKEN: Final = 500
-"""From this status on, and for `_BUSY`, the same call may succeed later."""
+"""With a status from this one on, or one of `_BUSY`, the same call may succeed later."""
 _BUSY: Final = (408, 429)
 
 
@@ -50,26 +50,26 @@ class _Answer(msgspec.Struct, Generic[T]):
 
 
 class Skew:
-    """How far a server's clock is ahead of ours, as far as its answers prove it.
+    """Estimates how far a server's clock is ahead of this process's clock.
 
-    A server stated the time `stated` between the moments `asked` and `received` of our clock, so it is
-    ahead by at least ``stated - received`` and at most ``stated - asked``. Of these the value nearest
-    to 0 is taken: clocks that agree are never corrected, however slow the line.
+    The server read the time `stated` between the local times `asked` and `received`, so its clock
+    is ahead by at least ``stated - received`` and at most ``stated - asked``. The estimate is the
+    value nearest to 0 in this range: equal clocks are never corrected, even over a slow connection.
     """
 
     def __init__(self) -> None:
         self.ahead_s = 0.0
-        """By the latest answer; negative where the server's clock is behind."""
+        """Estimate from the latest answer; negative if the server's clock is behind."""
 
     def now(self) -> float:
         return wall()
 
     def measure(self, stated: str | None, *, asked: float) -> None:
-        """Take in an answer whose head has just arrived.
+        """Update the estimate from an answer whose head was received just now.
 
         Args:
-            stated: Unix seconds, as text; anything else is ignored.
-            asked: What `now` gave before the question was sent.
+            stated: The server's time in Unix seconds, as text; anything else is ignored.
+            asked: The result of `now` before the request was sent.
         """
         try:
             server = float(stated or "")
@@ -83,20 +83,20 @@ class Skew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a peer may be away."""
+    """How long a server may be unavailable."""
 
     seconds: float = 60.0
-    """From the first failure since a call last reached it, this or another; then it is an error."""
+    """Time from the first failure after the last successful call until calls raise an error."""
 
 
-class _Away(Exception):  # noqa: N818  an event that is waited out
-    """No answer came."""
+class _Away(Exception):  # noqa: N818  an event, after which the call is repeated
+    """The server did not answer."""
 
     def __init__(self, reason: str, *, reached: bool = False) -> None:
-        """Say why.
+        """Store the reason.
 
         Args:
-            reason: For messages.
+            reason: The reason, for messages.
             reached: The server had begun to answer.
         """
         super().__init__(reason)
@@ -104,7 +104,7 @@ class _Away(Exception):  # noqa: N818  an event that is waited out
 
 
 class _Absence:
-    """Since when a server has been away, shared by its callers."""
+    """The time since which a server has been unavailable, shared by all calls to it."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -115,7 +115,7 @@ class _Absence:
         self.since = math.inf
 
     def noticed(self, now: float, *, reached: bool) -> bool:
-        """Whether an absence begins now; else it continues an earlier one."""
+        """Record a failure; return whether a new absence begins with it."""
         begins = reached or self.since > now or now - self._looked > self._patience_s
         if begins:
             self.since = now
@@ -124,10 +124,10 @@ class _Absence:
 
 
 class Peer:
-    """One server of the run, as its callers see it.
+    """Client of one server of the run.
 
-    A call whose connection breaks is sent again until the server is back, so every method must be
-    idempotent; `RpcRequest.retry` counts the repetitions.
+    A call without an answer is repeated until the server is available again, so every method must
+    be idempotent; `RpcRequest.retry` counts the repetitions.
     """
 
     def __init__(
@@ -139,17 +139,17 @@ class Peer:
         error: type[AglError],
         patience: Patience | None = None,
     ) -> None:
-        """Describe the server; nothing is sent yet.
+        """Create a client; calls open the connections.
 
         Args:
             url: ``http://host:port``.
             key: Bearer token.
             what: ``store`` or ``gateway``, for messages.
-            error: Raised when the server stays away.
-            patience: How long it may be away.
+            error: Type of the error if the server is unavailable for too long.
+            patience: How long the server may be unavailable.
 
         Raises:
-            ConfigError: `url` is no such address.
+            ConfigError: `url` is not such an address.
         """
         if not is_address(url):
             raise ConfigError(f"{url!r} is no address of a {what}: it looks like http://host:port")
@@ -172,8 +172,8 @@ class Peer:
         """Call a method and decode its result as the type `answer`.
 
         Raises:
-            ConfigError: wrong key, or the server is of another version or none of ours.
-            AglError: what the method raised.
+            ConfigError: the key is wrong, or the server has another version or is another program.
+            AglError: the error that the method raised.
         """
         body = payload if isinstance(payload, bytes) else msgspec.json.encode(payload)
         decoder = _decoder(answer)
@@ -227,7 +227,7 @@ class Peer:
     def _raised(self, refusal: Refusal) -> AglError:
         known = refusal.type in errors.__all__
         kind: type[AglError] = getattr(errors, refusal.type) if known else self._error
-        # Not `kind(...)`: some make their message of other arguments.
+        # Not `kind(...)`: some types build their message from other arguments.
         error = kind.__new__(kind, refusal.message)
         vars(error).update(refusal.fields)
         return error
@@ -263,7 +263,7 @@ class Peer:
 
 @functools.cache
 def _decoder(answer: Any) -> msgspec.json.Decoder[Any]:
-    # Type checkers read a subscript of the class itself as a type expression.
+    # Type checkers read a subscript of the class as a type expression.
     generic: Any = _Answer
     return msgspec.json.Decoder(generic[answer])
 

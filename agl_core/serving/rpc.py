@@ -1,8 +1,8 @@
-"""Methods behind one bearer key: ``POST /agl/v1/<method>``, JSON in and out.
+"""Remote methods with one bearer key: ``POST /agl/v1/<method>``, with JSON bodies.
 
-An answer is ``{"ok": value}`` or ``{"error": {"type", "message", ...}}``. While the method runs, the
-server sends spaces before it: the caller detects within seconds that a server has gone. No answer,
-or status 503, means that the server is stopping: the call has to be sent again.
+An answer is ``{"ok": value}`` or ``{"error": {"type", "message", ...}}``. While the method runs,
+the server sends spaces before the answer, so that the client detects a dead server within seconds.
+No answer, or status 503, means that the server is stopping: the client has to repeat the call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 RPC_PREFIX: Final = "/agl/v1/"
 PROTOCOL: Final = 2
-"""Counted up whenever a method's meaning or form changes."""
+"""Increased whenever the meaning or format of a method changes."""
 HEADER_PROTOCOL: Final = "x-agl-protocol"
 HEADER_INSTANCE: Final = "x-agl-instance"
 HEADER_TIME: Final = "x-agl-time"
@@ -35,7 +35,7 @@ HEADER_RETRY: Final = "x-agl-retry"
 HEADER_WAITED: Final = "x-agl-waited"
 
 PULSE_S: Final = 5.0
-"""Seconds between the spaces that are sent while a method runs."""
+"""Interval between the spaces that are sent while a method runs."""
 
 _HEALTH: Final = b"/health"
 _SPACE: Final = b" "
@@ -47,34 +47,34 @@ class RpcRequest:
 
     body: bytes
     retry: int
-    """How often the same call was sent before without an answer."""
+    """How often the same call was sent before and got no answer."""
     waited_s: float = 0.0
-    """Since it was first sent: the caller's timeout counts from then."""
+    """Seconds since the call was first sent, which count towards its timeout."""
 
 
 RpcMethod = Callable[[RpcRequest], Awaitable[Any]]
-"""Returns what is encoded as JSON; an `AglError` is raised again in the caller."""
+"""A method: its result is encoded as JSON; the client raises its `AglError` again."""
 
 
 class Refusal(msgspec.Struct):
-    """An error on the wire."""
+    """An error in an answer."""
 
     type: str
     message: str
     fields: dict[str, Any] = {}
-    """The error's other attributes that are plain values."""
+    """The error's other attributes: texts, numbers and None."""
 
 
 class RpcApp:
-    """An ASGI application of methods."""
+    """An ASGI application that serves methods."""
 
     def __init__(self, methods: Mapping[str, RpcMethod], *, key: str, instance: str) -> None:
-        """Build it.
+        """Create the application.
 
         Args:
-            methods: By name.
-            key: Bearer token that callers must send.
-            instance: Identifies the server process; it changes with a restart.
+            methods: The methods by name.
+            key: Bearer token that clients must send.
+            instance: Identifies the server process; a restarted one has another.
         """
         self._methods = {f"{RPC_PREFIX}{name}".encode(): method for name, method in methods.items()}
         self._bearer = f"Bearer {key}".encode()
@@ -83,7 +83,7 @@ class RpcApp:
         self._closed = False
 
     def close(self) -> None:
-        """Cancel every call and accept no more; callers send theirs again until a server answers."""
+        """Cancel all calls and accept no more; clients repeat them until a server answers."""
         self._closed = True
         for work in self._works:
             work.cancel()
@@ -95,7 +95,7 @@ class RpcApp:
         if path == _HEALTH:
             await asgi.respond(send, 200, b'{"status":"ok"}')
             return
-        # A write before the answer shows whether the caller has disconnected.
+        # The filler is written before the answer to detect that the client has disconnected.
         scope["state"][asgi.FILLER] = _SPACE
         headers: dict[bytes, bytes] = dict(scope["headers"])
         refused = self._refused(path, headers)
@@ -121,7 +121,7 @@ class RpcApp:
         return [*self._headers, (HEADER_TIME.encode(), repr(wall()).encode())]
 
     def _refused(self, path: bytes, headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:
-        """Status and message of a call that is refused; None for any other."""
+        """Return status and message if the call is refused, else None."""
         if not hmac.compare_digest(headers.get(b"authorization", b""), self._bearer):
             return 401, "wrong key: give every process of the run the same AGL_API_KEY"
         spoken = decoded(headers.get(HEADER_PROTOCOL.encode(), b""))
@@ -185,7 +185,7 @@ async def _outcome(method: RpcMethod, request: RpcRequest) -> bytes:
         return _failed(type(error).__name__, str(error), vars(error))
     except msgspec.MsgspecError as error:
         return _failed("ConfigError", f"the request or its answer is malformed: {error}")
-    except Exception as error:  # noqa: BLE001 - the caller gets the error, other calls continue
+    except Exception as error:  # noqa: BLE001 - the client gets the error, other calls continue
         _log.exception("A call failed inside the server")
         return _failed("", f"{type(error).__name__} inside the server; its log has the traceback")
 

@@ -1,4 +1,4 @@
-"""uvicorn on a running event loop, and what a process sets up that does nothing but serve."""
+"""uvicorn on a running event loop, and settings for processes that only serve."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from agl_core.errors import ConfigError
 from agl_core.serving import asgi
 
 _IDLE_S: Final = 600
-"""Seconds an idle client connection is kept: agents think and run tools between calls."""
+"""Seconds for which an idle client connection is kept: agents run tools between calls."""
 _HANDLES: Final = 64
 _PROBES_S: Final = (0.0, 0.02, 0.2, 2.0)
-"""When a half-closed connection is written to; clients take at least five interim answers."""
+"""Delays of writes to a half-closed connection; clients accept at least five interim answers."""
 _INTERIM: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _COLLECT_AFTER: Final = 50_000
 _COMMENT: Final = b":\n\n"
-"""In a stream of events."""
+"""A comment in a stream of events."""
 
 _LARGEST_JOINED: Final = 2**16
-"""Bytes that are held back at most, and so escape the flow control of the transport below."""
+"""Largest number of bytes held back, which the transport's flow control does not see."""
 
 
 class JoinedWrites(asyncio.Transport):
-    """A transport that sends in one piece what is written in one turn of the event loop.
+    """A transport that joins all writes of one iteration of the event loop.
 
-    A server writes the head of an answer and its body one after the other. Sent apart they are two
-    system calls, each of which wakes the client, the first one for nothing. And where many answers
-    end in one turn, the client wakes once for all.
+    A server writes the head and the body of an answer separately. Sent separately they are two
+    system calls, and the first wakes the client too early. If many answers end in one iteration,
+    the client wakes only once.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
-        """Write to `transport`."""
+        """Wrap `transport`."""
         super().__init__()
         self._transport = transport
         self._loop = asyncio.get_running_loop()
@@ -85,9 +85,9 @@ class JoinedWrites(asyncio.Transport):
 
 
 class _Connection(AutoHTTPProtocol):
-    """uvicorn's own, with fewer writes, and with answers for clients that closed their side.
+    """uvicorn's protocol with fewer writes, which also answers clients that half-closed.
 
-    Fulfils `asgi.Connection`.
+    Implements `asgi.Connection`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -98,9 +98,9 @@ class _Connection(AutoHTTPProtocol):
         protocol.app_state = {**protocol.app_state, asgi.CONNECTION: self}
 
     def on_lost(self, call: Callable[[], Any]) -> Callable[[], None]:
-        """Have `call` called once when the connection is lost; returns what takes that back.
+        """Call `call` once when the connection is lost; return a function that cancels this.
 
-        Reading is resumed: only reading notices that a client disconnects.
+        Resumes reading, because a disconnection is only noticed while reading.
         """
         protocol = cast("Any", self)
         if self._lost:
@@ -117,21 +117,21 @@ class _Connection(AutoHTTPProtocol):
             call()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are none by name.
+        # uvloop's transports do not inherit from asyncio.Transport.
         super().connection_made(JoinedWrites(cast("asyncio.Transport", transport)))
 
     def eof_received(self) -> bool:
-        """Keep a connection whose client has sent all that it will send, until it is answered.
+        """Keep the connection of a client that half-closed, until its request is answered.
 
-        TCP does not distinguish such a client from one that has gone, until something is written to it:
-        a client that has gone answers with a reset, on which the next write fails.
+        TCP does not distinguish a half-closed connection from a closed one until the server writes:
+        the host of a client that has closed answers with a reset, and the next write fails.
         """
         protocol = cast("Any", self)
         cycle = protocol.cycle
         if cycle is None or cycle.response_complete or cycle.more_body:
             return False
         cycle.keep_alive = False
-        if cycle.scope["http_version"] == "1.0":  # has no interim answers
+        if cycle.scope["http_version"] == "1.0":  # HTTP/1.0 has no interim answers
             return False
         for delay_s in _PROBES_S:
             protocol.loop.call_later(delay_s, _probe, protocol.transport, cycle)
@@ -139,7 +139,7 @@ class _Connection(AutoHTTPProtocol):
 
 
 def _probe(transport: asyncio.Transport, cycle: Any) -> None:
-    """Write what a client skips: an interim answer, or a chunk of what fills this body."""
+    """Write something that clients ignore: an interim answer, or a chunk of filler in the body."""
     if cycle.response_complete or transport.is_closing():
         return
     filler: bytes | None = cycle.scope["state"].get(asgi.FILLER)
@@ -150,7 +150,7 @@ def _probe(transport: asyncio.Transport, cycle: Any) -> None:
 
 
 def _marking_streams(app: asgi.App) -> asgi.App:
-    """Note in a request's state that its answer is a stream of events."""
+    """Wrap `app` to set `asgi.FILLER` in a request's state if its answer is an event stream."""
 
     async def marking(scope: Any, receive: asgi.Receive, send: asgi.Send) -> None:
         async def marked(message: asgi.Message) -> None:
@@ -166,7 +166,7 @@ def _marking_streams(app: asgi.App) -> asgi.App:
 
 
 class GuestServer(uvicorn.Server):
-    """A server on a running event loop: it handles no signals, and `start` returns once it listens."""
+    """A uvicorn server on a running event loop, without signal handlers."""
 
     def __init__(self, app: Any) -> None:
         config = uvicorn.Config(
@@ -196,7 +196,7 @@ class GuestServer(uvicorn.Server):
         self._listening.set()
 
     async def start(self, listener: socket.socket) -> None:
-        """Serve in the background; returns once connections are accepted."""
+        """Serve in the background; return as soon as connections are accepted."""
         listeners = [listener, *(listener.dup() for _ in range(_more_listeners()))]
         self._serving = asyncio.create_task(self.serve(sockets=listeners), name="agl-server")
         listening = asyncio.create_task(self._listening.wait())
@@ -213,20 +213,20 @@ class GuestServer(uvicorn.Server):
 
 
 def _more_listeners() -> int:
-    """How many handles of one socket listen beside it.
+    """Return how many duplicates of the listening socket to serve as well.
 
-    asyncio takes every connection that waits, in one turn of the loop. libuv, and so uvloop, takes
-    one per handle (since libuv 1.45). A turn is long where many calls are under way: with one
-    handle, those who have connected already are served turn after turn while others wait.
+    asyncio accepts every waiting connection in one iteration of the loop. libuv, and so uvloop,
+    accepts one per handle (since libuv 1.45). With many running calls an iteration takes long, so
+    with a single handle new clients would wait many iterations while connected ones are served.
     """
     return 0 if isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop) else _HANDLES - 1
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket on the address; port 0 is one the system chooses.
+    """Return a listening socket; for port 0 the operating system chooses a free port.
 
     Raises:
-        ConfigError: the address is taken or not ours.
+        ConfigError: the address is in use or does not belong to this machine.
     """
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
@@ -236,10 +236,10 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise ConfigError(f"Host {host!r} is no address of this machine: {error}") from error
     try:
-        if os.name == "posix":  # elsewhere it lets two processes listen on one port
+        if os.name == "posix":  # on Windows it lets two processes listen on one port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen()  # only then no other process can listen on it
+        listener.listen()  # from now on no other process can listen on it
     except OSError as error:
         listener.close()
         raise ConfigError(
@@ -250,18 +250,18 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def address_of(listener: socket.socket) -> str:
-    """``http://host:port`` of a bound socket."""
+    """Return ``http://host:port`` of a bound socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 @contextlib.contextmanager
 def rare_collections() -> Generator[None]:
-    """Look for cycles after some hundred requests instead of a few, and never in what is there now.
+    """Run the garbage collector less often, and exclude the objects that exist now from it.
 
-    Hardly anything that a request makes is part of a cycle, yet at Python's own threshold of 700
-    objects the search takes a tenth of a gateway's time. For processes of our own only: a user's
-    program has its own needs.
+    It then runs after some hundred requests instead of a few. Requests create almost no reference
+    cycles, but with Python's default threshold of 700 objects a gateway spends a tenth of its time
+    on the search for them. Only for agl-core's own processes, not for a user's program.
     """
     thresholds = gc.get_threshold()
     gc.collect()
@@ -275,7 +275,7 @@ def rare_collections() -> Generator[None]:
 
 
 def serving_loop() -> asyncio.AbstractEventLoop:
-    """For a process that does nothing but serve: of uvloop where that is installed."""
+    """Return an event loop for a process that only serves: uvloop's if it is installed."""
     try:
         uvloop = importlib.import_module("uvloop")
     except ImportError:

@@ -1,7 +1,7 @@
-"""Durable record of a run: rollouts, fenced attempts, their spans, published resources.
+"""The store: the durable record of a run's rollouts, attempts, spans and resources.
 
-A backend is a store like any other: it derives from `BaseStore`, implements `Records` on its
-medium, and is registered with options that derive from `BaseStoreOptions`::
+To add a store, derive a class from `BaseStore`, implement `Records` for the storage medium, and
+register the class with options that derive from `BaseStoreOptions`::
 
     @hookimpl
     def agl_register_stores(register):
@@ -9,8 +9,8 @@ medium, and is registered with options that derive from `BaseStoreOptions`::
 
     def make_store(options: MyOptions, directory: Path) -> BaseStore: ...
 
-Inside, `_transitions` says what may follow what, `_operations` are the store's methods on any
-`Records`, `base` waits and wakes.
+The module `_transitions` defines the allowed state changes, `_operations` implements the store's
+methods on any `Records`, and `base` adds waiting and notification.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: options need pydantic, files SQLite, and a store in memory neither."""
+    """Import a name on first use: a `MemoryStore` then imports neither pydantic nor sqlite3."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415

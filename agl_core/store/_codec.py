@@ -1,4 +1,4 @@
-"""Records to msgpack bytes and back, whatever text and values users put into them."""
+"""Encoding of records as msgpack bytes, for any text and values that users put into them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _FLOATS = 4
 _CODES = {"i": _INTS, "d": _FLOATS}
 _TYPECODES = {code: typecode for typecode, code in _CODES.items()}
 _SWAPPED = sys.byteorder == "big"
-"""Arrays are kept in little-endian order."""
+"""Whether to swap bytes: arrays are stored in little-endian order."""
 _UNENCODABLE = re.compile("[\\\\\ud800-\udfff]")
 _ESCAPE = re.compile(r"\\([0-9a-f]{4})")
 
 
 def _plain(value: Any) -> Any:
-    """Turn a value that msgpack has no form for into the nearest that it has."""
+    """Convert a value that msgpack cannot encode to the most similar one that it can."""
     if isinstance(value, array):
         values = cast("array[Any]", value)
         code = _CODES.get(values.typecode)
@@ -58,7 +58,7 @@ def _restore(code: int, data: memoryview) -> Any:
 
 
 def _swapped(values: array[Any]) -> array[Any]:
-    """The same values from this machine's byte order to the stored one, or back."""
+    """Return the values with the machine's byte order changed to the stored one, or back."""
     if not _SWAPPED:
         return values
     other = values[:]
@@ -105,28 +105,28 @@ def _key(key: Any, leaf: Callable[[Any], Any]) -> str:
 
 
 def encode(value: Any, *, canonical: bool = False) -> bytes:
-    """Encode a record; text with lone surrogates and integers beyond 64 bits survive unchanged.
+    """Encode a record; text with lone surrogates and integers beyond 64 bits are preserved.
 
-    Values that no JSON document could hold become their ``repr``.
+    A value that JSON cannot represent is replaced by its ``repr``.
 
     Args:
-        value: A Struct, or anything made of JSON values.
+        value: A Struct, or JSON values.
         canonical: Sort mapping keys, so that equal records have equal bytes.
 
     Raises:
-        RecursionError: the value contains itself or is nested too deep.
+        RecursionError: the value contains itself or is nested too deeply.
     """
     encoder = _CANONICAL if canonical else _ENCODER
     try:
         return encoder.encode(value)
     except (UnicodeEncodeError, OverflowError):
-        # UTF-8 has no form for a lone surrogate, msgpack none for a long integer.
+        # UTF-8 cannot encode a lone surrogate, msgpack no integer beyond 64 bits.
         tree = msgspec.to_builtins(value, enc_hook=_plain, builtin_types=(bytes, array))
         return encoder.encode(Ext(_ESCAPED, encoder.encode(_walk(tree, _escape_leaf))))
 
 
 def encode_span(span: Span) -> bytes:
-    """Encode a span; attributes that contain themselves are kept as their ``repr``."""
+    """Encode a span; if an attribute contains itself, store all attributes as their ``repr``."""
     try:
         return encode(span)
     except RecursionError:
@@ -135,17 +135,17 @@ def encode_span(span: Span) -> bytes:
 
 
 class Codec(Generic[T]):
-    """Bytes to records of one type."""
+    """A decoder from bytes to records of one type."""
 
     def __init__(self, record: type[T]) -> None:
         self._type = record
         self._decoder = msgspec.msgpack.Decoder(record, ext_hook=_restore, dec_hook=from_list)
 
     def decode(self, blob: bytes) -> T:
-        """Read what `encode` wrote.
+        """Decode bytes that `encode` returned.
 
         Raises:
-            StoreError: the bytes are not such a record.
+            StoreError: the bytes are not a record of this type.
         """
         try:
             return self._decoder.decode(blob)
@@ -153,7 +153,7 @@ class Codec(Generic[T]):
             return self._lenient(blob, error)
 
     def _lenient(self, blob: bytes, error: Exception) -> T:
-        """Read escaped records, and records whose mappings had keys that are no text."""
+        """Decode escaped records, and records with mapping keys that are not text."""
         try:
             tree = _ANY.decode(blob)
             if isinstance(tree, Ext) and tree.code == _ESCAPED:
@@ -174,10 +174,10 @@ LEADS = Codec(Lead)
 
 
 def detached(value: T, codec: Codec[T], what: str) -> T:
-    """Return the record as it will be read back, sharing nothing with the caller's.
+    """Return the record encoded and decoded, as a copy that shares no objects with the original.
 
     Raises:
-        StoreError: the record cannot be stored; `what` names it.
+        StoreError: the record cannot be stored; the message names it as `what`.
     """
     try:
         return codec.decode(encode(value))
@@ -186,9 +186,10 @@ def detached(value: T, codec: Codec[T], what: str) -> T:
 
 
 def json_value(output: Any) -> Any:
-    """An agent's output as it is stored: a copy made of JSON values and bytes.
+    """Return a copy of an agent's output that consists of JSON values and bytes.
 
-    Objects with fields become mappings. What has no such form becomes its ``repr`` as a whole.
+    Objects with fields become mappings. If any value cannot be converted, the ``repr`` of the whole
+    output is returned.
     """
     try:
         return msgspec.to_builtins(output, builtin_types=(bytes,))

@@ -1,4 +1,4 @@
-"""Commits: a group of operations in one transaction, and checkpoints of the write-ahead log."""
+"""Commits of several operations in one transaction, and checkpoints of the write-ahead log."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ Operation = Callable[[Operations], Any]
 _log = logging.getLogger(__name__)
 
 _ROWS: Final = 512
-"""Written since the last checkpoint: enough for another."""
+"""Number of rows written since the last checkpoint after which another one starts."""
 
 
 @dataclass(slots=True)
 class Job:
-    """One operation on its way to the file and back."""
+    """One submitted operation with its result."""
 
     operation: Operation
     future: asyncio.Future[Any]
     rows: float = math.inf
-    """About how many it writes."""
+    """Estimated number of rows written."""
     value: Any = None
     error: Exception | None = None
     changes: Changes | None = None
-    """None unless it is durable."""
+    """Changes of the operation; None unless they are durable."""
 
 
 class GroupCommit:
-    """Runs jobs on the one connection that writes."""
+    """The execution of jobs in transactions on the writing connection."""
 
     def __init__(
         self, connection: sqlite3.Connection, settings: FileSettings, now: Callable[[], float]
@@ -53,19 +53,22 @@ class GroupCommit:
         self._patient = True
 
     def run(self, jobs: Sequence[Job], *, patient: bool = True) -> bool:
-        """Fill in value or error of every job; what has a value is durable.
+        """Run jobs in one transaction and set `value` or `error` of each; values are durable.
 
-        A job that fails before it wrote leaves the transaction as it was. One that fails halfway
-        has the whole group rolled back and run again, each job on its own.
+        A job that fails before its first write does not affect the others. If a job fails after a
+        write, the transaction is rolled back; several jobs then run again, each in a transaction.
 
         Args:
-            jobs: Run in this order.
-            patient: Wait while another process writes, and run a group again; otherwise nothing
-                is done in these cases, and False returned.
+            jobs: The jobs, in the order in which they run.
+            patient: Whether to wait while another process writes, and to run jobs again after a
+                rollback. If False, the transaction is abandoned in these cases.
+
+        Returns:
+            Whether the jobs were done; False only if not `patient`.
         """
         try:
             if self._sql.in_transaction:
-                self._roll_back()  # what could not be undone when it failed
+                self._roll_back()  # an earlier rollback failed
             if not self._begin(patient=patient):
                 return False
             self._forget_what_others_changed()
@@ -98,7 +101,7 @@ class GroupCommit:
         return True
 
     def _attempt(self, job: Job) -> bool:
-        """Run one operation; False when it left the transaction unusable."""
+        """Run one operation; return False if the transaction must be rolled back."""
         written = self._sql.total_changes
         operations = Operations(self._records, self._now())
         try:
@@ -129,10 +132,10 @@ class GroupCommit:
 
 
 class WalCheckpointer:
-    """Checkpoints in a thread and on a connection of their own.
+    """Checkpoints of the write-ahead log in a separate thread with a separate connection.
 
-    A checkpoint waits for the disk. SQLite would make the commit wait that finds the log long; one
-    that runs beside the commits leaves them little to do when the log reaches its limit.
+    A checkpoint waits for the disk. By default, SQLite runs it inside the commit that exceeds the
+    log's limit. Checkpoints in parallel with commits leave that commit little to do.
     """
 
     def __init__(self, settings: FileSettings) -> None:
@@ -143,7 +146,7 @@ class WalCheckpointer:
         self._stopped = False
 
     def written(self, rows: float) -> None:
-        """Learn that about so many rows were committed."""
+        """Record that about this many rows were committed; start a checkpoint if it is time."""
         self._rows += rows
         if self._running is None:
             self._begin()
@@ -161,7 +164,7 @@ class WalCheckpointer:
         self._begin()
 
     async def stop(self) -> None:
-        """Wait for the one that runs; no other is begun. Closing the file makes the last one."""
+        """Wait for a running checkpoint and start no other; closing the file does the last one."""
         self._stopped = True
         if self._running is not None:
             await asyncio.wait([self._running])
@@ -172,5 +175,5 @@ class WalCheckpointer:
             with contextlib.closing(connect(self._settings)) as connection:
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except sqlite3.Error as error:
-            # The log stays longer, nothing else: it is read until it can be moved.
+            # The log only stays longer: SQLite reads it until a later checkpoint succeeds.
             _log.warning("No checkpoint of %s: %s", self._settings.path, error)

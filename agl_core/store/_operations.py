@@ -1,4 +1,4 @@
-"""The store's methods on any `Records`: every check comes before the first write."""
+"""The store's methods on any `Records`; each one makes all checks before its first write."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from agl_core.types import (
 
 @dataclass(slots=True)
 class Changes:
-    """What a write changed that waiters and the watchdog must learn once it is durable."""
+    """The changes of a write that concern waiting callers and the watchdog once it is durable."""
 
     queued: int = 0
     final: list[str] = field(default_factory=list[str])
     due_at: float = math.inf
-    """Earliest due time among the attempts started."""
+    """Earliest due time of the started attempts."""
     freed: bool = False
-    """Rows were deleted: the medium may reclaim their space."""
+    """Whether rows were deleted, so that the medium can reclaim space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Ending:
     spans: list[Span]
     failure: Failure | None
     output: Any
-    """Made of JSON values."""
+    """The output as JSON values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,13 @@ class ClaimRequest:
     worker: str
     limit: int
     claim_id: str = ""
-    """Names the request where it may be repeated."""
+    """Id of the request if it may be repeated; otherwise empty."""
     repeated: bool = False
-    """The request may have been answered before, its answer unseen."""
+    """Whether an earlier try may have been answered without the caller receiving the answer."""
 
 
 class Operations:
-    """One transaction: reads and writes of a medium at one point in time."""
+    """The store's operations inside one transaction, at one point in time."""
 
     __slots__ = ("_now", "changes", "records")
 
@@ -105,7 +105,7 @@ class Operations:
         return claims
 
     def _claimed(self, claim_id: str) -> list[Claim]:
-        """What was handed out to the same request before; its lease counts from now."""
+        """Return the claims of an earlier try of the request, with renewed leases."""
         held = [
             transitions.renew(rollout, now=self._now) for rollout in self._running_of({claim_id})
         ]
@@ -118,9 +118,9 @@ class Operations:
         return [rollout for rollout in running if rollout.attempts[-1].claim_id in claim_ids]
 
     def hand_back(self, claims: Sequence[Claim]) -> None:
-        """Undo claims that never reached their worker.
+        """Undo claims that did not reach their worker.
 
-        One that was touched since is another's by now: its request had been repeated.
+        A claim whose attempt has changed since is kept: a repeated request has returned it.
         """
         for claim in claims:
             rollout = self.records.rollouts([claim.rollout.id])[claim.rollout.id]
@@ -128,7 +128,7 @@ class Operations:
                 self._undo_start(rollout)
 
     def hand_back_of(self, claim_ids: Collection[str]) -> None:
-        """Undo the claims of requests whose callers have left."""
+        """Undo the claims of requests whose callers disconnected."""
         for rollout in self._running_of(claim_ids):
             self._undo_start(rollout)
 
@@ -200,7 +200,7 @@ class Operations:
         return [known[rollout_id] for rollout_id in rollout_ids]
 
     def restart_timers(self) -> None:
-        """Count leases and deadlines from now: the clock was set."""
+        """Restart all leases and deadlines from now, after the clock was set."""
         for rollout in self.records.running(due_by=math.inf):
             self._save_attempt(transitions.restart_timers(rollout, now=self._now))
         lead = self.records.lead()
@@ -208,7 +208,7 @@ class Operations:
             self.records.save_lead(replace(lead, until=self._now + lead.lease_s))
 
     def expire(self) -> float:
-        """End attempts that are due; returns when the next will be."""
+        """End attempts that are due; return the next due time."""
         for rollout in self.records.running(due_by=self._now):
             ended = transitions.expire(rollout, now=self._now)
             if ended is not None:
@@ -216,22 +216,22 @@ class Operations:
         return self.records.next_due()
 
     def extend_running(self) -> None:
-        """Let everything run on for at least one lease more: only the store had ended.
+        """Extend all running attempts by at least one lease after a restart of the store server.
 
-        A runner past its deadline has that long to hand in the result.
+        A runner past its deadline has this time to send its result.
         """
         for rollout in self.records.running(due_by=math.inf):
             self._save_attempt(transitions.keep(rollout, now=self._now))
 
     def requeue_running(self) -> int:
-        """Queue again whatever runs; returns how many."""
+        """Queue all running rollouts again; return their number."""
         rollouts = self.records.running(due_by=math.inf)
         for rollout in rollouts:
             self._save_ended(transitions.recover(rollout, now=self._now))
         return len(rollouts)
 
     def add_spans(self, spans: Sequence[Span]) -> tuple[Ingest, list[str]]:
-        """Record what can be recorded; returns also the attempts that are not of this store."""
+        """Record spans; return their counts and the attempts that are not in this store."""
         by_attempt: dict[tuple[str, str], list[Span]] = {}
         for span in spans:
             by_attempt.setdefault((span.attempt_id, span.rollout_id), []).append(span)
@@ -257,7 +257,7 @@ class Operations:
         return Ingest(accepted=accepted, duplicate=duplicate, late=late), strangers
 
     def _graced(self, attempt_id: str, rollout_id: str, spans: Sequence[Span]) -> list[Span]:
-        """Those of an ended attempt's late spans that are rewards within its grace."""
+        """Return the rewards among an ended attempt's late spans, if within `reward_grace_s`."""
         rewards = [span for span in spans if span.kind is SpanKind.REWARD]
         rollout = self.records.rollouts([rollout_id])[rollout_id] if rewards else None
         if rollout is None or rollout.consumed or rollout.attempts[-1].id != attempt_id:
@@ -296,7 +296,7 @@ class Operations:
         return numbered
 
     def lead(self, instance: str, lease_s: float) -> Lead | None:
-        """Take, renew or give back the lead; returns who has it now."""
+        """Take, renew or release the lead; return the current lead."""
         held = self.records.lead()
         if held is not None and held.instance != instance:
             bounded = replace(held, until=min(held.until, self._now + held.lease_s))
@@ -336,10 +336,10 @@ def _same_content(one: Resources, other: Resources) -> bool:
 
 
 def existing(records: Records, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
-    """Rollouts by id.
+    """Return rollouts by id.
 
     Raises:
-        StoreError: one does not exist.
+        StoreError: a rollout does not exist.
     """
     known = dict(records.rollouts(rollout_ids))
     for rollout_id in rollout_ids:
@@ -349,7 +349,7 @@ def existing(records: Records, rollout_ids: Sequence[str]) -> dict[str, Rollout]
 
 
 def spans_of(records: Records, rollout_ids: Sequence[str], attempt_id: str | None) -> list[Span]:
-    """Spans by rollout id, then fence, then each attempt's stable order."""
+    """Return spans ordered by rollout id, fence, and `Span.order` within an attempt."""
     spans: list[Span] = []
     for blobs in records.spans(rollout_ids, attempt_id):
         spans += sorted(map(SPANS.decode, blobs), key=lambda span: span.order)
@@ -357,7 +357,7 @@ def spans_of(records: Records, rollout_ids: Sequence[str], attempt_id: str | Non
 
 
 def resources_of(records: Records, version: int | None) -> Resources | None:
-    """One version, or the latest, or None without any.
+    """Return a version of the resources, by default the latest; None if none was published.
 
     Raises:
         StoreError: the version does not exist.

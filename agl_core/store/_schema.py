@@ -1,4 +1,4 @@
-"""The tables of a store's file, their version, and how a connection to it is set up."""
+"""The tables of a store's file, the schema version, and the settings of a connection."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ SCHEMA_VERSION = 2
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 _CACHE_KIB = 32 * 1024
 _WAL_LIMIT_PAGES = 16_000
-"""From this many pages on, a commit moves the log into the file if no checkpoint has done so."""
+"""Number of pages in the write-ahead log at which a commit runs a checkpoint."""
 _PAGES_PER_PIECE = 256
-"""Given back to the file system at once; work that arrives waits for no more than these."""
+"""Pages returned to the file system in one step, for which new work may have to wait."""
 
 # Rows are numbered in order of insertion and found through unique indices: with time-ordered ids
-# that stays fast as the file grows, where a table without rowid does not.
+# this stays fast as the file grows, while a WITHOUT ROWID table becomes slower.
 _TABLES = """
 CREATE TABLE schema (version INTEGER NOT NULL);
 CREATE TABLE rollouts (
@@ -58,12 +58,12 @@ CREATE TABLE resources (version INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE lead (body BLOB NOT NULL);
 """
 _MIGRATIONS = {1: "CREATE TABLE lead (body BLOB NOT NULL)"}
-"""What turns a schema into the next."""
+"""Statements that migrate a schema version to the next one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSettings:
-    """How a file is opened."""
+    """Settings for opening a file."""
 
     path: Path
     synchronous: Literal["normal", "full"]
@@ -72,7 +72,7 @@ class FileSettings:
 
 @contextmanager
 def store_errors(settings: FileSettings) -> Generator[None, None, None]:
-    """Turn what SQLite reports into StoreErrors that name the file and the fix."""
+    """Convert SQLite errors to StoreErrors that name the file and the fix."""
     try:
         yield
     except (sqlite3.Error, UnicodeEncodeError) as error:
@@ -80,7 +80,7 @@ def store_errors(settings: FileSettings) -> Generator[None, None, None]:
 
 
 def as_store_error(error: Exception, settings: FileSettings) -> StoreError:
-    """Word an error of SQLite for the user."""
+    """Return a StoreError for an SQLite error."""
     path, text = settings.path, str(error) or type(error).__name__
     known = text if isinstance(error, sqlite3.Error) else ""
     if "is locked" in known or "busy" in known:
@@ -107,18 +107,18 @@ def as_store_error(error: Exception, settings: FileSettings) -> StoreError:
 
 
 def roll_back(connection: sqlite3.Connection) -> None:
-    """End the transaction, if there still is one: some failures end it themselves."""
+    """Roll back the transaction, unless SQLite has already ended it after an error."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
 
 def give_back_pages(connection: sqlite3.Connection) -> bool:
-    """Give some free pages back to the file system; True while more can be given.
+    """Return some free pages to the file system; return True if there may be more.
 
-    A file that was not set up for it gives none, however often it is asked.
+    A file without incremental auto-vacuum keeps its pages, and the result is False.
     """
     before = _free_pages(connection)
-    # The pragma frees a page per row that is fetched of it.
+    # The pragma frees one page per fetched row.
     connection.execute(f"PRAGMA incremental_vacuum({_PAGES_PER_PIECE})").fetchall()
     return 0 < _free_pages(connection) < before
 
@@ -129,7 +129,7 @@ def _free_pages(connection: sqlite3.Connection) -> int:
 
 
 def connect(settings: FileSettings, *, read_only: bool = False) -> sqlite3.Connection:
-    """Connect; any thread may use the connection, but one at a time."""
+    """Connect to the file; any thread may use the connection, but only one at a time."""
     connection = sqlite3.connect(
         settings.path,
         timeout=settings.busy_timeout_s,
@@ -151,13 +151,13 @@ def connect(settings: FileSettings, *, read_only: bool = False) -> sqlite3.Conne
 
 
 def prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Create the tables in a fresh file, or check those of an existing one.
+    """Create the tables in a new file, or check and migrate those of an existing one.
 
     Raises:
-        StoreError: the file is another program's, or of a newer agl-core.
+        StoreError: the file belongs to another program or a newer agl-core.
     """
     if not _tables(connection):
-        # Both have to come before the first table and outside any transaction.
+        # Both must be set before the first table is created and outside a transaction.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""`Records` on one SQLite connection, inside the transaction that its user opened."""
+"""`Records` on one SQLite connection, inside a transaction that the caller opened."""
 
 # ruff: noqa: S608  only placeholders are put together
 from __future__ import annotations
@@ -24,16 +24,16 @@ _ROLLOUTS = (
     "LEFT JOIN attempts ON attempts.rollout = found.number "
     "ORDER BY found.{order}, attempts.number"
 )
-"""One row for each attempt, and one for a rollout without."""
+"""One row per attempt, and one row per rollout without attempts."""
 
 
 def key(text: str) -> str | bytes:
-    """A form of any text that SQLite can compare: its own, or bytes if UTF-8 has none for it."""
+    """Return a key for any text: the text, or bytes if it has lone surrogates."""
     return exact_bytes(text) if has_lone_surrogate(text) else text
 
 
 def _chunks(values: Sequence[str]) -> Iterator[tuple[str, list[str | bytes]]]:
-    """Pieces small enough to bind, each with its ``(?, ?, ...)``."""
+    """Yield chunks that fit into one statement, each with its placeholders ``(?, ?, ...)``."""
     for start in range(0, len(values), _MOST_VALUES):
         piece = [key(value) for value in values[start : start + _MOST_VALUES]]
         yield f"({', '.join('?' * len(piece))})", piece
@@ -42,8 +42,8 @@ def _chunks(values: Sequence[str]) -> Iterator[tuple[str, list[str | bytes]]]:
 class SqlRecords(Records):
     """`Records` in the tables of `_schema`.
 
-    The owners of running attempts are remembered, which saves a look-up per batch of spans;
-    `forget` them whenever another connection may have written.
+    The owners of running attempts are cached, which saves a query per batch of spans. Call `forget`
+    whenever another connection may have written.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -201,8 +201,8 @@ class SqlRecords(Records):
         return added
 
     def _insertion(self, rows: int) -> str:
-        # One statement for all rows: stepping through them one by one would give up the
-        # interpreter's lock for each of them, and wait for it again.
+        # One statement for all rows: a statement per row would release and reacquire the
+        # interpreter lock for each of them.
         if rows not in self._insert_spans:
             self._insert_spans[rows] = (
                 "INSERT INTO spans (attempt, id, body) VALUES "

@@ -1,4 +1,4 @@
-"""The states of a rollout as pure functions: what may follow what, for every store alike.
+"""The state changes of a rollout as pure functions, which all stores share.
 
 ::
 
@@ -41,10 +41,11 @@ _DEFAULT_FAILURES = {
 
 
 def admit(rollout: Rollout, *, now: float) -> Rollout:
-    """Return the rollout as it is first stored: queued, without attempts, detached.
+    """Return the rollout as it is first stored: queued, without attempts, as a separate copy.
 
     Raises:
-        StoreError: its limits would let it run for ever or never, or it holds unstorable values.
+        StoreError: a time limit is not finite and positive, `max_attempts` is less than 1, or the
+            rollout has values that cannot be stored.
     """
     limits = rollout.limits
     for name in ("timeout_s", "lease_s"):
@@ -69,8 +70,8 @@ def admit(rollout: Rollout, *, now: float) -> Rollout:
 
 
 def same_request(stored: Rollout, offered: Rollout) -> bool:
-    """Return whether both request the same, whatever the progress of the stored one."""
-    # As it would be read back: a whole number that was given for a float becomes one.
+    """Return whether both are the same request, ignoring the progress of the stored rollout."""
+    # Encoded and decoded first, because an int given for a float field is read back as a float.
     offered = detached(offered, ROLLOUTS, f"Rollout {offered.id!r}")
     return _request(stored) == _request(offered)
 
@@ -104,7 +105,7 @@ def renew(rollout: Rollout, *, now: float) -> Rollout:
 
 
 def restart_timers(rollout: Rollout, *, now: float) -> Rollout:
-    """Give the running attempt all its time again; its worker keeps to the deadline it was given."""
+    """Restart lease and deadline of the running attempt; its worker keeps its own deadline."""
     limits = rollout.limits
     return _with_latest(
         rollout, lease_until=now + limits.lease_s, deadline_at=now + limits.timeout_s
@@ -112,18 +113,18 @@ def restart_timers(rollout: Rollout, *, now: float) -> Rollout:
 
 
 def keep(rollout: Rollout, *, now: float) -> Rollout:
-    """Let the running attempt run on for a lease at least: only the store had ended."""
+    """Extend the running attempt by at least one lease, after a restart of the store server."""
     until = now + rollout.limits.lease_s
     deadline_at = max(rollout.attempts[-1].deadline_at, until)
     return _with_latest(rollout, lease_until=until, deadline_at=deadline_at)
 
 
 def due_at(rollout: Rollout) -> float:
-    """When the watchdog has to end the running attempt.
+    """Return when the watchdog must end the running attempt.
 
-    The lease counts to the second. The deadline also binds the worker, which ends the attempt by
-    itself and has spans to hand in: the store waits for it as long again as the attempt was given,
-    at most `MAX_DEADLINE_GRACE_S`.
+    The lease has no grace period. The deadline has one, because the worker also ends the attempt at
+    its deadline and then sends its spans: the attempt's `timeout_s`, at most
+    `MAX_DEADLINE_GRACE_S`.
     """
     attempt = rollout.attempts[-1]
     grace = min(MAX_DEADLINE_GRACE_S, rollout.limits.timeout_s)
@@ -144,13 +145,13 @@ def end(
     output: Any,
     now: float,
 ) -> Rollout:
-    """End and seal the running attempt, and settle the rollout: final, or queued once more.
+    """End and seal the running attempt; set the rollout to a final status or queue it again.
 
     Args:
-        output: What the agent returned, made of JSON values.
+        output: The agent's return value as JSON values.
 
     Raises:
-        StoreError: `status` is no end, or does not go with `failure`.
+        StoreError: `status` is not final, or does not match `failure`.
     """
     failure = _failure_of(status, failure)
     ended = _with_latest(
@@ -194,7 +195,7 @@ def _settled(rollout: Rollout, failure: Failure | None) -> RolloutStatus:
 
 
 def expire(rollout: Rollout, *, now: float) -> Rollout | None:
-    """End the running attempt if its lease or deadline passed; None when it is in time."""
+    """End the running attempt if its lease or deadline passed; return None otherwise."""
     if rollout.status is not RolloutStatus.RUNNING or due_at(rollout) > now:
         return None
     attempt = rollout.attempts[-1]
@@ -221,9 +222,9 @@ def cancel(rollout: Rollout, *, reason: str, now: float) -> Rollout:
 
 
 def recover(rollout: Rollout, *, now: float) -> Rollout:
-    """Queue a rollout again whose attempt died with the process that held the store.
+    """Queue a rollout again whose attempt was lost in a crash of the process with the store.
 
-    The crash is not the rollout's failure: it is queued even if no attempt remains.
+    The rollout is queued even if it has used up its attempts, because the crash is not its failure.
     """
     failure = Failure(kind=FailureKind.LOST, message="The process that ran the attempt ended")
     lost = end(rollout, status=AttemptStatus.LOST, failure=failure, output=None, now=now)
@@ -231,7 +232,7 @@ def recover(rollout: Rollout, *, now: float) -> Rollout:
 
 
 def hand_back(rollout: Rollout) -> Rollout:
-    """Undo `start` for a worker that left before it learnt of its claim."""
+    """Undo `start` for a worker that disconnected before it received its claim."""
     return replace(rollout, status=RolloutStatus.QUEUED, attempts=rollout.attempts[:-1])
 
 
@@ -239,7 +240,7 @@ def check_owner(rollout: Rollout, attempt_id: str) -> None:
     """Check that the attempt holds the fence.
 
     Raises:
-        StaleAttemptError: it ended or was replaced.
+        StaleAttemptError: the attempt ended or was replaced.
     """
     if running(rollout, attempt_id):
         return
@@ -254,7 +255,7 @@ def check_owner(rollout: Rollout, attempt_id: str) -> None:
 def finish_digest(
     *, status: AttemptStatus, failure: Failure | None, output: Any, spans: list[Span]
 ) -> bytes:
-    """Fingerprint of one `finish` call: its repetition has the same."""
+    """Return a digest of one `finish` call, to recognise its repetition."""
     ids = sorted(span.id for span in spans)
     content = encode([status, failure, output, ids], canonical=True)
     return blake2b(content, digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""Waiting for work and for results: writes wake the waiters, no timer does."""
+"""Queues of callers that wait for work or for results; a write wakes them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from agl_core.errors import StoreError
 
 
 class ClaimQueue:
-    """Workers without work, first come first served."""
+    """A first-in, first-out queue of workers that wait for rollouts."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.arrivals = 0
-        """Rollouts queued so far: read before looking for work, given to `wait` after."""
+        """Number of rollouts queued so far. Read it before a claim and pass it to `wait` after."""
 
     def arrive(self, n: int) -> None:
-        """Call as many workers as rollouts became claimable."""
+        """Wake up to `n` workers, because `n` rollouts became claimable."""
         self.arrivals += n
         self._call(n)
 
     async def wait(self, seen: int, *, timeout_s: float | None) -> None:
-        """Wait for an arrival since `seen`, or until `timeout_s` passed."""
+        """Wait until `arrivals` differs from `seen`, or until `timeout_s` passed."""
         if self.arrivals != seen:
             return
         called = asyncio.get_running_loop().create_future()
@@ -64,7 +64,7 @@ class Watch:
         self._done = asyncio.get_running_loop().create_future()
 
     def see(self, rollout_ids: Iterable[str]) -> None:
-        """Learn that these are final."""
+        """Record that these rollouts are final."""
         self._remaining.difference_update(rollout_ids)
         if not self._remaining and not self._done.done():
             self._done.set_result(None)
@@ -74,7 +74,7 @@ class Watch:
             self._done.set_exception(error)
 
     async def wait(self, *, timeout_s: float | None) -> None:
-        """Return when all were seen or `timeout_s` passed."""
+        """Return when all rollouts are final or `timeout_s` passed."""
         if self._remaining:
             await asyncio.wait({self._done}, timeout=timeout_s)
         if self._done.done():
@@ -88,7 +88,7 @@ class FinalWatches:
         self._watches: dict[str, set[Watch]] = {}
 
     def watch(self, rollout_ids: Iterable[str]) -> Watch:
-        """Begin before reading states: what ends in between is then not missed."""
+        """Start a watch; call it before reading the rollouts, so that no final status is missed."""
         watch = Watch(rollout_ids)
         for rollout_id in watch.rollout_ids:
             self._watches.setdefault(rollout_id, set()).add(watch)
@@ -102,7 +102,7 @@ class FinalWatches:
                 self._watches.pop(rollout_id, None)
 
     def announce(self, rollout_ids: Iterable[str]) -> None:
-        """Notify the watches that these are final."""
+        """Notify the watches that these rollouts are final."""
         for rollout_id in rollout_ids:
             for watch in self._watches.pop(rollout_id, set()):
                 watch.see([rollout_id])

@@ -1,4 +1,4 @@
-"""The one place that writes to a store's file, a whole group of operations per commit."""
+"""The writer of a store's file, which commits several operations in one transaction."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from agl_core.store._schema import FileSettings, as_store_error, give_back_pages
 
 _LARGEST_GROUP: Final = 256
 _TURN_S: Final = 0.005
-"""Longest that one piece of work should keep the loop."""
+"""Longest time that one piece of work may block the event loop, in seconds."""
 _ROW_S: Final = 20e-6
-"""Time per row before any was measured."""
+"""Assumed seconds per row until there is a measurement."""
 _COMMIT_ROWS: Final = 16
-"""What a transaction costs beside its rows, in rows."""
+"""Fixed cost of a transaction, expressed as a number of rows."""
 _DECAY: Final = 0.9
-"""Weight of all earlier measurements when another is added."""
+"""Factor applied to the sum of earlier measurements when one is added."""
 _STALL_S: Final = 0.05
 _REST: Final = 10
-"""The loop spends at most one part in so many of its time on a stalled disk."""
+"""After a stall, no work is done on the event loop for this many times the stall's duration."""
 
 
 class Medium(Protocol):
-    """Opens and closes the file, in the writer's thread."""
+    """An object that opens and closes the file, in the writer thread."""
 
     def open(self) -> sqlite3.Connection: ...
 
@@ -40,30 +40,30 @@ class Medium(Protocol):
 
 
 class Throttle:
-    """Admits work to the event loop by the time that it is expected to take.
+    """A limit for work on the event loop, by the time that the work is expected to take.
 
-    Handing work to a thread and its result back costs more than most of it does, so work is done on
-    the loop up to `_TURN_S` at a time, by the measured time per row. A disk may stall, and then
-    nothing else on the loop runs: after a stall everything goes to the thread for a while.
+    Passing work to a thread and its result back usually takes longer than the work, so work of up
+    to `_TURN_S` is done on the loop, estimated by the measured time per row. A stalled disk blocks
+    the loop, so after a stall all work goes to the thread for some time.
     """
 
     def __init__(self, *, ever: bool = True) -> None:
         """Start with an assumed time per row.
 
         Args:
-            ever: False admits nothing.
+            ever: If False, no work is admitted.
         """
         self._resumes_at = 0.0 if ever else math.inf
         self._rows = float(_COMMIT_ROWS)
         self._seconds = _COMMIT_ROWS * _ROW_S
 
     def admits(self, rows: float) -> bool:
-        """Whether work on about so many rows may be done on the loop now."""
+        """Return whether work on about this many rows may be done on the loop now."""
         expected_s = (rows + _COMMIT_ROWS) * self._seconds / self._rows
         return expected_s <= _TURN_S and monotonic() >= self._resumes_at
 
     def measured(self, rows: float, seconds: float) -> None:
-        """Add the time that work on so many rows took on the loop."""
+        """Add a measurement: the seconds that work on about this many rows took on the loop."""
         if seconds > _STALL_S:
             self._resumes_at = max(self._resumes_at, monotonic() + _REST * seconds)
             return
@@ -72,11 +72,11 @@ class Throttle:
 
 
 class Writer:
-    """Commits the jobs submitted since its last commit in one transaction.
+    """The writer of a file: commits all jobs submitted since its last commit in one transaction.
 
-    Callers share the cost of a commit, and none is answered before it. Jobs that fit into a turn of
-    the event loop are done there, as long as none is in the thread; a larger job, or one that has to
-    wait for another process, is done in the thread, and so are those after it.
+    Callers share the cost of a commit, and get their results after it. Jobs that are short enough
+    run on the event loop, as long as no job is in the thread. A longer job, or one that must wait
+    for another process, runs in the thread, and so do all later jobs until the thread is idle.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class Writer:
 
         Args:
             medium: Opens the file.
-            settings: For messages of errors.
-            now: Unix seconds, asked once per operation.
+            settings: Path and timeouts of the file.
+            now: Returns Unix seconds; called once per operation.
             announce: Called on the loop with the changes of each durable operation.
         """
         self._medium = medium
@@ -111,7 +111,7 @@ class Writer:
         """Open the file.
 
         Raises:
-            StoreError: it cannot be used.
+            StoreError: the file cannot be used.
         """
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -123,7 +123,7 @@ class Writer:
         await asyncio.shield(opened)
 
     def submit(self, operation: Operation, *, rows: float) -> asyncio.Future[Any]:
-        """Queue a transaction; the future has its value once that is durable."""
+        """Queue an operation; the future has its result once the writes are durable."""
         future: asyncio.Future[Any] = self._loop.create_future()
         if not self._arrived:
             self._loop.call_soon(self._commit_arrived)
@@ -131,7 +131,7 @@ class Writer:
         return future
 
     async def stop(self) -> None:
-        """Commit what was submitted and close the file."""
+        """Commit the submitted operations and close the file."""
         while self._arrived:
             self._commit_arrived()
         self._jobs.put(None)
@@ -140,7 +140,7 @@ class Writer:
         self._thread.join()
 
     def _commit_arrived(self) -> None:
-        """Commit the jobs that fit into one turn of the loop, or leave all of them to the thread."""
+        """Commit the jobs that are short enough for the loop, or pass all jobs to the thread."""
         jobs = self._fitting()
         self._arrived = self._arrived[len(jobs) :]
         if not (jobs and self._commit_here(jobs)):
@@ -154,7 +154,7 @@ class Writer:
         self._deliver(jobs)
 
     def _fitting(self) -> list[Job]:
-        """The first jobs, as many as the loop may do at once."""
+        """Return the first jobs, as many as the loop may do without a break."""
         rows = 0.0
         for count, job in enumerate(self._arrived):
             rows += job.rows
@@ -163,13 +163,13 @@ class Writer:
         return self._arrived
 
     def _commit_here(self, jobs: Sequence[Job]) -> bool:
-        """Commit on the loop; False when the thread has to."""
+        """Commit on the loop; return False if the thread must do it."""
         with self.spared(sum(job.rows for job in jobs)) as connection:
             return connection is not None and self._transaction.run(jobs, patient=False)
 
     @contextmanager
     def spared(self, rows: float) -> Generator[sqlite3.Connection | None]:
-        """The connection, for work on about so many rows here on the loop; None: leave it."""
+        """Yield the connection for work on about `rows` rows on the loop; None to use a thread."""
         free = not self._under_way and self._throttle.admits(rows)
         if not (free and self._writing.acquire(blocking=False)):
             yield None
@@ -211,7 +211,7 @@ class Writer:
                 self._call_on_loop(self._deliver_later, group)
 
     def _next_group(self, connection: sqlite3.Connection) -> tuple[list[Job], bool]:
-        """Wait for work; returns all there is, and whether there may be more."""
+        """Wait for jobs; return all queued ones, and False if the writer was stopped."""
         while self._freed and self._jobs.empty():
             self._freed = self._reclaim(connection)
         group: list[Job] = []
@@ -249,5 +249,5 @@ class Writer:
         try:
             self._loop.call_soon_threadsafe(callback, value)
         except RuntimeError:
-            # The loop is closed, and with it every caller that waits.
+            # The loop is closed, so no caller waits.
             return

@@ -1,4 +1,4 @@
-"""The public base of stores: what a backend implements, and all that every store does alike."""
+"""The public base classes of stores: abstract methods and the behaviour common to all stores."""
 
 from __future__ import annotations
 
@@ -34,32 +34,33 @@ T = TypeVar("T")
 Retention = Literal["keep", "drop_spans"]
 
 _SPANS_EXPECTED: Final = 16
-"""Of a rollout, where their number is unknown."""
+"""Assumed number of spans per rollout, to estimate the rows of a read."""
 
 
 class BaseStore(ABC):
-    """A `StoreLifecycle` over a medium of your own: a file, a database, a service.
+    """A `StoreLifecycle` on a custom storage medium: a file, a database or a service.
 
-    A subclass implements five methods: `connect`, `disconnect`, `write` and `read` here, and the
-    rows of its medium as `Records`. This class does the rest: what may follow what, fences, leases
-    and deadlines, waiting and waking, the lead, retention. `agl_testing.store_contract` tests it.
+    A subclass implements `connect`, `disconnect`, `write` and `read`, and provides the rows of its
+    medium as `Records`. This class implements state changes, fences, leases, deadlines, waiting,
+    the lead and retention. `agl_testing.store_contract` tests a subclass.
 
-    All methods are called on the loop that opened the store. Writes of this object wake its own
-    waiters at once.
+    All methods are called on the event loop that opened the store. A write through this object
+    wakes callers that wait on the same object immediately.
     """
 
     poll_interval_s: float = math.inf
-    """After how long waiters look for writes of other processes, which do not wake them. Finite if
-    several processes can open the store."""
+    """Seconds after which waiting callers check for writes of other processes, which cannot wake
+    them. Finite if several processes can open the store."""
     sweep_interval_s: float = math.inf
-    """After how long the watchdog looks for attempts that other processes began; the same."""
+    """Seconds after which the watchdog checks for attempts that other processes started. Finite if
+    several processes can open the store."""
 
     def __init__(self, *, retention: Retention = "keep", clock: Clock | None = None) -> None:
-        """Describe the store; `connect` opens it.
+        """Configure the store without opening it.
 
         Args:
-            retention: ``drop_spans`` deletes the spans of rollouts that were consumed.
-            clock: Time for leases and deadlines; the machine's when None.
+            retention: ``drop_spans`` deletes the spans of consumed rollouts.
+            clock: Clock for leases and deadlines; None means the system clock.
         """
         self._retention = retention
         self._clock = clock or SystemClock()
@@ -73,12 +74,12 @@ class BaseStore(ABC):
 
     @abstractmethod
     async def connect(self) -> bool:
-        """Open the medium, creating what is missing.
+        """Open the medium and create missing tables or files.
 
         Returns:
-            Whether no other process has the store open. Attempts that are found running are then
-            orphans of a crash, and their rollouts are queued again at once. False leaves them to
-            their leases.
+            True if no other process has the store open. Attempts with status RUNNING are then left
+            over from a crash, and their rollouts are queued again immediately. If False, such
+            attempts end when their leases expire.
 
         Raises:
             StoreError: the medium cannot be used.
@@ -86,21 +87,23 @@ class BaseStore(ABC):
 
     @abstractmethod
     async def disconnect(self) -> None:
-        """Close the medium. No `read` or `write` is in progress, and none follows."""
+        """Close the medium; called when no `read` or `write` is in progress and none follows."""
 
     @abstractmethod
     async def write(self, work: Callable[[Records], T]) -> T:
         """Run `work` once in a transaction and return its result.
 
-        - Atomic: all of its writes happen or none, also if the process dies.
-        - Isolated: transactions of all processes have the effect of some order one after another.
-        - Ordered: those of this object take effect in the order of the calls.
-        - Durable: when this returns, the writes survive the process, if the store keeps records.
-        - An exception of `work` undoes its writes and is raised here unchanged. An `AglError` comes
-          before the first write.
+        - Atomic: either all of its writes take effect or none, even if the process dies.
+        - Isolated: transactions of all processes are serializable.
+        - Ordered: transactions of this object take effect in the order of the calls.
+        - Durable: once this method returns, the writes survive the process if the store is
+          persistent.
+        - If `work` raises, its writes are rolled back and the exception is raised unchanged. `work`
+          raises an `AglError` only before its first write.
 
-        It is not cancelled while it runs. `work` blocks for as long as the medium does: run it in
-        any one thread. After a conflict with another process it may be run again from the start.
+        The caller does not cancel this method while it runs. `work` blocks while the medium does,
+        and may run in any single thread. After a conflict with another process, `work` may be
+        called again from the start.
 
         Raises:
             StoreError: the medium failed; nothing was written.
@@ -108,13 +111,13 @@ class BaseStore(ABC):
 
     @abstractmethod
     async def read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
-        """Run `query`, which writes nothing, at one point in time and return its result.
+        """Run the read-only `query` on a consistent snapshot and return its result.
 
-        It sees at least every write that had returned when it was called.
+        The snapshot includes at least every write that had returned before this call.
 
         Args:
-            query: As `work` of `write`.
-            rows: About how many rows it reads; infinity where that is unknown.
+            query: Called under the same conditions as `work` of `write`.
+            rows: Estimated number of rows read; infinity if unknown.
 
         Raises:
             StoreError: the medium failed.
@@ -123,7 +126,7 @@ class BaseStore(ABC):
     def submit(
         self, operation: Callable[[Operations], T], *, rows: float = math.inf
     ) -> asyncio.Future[T]:
-        """Begin one write of the store; see `BatchingStore.submit`."""
+        """Start one write operation; see `BatchingStore.submit`."""
         del rows
         task = asyncio.ensure_future(self._run(operation))
         self._writes.add(task)
@@ -144,7 +147,7 @@ class BaseStore(ABC):
         return value
 
     def announce(self, changes: Changes) -> None:
-        """Wake the waiters and the watchdog that the changes of a durable write concern."""
+        """Wake the callers and the watchdog that wait for the changes of a durable write."""
         if changes.final:
             self._finals.announce(changes.final)
         if changes.queued:
@@ -153,10 +156,10 @@ class BaseStore(ABC):
             self._watchdog.notice(changes.due_at)
 
     async def open(self) -> None:
-        """Connect, queue orphaned attempts again, start the watchdog.
+        """Connect, queue the rollouts of orphaned attempts again, and start the watchdog.
 
         Raises:
-            StoreError: it is open already, or the medium cannot be used.
+            StoreError: the store is already open, or the medium cannot be used.
         """
         if self._open:
             raise StoreError("The store is open already: open() it once, close() it after use")
@@ -175,7 +178,7 @@ class BaseStore(ABC):
             raise
 
     async def close(self) -> None:
-        """Flush and stop; callers that wait get a StoreError. Idempotent."""
+        """Finish pending writes and close; waiting callers get a StoreError. Idempotent."""
         if not self._open:
             return
         self._open = False
@@ -199,7 +202,7 @@ class BaseStore(ABC):
     async def claim_for(
         self, claiming: ClaimRequest, *, timeout_s: float | None = None
     ) -> list[Claim]:
-        """`claim` of a request that has a name, and so can be repeated or handed back."""
+        """Claim as `claim` does, for a request with an id, which can be repeated or undone."""
         time_left = _countdown(timeout_s)
         while True:
             seen = self._claimers.arrivals
@@ -220,13 +223,13 @@ class BaseStore(ABC):
             raise
 
     def _hand_back(self, future: asyncio.Future[list[Claim]]) -> None:
-        """Queue claims again that were made while their worker was being cancelled."""
+        """Queue rollouts again whose worker was cancelled while it claimed them."""
         claims = [] if future.cancelled() or future.exception() else future.result()
         if claims and self._open:
             self._keep(self.submit(lambda store: store.hand_back(claims), rows=len(claims)))
 
     async def hand_back(self, claim_ids: Collection[str]) -> None:
-        """Queue again what was handed out to requests whose callers have left."""
+        """Queue rollouts again whose claims were not received because the callers disconnected."""
         claim_ids = frozenset(claim_ids)
         await self._write(lambda store: store.hand_back_of(claim_ids))
 
@@ -243,7 +246,7 @@ class BaseStore(ABC):
         failure: Failure | None = None,
         output: Any = None,
     ) -> Attempt:
-        # Converted before it is queued: it may be large, and the caller may change it afterwards.
+        # Converted before the write is queued, because the caller may change the output afterwards.
         kept = json_value(output)
         ending = Ending(status=status, spans=list(spans), failure=failure, output=kept)
         return await self._write(
@@ -257,10 +260,10 @@ class BaseStore(ABC):
         )
 
     async def add_spans(self, spans: Sequence[Span]) -> Ingest:
-        """Record spans of running attempts in one write; late and repeated ones are counted.
+        """Record spans of running attempts in one write; count late and repeated spans.
 
         Raises:
-            StoreError: an attempt is not of this store; all other spans are recorded nevertheless.
+            StoreError: an attempt does not exist in this store; the other spans are recorded.
         """
         spans = list(spans)
         ingest, strangers = await self._write(lambda store: store.add_spans(spans), rows=len(spans))
@@ -296,13 +299,13 @@ class BaseStore(ABC):
         final: dict[str, Rollout] = {}
         try:
             while True:
-                # A final state never changes, so only the others are read again.
+                # A final status never changes, so only the other rollouts are read again.
                 known = await self._existing([one for one in rollout_ids if one not in final])
                 final.update({one: known[one] for one in known if known[one].status.final})
                 left = time_left()
                 if all(one in final for one in rollout_ids) or left <= 0:
                     return [final[one] for one in rollout_ids if one in final]
-                # What ended since it was read is seen by the watch: it was there first.
+                # The watch was created before the read, so it notices rollouts that end after it.
                 watch.see(final)
                 await watch.wait(timeout_s=_finite(min(left, self.poll_interval_s)))
         finally:
@@ -340,7 +343,7 @@ class BaseStore(ABC):
             raise LeadHeldError(held.instance, held.until)
 
     async def _write(self, operation: Callable[[Operations], T], *, rows: float = math.inf) -> T:
-        """Run a transaction; a caller who is cancelled meanwhile does not stop it."""
+        """Run a transaction, which continues if the caller is cancelled."""
         self._check_open()
         return await self.submit(operation, rows=rows)
 
@@ -359,7 +362,7 @@ class BaseStore(ABC):
         return await self._write(Operations.expire)
 
     def _keep(self, task: asyncio.Future[Any]) -> None:
-        """Hold a background task until it is done; the loop itself would let it be collected."""
+        """Reference a background task until it is done; the loop has only a weak reference."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -374,24 +377,25 @@ class BaseStore(ABC):
 
 
 class BatchingStore(BaseStore):
-    """A `BaseStore` that implements `submit` in place of `write`.
+    """A `BaseStore` whose subclass implements `submit` instead of `write`.
 
-    It commits several operations in one transaction, or has no need of a coroutine for one.
+    Use it for a store that commits several operations in one transaction, or that needs no
+    coroutine for a write.
     """
 
     @abstractmethod
     def submit(
         self, operation: Callable[[Operations], T], *, rows: float = math.inf
     ) -> asyncio.Future[T]:
-        """Begin a transaction with the guarantees of `write`.
+        """Start a transaction with the guarantees of `write`.
 
         Args:
             operation: Called with `Operations` on the transaction's records.
-            rows: About how many rows it writes; infinity where that is unknown.
+            rows: Estimated number of rows written; infinity if unknown.
 
         Returns:
-            The result, once it is durable and after `announce` was called with its changes. The
-            caller may cancel the future; the operation takes place nevertheless.
+            A future with the result, set once the writes are durable and `announce` was called with
+            the changes. Cancelling the future does not cancel the operation.
         """
 
     async def write(self, work: Callable[[Records], T]) -> T:
@@ -399,7 +403,7 @@ class BatchingStore(BaseStore):
 
 
 def _countdown(timeout_s: float | None) -> Callable[[], float]:
-    """Seconds left of a timeout that begins now."""
+    """Return a function that returns the seconds left of a timeout that starts now."""
     if timeout_s is None:
         return lambda: math.inf
     loop = asyncio.get_running_loop()

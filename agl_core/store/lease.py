@@ -1,4 +1,4 @@
-"""The watchdog that ends attempts whose lease or deadline passed, and the clock it goes by."""
+"""The watchdog that ends attempts whose lease or deadline passed, and its clock."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from agl_core.clocks import monotonic, wall
 from agl_core.errors import StoreError
 
 LATE_S = 1.0
-"""A watchdog that wakes later than this was itself delayed; a clock that moved by more was set."""
+"""Tolerance in seconds: a watchdog that wakes later was itself delayed, and a clock that moved by
+more was set."""
 RETRY_S = 1.0
 
 _logger = logging.getLogger(__name__)
 
 
 class Clock(Protocol):
-    """Time as a store sees it; tests give one that they move by hand."""
+    """A source of time for a store, which tests replace by a clock that they control."""
 
     def now(self) -> float:
-        """Unix seconds."""
+        """Return Unix seconds."""
         ...
 
     def elapsed(self) -> float:
-        """Seconds of a monotonic clock."""
+        """Return the seconds of a monotonic clock."""
         ...
 
     async def wait(self, event: asyncio.Event, *, until: float) -> None:
-        """Return once `event` is set or `until` has come; infinity never comes."""
+        """Return once `event` is set or the time is `until`; with infinity, wait for the event."""
         ...
 
 
 class SystemClock:
-    """The clock of the machine."""
+    """The system clock."""
 
     def now(self) -> float:
         return wall()
@@ -52,13 +53,13 @@ class SystemClock:
 
 
 class Watchdog:
-    """Sleeps until the next lease or deadline is due, then sweeps.
+    """A task that sleeps until the next lease or deadline is due, then ends overdue attempts.
 
-    A watchdog that was delayed, by a blocked loop or a suspended machine, cannot distinguish a dead
-    worker from one that was delayed with it: it leaves `LATE_S` for heartbeats before it sweeps.
+    If a blocked event loop or a suspended machine delayed the watchdog, it cannot distinguish a
+    dead worker from one that was delayed too. It then waits `LATE_S` for heartbeats first.
 
-    When the clock was set, or the machine slept, every lease and deadline is wrong by as much:
-    all of them are restarted.
+    If the clock was set, or the machine was suspended, every lease and deadline is off by the same
+    time, so all of them are restarted.
     """
 
     def __init__(
@@ -72,10 +73,10 @@ class Watchdog:
         """Build a watchdog.
 
         Args:
-            clock: Time to go by.
-            sweep: Ends what is due and returns when the next attempt will be.
-            restart_timers: Counts all leases and deadlines from now.
-            longest_s: Longest sleep, where attempts can begin without `notice`.
+            clock: The clock.
+            sweep: Ends the attempts that are due and returns the next due time.
+            restart_timers: Restarts all leases and deadlines from now.
+            longest_s: Longest sleep; finite if attempts can start without a call of `notice`.
         """
         self._clock = clock
         self._sweep = sweep
@@ -89,7 +90,7 @@ class Watchdog:
         self._noticed = math.inf
 
     def notice(self, due_at: float) -> None:
-        """Note an attempt that may be due before all known ones."""
+        """Record the due time of a started attempt, which may be the earliest."""
         self._noticed = min(self._noticed, due_at)
         if due_at < self._target:
             self._target = due_at
@@ -128,7 +129,7 @@ class Watchdog:
             await self._clock.wait(asyncio.Event(), until=self._clock.now() + LATE_S)
 
     def _look_at_clock(self) -> bool:
-        """Whether the clock was set since it was last looked at."""
+        """Return whether the clock was set since the last call."""
         before, self._offset = self._offset, self._clock_offset()
         moved_s = self._offset - before
         if abs(moved_s) <= LATE_S:

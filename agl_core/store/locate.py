@@ -1,4 +1,4 @@
-"""From a section, a file or an address to the store that it means."""
+"""Functions that find the store for a configuration section, a file or an address."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://")
 
 
 def store_options(config: StoreConfig, plugins: PluginManager) -> BaseModel | None:
-    """The options of a section, validated by the store's own model; None for a store without one.
+    """Return the options of a section, validated by the store's model; None if it has no model.
 
     Raises:
-        ConfigError: the store is unknown, or an option is.
+        ConfigError: the store or an option is unknown.
         PluginError: the store's options cannot be imported.
     """
     model = plugins.registry("stores").options_model(config.name)
@@ -38,7 +38,11 @@ def store_options(config: StoreConfig, plugins: PluginManager) -> BaseModel | No
 
 
 def _refuse_address(config: StoreConfig, plugins: PluginManager) -> None:
-    """Say which store takes the address that was given to one without."""
+    """Raise an error if a store other than the configured one takes the option ``url``.
+
+    Raises:
+        ConfigError: another store takes the address.
+    """
     address = config.options["url"]
     able = _stores_at(address, plugins) if isinstance(address, str) else []
     if able:
@@ -49,26 +53,26 @@ def _refuse_address(config: StoreConfig, plugins: PluginManager) -> None:
 
 
 def described(options: BaseModel | None) -> StoreOptions:
-    """What the options say about their store; the defaults if they are of another base."""
+    """Return the options as `StoreOptions`; the defaults if they have another base class."""
     return options if isinstance(options, StoreOptions) else StoreOptions()
 
 
 def store_section(name: str, options: BaseModel | None) -> StoreConfig:
-    """The section that means these options."""
+    """Return the configuration section that results in these options."""
     given = options.model_dump(exclude_unset=True, by_alias=True) if options is not None else {}
     return StoreConfig.model_validate({**given, "name": name})
 
 
 def is_address(target: str) -> bool:
-    """Whether a text is an address such as ``http://host``, not a path."""
+    """Return whether a text is an address such as ``http://host``, not a path."""
     return _ADDRESS.match(target) is not None
 
 
 def store_at(address: str, plugins: PluginManager) -> StoreConfig:
-    """The store whose option ``url`` takes an address, by `StoreOptions.schemes`.
+    """Return the section of the store that takes an address, by `StoreOptions.schemes`.
 
     Raises:
-        ConfigError: no store takes it, or several do.
+        ConfigError: no store takes the address, or several do.
     """
     able = _stores_at(address, plugins)
     if len(able) == 1:
@@ -100,7 +104,7 @@ def _names(plugins: PluginManager) -> list[str]:
 
 
 def _schemes(name: str, plugins: PluginManager) -> tuple[str, ...]:
-    with suppress(PluginError):  # one that is not installed or broken is none that could be used
+    with suppress(PluginError):  # a store whose plugin cannot be imported cannot be used
         model = plugins.registry("stores").options_model(name)
         return getattr(model, "schemes", ())
     return ()
@@ -108,36 +112,36 @@ def _schemes(name: str, plugins: PluginManager) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreAddress:
-    """Where records are."""
+    """The location of a store."""
 
     config: StoreConfig
     options: BaseModel | None
-    """Those of `config`, validated."""
+    """Validated options of `config`."""
     directory: Path
-    """Of the run."""
+    """Directory of the run."""
     run: RunConfig | None = None
-    """The run's configuration; None where the target is only a store."""
+    """The run's configuration; None if the target is only a store."""
     named: bool = True
-    """Whether the user names it; False where only the record in a run's directory does."""
+    """Whether the user gave the location; False if it comes from the files in a run's directory."""
 
     @property
     def url(self) -> str | None:
-        """Address of the server that keeps the records; None where none does."""
+        """Address of the server that keeps the records; None without a server."""
         return described(self.options).address
 
     @property
     def file(self) -> Path | None:
-        """The database file; None where the store is of another kind."""
+        """The database file; None if the store is not a file."""
         return described(self.options).file(self.directory)
 
     def check_named(self, command: str = "") -> None:
-        """Check that no key is sent to a server that only a run's own record names.
+        """Check that no key is sent to a server whose address comes only from a run's directory.
 
         Args:
-            command: What the user types to look at that server.
+            command: The command that reads that server, for the error message.
 
         Raises:
-            ConfigError: a key would be sent there.
+            ConfigError: the user did not give the server's address.
         """
         if self.url is None or self.named:
             return
@@ -150,12 +154,13 @@ class StoreAddress:
         )
 
     def check_offered(self, plugins: PluginManager, kind: Kind, name: str) -> None:
-        """Check that something of the run can be made without executing what the run names.
+        """Check that a component of the run is registered without the run's plugin files.
 
-        A run's plugin files are loaded when it is run. Looking at it loads those that the user names.
+        A run's plugin files are loaded only when it is run. Commands that read a run load only the
+        plugin files that the user gives.
 
         Raises:
-            ConfigError: it is not registered, but the run has plugin files, which may register it.
+            ConfigError: `name` is not registered, and the run has plugin files that may do so.
         """
         _check_offered(self.run, self.directory, plugins, (kind, name))
 
@@ -174,14 +179,14 @@ def _check_offered(
 
 
 def locate_store(target: str | Path, plugins: PluginManager) -> StoreAddress:
-    """Find the store of a run's directory, a configuration, a database file or an address.
+    """Find the store of a run's directory, a configuration file, a database file or an address.
 
     Args:
-        target: What the user typed.
-        plugins: Loaded; those that a run names are not loaded for it.
+        target: The user's argument.
+        plugins: The loaded plugins; a run's plugin files are not loaded.
 
     Raises:
-        ConfigError: the target is none of these, its records are gone, or no loaded plugin
+        ConfigError: the target is not one of these, its records do not exist, or no loaded plugin
             registers its store.
     """
     text = str(target)
@@ -195,7 +200,7 @@ def locate_store(target: str | Path, plugins: PluginManager) -> StoreAddress:
     elif path.suffix.lower() in _CONFIGURATIONS:
         run = load_config(path)
         place = path.parent if path.name == RESOLVED else Path(run.directory) / run.name
-        # A configuration file in a run's directory counts as the run's, not as the user's.
+        # A configuration file in a run's directory does not count as given by the user.
         named = not (path.parent / RESOLVED).is_file()
         address = _of_run(run, place, plugins, named=named)
     elif path.is_file():
@@ -210,17 +215,17 @@ def locate_store(target: str | Path, plugins: PluginManager) -> StoreAddress:
 
 
 def of_file(path: Path, plugins: PluginManager) -> StoreAddress:
-    """The default store in a file, which need not exist."""
+    """Return the address of the default store in a file, which need not exist."""
     config = StoreConfig.model_validate({"path": str(path)})
     options = store_options(config, plugins)
     return StoreAddress(config=config, options=options, directory=path.parent)
 
 
 def store_file(target: str, plugins: PluginManager) -> Path:
-    """The database file that a user means by a file or a run's directory, whether or not it exists.
+    """Return the database file for a file or a run's directory, whether or not it exists.
 
-    A run whose records a server keeps means the default store's file in its directory: that of the
-    server.
+    For a run whose store is a server, this is the default store's file in the run's directory,
+    which the server uses.
 
     Raises:
         ConfigError: the run's configuration cannot be read.
@@ -270,10 +275,10 @@ def _check_kept(address: StoreAddress) -> None:
 
 
 def make_store_at(address: StoreAddress, plugins: PluginManager) -> StoreLifecycle:
-    """The store at an address, not yet open.
+    """Make the store at an address without opening it.
 
     Raises:
-        ConfigError: only a run's own record names its server.
+        ConfigError: the server's address comes only from a run's directory.
     """
     address.check_named()
     stores = plugins.registry("stores")
@@ -284,9 +289,9 @@ def make_store_at(address: StoreAddress, plugins: PluginManager) -> StoreLifecyc
 async def open_for_reading(
     address: StoreAddress, plugins: PluginManager
 ) -> AsyncGenerator[StoreLifecycle, None]:
-    """Open a store to read it, whether or not its run has ended.
+    """Open a store for reading, whether or not its run has ended.
 
-    A store of a kind that is not `Readable` is opened as any other.
+    A store that is not `Readable` is opened for reading and writing.
     """
     store = make_store_at(address, plugins)
     if isinstance(store, Readable):

@@ -1,4 +1,4 @@
-"""The store ``memory``: its records end with the process."""
+"""The store ``memory``, whose records are lost when the process ends."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ T = TypeVar("T")
 
 
 def make_store(options: MemoryOptions, directory: Path) -> MemoryStore:
-    """The store ``memory``."""
+    """Make the store ``memory``."""
     del directory
     return MemoryStore(retention=options.retention)
 
 
 class MemoryStore(BatchingStore):
-    """Everything in dictionaries of one process; for tests and runs that need no record."""
+    """A store in dictionaries of one process, for tests and runs that need no durable record."""
 
     def __init__(self, *, retention: Retention = "keep", clock: Clock | None = None) -> None:
         """Build an empty store.
 
         Args:
-            retention: ``drop_spans`` forgets the spans of rollouts that were consumed.
-            clock: Time for leases and deadlines; the machine's when None.
+            retention: ``drop_spans`` deletes the spans of consumed rollouts.
+            clock: Clock for leases and deadlines; None means the system clock.
         """
         super().__init__(retention=retention, clock=clock)
         self._records: Records = MemoryRecords()
@@ -72,7 +72,7 @@ class MemoryStore(BatchingStore):
 
 @dataclass(slots=True)
 class _Row:
-    """A rollout; records are stored as bytes, so a caller that changes what it was given changes no record."""
+    """A rollout, stored as bytes so that callers cannot change the record through a reference."""
 
     number: int
     body: bytes

@@ -1,4 +1,4 @@
-"""What a store's options say about it, and the options of the embedded stores."""
+"""The base class of stores' options, and the options of the embedded stores."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _ADDRESSES: Final = (
 class StoreOptions(BaseModel):
     """Base of the options of a store: ``register(name, factory, config=MyOptions)``.
 
-    The factory is called as ``factory(options, directory)``. What is declared below says what the
-    program must know about a store without opening it. The defaults describe a database server:
-    its records are kept, processes share it, it is no file. Options that derive from another
-    pydantic class have these defaults, too.
+    The factory is called as ``factory(options, directory)``. The attributes below describe the
+    store without opening it. The defaults describe a database server: its records survive the
+    process, several processes can open it, and it is not a file. The defaults also apply to options
+    that derive from another pydantic class.
     """
 
     model_config = ConfigDict(
@@ -35,7 +35,7 @@ class StoreOptions(BaseModel):
     )
 
     kept: ClassVar[bool] = True
-    """Whether the records outlive the process."""
+    """Whether the records survive the process."""
     shared: ClassVar[bool] = True
     """Whether several processes can have the store open."""
     schemes: ClassVar[tuple[str, ...]] = ()
@@ -44,21 +44,21 @@ class StoreOptions(BaseModel):
 
     @property
     def address(self) -> str | None:
-        """Where the records are kept, if that is a server: the option ``url``, if there is one.
+        """Address of the server that keeps the records: the option ``url``; None without it.
 
-        Keys and passwords are only sent to an address that the user names.
+        Keys and passwords are sent only to an address that the user gave.
         """
         return getattr(self, "url", None)
 
     def file(self, directory: Path) -> Path | None:
-        """The file with the records of a run in `directory`; None where there is no such file."""
+        """Return the file with the records of a run in `directory`; None if there is none."""
         del directory
         return None
 
     def apart(self) -> Self | None:
-        """Options of another store of this kind, empty and in the directory its factory is given.
+        """Return options of a separate, empty store of this kind in the factory's directory.
 
-        Evaluations keep their records in one. None: they use the default store.
+        Evaluations use this store. If the result is None, they use the default store.
         """
         return None
 
@@ -84,7 +84,7 @@ class SqliteOptions(BaseStoreOptions):
     @field_validator("path")
     @classmethod
     def _absolute(cls, given: str | None) -> str | None:
-        """What is stored with a run means the same from every working directory."""
+        """Make the path absolute, so that a stored configuration works in any directory."""
         return given and str(Path(local_path(given, instead=_ADDRESSES)).absolute())
 
     def file(self, directory: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Walk through all rollouts of a store, page by page, and through their attempts."""
+"""Iteration over all rollouts of a store, page by page, and over their attempts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ PAGE = 500
 async def rollout_pages(
     store: Store, query: RolloutQuery | None = None, *, size: int = PAGE
 ) -> AsyncGenerator[list[Rollout], None]:
-    """Every rollout that the query means, by ascending id; its own limit does not count.
+    """Yield every rollout that matches the query, by ascending id; ignore the query's limit.
 
-    What is added meanwhile is included if its id is greater than those already given.
+    A rollout that is added during the iteration is included if its id is greater than those already
+    yielded.
     """
     query = replace(query or RolloutQuery(), limit=size)
     while True:
@@ -33,7 +34,7 @@ async def rollout_pages(
 async def attempt_records(
     store: Store, rollouts: Sequence[Rollout]
 ) -> AsyncGenerator[AttemptRecord, None]:
-    """Every attempt of a page of rollouts with its spans, ended or not."""
+    """Yield every attempt of a page of rollouts with its spans, including running attempts."""
     spans: dict[str, list[Span]] = defaultdict(list)
     for span in await store.spans([rollout.id for rollout in rollouts]):
         spans[span.attempt_id].append(span)

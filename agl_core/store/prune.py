@@ -1,4 +1,4 @@
-"""Delete the spans of single rollouts and shorten the file."""
+"""Deletion of the spans of given rollouts, and of the free pages of the file."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from agl_core.store._sql import SqlRecords, key
 from agl_core.store.reader import connect_existing
 
 _ROLLOUTS_PER_WRITE = 100
-"""Few enough that a run which writes to the file meanwhile hardly waits."""
+"""Small, so that a run that writes to the same file waits only briefly."""
 _CHECKPOINT_WAIT_MS = 1000
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pruning deleted, or would delete."""
+    """Counts of what a pruning deleted, or would delete."""
 
     rollouts: int = 0
-    """Rollouts that had spans."""
+    """Number of rollouts that had spans."""
     spans: int = 0
     size: int = 0
     """Bytes of the spans' records."""
     kept: int = 0
-    """Rollouts that were asked for and left alone, because they are not final."""
+    """Number of requested rollouts that were not pruned, because they are not final."""
 
     def __add__(self, other: Pruned) -> Pruned:
         return Pruned(
@@ -40,22 +40,22 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class Prunable(Protocol):
-    """A store that can delete spans for good, open or not."""
+    """A store that can permanently delete spans, whether or not it is open."""
 
     async def prune(self, rollout_ids: Sequence[str], *, dry_run: bool = False) -> Pruned:
-        """Delete the spans of those rollouts that are final, and mark them as consumed.
+        """Delete the spans of the final rollouts among the given ones, and mark these as consumed.
 
         Rollouts, attempts, failures and outputs stay.
 
         Args:
-            rollout_ids: Which; unknown ids and rollouts that are not final are left alone.
+            rollout_ids: The rollouts; unknown ids and rollouts that are not final are ignored.
             dry_run: Count only.
         """
         ...
 
 
 def prune_file(settings: FileSettings, rollout_ids: Sequence[str], *, dry_run: bool) -> Pruned:
-    """`Prunable.prune` on a file, through a connection of its own; others may be using it."""
+    """Run `Prunable.prune` on a file through a new connection; other processes may use the file."""
     total = Pruned()
     with store_errors(settings):
         connection = connect_existing(settings, mode="ro" if dry_run else "rw")
@@ -95,7 +95,7 @@ def _prune(connection: sqlite3.Connection, ids: Sequence[str], *, dry_run: bool)
 
 
 def _size(connection: sqlite3.Connection, rollout_id: str) -> tuple[int, int]:
-    """Number and bytes of a rollout's spans."""
+    """Return number and bytes of a rollout's spans."""
     return connection.execute(
         "SELECT count(*), coalesce(sum(length(spans.body)), 0) FROM spans "
         "JOIN attempts ON attempts.number = spans.attempt "
@@ -105,9 +105,9 @@ def _size(connection: sqlite3.Connection, rollout_id: str) -> tuple[int, int]:
 
 
 def _reclaim(connection: sqlite3.Connection) -> None:
-    """Shorten the file by its free pages, in pieces, and empty the write-ahead log unless it is read.
+    """Remove the file's free pages, in pieces, and empty the write-ahead log if no reader uses it.
 
-    A file that was not set up for it keeps its pages and fills them again.
+    A file without incremental auto-vacuum keeps its free pages and reuses them.
     """
     while give_back_pages(connection):
         pass

@@ -1,4 +1,4 @@
-"""A store's file, opened for reading only."""
+"""Read-only access to a store's file."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ T = TypeVar("T")
 
 @runtime_checkable
 class Readable(Protocol):
-    """A store that can be looked at without taking part in it."""
+    """A store that can be opened for reading only."""
 
     def reader(self) -> StoreLifecycle:
-        """The same records, not yet open, to be read only.
+        """Return a read-only store, not yet open, with the same records.
 
-        Opening it queues nothing again and ends nothing, whether or not others hold the store.
+        Opening it neither queues rollouts again nor ends attempts, whether or not other processes
+        have the store open.
         """
         ...
 
 
 class SqliteReader(BatchingStore):
-    """Reads a file and changes nothing in it; a method that would write raises StoreError.
+    """A store that reads a file without changing it; methods that write raise StoreError.
 
-    It takes no lock on the file's ownership, so another process that opens the store may still be
-    its only holder, and it ends no attempt that is overdue.
+    It takes no lock on ``-owners``, so another process can still open the store exclusively. It
+    does not end overdue attempts.
     """
 
     poll_interval_s = 1.0
@@ -70,11 +71,11 @@ class SqliteReader(BatchingStore):
         )
 
     async def _sweep(self) -> float:
-        """Nothing is ever due: those who take part end what is overdue."""
+        """Return infinity, because processes that can write end overdue attempts."""
         return math.inf
 
     async def _restart_timers(self) -> None:
-        """Leases are theirs, too."""
+        """Do nothing: processes that can write restart leases and deadlines."""
 
     async def read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
         del rows
@@ -87,7 +88,7 @@ class SqliteReader(BatchingStore):
 def look_up(
     connection: sqlite3.Connection, settings: FileSettings, query: Callable[[Records], T]
 ) -> T:
-    """Read at one point in time.
+    """Run a query on a consistent snapshot.
 
     Raises:
         StoreError: the file cannot be read.
@@ -101,10 +102,10 @@ def look_up(
 
 
 def connect_existing(settings: FileSettings, *, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
-    """Connect to a file that is a store already; it is not created.
+    """Connect to the file of an existing store.
 
     Raises:
-        StoreError: there is no file, or it is no store that this version reads.
+        StoreError: the file does not exist, or is not a store that this version reads.
     """
     path = settings.path
     if not path.is_file():

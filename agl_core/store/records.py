@@ -1,4 +1,4 @@
-"""What a store's medium implements: `Records`, its rows inside one transaction."""
+"""`Records`, the interface between a store and its medium: the rows inside one transaction."""
 
 from __future__ import annotations
 
@@ -13,103 +13,105 @@ from agl_core.types import Attempt, Resources, Rollout, RolloutQuery
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """To which rollout an attempt belongs, and whether it runs."""
+    """The rollout of an attempt, and whether the attempt is running."""
 
     rollout_id: str
     running: bool
 
 
 class Lead(msgspec.Struct, frozen=True, kw_only=True):
-    """Which trainer leads the store."""
+    """The trainer that leads the store."""
 
     instance: str
     until: float
     lease_s: float
-    """For how long it was last asked; a clock that was set back does not make it longer."""
+    """Length of the lease that was last requested. It bounds `until` if the clock is set back."""
 
 
 class Records(ABC):
-    """The rows of a medium as one transaction sees and changes them.
+    """The rows of a medium inside one transaction.
 
-    All methods are synchronous and are called by one thread at a time. A read sees the transaction's
-    own writes. What a method returns shares nothing with the medium or with what was passed in:
-    keep records as bytes (`agl_core.store.encode`, and ``ROLLOUTS.decode`` and the like), which
-    also carry every text and number unchanged.
+    All methods are synchronous and are called by one thread at a time. A read sees earlier writes
+    of the same transaction. Returned records share no objects with the medium or with arguments:
+    store records as bytes (`agl_core.store.encode`, ``ROLLOUTS.decode`` and the other codecs),
+    which also preserve every text and number.
 
-    Callers check first and write last: an id that is passed to a method that changes a row exists,
-    one that is passed to ``add_rollout`` or ``add_resources`` does not. Ids are any text, lone
-    surrogates included.
+    Callers check ids before they write: methods that change a row get an existing id, and
+    ``add_rollout`` and ``add_resources`` get a new one. An id is any text, which may include lone
+    surrogates.
     """
 
     @abstractmethod
     def rollouts(self, ids: Sequence[str]) -> Mapping[str, Rollout]:
-        """Those of the rollouts that exist, by id, each with all its attempts, oldest first."""
+        """Return the existing rollouts by id, each with all its attempts, oldest first."""
 
     @abstractmethod
     def select(self, query: RolloutQuery) -> list[Rollout]:
-        """At most ``query.limit`` rollouts that match the query, by ascending id.
+        """Return at most ``query.limit`` rollouts that match the query, by ascending id.
 
-        Ids are compared as text. ``after_id`` is exclusive; empty ``ids`` and ``statuses`` match all.
+        Ids are compared as text. ``after_id`` is exclusive. Empty ``ids`` and ``statuses`` match
+        all rollouts.
         """
 
     @abstractmethod
     def queued(self, limit: int) -> list[Rollout]:
-        """The first rollouts with status QUEUED, in the order in which they were added."""
+        """Return the first rollouts with status QUEUED, in the order in which they were added."""
 
     @abstractmethod
     def running(self, *, due_by: float) -> list[Rollout]:
-        """Rollouts with a running attempt whose `due_at` is not later than this."""
+        """Return the rollouts whose running attempt has a `due_at` of at most `due_by`."""
 
     @abstractmethod
     def next_due(self) -> float:
-        """The earliest `due_at` of all running attempts; infinity without any."""
+        """Return the earliest `due_at` of all running attempts; infinity if there are none."""
 
     @abstractmethod
     def add_rollout(self, rollout: Rollout) -> None:
-        """Insert a rollout that has no attempts, behind all others."""
+        """Insert a rollout without attempts after all others."""
 
     @abstractmethod
     def save_rollout(self, rollout: Rollout) -> None:
-        """Store its status and whether it is consumed; nothing else of a rollout ever changes."""
+        """Store the status and `consumed` of a rollout; its other fields never change."""
 
     @abstractmethod
     def save_attempt(self, attempt: Attempt, *, due_at: float, digest: bytes = b"") -> None:
-        """Insert an attempt behind the others of its rollout, or replace it; its spans stay.
+        """Insert an attempt after the others of its rollout, or replace it; its spans stay.
 
         Args:
-            attempt: It runs unless its status is final.
-            due_at: Unix seconds; while it runs, for `running` and `next_due`.
-            digest: For `digest`.
+            attempt: The attempt; it is running unless its status is final.
+            due_at: Unix seconds that `running` and `next_due` use while the attempt is running.
+            digest: Value that `digest` returns.
         """
 
     @abstractmethod
     def drop_attempt(self, attempt_id: str) -> None:
-        """Delete an attempt, which has no spans."""
+        """Delete an attempt that has no spans."""
 
     @abstractmethod
     def owner(self, attempt_id: str) -> Owner | None:
-        """None if the attempt does not exist."""
+        """Return the owner of an attempt; None if the attempt does not exist."""
 
     @abstractmethod
     def digest(self, attempt_id: str) -> bytes:
-        """What `save_attempt` was last given."""
+        """Return the digest of the last `save_attempt`."""
 
     @abstractmethod
     def add_spans(self, attempt_id: str, spans: Sequence[tuple[str, bytes]]) -> int:
-        """Insert ``(id, blob)`` pairs whose ids the attempt does not have; returns how many.
+        """Insert the ``(id, blob)`` pairs whose ids the attempt does not have; return their number.
 
-        An id may be there twice in `spans`: the first counts.
+        If `spans` has an id twice, the first pair is inserted.
         """
 
     @abstractmethod
     def known_spans(self, attempt_id: str, ids: Sequence[str]) -> int:
-        """How many of the ids the attempt has."""
+        """Return how many of the ids the attempt has."""
 
     @abstractmethod
     def spans(self, rollout_ids: Sequence[str], attempt_id: str | None) -> Iterator[list[bytes]]:
-        """The blobs of each attempt, or of the one given, in any order.
+        """Yield the blobs of each attempt, or of the given one only, in any order.
 
-        Attempts come by the id of their rollout, then oldest first. Unknown ids have none.
+        Attempts are sorted by the id of their rollout, then by age, oldest first. Unknown ids are
+        skipped.
         """
 
     @abstractmethod
@@ -122,15 +124,15 @@ class Records(ABC):
 
     @abstractmethod
     def resources(self, version: int) -> Resources | None:
-        """None if there is no such version."""
+        """Return one version; None if it does not exist."""
 
     @abstractmethod
     def latest_version(self) -> int:
-        """0 when nothing was published."""
+        """Return the greatest version; 0 if no resources were published."""
 
     @abstractmethod
     def lead(self) -> Lead | None:
-        """What `save_lead` was last given."""
+        """Return the lead of the last `save_lead`."""
 
     @abstractmethod
     def save_lead(self, lead: Lead | None) -> None:

@@ -35,7 +35,7 @@ _PAUSE_S: Final = 0.01
 
 
 def make_store(options: SqliteOptions, directory: Path) -> SqliteStore:
-    """The store ``sqlite`` of a run in `directory`."""
+    """Make the store ``sqlite`` of a run in `directory`."""
     return SqliteStore(
         options.file(directory),
         synchronous=options.synchronous,
@@ -45,20 +45,21 @@ def make_store(options: SqliteOptions, directory: Path) -> SqliteStore:
 
 
 class SqliteStore(BatchingStore):
-    """All records in one file. One thread writes, one reads; small work is done on the loop itself.
+    """A store in one SQLite file, with one writing and one reading thread.
 
-    What was acknowledged survives the process (``synchronous="normal"``) or also the machine
-    (``"full"``). Next to the file are SQLite's ``-wal`` and ``-shm``, and ``-owners``, whose lock
-    says whether another process has the store open.
+    Small reads and writes run on the event loop instead, because they take less time than a thread
+    switch. Acknowledged writes survive a crash of the process (``synchronous="normal"``) or also a
+    power failure (``"full"``). Beside the file are SQLite's ``-wal`` and ``-shm`` files and an
+    ``-owners`` file, whose lock shows whether another process has the store open.
 
-    Several processes may open the file. Writes of a store object wake its own waiters at once;
-    those of other processes are seen within a second.
+    Several processes may open the file. A write through a store object wakes callers that wait on
+    the same object immediately; callers in other processes see it within a second.
 
-    A crash leaves attempts without a runner. A process that opens the file *alone* ends them as
-    LOST and queues their rollouts again at once. If another process has it open, attempts may be
-    running there: then leases and deadlines end the dead ones. A server of the store
-    (``orphans="keep"``) ends none, since its runners are other processes: it gives every running
-    attempt one lease more, and those whose runner is dead lapse.
+    A crash leaves attempts without a runner. A process that opens the file while no other process
+    has it open ends these attempts as LOST and immediately queues their rollouts again. If another
+    process has the file open, its attempts may be running, so only leases and deadlines end
+    attempts. A store server (``orphans="keep"``) does not end attempts when it opens the file,
+    because its runners are other processes: it extends every running attempt by one lease.
     """
 
     poll_interval_s = 1.0
@@ -74,19 +75,19 @@ class SqliteStore(BatchingStore):
         orphans: Orphans = "requeue",
         clock: Clock | None = None,
     ) -> None:
-        """Describe the file; `open` creates it and its directory.
+        """Configure the store; `open` creates the file and its directory.
 
         Args:
             path: The database file.
             synchronous: ``full`` waits for the disk at every commit.
             busy_timeout_s: How long to wait for other processes that write.
-            retention: ``drop_spans`` deletes the spans of rollouts that were consumed and gives
-                their space back piece by piece.
-            orphans: What becomes of attempts that run when the file is opened.
-            clock: Time for leases and deadlines; the machine's when None.
+            retention: ``drop_spans`` deletes the spans of consumed rollouts and returns their
+                space to the file system in pieces.
+            orphans: Whether running attempts are ended and queued again when the file is opened.
+            clock: Clock for leases and deadlines; None means the system clock.
 
         Raises:
-            ConfigError: `path` names no file.
+            ConfigError: `path` is empty or ``:memory:``.
         """
         super().__init__(retention=retention, clock=clock)
         if str(path) in ("", ":memory:"):
@@ -97,11 +98,11 @@ class SqliteStore(BatchingStore):
         self._orphans: Orphans = orphans
 
     def reader(self) -> SqliteReader:
-        """The file to be looked at only; see `agl_core.store.reader.Readable`."""
+        """Return a read-only store on the same file; see `agl_core.store.reader.Readable`."""
         return SqliteReader(self._settings)
 
     async def prune(self, rollout_ids: Sequence[str], *, dry_run: bool = False) -> Pruned:
-        """Delete spans of final rollouts for good; see `agl_core.store.prune.Prunable`."""
+        """Permanently delete spans of final rollouts; see `agl_core.store.prune.Prunable`."""
         ids = list(rollout_ids)
         return await asyncio.to_thread(prune_file, self._settings, ids, dry_run=dry_run)
 
@@ -120,7 +121,7 @@ class SqliteStore(BatchingStore):
             self._reader.shutdown()
             await self._writer.stop()
             raise
-        return False  # the writer's thread dealt with orphans while it held the file alone
+        return False  # the writer thread handled orphans while it held the exclusive lock
 
     def _connect_reader(self) -> sqlite3.Connection:
         with store_errors(self._settings):
@@ -137,9 +138,9 @@ class SqliteStore(BatchingStore):
         return self._writer.submit(operation, rows=rows)
 
     async def read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
-        await asyncio.sleep(0)  # a caller that reads again and again leaves the loop to others
+        await asyncio.sleep(0)  # a caller that reads in a loop must not block other tasks
         with self._writer.spared(rows) as connection:
-            # What this connection has written or read before, it need not read again.
+            # The writing connection has recently used pages in its cache.
             if connection is not None:
                 return look_up(connection, self._settings, query)
         return await self._in_reader(lambda: look_up(self._reading, self._settings, query))
@@ -149,7 +150,7 @@ class SqliteStore(BatchingStore):
 
 
 class _File:
-    """The file as the writer's thread opens it."""
+    """The store's file, which the writer thread opens and closes."""
 
     def __init__(self, settings: FileSettings, clock: Clock, orphans: Orphans) -> None:
         self._settings = settings
@@ -191,12 +192,12 @@ class _File:
 
 
 class FileOwnership:
-    """One holder's share of ``<path>-owners``.
+    """This process's lock on ``<path>-owners``.
 
-    Every holder has a shared lock. A holder that gets it exclusively is alone: attempts found
-    running are then orphans of a crash. The kernel drops the lock when a process ends, however it ends, so
-    no process id or heartbeat has to be trusted. A file of its own is needed: closing a second
-    descriptor of the database would drop SQLite's own locks on it.
+    Every process that has the store open has a shared lock. A process that gets an exclusive lock
+    is the only one, so running attempts are left over from a crash. The kernel releases the lock
+    whenever a process ends, so the check needs no process id and no heartbeat. The lock needs a
+    separate file, because closing a second descriptor of the database would release SQLite's locks.
     """
 
     def __init__(self, path: Path, *, timeout_s: float) -> None:
@@ -205,13 +206,14 @@ class FileOwnership:
         self._descriptor: int | None = None
 
     def enter(self) -> bool:
-        """Become a holder; True while there is no other, until `share` is called.
+        """Take the lock; return True if it is exclusive, which lasts until `share` is called.
 
-        Waits while another holder is alone and prepares the file. False where the system or the
-        file system has no such locks: only leases then end dead attempts.
+        Wait while another process has the exclusive lock and prepares the file. Return False if the
+        system or the file system does not support such locks; only leases and deadlines then end
+        the attempts of a crashed process.
 
         Raises:
-            StoreError: the other holder did not finish in time.
+            StoreError: the other process did not release the exclusive lock in time.
         """
         if sys.platform == "win32":
             return False
@@ -238,7 +240,7 @@ class FileOwnership:
             time.sleep(_PAUSE_S)
 
     def share(self) -> None:
-        """Let others enter."""
+        """Change the lock to a shared one, so that other processes can open the store."""
         if sys.platform == "win32" or self._descriptor is None:
             return
         import fcntl  # noqa: PLC0415  no such module on Windows
@@ -246,7 +248,7 @@ class FileOwnership:
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
     def leave(self) -> None:
-        """Stop being a holder; idempotent."""
+        """Release the lock. Idempotent."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -1,4 +1,4 @@
-"""Writing a file completely or not at all."""
+"""Atomic writes of files."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 @contextmanager
 def whole_file(target: str | Path, *, what: str = "File") -> Generator[BinaryIO, None, None]:
-    """Write a file, making its folder; a failure leaves what was there before.
+    """Write a file and create its folder; a failure leaves an existing file unchanged.
 
-    What a link leads to is written, and what is no file, such as a pipe or a device, as it comes.
+    For a symbolic link, the file that it points to is written. A target that is not a regular file,
+    such as a pipe or a device, is written directly, not atomically.
 
     Args:
         target: The file.
-        what: Names the file in the message.
+        what: Name of the file in error messages.
 
     Raises:
-        ConfigError: it cannot be written.
+        ConfigError: the file cannot be written.
     """
     path = Path(target)
     plain = path.is_file() or not path.exists()

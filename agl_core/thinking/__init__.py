@@ -1,9 +1,9 @@
-"""Thinking in a model's answer, separated from what the model says.
+"""Separation of thinking and text in a model's answer.
 
-Reasoning models think aloud in tags, ``<think>...</think>``, or their server puts the thoughts into
-a field of its own, ``reasoning`` or ``reasoning_content``. `split_thinking` and, for an answer that
-is still coming, `ThinkParser` bring both into the same parts. Nothing is altered: the parts are
-pieces of the text as it came, and tokens are not looked at.
+Reasoning models write their thinking in tags, ``<think>...</think>``, or their server returns it in
+a separate field, ``reasoning`` or ``reasoning_content``. `split_thinking` and, for a streamed
+answer, `ThinkParser` turn both into the same parts. The parts are unchanged pieces of the text;
+tokens are not used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def split_thinking(
 
 
 def without_thinking(text: str, *, tags: Sequence[str] = DEFAULT_TAGS) -> str:
-    """What an answer says once its thoughts are taken out."""
+    """Return the text of an answer without its thinking."""
     if not mentions(text, tags):
         return text
     return "".join(part.text for part in split_thinking(text, tags=tags) if part.kind == "text")

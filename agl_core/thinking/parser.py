@@ -1,4 +1,4 @@
-"""The parser: one line at a time, and never further than is certain."""
+"""The parser of thinking: it reads line by line and returns only parts that are certain."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ DEFAULT_TAGS: Final = ("think", "thinking")
 
 
 def tag_pair(tag: str) -> tuple[str, str]:
-    """Opening and closing tag of one entry of `tags`.
+    """Return the opening and closing tag of one entry of `tags`.
 
     Raises:
-        ConfigError: it is neither a name nor two different tags.
+        ConfigError: the entry is neither a name nor two different tags.
     """
     words = tag.split()
     if len(words) == 1 and not set(words[0]) & set("<>/`"):
@@ -34,7 +34,7 @@ def tag_pair(tag: str) -> tuple[str, str]:
 
 
 def mentions(text: str, tags: Iterable[str]) -> bool:
-    """Whether any tag occurs at all; mostly none does, and then there is nothing to parse."""
+    """Return whether any tag occurs; most answers have none and need no parsing."""
     return any(marker in text for tag in tags for marker in tag_pair(tag))
 
 
@@ -42,48 +42,50 @@ Kind = Literal["thinking", "text"]
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A piece of an answer."""
+    """A part of an answer."""
 
     kind: Kind
     text: str
-    """As it came, white space at its ends included; the tags around it are not part of it."""
+    """Unchanged, including white space at its ends, but without the tags around it."""
 
 
 @dataclass(slots=True)
 class _Hold:
-    """Thought that may turn out to be text, from the first closing tag that may be the true one."""
+    """Thinking that may prove to be text, from the first possible closing tag on."""
 
     text: list[str] = field(default_factory=list[str])
     length: int = 0
     closed: tuple[int, int] | None = None
-    """The last closing tag outside code; openings that are never closed would leave none."""
+    """The last closing tag outside code; it is used if a nested opening tag is never closed."""
     in_code: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """Those inside code, which may be a fence that the model forgot to close."""
+    """Closing tags inside code, which may be a fence that the model forgot to close."""
 
 
 class ThinkParser:
-    """Splits an answer into thinking and text while it comes.
+    """Splits a streamed answer into thinking and text.
 
-    A block goes from its opening tag to the closing one that belongs to it; blocks of one tag may
-    be nested, and the outermost is one part. What is never closed is thinking to the end. A closing
-    tag before any opening one ends thinking that began with the answer: the chat template had opened
-    it. Tags in Markdown code, fenced or between backticks on one line, are code. Where thinking
-    would not end for that reason or for a nested opening without an end, its last closing tag counts
-    after all, or else the first in code. Parts of white space alone are left out.
+    A block extends from its opening tag to the matching closing tag; blocks of one tag may be
+    nested, and the outermost is one part. A block that is never closed is thinking to the end. A
+    closing tag before any opening tag ends thinking that began with the answer, as the chat
+    template had opened it. Tags in Markdown code, fenced or between backticks on one line, are
+    ignored. If a block would not end because of that, or because of a nested opening tag without an
+    end, its last closing tag outside code ends it, or else the first one in code. Parts of only
+    white space are left out.
 
-    Feeding an answer in any pieces gives, once it is finished, the same `parts` as feeding it whole.
+    After `finish`, `parts` does not depend on the pieces in which the answer was fed.
     """
 
     def __init__(self, *, tags: Sequence[str] = DEFAULT_TAGS, opened: bool = False) -> None:
         """Begin an answer.
 
         Args:
-            tags: Names, ``"think"`` for ``<think>`` and ``</think>``; or both tags with a space
-                between them where they are written otherwise, ``"[THINK] [/THINK]"``.
-            opened: The prompt ended inside a thinking tag, so the answer begins with thinking.
+            tags: Names, ``"think"`` for ``<think>`` and ``</think>``; or, for tags of another form,
+                both tags with a space between them, ``"[THINK] [/THINK]"``.
+            opened: Whether the prompt ends inside a thinking tag, so that the answer begins with
+                thinking.
 
         Raises:
-            ConfigError: a tag is neither.
+            ConfigError: a tag has neither form.
         """
         self._pairs = [tag_pair(tag) for tag in tags]
         markers = sorted({each for pair in self._pairs for each in pair}, key=len, reverse=True)
@@ -94,18 +96,18 @@ class ThinkParser:
         self._closers = frozenset(closer for _, closer in self._pairs)
         self._kind: Kind = "thinking" if opened else "text"
         self._pair: tuple[str, str] | None = None
-        """Tags of the open block; None where the prompt opened it."""
+        """Tags of the open block; None if the prompt opened it."""
         self._depth = 1
         self._met = opened
-        """A block has begun before this point."""
+        """Whether a block has begun before this point."""
         self._line = ""
-        """The line under way, from its beginning or from the tag before."""
+        """The current line, from its beginning or from the last tag."""
         self._fresh = True
-        """`_line` begins where a line does."""
+        """Whether `_line` begins at the beginning of a line."""
         self._sent = 0
-        """Characters of `_line` that are in a part already."""
+        """Number of characters of `_line` that are already in a part."""
         self._fence = ""
-        """The open code fence, as it was written."""
+        """The characters of the open code fence."""
         self._hold: _Hold | None = None
         self._reasoning: list[str] = []
         self._found: list[tuple[Kind, list[str]]] = [(self._kind, [])]
@@ -115,8 +117,8 @@ class ThinkParser:
         """Take the next piece of content and of the reasoning field.
 
         Returns:
-            What is certain now and was not before. Text that precedes a closing tag without an
-            opening one has been given out as text by then; `parts` has it as thinking.
+            The parts that have become certain. Text before a closing tag without an opening one has
+            already been returned as text; in `parts` it is thinking.
         """
         if reasoning:
             self._reasoning.append(reasoning)
@@ -127,13 +129,13 @@ class ThinkParser:
         return self._taken()
 
     def finish(self) -> list[Part]:
-        """End the answer; returns what was not certain before."""
+        """End the answer; return the parts that were not certain before."""
         self._advance(final=True)
         again = False
         while self._hold is not None:
             hold, self._hold = self._hold, None
             held = "".join(hold.text)
-            # Behind the last one there is no other: however often tags are repeated, this ends.
+            # From the second round on the last one is used, so that the loop always ends.
             in_code = hold.in_code[-1 if again else 0] if hold.in_code else (len(held), len(held))
             start, end = hold.closed or in_code
             self._emit(held[:start])
@@ -144,9 +146,9 @@ class ThinkParser:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The parts; the reasoning field comes first.
+        """The parts, the reasoning field first.
 
-        Before `finish`, text that only the end of the answer can classify counts as thinking.
+        Before `finish`, text that is not certain yet counts as thinking.
         """
         whole = [Part("thinking", "".join(self._reasoning))]
         whole += [Part(kind, "".join(pieces)) for kind, pieces in self._found]
@@ -159,7 +161,7 @@ class ThinkParser:
         return taken
 
     def _advance(self, *, final: bool = False) -> None:
-        """Go through what lies in `_line`, line by line; the last may be unfinished."""
+        """Parse `_line` line by line; the last line may be incomplete."""
         text, at = self._line, 0
         while at < len(text):
             end = text.find("\n", at) + 1
@@ -174,13 +176,13 @@ class ThinkParser:
         self._line = ""
 
     def _forget(self) -> None:
-        """Release the beginning of a line that can no longer open or close code."""
+        """Drop the beginning of a line that can no longer open or close code."""
         opens = self._fresh and self._line.lstrip(" ").startswith("~~~")
         if not opens and "`" not in self._line and self._line[: self._sent].strip(" ~"):
             self._line, self._sent, self._fresh = self._line[self._sent :], 0, False
 
     def _scan(self, *, whole: bool) -> int | None:
-        """Read the line on; gives where the tag ends that began or ended a block, if one did."""
+        """Scan the line further; return the end of a tag that began or ended a block, if any."""
         line = self._line
         fenced = self._fenced() if whole else self._may_be_fenced()
         spans: list[tuple[int, int]] | None = None
@@ -200,7 +202,7 @@ class ThinkParser:
         return None
 
     def _unsure(self, met: int) -> int:
-        """Length of the end of the line, behind the last tag met, that may begin another."""
+        """Return the length of the line's end that may begin another tag, after the last one."""
         end = self._line[max(met, len(self._line) - self._longest) :]
         for at, character in enumerate(end):
             if character in self._firsts and any(m.startswith(end[at:]) for m in self._markers):
@@ -212,7 +214,7 @@ class ThinkParser:
         return bool(self._fence) or begins in ("`", "~")
 
     def _fenced(self) -> bool:
-        """Whether the whole line belongs to a code fence, which it may open or close."""
+        """Return whether the line belongs to a fenced code block, which it may open or close."""
         if self._fence:
             if self._fresh and closes_fence(self._line, self._fence):
                 self._fence = ""
@@ -222,7 +224,7 @@ class ThinkParser:
         return opening is not None
 
     def _meet(self, match: re.Match[str], *, in_code: bool) -> bool:
-        """Act on a tag; returns whether it began or ended a block."""
+        """Handle a tag; return whether it began or ended a block."""
         marker, at = match[0], match.start()
         if self._kind == "text":
             return not in_code and self._meet_in_text(marker, at)
@@ -257,7 +259,7 @@ class ThinkParser:
         return True
 
     def _begins_again(self, marker: str, at: int) -> bool:
-        """An opening tag with which an answer repeats the one that its prompt ended in."""
+        """Handle an opening tag that repeats the prompt's; return whether it is one."""
         pair = next((pair for pair in self._pairs if pair[0] == marker), None)
         if pair is None or "".join(self._found[-1][1]).strip() or self._line[:at].strip():
             return False
@@ -297,19 +299,19 @@ class ThinkParser:
 
 OPENING_FENCE: Final = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
 _INDENT: Final = 3
-"""Spaces that a fence may be indented by."""
+"""Most spaces before a fence."""
 _TICKS: Final = re.compile(r"`+")
 
 
 def closes_fence(line: str, fence: str) -> bool:
-    """Whether the line ends the block that was opened with `fence`."""
+    """Return whether the line closes a block that `fence` opened."""
     bare = line.strip()
     indent = len(line) - len(line.lstrip(" "))
     return len(bare) >= len(fence) and set(bare) == {fence[0]} and indent <= _INDENT
 
 
 def code_spans(line: str) -> list[tuple[int, int]]:
-    """Places of inline code on one line: runs of backticks that another of their length closes."""
+    """Return ranges of inline code on a line: from a run of backticks to the next equally long."""
     if "`" not in line:
         return []
     runs = [(match.start(), match.end()) for match in _TICKS.finditer(line)]

@@ -1,8 +1,8 @@
-"""Which agent speaks and what belongs to what: scopes, spans, and the identity on every request.
+"""Scopes, spans, and the identity headers of every model request.
 
-Reading order: `_scopes` (which scope is current), `_recorder` (an attempt's spans), `_context` (which
-attempt runs), `_spans` (a span with its scope), `_emit` and `_named` (what user code records),
-`_wire` (what requests carry), `_attachment` (attaching all of it to a process).
+Reading order: `_scopes` (the current scope), `_recorder` (an attempt's spans), `_context` (the
+current attempt), `_spans` (a span with its scope), `_emit` and `_named` (functions for user code),
+`_wire` (identity headers), `_attachment` (attaching to a process).
 """
 
 from agl_core.tracing._attachment import Attachment, attach, child_environment

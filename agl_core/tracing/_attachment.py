@@ -1,4 +1,4 @@
-"""Attach agl to this process: the wire, the frameworks' hooks, and an identity from a parent process."""
+"""Attaching agl to a process: HTTP libraries, frameworks' hooks, identity from a parent process."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ class _Identity(msgspec.Struct, kw_only=True):
     trainable: bool = True
     aliases: dict[str, str] = {}
     api_key: str = ""
-    """Opens this attempt; what the child does to ``OPENAI_API_KEY`` does not change it."""
+    """The attempt's key; it does not depend on the child's ``OPENAI_API_KEY``."""
     model: str = ""
     deadline_at: float = 0.0
     """Unix seconds."""
     settings: dict[str, Any] = {}
-    """Of the run, as `Rollout.metadata` has them."""
+    """Settings of the run, as in `Rollout.metadata`."""
 
 
 def child_environment(*, agent: str | None = None) -> dict[str, str]:
-    """Environment variables that carry this attempt into a subprocess.
+    """Return environment variables that make a subprocess part of this attempt.
 
     Merge them into the child's environment. A Python child calls `attach`; a program in another
     language is identified by the URL in ``OPENAI_BASE_URL``.
 
     Args:
-        agent: Who speaks in the child, written into the URL. When None, the current scope's agent
-            speaks in a Python child that attaches, until it names another; any other program names
-            its agents itself, with ``/agent/<name>`` before ``/v1`` or the header ``x-agl-agent``.
+        agent: The agent of the child's calls, written into the URL. If None, a Python child that
+            attaches has the current scope's agent until it names another; any other program names
+            its agents with ``/agent/<name>`` before ``/v1`` or the header ``x-agl-agent``.
 
     Raises:
         ConfigError: outside a rollout.
@@ -91,10 +91,10 @@ def child_environment(*, agent: str | None = None) -> dict[str, str]:
 
 
 def inherited_context() -> tuple[AttemptContext | None, Scope | None]:
-    """The attempt and scope that ``AGL_CONTEXT`` names; nothing when it is not set.
+    """Return the attempt and scope in ``AGL_CONTEXT``; None for both if it is not set.
 
     Raises:
-        ConfigError: the variable does not hold what `child_environment` wrote.
+        ConfigError: the variable was not written by `child_environment`.
     """
     text = os.environ.get(semconv.ENV_CONTEXT)
     if not text:
@@ -146,11 +146,11 @@ def _inherit(identity: _Identity) -> AttemptContext:
 
 
 def _refusal() -> Callable[[Span], None]:
-    """A callback that warns once; the recorder's `late` counts every span."""
+    """Return a callback that warns once; the recorder's `late` counts every span."""
     warned = Event()
 
     def refuse(span: Span) -> None:
-        # An LLM span is no loss: the gateway records the call itself under the same identity.
+        # An LLM span is not lost: the gateway records the call under the same identity.
         if span.kind is SpanKind.LLM or warned.is_set():
             return
         warned.set()
@@ -172,7 +172,7 @@ def _identity_url(context: AttemptContext, agent: str | None) -> str:
 
 
 class Attachment:
-    """What `attach` returned: the wire and integrations stay until it is detached."""
+    """The result of `attach`: wrapped libraries and integrations stay until `detach`."""
 
     def __init__(self, installed: _Installed, integrations: Sequence[Integration]) -> None:
         """Made by `attach`."""
@@ -181,14 +181,14 @@ class Attachment:
         self._attached = True
 
     def detach(self) -> None:
-        """Undo this attachment; the last one restores every function. Repeating it does nothing."""
+        """Undo this attachment; the last one restores every function. Idempotent."""
         if self._attached:
             self._attached = False
             self._installed.release(self._integrations)
 
 
 class _Installed:
-    """What is installed in this process, counted."""
+    """The wire and integrations of this process, with the number of attachments of each."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -244,28 +244,29 @@ _INSTALLED: Final = _Installed()
 
 
 def attach(*, integrations: Sequence[Integration] | None = None) -> Attachment:
-    """Make agl see this process's model calls, inside rollouts only.
+    """Record this process's model calls, inside rollouts only.
 
-    httpx, httpx2 and websockets are imported if they are installed (about 0.35 s each if they are not
-    imported yet): a library that is imported after this call could otherwise send unseen.
-    Attaching again installs nothing twice; each attachment is detached on its own.
+    httpx, httpx2 and websockets are imported if they are installed (about 0.35 s each if they are
+    not imported yet); otherwise requests of a library that is imported later would go unrecorded.
+    Repeated calls install nothing twice; each attachment is detached separately.
 
-    In a subprocess whose environment has ``AGL_CONTEXT`` (see `child_environment`) all threads
-    and tasks belong to the attempt it names. Model calls carry its identity to the gateway; what
-    `emit_reward` and its like record has no way back into the parent's recorder and is refused,
+    In a subprocess whose environment has ``AGL_CONTEXT`` (see `child_environment`), all threads
+    and tasks belong to the attempt that it names. Model calls have the attempt's identity. Records
+    of `emit_reward` and similar functions cannot reach the parent's recorder: they are refused,
     with one warning and a count.
 
     Args:
         integrations: Frameworks to attach, one object per framework name.
 
     Raises:
-        ConfigError: an HTTP library has an unknown ``send``, or ``AGL_CONTEXT`` is malformed.
+        ConfigError: the ``send`` of an HTTP library has an unexpected signature, or
+            ``AGL_CONTEXT`` is malformed.
     """
     return _INSTALLED.hold(integrations or ())
 
 
 def _sockets() -> Any | None:
-    """Before version 11 there is nothing in it to be watched."""
+    """Return ``websockets.client``; None before version 11, which has no ``ClientProtocol``."""
     if find_spec("websockets") is None:
         return None
     library = import_module("websockets.client")

@@ -1,4 +1,4 @@
-"""One generation request: its call id, and its LLM span where no integration records one."""
+"""One generation request: its call id, and its LLM span if no integration records one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from agl_core.types.ids import new_id
 _RETRY_COUNT: Final = "x-stainless-retry-count"
 FIRST_ERROR: Final = 400
 _NEVER_LEFT: Final = frozenset({"PoolTimeout", "ConnectTimeout", "ConnectError"})
-"""Exceptions of either library that say that nothing was sent."""
+"""Exceptions of httpx and httpx2 after which nothing was sent."""
 
 
 class _LastSend(NamedTuple):
-    """The send before this one in the same task or thread, where an SDK's retries happen."""
+    """The previous send of the same task or thread; an SDK retries in the same one."""
 
     attempt_id: str
     body_hash: int | None
@@ -32,25 +32,25 @@ _LAST_SEND: ContextVar[_LastSend | None] = ContextVar("agl_last_send", default=N
 
 
 class Sent:
-    """A request in flight whose LLM span the wire itself recorded."""
+    """A request in flight with an LLM span that the wire recorded."""
 
     __slots__ = ("_ended", "_recorder", "_span_id", "rerouted")
     until_read: ClassVar = True
-    """It ends with the stream of its answer, not when that begins."""
+    """It ends at the end of the answer's stream, not at its beginning."""
 
     def __init__(self, recorder: Recorder, span_id: str) -> None:
         self._recorder = recorder
         self._span_id = span_id
         self._ended = False
         self.rerouted = False
-        """The program sent it to another address than the gateway's."""
+        """Whether the program sent it to another address than the gateway's."""
 
     def reading(self) -> Reading:
-        """What the reader of the answer counts in."""
+        """Return a new counter for the reader of the answer."""
         return self._recorder.reading(self._span_id)
 
     def end(self, error: BaseException | None, *, status_code: int = 0) -> None:
-        """The answer, its stream or the request itself has ended; the first end counts."""
+        """End the span with the answer, its stream or the request; repeated calls do nothing."""
         if self._ended:
             return
         self._ended = True
@@ -62,7 +62,7 @@ class Sent:
 
 
 class Tried:
-    """A request in flight that belongs to a call scope, whose span an integration records."""
+    """A request in flight inside a call scope, whose span an integration records."""
 
     __slots__ = ("_call", "_recorder", "rerouted")
     until_read: ClassVar = False
@@ -73,14 +73,14 @@ class Tried:
         self.rerouted = False
 
     def reading(self) -> Reading:
-        """What the reader of the answer counts in."""
+        """Return a new counter for the reader of the answer."""
         return self._recorder.reading(self._call.span_id)
 
     def end(self, error: BaseException | None, *, status_code: int = 0) -> None:
-        """Nothing was answered; an answer says nothing here.
+        """Note whether the request failed, so that the next one counts as another try.
 
-        Who is cancelled while it waits tries no more, and not every framework says that the call
-        has ended then: what is sent next would be taken for another try.
+        A cancelled request has no further try, and some frameworks do not report the end of its
+        call. This method ends the call then; otherwise the next request would count as a try of it.
         """
         self._call.unanswered = error is not None or status_code >= FIRST_ERROR
         _note_failure(self._recorder, self._call.span_id, error)
@@ -90,7 +90,7 @@ class Tried:
 
 
 def _note_failure(recorder: Recorder, span_id: str, error: BaseException | None) -> None:
-    """What `error` kept the program from: the answer, and the gateway from the request."""
+    """Record that the program has no answer, and whether the request never left."""
     if error is None:
         return
     recorder.unread(span_id)
@@ -99,7 +99,7 @@ def _note_failure(recorder: Recorder, span_id: str, error: BaseException | None)
 
 
 def call_scope(scope: Scope | None) -> Scope | None:
-    """The call this send belongs to; an agent or tool inside a call speaks for itself."""
+    """Return the call scope of a send; None for an agent or tool that runs inside a call."""
     while scope is not None and scope.kind == "operation":
         scope = scope.parent
     return scope if scope is not None and scope.kind == "call" else None
@@ -126,7 +126,11 @@ def call_id(recorder: Recorder, call: Scope, request: Any) -> str:
 
 
 def _is_next_try(call: Scope, body_hash: int | None, request: Any) -> bool:
-    """An SDK says so itself; others repeat what failed, perhaps changed, as routers do."""
+    """Return whether a request is another try of its call.
+
+    SDKs mark their retries. Other programs, such as routers, repeat a failed request, possibly
+    changed.
+    """
     return call.unanswered or (_same(body_hash, call.body_hash) and _is_retry(request))
 
 
@@ -137,7 +141,7 @@ def _same(body: int | None, before: int | None) -> bool:
 def own_span(
     context: AttemptContext, scope: Scope | None, request: Any, *, operation: str
 ) -> tuple[str, str]:
-    """Record the LLM span of a send outside any call scope; the SDK's retry continues it."""
+    """Record the LLM span of a send outside any call scope; an SDK's retry continues the span."""
     body_hash = _body_hash(request)
     last = _LAST_SEND.get()
     if (
@@ -166,7 +170,7 @@ def own_span(
 
 
 def named_agent(scope: Scope | None, request: Any) -> str | None:
-    """The scope's agent, else the one that the program put into the request itself."""
+    """Return the scope's agent, else the agent that the request's header or URL names."""
     if scope is not None and scope.agent is not None:
         return scope.agent
     given = request.headers.get(semconv.HEADER_AGENT)
@@ -177,7 +181,7 @@ def named_agent(scope: Scope | None, request: Any) -> str | None:
 
 
 def operation_of(request: Any) -> str | None:
-    """OpenTelemetry's name of what the request asks for; None when it generates nothing."""
+    """Return OpenTelemetry's operation name of a request; None if it generates nothing."""
     if request.method != "POST":
         return None
     path: bytes = request.url.raw_path.partition(b"?")[0]
@@ -192,8 +196,8 @@ def _is_retry(request: Any) -> bool:
 
 
 def _body_hash(request: Any) -> int | None:
-    """Hash of the body; None for one that is streamed, which equals no other."""
+    """Return the hash of the body; None for a streamed body, which never equals another."""
     try:
         return hash(request.content)
-    except RuntimeError:  # RequestNotRead of either library
+    except RuntimeError:  # RequestNotRead of httpx and httpx2
         return None

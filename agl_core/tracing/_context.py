@@ -1,4 +1,4 @@
-"""Which attempt runs here, and what belongs to it: its settings, aliases and tables."""
+"""The current attempt with its settings, aliases and tables."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 class Aliases:
-    """The aliases of one attempt: each is fixed by its agent's first model call."""
+    """The aliases of one attempt; an agent's first model call fixes its alias."""
 
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
-        """Start with those that a parent process has set."""
+        """Start with the aliases that a parent process has set."""
         self._aliases = dict(given or {})
         self._called: set[str] = set()
         self._lock = Lock()
 
     def names(self) -> dict[str, str]:
-        """Agent to its alias."""
+        """Return aliases by agent."""
         with self._lock:
             return dict(self._aliases)
 
     def set(self, name: str, alias: str) -> None:
-        """Give an agent an alias.
+        """Set an agent's alias.
 
         Raises:
             ConfigError: see `agl_core.tracing.alias`.
@@ -56,7 +56,7 @@ class Aliases:
             self._aliases[name] = alias
 
     def at_call(self, name: str) -> str:
-        """The alias under which an agent's call leaves, empty without one; fixed from now on."""
+        """Return the alias for an agent's call, empty without one, and fix it from now on."""
         with self._lock:
             self._called.add(name)
             return self._aliases.get(name, "")
@@ -74,40 +74,40 @@ def _check(parameter: str, value: object) -> None:
 
 @dataclass(slots=True)
 class AttemptContext:
-    """Everything that code running inside one attempt can ask for."""
+    """The attempt, its resources and its recorder, for code that runs inside the attempt."""
 
     rollout: Rollout
     attempt: Attempt
     llm: LLM
-    """Where this attempt's calls go: `base_url` ends in ``/v1``."""
+    """The endpoint of this attempt's calls; `base_url` ends in ``/v1``."""
     resources: Resources
     recorder: Recorder
     origins: frozenset[str]
-    """``host:port`` of the gateways; only requests to these carry the identity headers."""
+    """``host:port`` of the gateways; only requests to these get the identity headers."""
     deadline: float
     """On the clock of `time.monotonic`."""
     locators: dict[str, Locator] = field(default_factory=dict[str, "Locator"])
-    """By integration name: what `current_scope` asks in frameworks with a context of their own."""
+    """By integration name, for frameworks with their own context; `current_scope` calls them."""
     aliases: Aliases = field(default_factory=Aliases)
-    """What `alias` calls the agents of this attempt."""
+    """The aliases that `alias` has set in this attempt."""
 
     def seconds_left(self) -> float:
-        """Seconds until the deadline, negative after it."""
+        """Return the seconds until the deadline, negative after it."""
         return self.deadline - monotonic()
 
 
 @dataclass(frozen=True, slots=True)
 class Strays:
-    """What becomes of model requests from threads without the context of their attempt."""
+    """The counting of model requests from threads without the context of their attempt."""
 
     origins: frozenset[str]
-    """``host:port`` of the gateway, which counts those to it."""
+    """``host:port`` of the gateway, which itself counts the requests to it."""
     count: Callable[[str], None]
-    """Given the cause of each other one."""
+    """Called with the cause of each request to another address."""
 
 
 class _Process:
-    """The attempt that a whole subprocess belongs to: no context variable reaches every thread."""
+    """The attempt of a whole subprocess, as context variables do not reach every thread."""
 
     __slots__ = ("context", "strays")
 
@@ -121,12 +121,12 @@ _ACTIVE: ContextVar[AttemptContext | None] = ContextVar("agl_attempt", default=N
 
 
 def active() -> AttemptContext | None:
-    """The attempt this code runs in; None outside any rollout."""
+    """Return the attempt in which this code runs; None outside any rollout."""
     return _ACTIVE.get() or _PROCESS.context
 
 
 def current() -> AttemptContext:
-    """The attempt this code runs in.
+    """Return the attempt in which this code runs.
 
     Raises:
         ConfigError: the code does not run inside a rollout.
@@ -141,7 +141,7 @@ def current() -> AttemptContext:
 
 
 def resource(name: str) -> LLM | PromptTemplate:
-    """One named resource of the version this rollout uses.
+    """Return a named resource from the version that this rollout uses.
 
     Raises:
         ConfigError: outside a rollout, or the version has no resource of that name.
@@ -158,26 +158,26 @@ def resource(name: str) -> LLM | PromptTemplate:
 
 @contextmanager
 def enter(context: AttemptContext) -> Generator[AttemptContext, None, None]:
-    """Make `context` the active attempt, with no scope open; both are restored on leaving."""
+    """Make `context` the active attempt, with no scope open; restore the previous ones at exit."""
     before, standing = _ACTIVE.get(), stand(Standing(None, context.locators))
     _ACTIVE.set(context)
     try:
         yield context
     finally:
-        # Not Token.reset: a generator may be closed in another context than it was begun in.
+        # Not Token.reset, as a generator may be closed in another context than its start's.
         _ACTIVE.set(before)
         stand(standing)
 
 
 def adopt(context: AttemptContext | None, scope: Scope | None = None) -> None:
-    """Make every thread and task of this process that is in no attempt belong to `context`."""
+    """Make `context` the attempt of every thread and task of this process that has none."""
     _PROCESS.context = context
     adopt_scope(scope, context.locators if context is not None else None)
 
 
 @contextmanager
 def counting_strays(strays: Strays) -> Generator[None, None, None]:
-    """Count model requests of this process that no attempt is known to have sent."""
+    """Count model requests of this process from code without an attempt."""
     before, _PROCESS.strays = _PROCESS.strays, strays
     try:
         yield
@@ -186,18 +186,18 @@ def counting_strays(strays: Strays) -> Generator[None, None, None]:
 
 
 def strays_here() -> Strays | None:
-    """Who counts them; None while no attempts are run here."""
+    """Return the settings of `counting_strays`; None if this process runs no attempts."""
     return _PROCESS.strays
 
 
 def origin_key(host: str, port: int | None, scheme: str) -> str:
-    """``host:port`` as it is compared; the scheme's default port is spelled out."""
+    """Return ``host:port`` for comparison, with the scheme's default port filled in."""
     port = port or _DEFAULT_PORTS.get(scheme, 0)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def origins_of(url: str) -> frozenset[str]:
-    """The ``host:port`` keys under which a gateway is reached, every loopback name included.
+    """Return the ``host:port`` keys of a gateway's address, including every loopback name.
 
     Raises:
         ConfigError: the URL names no host.
@@ -210,12 +210,12 @@ def origins_of(url: str) -> frozenset[str]:
 
 
 class Table(Protocol):
-    """What is open in one attempt; also the attempt's locator, asked for the innermost scope."""
+    """The open spans of one attempt; it is also the attempt's locator of the innermost scope."""
 
     def __call__(self, opened: Scope | None, /) -> Scope | None: ...
 
     def __contains__(self, key: Any, /) -> bool:
-        """Whether it knows this id of the framework's."""
+        """Return whether the table has this id of the framework."""
         ...
 
 
@@ -223,17 +223,18 @@ _T = TypeVar("_T", bound=Table)
 
 
 class Tables(Generic[_T]):
-    """One table for each attempt, however many hooks of the framework report what happens in it.
+    """One table per attempt, which all hooks of a framework share.
 
-    A table lives as long as its attempt: one that ends early leaves nothing behind.
+    A table exists as long as its attempt, even if the attempt ends early. An integration makes one
+    `Tables` as a constant.
     """
 
     def __init__(self, framework: str, make: Callable[[Recorder], _T]) -> None:
-        """For one framework; make one, as a constant of the integration.
+        """Set the framework.
 
         Args:
             framework: The integration's name.
-            make: Makes the table of an attempt with this recorder.
+            make: Makes the table of an attempt from its recorder.
         """
         self._framework = framework
         self._make = make
@@ -241,7 +242,7 @@ class Tables(Generic[_T]):
         self._lock = Lock()
 
     def of(self, context: AttemptContext) -> _T:
-        """The attempt's table, made and entered as the attempt's locator on first use."""
+        """Return the attempt's table; the first use makes it and adds it to the locators."""
         table: Any = context.locators.get(self._framework)
         if table is None:
             table = context.locators.setdefault(self._framework, self._make(context.recorder))
@@ -250,15 +251,15 @@ class Tables(Generic[_T]):
         return table
 
     def here(self) -> _T | None:
-        """The table of the attempt that this code runs in, where it has one yet."""
+        """Return the current attempt's table, if it has one yet."""
         context = active()
         table: Any = None if context is None else context.locators.get(self._framework)
         return table
 
     def holding(self, key: Any) -> _T | None:
-        """The table that knows an id: this attempt's, else any.
+        """Return the table that has an id: the current attempt's, else any.
 
-        Frameworks call some hooks elsewhere than where the work began.
+        Frameworks call some hooks in another context than the one in which the work began.
         """
         table = self.here()
         if table is not None and key in table:

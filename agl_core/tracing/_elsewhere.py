@@ -1,12 +1,12 @@
 """Model requests of an attempt to another address than the gateway's.
 
-A client made before the run, such as ``llm = ChatOpenAI()`` at import, holds an address and a key
-of its own. What becomes of its requests depends on who speaks when they are sent:
+A client created before the run, such as ``llm = ChatOpenAI()`` at import, has its own address and
+key. The agent of the current scope decides how its requests are handled:
 
-- an agent that is trained: the request is rerouted to the gateway, or refused where that is not
-  possible, because its dialect or its HTTP library is not ours;
-- any other agent, or none: the request is sent as the program meant it, and counted by agent and address, or
-  refused if ``capture.elsewhere`` says so.
+- a trained agent: the request is rerouted to the gateway, or refused if the gateway does not serve
+  its dialect or agl-core cannot reroute its HTTP library;
+- another agent, or none: the request is sent unchanged and counted by agent and address, or refused
+  with ``capture.elsewhere = "refuse"``.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from agl_core.types import Scope
 SENT: Final = "sent_elsewhere"
 REFUSED: Final = "refused_elsewhere"
 _SERVED: Final = ("/chat/completions", "/responses")
-"""How the paths end that the gateway serves."""
+"""Endings of the paths that the gateway serves."""
 _MODELS: Final = ("/chat/completions", "/completions", "/responses", "/messages")
 _KEYS: Final = ("api-key", "x-api-key", "cookie", "proxy-authorization")
-"""Headers that are meant for the address the program chose."""
+"""Headers with secrets for the program's address; they are removed from rerouted requests."""
 
 _COUNTED: ContextVar[bool] = ContextVar("agl_counted", default=False)
 
 
 def asks_model(method: str, path: str) -> bool:
-    """Whether a request generates text: a POST to one of the paths of model servers.
+    """Return whether a request generates text: a POST to one of the paths of model servers.
 
     Args:
         method: In upper case.
@@ -45,19 +45,18 @@ def asks_model(method: str, path: str) -> bool:
 
 
 def reroutes(context: AttemptContext, scope: Scope | None, url: str, *, library: str = "") -> bool:
-    """Decide about one model request that is not on its way to the gateway, and count it.
+    """Return whether a model request to another address is rerouted to the gateway.
+
+    A request that is not rerouted is counted.
 
     Args:
-        context: The attempt that sends it.
-        scope: Who speaks.
-        url: Where the program sends it.
-        library: The HTTP library that sends it; empty where its requests can be rerouted.
-
-    Returns:
-        True: it goes to the gateway instead; False: it goes where the program sends it.
+        context: The attempt that sends the request.
+        scope: The current scope.
+        url: The request's address.
+        library: The HTTP library that sends it; empty if its requests can be rerouted.
 
     Raises:
-        CaptureError: it must not be sent.
+        CaptureError: the request must not be sent.
     """
     parts = urlsplit(url)
     agent = scope.agent if scope is not None else None
@@ -90,20 +89,20 @@ def reroutes(context: AttemptContext, scope: Scope | None, url: str, *, library:
 
 
 def stray(url: str, origin: str) -> None:
-    """Count a model request from where no attempt is known, while attempts are run here."""
+    """Count a model request from code without an attempt, if this process runs attempts."""
     strays = strays_here()
     if strays is not None and origin not in strays.origins:
         strays.count(cause(SENT, None, url))
 
 
 def counts_already() -> bool:
-    """Whether a request that has been counted is under way here, over a library below its own."""
+    """Return whether this code runs inside `counted`."""
     return _COUNTED.get()
 
 
 @contextmanager
 def counted() -> Generator[None, None, None]:
-    """Count nothing inside: a client may send over another library."""
+    """Suppress counting inside, as a client may send a counted request over another library."""
     before = _COUNTED.get()
     _COUNTED.set(True)
     try:
@@ -113,7 +112,7 @@ def counted() -> Generator[None, None, None]:
 
 
 def cause(what: str, agent: str | None, url: str) -> str:
-    """Name of a loss: what became of the request, whose it was, and its address."""
+    """Return the cause of a loss, from `SENT` or `REFUSED`, the agent and the address."""
     speaker = f"_by_{agent}" if agent else ""
     return f"{what}{speaker}_to_{urlsplit(url).netloc.rpartition('@')[2]}"
 
@@ -126,9 +125,9 @@ def _count(what: str, context: AttemptContext, scope: Scope | None, url: str) ->
 
 
 def readdress(request: Any, context: AttemptContext) -> None:
-    """Give a request of httpx or httpx2 the gateway's address and the attempt's key.
+    """Change address and key of an httpx or httpx2 request to the gateway's.
 
-    The path below ``/v1`` stays; query, cookies and keys of other services go.
+    The path below ``/v1`` stays; query, cookies and keys of other services are removed.
     """
     path = request.url.path
     ending = next(ending for ending in _SERVED if path.endswith(ending))

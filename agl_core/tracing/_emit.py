@@ -1,7 +1,6 @@
-"""What user code says of itself: rewards, messages, objects, named pieces of work.
+"""Functions by which user code records rewards, messages, objects and tool calls.
 
-Outside any rollout every function here does nothing, so that instrumented code runs unchanged in
-production.
+Outside any rollout they do nothing, so that instrumented code runs unchanged in production.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ _FIX = "give one finite number, such as 0.0, 0.5 or True"
 
 
 def reward_value(value: Any, *, source: str) -> float:
-    """The number behind a reward; True is 1.0 and False is 0.0.
+    """Return a reward as a number; True is 1.0 and False is 0.0.
 
-    Anything that converts to exactly one float is taken, also from array libraries.
+    Any value that converts to exactly one float is valid, including values of array libraries.
 
     Args:
-        value: What the user gave.
-        source: Who gave it, for the message.
+        value: The user's reward.
+        source: The function that returned it, for the message.
 
     Raises:
         RewardError: the value is None, text, an array, infinite or not a number.
@@ -61,17 +60,17 @@ def emit_reward(
     agent: str | None = None,
     agent_run: str | None = None,
 ) -> None:
-    """Reward what happened in this attempt; rewards of one channel and target are summed.
+    """Record a reward in this attempt; rewards of one channel and target are summed.
 
     Without a target the reward is for the whole attempt.
 
     Args:
         value: A finite number or a boolean.
-        channel: Kept and logged apart from other channels, weighted in the configuration.
+        channel: Channels are logged separately and weighted in the configuration.
         call: Id of one call.
         choice: Index of one choice of `call`, for calls with ``n > 1``.
         agent: Name of an agent: all its runs in this attempt.
-        agent_run: Id of one run of an agent; with `agent` where several agents share the id.
+        agent_run: Id of one run of an agent; with `agent` if several agents share the id.
 
     Raises:
         RewardError: the value is not a finite number, or the target is ambiguous. Never outside a
@@ -109,22 +108,22 @@ def _target(
 
 
 def _name(parameter: str, given: Any) -> str:
-    """As spans have it: a name of another type would keep them from being read again."""
+    """Return a name as plain text: spans with a name of another type could not be decoded."""
     if not isinstance(given, str):
         raise RewardError(f"emit_reward got {parameter}={represent(given)}: give it as text")
     return text(given)
 
 
 def alias(name: str, alias: str) -> None:
-    """Call an agent by another name for the rest of this attempt, before its first model call.
+    """Set an agent's alias for the rest of this attempt, before the agent's first model call.
 
-    Policies, the selection of agents, baselines and reports go by the alias, such as the role that
-    a seat has in this game. Trajectories, agent runs and everything a model reads keep the name.
-    Several agents may have one alias. Outside any rollout this does nothing.
+    Policies, the selection of agents, baselines and reports use the alias, such as the role of a
+    seat in this game. Trajectories, agent runs and prompts keep the name. Several agents may have
+    one alias. Outside any rollout this does nothing.
 
     Raises:
         ConfigError: the agent has already called its model under another name, or a name is
-            empty, no text, or reserved for frameworks.
+            empty, not text, or reserved.
     """
     context = active()
     if context is None:
@@ -138,10 +137,10 @@ def alias(name: str, alias: str) -> None:
 
 @emitter
 def emit_message(content: Any, *, role: str = "") -> None:
-    """Record a message of the agent's own making, such as a note or a step's summary.
+    """Record a message of the agent, such as a note or a step's summary.
 
     Raises:
-        ConfigError: there is no such argument.
+        ConfigError: an argument is unknown or missing.
     """
     if (context := active()) is not None:
         attributes = {semconv.AGL_MESSAGE: {"role": role, "content": content}}
@@ -150,10 +149,10 @@ def emit_message(content: Any, *, role: str = "") -> None:
 
 @emitter
 def emit_object(value: Any, *, name: str = "object") -> None:
-    """Record any value under a name; what has no JSON form is kept as its ``repr``.
+    """Record any value under a name; a value without a JSON form is recorded as its ``repr``.
 
     Raises:
-        ConfigError: there is no such argument.
+        ConfigError: an argument is unknown or missing.
     """
     if (context := active()) is not None:
         context.recorder.point(name, attributes={semconv.AGL_OBJECT: value})
@@ -171,14 +170,14 @@ def emit_tool_call(
     """Record a tool call that has already ended.
 
     Args:
-        name: The tool.
-        arguments: What it was called with.
-        result: What it gave back.
-        tool_call_id: The id under which the model asked for it.
-        error: Why it failed; empty when it did not.
+        name: The tool's name.
+        arguments: The tool's arguments.
+        result: The tool's result.
+        tool_call_id: The id of the tool call in the model's answer.
+        error: The error message; empty without an error.
 
     Raises:
-        ConfigError: there is no such argument.
+        ConfigError: an argument is unknown or missing.
     """
     if (context := active()) is None:
         return
@@ -191,7 +190,7 @@ def emit_tool_call(
 
 @emitter
 def emit_exception(error: BaseException) -> None:
-    """Record an exception that the agent handled itself."""
+    """Record an exception that the agent has handled."""
     if (context := active()) is not None:
         context.recorder.point(
             semconv.EXCEPTION_TYPE,
@@ -203,11 +202,10 @@ def emit_exception(error: BaseException) -> None:
 
 @contextmanager
 def trace(name: str, input: Any = None) -> Generator[Recorder, None, None]:  # noqa: A002  the field's name
-    """Record a piece of program outside any rollout, under a root span named `name`.
+    """Record spans outside any rollout, under a root span named `name`.
 
-    The recorder it yields holds the spans: read them with ``recorder.snapshot()``. No request is
-    touched. Inside a rollout the root hangs under the current scope and the recorder is the
-    attempt's.
+    Yields the recorder; ``recorder.snapshot()`` returns its spans. Requests are not changed. Inside
+    a rollout the root span's parent is the current scope, and the recorder is the attempt's.
     """
     context = active()
     attributes = None if input is None else {semconv.AGL_INPUT: input}

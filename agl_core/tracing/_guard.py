@@ -1,4 +1,4 @@
-"""Telemetry never raises into user code: what fails here is logged and counted instead."""
+"""Decorators that keep errors of telemetry out of user code: they are logged and recorded."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _T = TypeVar("_T")
 
 
 def guarded(framework: str = "") -> Callable[[Callable[_P, _T]], Callable[_P, _T | None]]:
-    """Decorate a callback of ours that the agent's own code runs into.
+    """Decorate a callback of agl-core that runs inside the agent's code.
 
-    An exception becomes a warning in the log, a capture error of the attempt, which the adapters
-    then drop, and the result None.
+    After an exception the callback returns None. The exception is logged as a warning and recorded
+    as a capture error, so that the adapters drop the attempt.
 
     Args:
-        framework: The integration that the callback belongs to.
+        framework: The integration of the callback.
     """
 
     def decorate(callback: Callable[_P, _T]) -> Callable[_P, _T | None]:
@@ -42,10 +42,10 @@ def guarded(framework: str = "") -> Callable[[Callable[_P, _T]], Callable[_P, _T
 
 
 def emitter(callback: Callable[_P, _T]) -> Callable[_P, _T | None]:
-    """Decorate a function by which user code records something.
+    """Decorate a function that user code calls to record something.
 
-    As `guarded`, but what the caller got wrong raises: an argument that the function does not
-    have, or a `ConfigError` of the function's own.
+    As `guarded`, but errors of the caller raise: an unknown argument, or a `ConfigError` that the
+    function raises.
     """
 
     @functools.wraps(callback)
@@ -77,7 +77,7 @@ def _check_call(
 
 
 def report(message: str, *, framework: str = "") -> None:
-    """Log the exception being handled and record it as a capture error; never raises."""
+    """Log the current exception and record it as a capture error; never raises."""
     _log.warning("%s", message, exc_info=True)
     context = active()
     if context is not None:

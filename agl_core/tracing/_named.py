@@ -1,4 +1,4 @@
-"""Named pieces of work and named agents: context managers that are decorators too."""
+"""Named operations and agents, as context managers and decorators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """One ``with`` block that is being run."""
+    """One ``with`` block that is running."""
 
     named: Named
     span: SpanScope | None
@@ -30,25 +30,25 @@ class _Entry:
 
 
 _ENTRIES: Final[ContextVar[tuple[_Entry, ...]]] = ContextVar("agl_entries", default=())
-"""The ``with`` blocks around this code, outermost first, those it was started from included."""
+"""The ``with`` blocks around this code and around the start of its task, outermost first."""
 
 
 class Named:
     """Opens a span and its scope around a ``with`` block, or around every call of a function.
 
     As a decorator it takes plain, async, generator and async generator functions; a generator's
-    scope is current only while its own body runs. Exceptions pass unchanged and end the span as an
-    error. Outside a rollout it does nothing. One object serves any number of blocks, nested or at
-    the same time in several tasks and threads.
+    scope is current only while its body runs. Exceptions pass unchanged and end the span as an
+    error. Outside a rollout it does nothing. One object can be used for any number of blocks,
+    nested or concurrent in several tasks and threads.
     """
 
     def __init__(self, start: SpanStart) -> None:
-        """Made by `operation` and `agent_scope`; each span begins with `start`."""
+        """Set the start of every span; `operation` and `agent_scope` make these objects."""
         self._start = start
         self._entries: list[_Entry] = []
 
     def __enter__(self) -> Scope | None:
-        """Begin; gives the scope, or None outside a rollout."""
+        """Open the span; return its scope, or None outside a rollout."""
         span = self._open()
         entry = _Entry(self, span.activate() if span is not None else None)
         self._entries.append(entry)
@@ -62,7 +62,7 @@ class Named:
         trace: TracebackType | None,
     ) -> None:
         here = [entry for entry in _open_entries() if entry.named is self]
-        # A generator may be closed in another context than the one in which its block began.
+        # A generator may be closed in another context than the one that entered its block.
         entry = (here or self._entries)[-1]
         entry.left = True
         self._entries.remove(entry)
@@ -113,7 +113,7 @@ class Named:
         return call
 
     def _async_generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        # The loop stands here and not behind `async for`, which would not pass asend and athrow.
+        # An explicit loop, because `async for` would not pass asend and athrow through.
         async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
             inner: AsyncGenerator[Any, Any] = function(*args, **kwargs)
             span = self._open()
@@ -149,7 +149,7 @@ def _open_entries() -> tuple[_Entry, ...]:
 
 
 def _steps(inner: Generator[Any, Any, Any], span: SpanScope) -> Generator[Any, Any, Any]:
-    """Drive a generator with its own scope current in each step; the full protocol passes."""
+    """Drive a generator with its scope current in each step; send, throw and close pass through."""
     resume: Callable[[Any], Any] = inner.send
     argument: Any = None
     step = span.running()
@@ -174,26 +174,26 @@ def _steps(inner: Generator[Any, Any, Any], span: SpanScope) -> Generator[Any, A
 
 
 def operation(name: str, **attributes: Any) -> Named:
-    """Name a piece of the program, in a ``with`` statement or as a decorator.
+    """Name a part of the program, in a ``with`` statement or as a decorator.
 
-    It only adds structure: the agent around it speaks inside, too.
+    It adds a span and does not change the agent: calls inside belong to the agent around it.
 
     Args:
         name: The span's name.
-        attributes: JSON values kept on the span.
+        attributes: JSON values of the span.
     """
     title = text(name)
     return Named(SpanStart(SpanKind.OPERATION, title, attributes=attributes))
 
 
 def agent_scope(name: str, *, trainable: bool = True, run_id: str | None = None) -> Named:
-    """Name the agent that speaks inside, where no framework does.
+    """Name the agent of the calls inside, for programs without a framework.
 
     Args:
         name: The agent, as in ``agents=[...]``.
-        trainable: False keeps the calls inside out of training, whatever agents are chosen.
-        run_id: Continues an earlier run of the agent. By default each use is a run of its own,
-            unless it lies inside a scope of the same agent, whose run it continues.
+        trainable: False excludes the calls inside from training, even if the agent is selected.
+        run_id: An earlier run of the agent to continue. By default each use begins a new run,
+            except inside a scope of the same agent, whose run it continues.
     """
     agent, run = text(name), text(run_id) if run_id else None
     return Named(

@@ -1,14 +1,14 @@
-"""Model requests that carry no identity: over other HTTP libraries, and over WebSockets.
+"""Model requests without identity headers: over other HTTP libraries, and over WebSockets.
 
-Requests over urllib3, and so requests, over urllib.request and over aiohttp are counted, or refused.
-Those to the gateway pass: their URL says whose they are, or the gateway counts them. One function of
-each library is wrapped, when the library has been imported or as soon as it is.
+Requests over urllib3 (also under requests), urllib.request and aiohttp are counted or refused.
+Requests to the gateway pass: their URL names the attempt, or the gateway counts them. One function
+of each library is wrapped, as soon as the library is imported.
 
-No server of Realtime sessions, or of Responses over a WebSocket, gives exact tokens. A connection to
-one of them becomes an LLM span without a call id: the adapters drop an attempt in which a trained
-agent has such a span, and ``agl doctor`` names all of them. Two functions of `websockets` are
-wrapped, both public and both of ``ClientProtocol``, which its synchronous and asynchronous clients
-share. Other libraries for WebSockets are not seen.
+Servers of Realtime sessions, and of Responses over a WebSocket, do not return exact tokens. A
+connection to one of them is recorded as an LLM span without a call id: the adapters drop an attempt
+in which a trained agent has such a span, and ``agl doctor`` lists them. Two public functions of
+``websockets.client.ClientProtocol`` are wrapped, which the synchronous and asynchronous clients of
+`websockets` share. Other WebSocket libraries are not recorded.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _URLLIB3: Final = "urllib3 (also under requests)"
 _URLLIB: Final = "urllib.request"
 _AIOHTTP: Final = "aiohttp"
 _SOCKET_PATHS: Final = ("/responses", "/realtime", "/live/sessions", "BidiGenerateContent")
-"""How the paths end under which models are served over a WebSocket."""
+"""Endings of the paths of models over a WebSocket."""
 _SOCKET: Final = "websocket"
 
 
 class OtherClients:
-    """Looks at the requests of these libraries while installed."""
+    """Checks the requests of these libraries while installed."""
 
     def __init__(self, scope: Callable[[AttemptContext], Scope | None]) -> None:
         """Start uninstalled.
 
         Args:
-            scope: Who speaks at the moment.
+            scope: Returns the current scope.
         """
         self._scope = scope
         self._patches: list[Patch] = []
@@ -119,21 +119,21 @@ class OtherClients:
         return Patch(module, owner, "_request", wrap, parameters=("method", "str_or_url"))
 
     def _check(self, posted: Callable[[], str | None], library: str) -> None:
-        """Count one POST if it asks a model at another address.
+        """Count one POST if it is a model request to another address.
 
         Args:
-            posted: Gives the URL of a POST, None for other requests.
-            library: Sends it.
+            posted: Returns the URL of a POST, None for other requests.
+            library: The library that sends it.
 
         Raises:
-            CaptureError: it must not be sent.
+            CaptureError: the request must not be sent.
         """
         try:
             try:
                 url = posted()
                 parts = urlsplit(url or "")
                 port = parts.port
-            except ValueError:  # no URL: the library refuses it with an error of its own
+            except ValueError:  # not a URL: the library raises its own error
                 return
             if url is None or not asks_model("POST", parts.path) or counts_already():
                 return
@@ -150,7 +150,7 @@ class OtherClients:
 
 
 def _urllib3_post(pool: Any, method: str, url: str) -> str | None:
-    """A pool is given the path alone, or the whole URL on the way to a proxy."""
+    """Return the URL of a POST; a pool gets only the path, or for a proxy the whole URL."""
     if method.upper() != "POST":
         return None
     if not url.startswith("/"):
@@ -168,7 +168,7 @@ def _urllib_post(given: Any, data: Any) -> str | None:
 
 
 def _aiohttp_post(session: Any, method: str, given: Any) -> str | None:
-    """Sessions may have a base URL."""
+    """Return the URL of a POST, with the session's base URL if it has one."""
     if method.upper() != "POST":
         return None
     build = getattr(session, "_build_url", None)
@@ -176,22 +176,22 @@ def _aiohttp_post(session: Any, method: str, given: Any) -> str | None:
 
 
 class Sockets:
-    """Records which models an attempt connects to."""
+    """Records an attempt's WebSocket connections to models."""
 
     def __init__(self, scope: Callable[[AttemptContext], Scope | None]) -> None:
-        """Start with no connection.
+        """Start without connections.
 
         Args:
-            scope: Who speaks at the moment.
+            scope: Returns the current scope.
         """
         self._scope = scope
         self._opening = WeakKeyDictionary[Any, tuple[Recorder, str]]()
 
     def patches(self, library: Any) -> tuple[Patch, Patch]:
-        """The two functions of ``websockets.client``, each to be wrapped.
+        """Return the patches of two functions of ``websockets.client``.
 
         Raises:
-            ConfigError: a function does not have the signature this was written for.
+            ConfigError: a function has another signature than the expected one.
         """
 
         def connecting(original: Function, live: Live) -> Function:
@@ -203,7 +203,7 @@ class Sockets:
             return connect
 
         def answered(original: Function, live: Live) -> Function:
-            del live  # what was begun has to end
+            del live  # a span that `connect` began must end
 
             def process_response(protocol: Any, response: Any) -> Any:
                 try:
@@ -234,7 +234,7 @@ class Sockets:
         attributes = {semconv.AGL_WEBSOCKET: address}
         call = call_scope(scope)
         if call is not None:
-            # A framework's own span of the call, which lacks its id just so.
+            # The framework's span of the call, which also has no call id.
             context.recorder.update(call.span_id, attributes=attributes)
             return
         span_id = context.recorder.start(
@@ -249,7 +249,7 @@ class Sockets:
 
     @guarded()
     def _end(self, protocol: Any, error: Exception | None) -> None:
-        """The connection is open, or was refused; what is sent over it is not read."""
+        """End the span: the connection is open or was refused. Its messages are not read."""
         opening = self._opening.pop(protocol, None)
         if opening is not None:
             recorder, span_id = opening

@@ -1,4 +1,4 @@
-"""Wrap functions of libraries while attached, as soon as a module is imported, and put them back."""
+"""Wrapping of library functions, as soon as their module is imported, and restoring them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Imported = Callable[[ModuleType], None]
 
 
 class ImportWatch(MetaPathFinder):
-    """Sees the import of some modules; the other finders and loaders find and load them."""
+    """An import hook that calls back after some modules; other finders and loaders load them."""
 
     def __init__(self, wanted: Mapping[str, Imported]) -> None:
-        """Watch for nothing yet.
+        """Set the callbacks; `install` activates them.
 
         Args:
-            wanted: By module name; called after the module's own code, and for those that are
-                imported already when `install` is.
+            wanted: Callbacks by module name. Each is called after the module's code has run, or by
+                `install` if the module is already imported.
         """
         self._wanted = wanted
 
@@ -43,7 +43,7 @@ class ImportWatch(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec that another finder has, with a loader that calls back; None for others."""
+        """Return another finder's spec with a loader that calls back; None for other modules."""
         imported = self._wanted.get(fullname)
         if imported is None:
             return None
@@ -58,14 +58,14 @@ class ImportWatch(MetaPathFinder):
 
 
 class _Watched(Loader):
-    """Stands in for a module's loader until the module is executed."""
+    """A loader that replaces a module's own loader until the module has run."""
 
     def __init__(self, loader: Loader, imported: Imported) -> None:
         self._loader = loader
         self._imported = imported
 
     def __getattr__(self, name: str) -> Any:
-        """What else the loader offers, such as the module's source."""
+        """Return any other attribute of the original loader, such as ``get_source``."""
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
@@ -83,14 +83,15 @@ SEND: Final = ("request", "stream", "auth", "follow_redirects")
 """Parameters of ``send`` in httpx and httpx2."""
 
 Wrap = Callable[[Callable[..., Any], Callable[[], bool]], Callable[..., Any]]
-"""Makes the wrapper of an original; the second function says whether it is still wanted."""
+"""Makes a wrapper from the original function; the second argument returns whether the patch is
+installed."""
 
 
 class Patch:
     """One wrapped function of a class.
 
-    If another wrapper was put over ours by the time it is removed, ours stays in
-    their chain and only passes through: taking theirs away is not our business.
+    If another library has wrapped our wrapper in the meantime, `remove` leaves it in place, and it
+    only calls the original: removing it would also remove the other library's wrapper.
     """
 
     def __init__(
@@ -102,15 +103,15 @@ class Patch:
         *,
         parameters: Sequence[str] | None = SEND,
     ) -> None:
-        """Check the function; nothing is changed before `install`.
+        """Check the function's signature; `install` wraps it.
 
         Args:
-            library: Module whose name and version a refusal states.
+            library: Module whose name and version the error states.
             owner: Class that has the function.
             name: The function's name.
             wrap: Makes the wrapper.
-            parameters: Names, ``self`` left out, that the wrapper relies on; None for one that
-                passes on whatever it is given.
+            parameters: Names that the wrapper uses, without ``self``; None for a wrapper that
+                passes all arguments through.
 
         Raises:
             ConfigError: the function does not take these parameters by name.

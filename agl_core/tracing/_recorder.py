@@ -22,16 +22,16 @@ MAX_ERROR_CHARS: Final = 16_384
 
 @dataclass(slots=True, eq=False)
 class Reading:
-    """How far the answer of a model call has been read."""
+    """How far the program has read the answer of a model call."""
 
     taken: int = 0
-    """Bytes."""
+    """In bytes."""
     ended: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """What is known of a span so far; `Span` says what the fields mean."""
+    """The mutable form of a span, with the fields of `Span`."""
 
     id: str
     kind: SpanKind
@@ -50,7 +50,7 @@ class Record:
     reading: Reading | None = None
 
     def span(self, rollout_id: str, attempt_id: str) -> Span:
-        """As it is stored."""
+        """Return the span in the form that the store takes."""
         return Span(
             id=self.id,
             rollout_id=rollout_id,
@@ -83,9 +83,9 @@ _log = logging.getLogger(__name__)
 class Recorder:
     """Collects one attempt's spans from any thread or task; never raises into user code.
 
-    Memory is bounded: further spans are dropped beyond `max_spans` (LLM spans, rewards and capture
-    errors are always kept, as a result would be wrong without them), longer values are cut.
-    `dropped`, `truncated` and `late` count what that cost.
+    Memory is bounded: spans beyond `max_spans` are dropped and long values are cut. LLM spans,
+    rewards and capture errors are never dropped, because results would be wrong without them.
+    `dropped`, `truncated` and `late` count the losses.
     """
 
     def __init__(
@@ -100,23 +100,23 @@ class Recorder:
         """Start empty.
 
         Args:
-            rollout_id: Goes into every span.
-            attempt_id: Goes into every span.
-            max_spans: Spans kept at most.
-            max_value_chars: Characters kept of one attribute's value.
-            on_late: Given every span that begins after `drain`, in the thread that
-                tried to record it.
+            rollout_id: Written into every span.
+            attempt_id: Written into every span.
+            max_spans: Most spans that are kept.
+            max_value_chars: Most characters that are kept of one attribute's value.
+            on_late: Called with every span that begins after `drain`, in the thread that tries to
+                record it.
         """
         self.rollout_id = rollout_id
         self.attempt_id = attempt_id
         self.dropped = 0
-        """Spans that were not kept because there were too many."""
+        """Number of spans dropped beyond `max_spans`."""
         self.truncated = 0
-        """Attribute values that were cut."""
+        """Number of attribute values that were cut."""
         self.late = 0
-        """Spans that began after `drain`; none of them is kept."""
+        """Number of spans that began after `drain`; they are not kept."""
         self.losses = Losses()
-        """Requests without a record, by cause: what `lose` counted before `drain`."""
+        """Requests without a record, by cause: the counts of `lose` before `drain`."""
         self._max_spans = max_spans
         self._max_value_chars = max_value_chars
         self._on_late = on_late
@@ -140,12 +140,11 @@ class Recorder:
     ) -> str:
         """Begin a span and return its id; ids sort by time.
 
-        Without `parent_id` the span hangs under the current scope, or under the attempt itself
-        where none is open; an empty one hangs it under the attempt whatever is open. Agent and
-        agent run come from that scope or, with `parent_id`, from the parent's span; what runs
-        inside a tool belongs to no agent unless one is named. An empty `agent` says that no agent
-        speaks in the span, nor in those below it. Who has looked the current scope up already
-        gives it as `scope`.
+        Without `parent_id` the span's parent is the current scope's span, or the attempt if no
+        scope is open; with an empty `parent_id` it is the attempt. Agent and agent run come from
+        that scope or, with `parent_id`, from the parent's span; a span inside a tool has no agent
+        unless one is named. An empty `agent` means no agent, also for the spans below. A caller
+        that knows the current scope passes it as `scope`.
         """
         record = self._record(kind, name, span_id, parent_id, agent, agent_run_id, scope)
         record.call_id = call_id
@@ -179,13 +178,13 @@ class Recorder:
             self._merge(record, attributes)
 
     def count(self, span_id: str, name: str) -> None:
-        """Add one to a number among a span's attributes, which is 0 where it is absent."""
+        """Add one to a numeric attribute of a span; a missing one counts as 0."""
         record = self._records.get(span_id)
         if record is not None:
             record.attributes[name] = record.attributes.get(name, 0) + 1
 
     def sent_again(self, span_id: str) -> None:
-        """Count another request of a model call, of whose answer nothing has been read."""
+        """Count another request of a model call and reset how far its answer has been read."""
         record = self._records.get(span_id)
         if record is not None:
             requests = record.attributes.get(semconv.AGL_REQUESTS, 1)
@@ -193,7 +192,7 @@ class Recorder:
             record.reading = None
 
     def reading(self, span_id: str) -> Reading:
-        """What the reader of a model call's answer counts in; the last one of a call is recorded."""
+        """Return a new counter for a reader of a model call's answer; the last one counts."""
         reading = Reading()
         record = self._records.get(span_id)
         if record is not None:
@@ -201,7 +200,7 @@ class Recorder:
         return reading
 
     def unread(self, span_id: str) -> None:
-        """State that the program received no answer, unless it has begun to read one."""
+        """Record that the program received no answer, unless it has begun to read one."""
         record = self._records.get(span_id)
         if record is not None and record.reading is None:
             record.reading = Reading()
@@ -214,7 +213,7 @@ class Recorder:
         error: str = "",
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
-        """End a span. Ending it again replaces the earlier end: the last try of a call counts."""
+        """End a span. A repeated call replaces the earlier end: the last try of a call counts."""
         record = self._records.get(span_id)
         if record is not None:
             self._close(record, status, error, attributes)
@@ -227,14 +226,14 @@ class Recorder:
         control_flow: tuple[type[BaseException], ...] = (),
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
-        """End a span by what left it: as an error with its stack trace, unless nothing failed.
+        """End a span, with an exception as an error with its stack trace.
 
         Args:
             span_id: As in `end`.
-            error: None where nothing left it. A `GeneratorExit` is no failure: a reader has left a
-                stream.
-            control_flow: Exceptions by which a framework only passes control, no failures either.
-            attributes: What the span has whatever left it.
+            error: The exception, if any. A `GeneratorExit` is not a failure: a reader left a
+                stream early.
+            control_flow: Exceptions that a framework uses for control flow; not failures either.
+            attributes: Attributes to add in every case.
         """
         record = self._records.get(span_id)
         if record is None:
@@ -246,7 +245,7 @@ class Recorder:
         self._close(record, "error", describe(error), found)
 
     def reward(self, reward: Reward) -> str:
-        """Record a reward at this point in time, as a span named after its channel."""
+        """Record a reward at the current time, as a span named after its channel."""
         record = self._record(SpanKind.REWARD, reward.channel)
         record.reward = reward
         self._close(record, "ok")
@@ -261,7 +260,7 @@ class Recorder:
         status: SpanStatus = "ok",
         error: str = "",
     ) -> str:
-        """Record something that takes no time, as a message span."""
+        """Record an event without duration as a message span."""
         record = self._record(SpanKind.MESSAGE, name)
         self._close(record, status, error, attributes)
         self._keep(record)
@@ -270,12 +269,12 @@ class Recorder:
     def capture_error(
         self, message: str, *, call_id: str | None = None, framework: str = ""
     ) -> str:
-        """Record that this attempt's data is not exactly true; the adapters drop the attempt.
+        """Record that this attempt's data is not exact; the adapters drop the attempt.
 
         Args:
             message: What failed, the value, and the fix.
-            call_id: The call it concerns.
-            framework: The integration it concerns.
+            call_id: The affected call.
+            framework: The affected integration.
         """
         _log.debug("Attempt %s has a capture error: %s", self.attempt_id, message)
         attributes = {semconv.AGL_FRAMEWORK: framework} if framework else None
@@ -286,7 +285,7 @@ class Recorder:
         return record.id
 
     def lose(self, cause: str, n: int = 1) -> None:
-        """Count requests of this attempt without a record; late ones go to `on_late`."""
+        """Count requests of this attempt without a record; after `drain`, through `on_late`."""
         with self._lock:
             if not self._closed:
                 self.losses.add(cause, n)
@@ -297,7 +296,7 @@ class Recorder:
             self._on_late(record.span(self.rollout_id, self.attempt_id))
 
     def snapshot(self) -> list[Span]:
-        """The spans so far in their stable order; open ones have `end_ns` 0."""
+        """Return the spans so far in their stable order; open spans have `end_ns` 0."""
         with self._lock:
             records = list(self._records.values())
         return sorted(
@@ -313,7 +312,7 @@ class Recorder:
     def drain(self) -> list[Span]:
         """End the recording and return its spans in their stable order.
 
-        Spans still open end as errors. What is recorded afterwards is counted in `late`.
+        Open spans end as errors. Spans recorded afterwards are counted in `late`.
         """
         with self._lock:
             self._closed = True
@@ -327,7 +326,7 @@ class Recorder:
             key=lambda span: span.order,
         )
 
-    # The hot path of every callback: few calls, arguments by position.
+    # Hot path: every callback calls these methods, so they have few calls and positional arguments.
 
     def _record(  # noqa: PLR0913, PLR0917  as `start`
         self,
@@ -339,7 +338,7 @@ class Recorder:
         agent_run_id: str | None = None,
         scope: Scope | None = None,
     ) -> Record:
-        """A span that begins now, in its place."""
+        """Make a span that begins now, with its parent and agent."""
         inherited: str | None = None
         run: str | None = None
         if agent is not None and type(agent) is not str:
@@ -388,7 +387,7 @@ class Recorder:
     def _merge(self, record: Record, attributes: Mapping[str, Any]) -> None:
         kept, limit = record.attributes, self._max_value_chars
         for name, value in attributes.items():
-            # Nearly all of them.
+            # Fast path of nearly all values.
             if (type(value) is str and len(value) <= limit and value.isascii()) or (
                 type(value) is int
             ):

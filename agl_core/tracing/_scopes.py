@@ -1,7 +1,7 @@
-"""The stack of open scopes in this context: which one is current, and how one is opened and closed.
+"""The stack of open scopes of a context: the current one, opening and closing.
 
-A framework may have a context of its own. Its locator says which of its scopes, if any, lies inside
-the one that agl-core knows.
+A framework may have its own context. Its locator finds the framework's scopes inside the scope that
+agl-core knows.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from agl_core.tracing._values import text
 from agl_core.types import Scope, ScopeKind
 
 Locator = Callable[[Scope | None], Scope | None]
-"""From the scope that was opened here to the innermost one, with the framework's own runs."""
+"""Returns the innermost scope, including those of the framework's runs, given agl-core's scope."""
 Locators = dict[str, Locator]
 """By integration name."""
 
 CURRENT: Final = Scope(kind="operation", span_id="")
-"""Default of a parameter that takes None for no scope: the scope that is current."""
+"""Default for parameters where None means no scope: the current scope."""
 
 
 class _Process:
-    """What holds where no context variable is set, as in a thread of a subprocess of a rollout."""
+    """Values for code without context variables, as in a thread of a subprocess of a rollout."""
 
     __slots__ = ("locators", "scope")
 
@@ -35,7 +35,7 @@ class _Process:
 _PROCESS: Final = _Process()
 _SCOPE: ContextVar[Scope | None] = ContextVar("agl_scope", default=None)
 _LOCATORS: ContextVar[Locators | None] = ContextVar("agl_locators", default=None)
-"""Those of the attempt that runs here."""
+"""The locators of the current attempt."""
 
 
 class Standing(NamedTuple):
@@ -46,7 +46,7 @@ class Standing(NamedTuple):
 
 
 def stand(standing: Standing) -> Standing:
-    """Replace scope and locators of this context; gives those from before."""
+    """Replace the scope and locators of this context; return the previous ones."""
     before = Standing(_SCOPE.get(), _LOCATORS.get())
     _SCOPE.set(standing.scope)
     _LOCATORS.set(standing.locators)
@@ -54,23 +54,23 @@ def stand(standing: Standing) -> Standing:
 
 
 def adopt_scope(scope: Scope | None, locators: Locators | None) -> None:
-    """Set what holds in every context of this process that is in no attempt."""
+    """Set scope and locators for every context of this process that is outside any attempt."""
     if _PROCESS.scope is not None:
-        # Scopes that were opened inside have made it current where they ended.
+        # It may still be current in a context: scopes opened inside it restored it at their end.
         _PROCESS.scope.closed = True
     _PROCESS.scope, _PROCESS.locators = scope, locators
 
 
 def current_scope() -> Scope | None:
-    """The innermost open scope, those of frameworks' runs included."""
+    """Return the innermost open scope, including scopes of frameworks."""
     return scope_around("")
 
 
 def scope_around(framework: str) -> Scope | None:
-    """The innermost scope that is known without the locator of `framework`.
+    """Return the innermost scope found without the locator of `framework`.
 
-    Each scope leads to those around it, whichever integration opened them, so the order of the
-    locators does not matter.
+    The order of the locators does not matter, because each scope links to the scopes around it, of
+    any integration.
     """
     scope, locators = opened_here(), _LOCATORS.get()
     if locators is None:
@@ -83,9 +83,9 @@ def scope_around(framework: str) -> Scope | None:
 
 
 def opened_here() -> Scope | None:
-    """The innermost scope opened in this context, without the frameworks' locators.
+    """Return the innermost scope opened in this context, without the frameworks' locators.
 
-    Scopes that were closed from another task are passed over.
+    Scopes that another task has closed are skipped.
     """
     scope = _SCOPE.get()
     while scope is not None and scope.closed:
@@ -96,7 +96,7 @@ def opened_here() -> Scope | None:
 
 
 def swap_current(scope: Scope | None) -> Scope | None:
-    """Make `scope` current in this context; gives the one that was."""
+    """Make `scope` current in this context; return the previous one."""
     before = _SCOPE.get()
     _SCOPE.set(scope)
     return before
@@ -110,11 +110,10 @@ def inherited(
     agent_run_id: str | None = None,
     trainable: bool = True,
 ) -> tuple[str | None, str | None, bool]:
-    """Agent, agent run and trainability of a scope inside `outer`.
+    """Return agent, agent run and trainability of a scope inside `outer`.
 
-    They come from `outer` where they are not given; a ``tool`` scope inherits none of them. An
-    ``agent`` scope that names another agent than `outer` begins a new agent run, whose id is
-    `span_id` if no other is given.
+    Values that are not given come from `outer`, except in a ``tool`` scope. An ``agent`` scope with
+    another agent than `outer` begins a new agent run, with `span_id` as its id by default.
     """
     if agent is not None and type(agent) is not str:
         agent = text(agent)
@@ -129,9 +128,9 @@ def inherited(
 
 
 def close_scope(scope: Scope) -> None:
-    """End a scope; where it, or a scope inside it, is current, its parent becomes current.
+    """End a scope; if it or a scope inside it is current, its parent becomes current.
 
-    Callable from any task or thread: contexts in which the scope is still current skip it.
+    Callable from any task or thread: other contexts in which the scope is current skip it.
     """
     scope.closed = True
     inner = _SCOPE.get()

@@ -1,18 +1,18 @@
-"""One idiom for a span and its scope: a `Tracer` opens both, a `SpanScope` is both until it ends.
+"""Opening a span together with its scope: a `Tracer` opens a `SpanScope`, which is both.
 
-An integration makes one `Tracer`, and opens a `SpanScope` for each thing that its framework does::
+An integration makes one `Tracer` and opens a `SpanScope` for each agent run, model call or tool use
+of its framework::
 
     span = TRACER.open(context.recorder, SpanStart(SpanKind.TOOL, "search"))
 
-The scope is current where the integration says so:
+The integration makes the scope current in one of three ways:
 
-- in a block: ``with span: ...`` ends it as well;
-- where a hook begins it and another ends it: `SpanScope.activate`, then `SpanScope.end` from any
-  task or thread;
-- in single steps, as of a stream whose reader drives it: `SpanScope.running`, `run` and `stream`.
+- for a block: ``with span: ...``, which also ends it;
+- from one hook to another: `SpanScope.activate`, then `SpanScope.end` from any task or thread;
+- in single steps, such as those of a stream: `SpanScope.running`, `run` and `stream`.
 
-Exceptions pass unchanged and end the span as an error. Methods of an open span never raise: what
-fails in them is a capture error of the attempt.
+Exceptions pass unchanged and end the span as an error. Methods of an open span never raise: their
+errors are recorded as capture errors of the attempt.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from agl_core.types import Scope, ScopeKind, SpanKind
 from agl_core.types.ids import new_id
 
 UNNAMED: Final = "unnamed agent"
-"""Name of the span of an agent that has none."""
+"""Span name of an agent without a name."""
 HANDOFF: Final = "handoff"
-"""Name of a message span by which one agent hands over to another."""
+"""Name of the message span of a handoff from one agent to another."""
 
 _DONE: Final = object()
 _SCOPES: Final[Mapping[SpanKind, ScopeKind]] = {
@@ -45,24 +45,24 @@ _SCOPES: Final[Mapping[SpanKind, ScopeKind]] = {
 _T = TypeVar("_T")
 
 
-@dataclass(slots=True)  # a frozen one takes five times as long to make
+@dataclass(slots=True)  # a frozen one takes five times as long to create
 class SpanStart:
-    """What a span and its scope begin with."""
+    """The initial values of a span and its scope."""
 
     kind: SpanKind | None
-    """None for a scope without a span of its own: what is inside hangs under the span around."""
+    """None for a scope without a span: spans inside have the surrounding span as their parent."""
     name: str = ""
     scope: ScopeKind | None = None
     """By default the scope of the span's kind."""
     agent: str | None = None
-    """The agent whose span it is: by default that of the scope around, none if empty."""
+    """The span's agent: by default that of the surrounding scope; empty for no agent."""
     agent_run_id: str | None = None
-    """By default the run of the scope around, where the agent is the same."""
+    """By default the run of the surrounding scope, if it has the same agent."""
     new_run: bool = False
-    """Begin a new run of the agent inside a scope of the same agent, too."""
+    """Begin a new run of the agent even inside a scope of the same agent."""
     trainable: bool = True
     speaker: str | None = None
-    """Who makes the calls inside, if that is not `agent`; in a ``tool`` scope no agent by default."""
+    """The agent of the calls inside, if it is not `agent`; by default none in a ``tool`` scope."""
     speaker_run_id: str | None = None
     attributes: Mapping[str, Any] | None = None
 
@@ -92,12 +92,12 @@ class SpanScope(Scope):
         outer: Scope | None,
         owner: tuple[str | None, str | None],
     ) -> None:
-        """See `Tracer.open`; `owner` is agent and agent run of the span."""
+        """Set up the scope, see `Tracer.open`; `owner` is agent and agent run of the span."""
         kind: ScopeKind = start.scope or _SCOPES[start.kind or SpanKind.OPERATION]
         agent, run_id = self.span_agent, self.span_run_id = owner
         if start.speaker is not None or kind == "tool":
             agent, run_id = start.speaker, start.speaker_run_id
-        # A call of Scope's own __init__ takes as long as all of this.
+        # A call of Scope.__init__ would take as long as this whole method.
         self.agent, self.agent_run_id, self.trainable = inherited(
             outer, kind, span_id, agent or None, run_id, start.trainable
         )
@@ -113,7 +113,7 @@ class SpanScope(Scope):
         self.caught: BaseException | None = None
         """An exception inside that the framework turned into text."""
         self.key: object = None
-        """What two hooks that see the same work both know it by."""
+        """A key by which a second hook finds the span of the same work."""
         self.on_end: Callable[[], object] | None = None
         """Called once, when the span ends; it must not raise."""
         self._has_span = start.kind is not None
@@ -133,9 +133,9 @@ class SpanScope(Scope):
         self.end(error)
 
     def running(self) -> _Running:
-        """Make the scope current inside the ``with`` block, and the one from before after it.
+        """Make the scope current inside the ``with`` block, and restore the previous one after it.
 
-        What the block leaves open is current again in the next block.
+        A scope that is left open inside is current again in the next block.
         """
         return _Running(self)
 
@@ -155,12 +155,12 @@ class SpanScope(Scope):
         *,
         kind: type[Any] = object,
     ) -> AsyncGenerator[Any, None]:
-        """Yield `items`, each made inside; their end ends the span.
+        """Yield `items`, each produced with the scope current; the end of the items ends the span.
 
         Args:
-            items: The framework's, or those of a user's own class: not all of them can be closed.
-            see: Called with each item before it is passed on.
-            kind: Class of the items that `see` is called with.
+            items: An iterable of the framework or of a user's class; it may lack ``aclose``.
+            see: Called with each item before it is yielded.
+            kind: Class of the items for which `see` is called.
         """
         inside, steps = self.running(), aiter(items)
         try:
@@ -194,7 +194,7 @@ class SpanScope(Scope):
             report(f"attributes were not recorded: {error!r}", framework=self.tracer.framework)
 
     def close(self) -> None:
-        """End the scope alone: what is sent from now on is not inside, and the span stays open."""
+        """End only the scope, so that later requests are outside it; the span stays open."""
         if not self.closed:
             close_scope(self)
 
@@ -205,13 +205,13 @@ class SpanScope(Scope):
         failed: str = "",
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
-        """End scope and span; the first end counts.
+        """End scope and span; repeated calls do nothing.
 
         Args:
-            error: What was raised inside. A `GeneratorExit`, and what the tracer knows as control
-                flow, is no failure.
-            failed: What went wrong, where the framework turned the exception into text.
-            attributes: Of the span.
+            error: The exception raised inside. `GeneratorExit` and the tracer's control flow
+                exceptions are not failures.
+            failed: The error message, if the framework turned the exception into text.
+            attributes: Attributes to add to the span.
         """
         if self._ended:
             return
@@ -236,7 +236,7 @@ class SpanScope(Scope):
 
 
 class _Running:
-    """A class and no generator: it goes around every step of every stream."""
+    """A context manager as a class, which is faster than a generator: every step enters it."""
 
     __slots__ = ("_before", "_span")
 
@@ -248,7 +248,7 @@ class _Running:
         self._before = swap_current(self._span.inside)
 
     def __exit__(self, *exception: object) -> None:
-        # Not Token.reset: a stream may be closed in another context than it is read in.
+        # Not Token.reset, as a stream may be closed in another context than the one that reads it.
         self._span.inside = swap_current(self._before)
 
 
@@ -261,12 +261,12 @@ class Tracer:
         *,
         control_flow: Callable[[], tuple[type[BaseException], ...]] = tuple,
     ) -> None:
-        """For one framework.
+        """Set the framework.
 
         Args:
             framework: The integration's name, an attribute of every span.
-            control_flow: Gives the exceptions by which the framework only passes control: what they
-                leave has not failed.
+            control_flow: Returns the exceptions that the framework uses for control flow: a span
+                that they end has not failed.
         """
         self.framework = framework
         self.control_flow = control_flow
@@ -274,14 +274,14 @@ class Tracer:
     def open(
         self, recorder: Recorder, start: SpanStart, *, parent: Scope | None = CURRENT
     ) -> SpanScope:
-        """Begin a span and its scope, which is current nowhere yet.
+        """Begin a span and its scope, without making the scope current.
 
         Args:
-            recorder: Of the attempt that runs here.
-            start: What they begin with.
-            parent: The scope around: by default the current one; None for the attempt itself. Where
-                it is given, the span belongs by default to the agent of the parent's span, and not
-                to the one that speaks in the parent's scope.
+            recorder: The recorder of the current attempt.
+            start: Initial values.
+            parent: The surrounding scope: by default the current one; None for the attempt. If it
+                is given, the span's default agent is the agent of the parent's span, not the agent
+                of calls in the parent's scope.
         """
         outer = current_scope() if parent is CURRENT else parent
         agent, run_id = start.agent, start.agent_run_id
@@ -311,14 +311,15 @@ class Tracer:
                     attributes=attributes,
                     scope=outer,
                 )
-            except Exception as error:  # noqa: BLE001  telemetry: who speaks is known all the same
+            except Exception as error:  # noqa: BLE001  telemetry: the scope's agent is still known
                 report(f"a span was not recorded: {error!r}", framework=self.framework)
         return SpanScope(self, recorder, start, span_id, outer, (agent, run_id))
 
     def speaker(self) -> SpanScope | None:
-        """The agent's span in which this code runs.
+        """Return the agent's span in which this code runs.
 
-        None where another agent speaks: in tools, in model calls, and in scopes of the user's own.
+        None if the current scope is not an agent scope of this tracer: in tools, in model calls,
+        and in scopes that the user opened.
         """
         scope = current_scope()
         if isinstance(scope, SpanScope) and scope.tracer is self and scope.kind == "agent":
@@ -326,7 +327,7 @@ class Tracer:
         return None
 
     def innermost(self) -> SpanScope | None:
-        """The innermost span of this tracer around this code."""
+        """Return the innermost span of this tracer around this code."""
         scope = current_scope()
         while scope is not None:
             if isinstance(scope, SpanScope) and scope.tracer is self:
@@ -337,13 +338,13 @@ class Tracer:
     def agent(
         self, name: str | None, *, run_id: str | None = None, speaker: str | None = None
     ) -> SpanStart:
-        """How an agent's turn begins: a new run, unless it continues one.
+        """Return the start of an agent's turn: a new run, unless it continues one.
 
         Args:
-            name: The agent's; one without a name is the agent of the scope around.
-            run_id: The run that the turn continues; by default that of the scope around, if it is
-                the same agent's.
-            speaker: Who makes the calls inside, if that is not the agent.
+            name: The agent's name; without one, the agent of the surrounding scope.
+            run_id: The run that the turn continues; by default that of the surrounding scope, if
+                it has the same agent.
+            speaker: The agent of the calls inside, if it is another one.
         """
         around = current_scope()
         name = text(name) if name else (around.agent if around is not None else None)
@@ -357,10 +358,10 @@ class Tracer:
         )
 
     def call(self, model: str) -> SpanStart:
-        """How a model call begins, by the agent that speaks here.
+        """Return the start of a model call by the current agent.
 
         Args:
-            model: The name that is asked for; empty where it is unknown.
+            model: The model's name in the request; empty if unknown.
         """
         attributes = {semconv.GEN_AI_OPERATION_NAME: "chat"}
         if model:
@@ -368,7 +369,7 @@ class Tracer:
         return self._by_speaker(SpanStart(SpanKind.LLM, model or "model", attributes=attributes))
 
     def tool(self, name: str, arguments: Any, *, call_id: str | None = None) -> SpanStart:
-        """How the use of a tool begins, by the agent that speaks here; see `tool_attributes`."""
+        """Return the start of a tool use by the current agent; see `tool_attributes`."""
         attributes = tool_attributes(name, arguments, call_id=call_id)
         return self._by_speaker(SpanStart(SpanKind.TOOL, name, attributes=attributes))
 
@@ -380,12 +381,12 @@ class Tracer:
 
 
 def tool_attributes(name: str, arguments: Any, *, call_id: str | None = None) -> dict[str, Any]:
-    """Attributes of a tool's span.
+    """Return the attributes of a tool's span.
 
     Args:
-        name: The tool's.
-        arguments: What it is called with.
-        call_id: The id under which the model asked for it, if there is one.
+        name: The tool's name.
+        arguments: The tool's arguments.
+        call_id: The id of the tool call in the model's answer, if it has one.
     """
     attributes: dict[str, Any] = {
         semconv.GEN_AI_TOOL_NAME: name,
@@ -397,14 +398,14 @@ def tool_attributes(name: str, arguments: Any, *, call_id: str | None = None) ->
 
 
 def handoff(source: str | None, target: Any, **fields: Any) -> SpanStart:
-    """A message span that says which agent hands over to which; `fields` are more of `SpanStart`."""
+    """Return the start of a handoff's message span; `fields` are further fields of `SpanStart`."""
     attributes = {semconv.AGL_HANDOFF_FROM: source, semconv.AGL_HANDOFF_TO: target}
     attributes.update(fields.pop("attributes", {}))
     return SpanStart(SpanKind.MESSAGE, HANDOFF, attributes=attributes, **fields)
 
 
 open_span: Final = Tracer("").open
-"""Open a span that belongs to no framework; see `Tracer.open`."""
+"""Open a span without a framework; see `Tracer.open`."""
 
 
 async def run_as(
@@ -414,13 +415,13 @@ async def run_as(
     *,
     parent: Scope | None = CURRENT,
 ) -> _T:
-    """Await `step`, whose requests are those of `name`, which is never trained.
+    """Await `step` as agent `name`, whose requests are never trained.
 
     Args:
-        recorder: Of the attempt that runs here.
-        name: Belongs to the framework, such as ``@summarizer``.
-        step: Asks a model.
-        parent: As in `Tracer.open`; the requests hang under its span.
+        recorder: The recorder of the current attempt.
+        name: A reserved name of the framework, such as ``@summarizer``.
+        step: Calls a model.
+        parent: As in `Tracer.open`; the parent of the requests' spans.
     """
     start = SpanStart(None, scope="agent", agent=name, new_run=True, trainable=False)
     span = open_span(recorder, start, parent=parent)

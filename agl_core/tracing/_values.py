@@ -1,4 +1,4 @@
-"""Objects and exceptions as text and JSON values that every store can keep, within a size bound."""
+"""Conversion of objects and exceptions to text and JSON values of bounded size for the store."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from agl_core.text import escaped
 _INSTALLED: Final = tuple(
     {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
-"""Where the standard library and installed packages lie."""
+"""Folders of the standard library and of installed packages."""
 
 
 def bounded(value: Any, limit: int) -> tuple[Any, bool]:
     """Copy `value` as a JSON value of at most about `limit` characters.
 
-    The copy shares nothing with the original, so that a list which the agent changes later is
-    kept as it was. Objects without a JSON form become their ``repr``, inside containers too; so do
-    infinity and NaN, and lone surrogates are escaped.
+    The copy shares nothing with the original, so that later changes of a list do not change it.
+    Objects without a JSON form, infinity and NaN become their ``repr``, also inside containers;
+    lone surrogates are escaped.
 
     Returns:
-        The value, and whether it had to be cut. A cut value is text that says how much is missing.
+        The value, and whether it was cut. A cut value is text that ends with the number of missing
+        characters.
     """
     if value is None or isinstance(value, (int, float, str)):
         return _cut(_scalar(value), limit)
     try:
         data = _encoded(value)
-    except Exception:  # noqa: BLE001  telemetry: whatever the object raises, the agent continues
+    except Exception:  # noqa: BLE001  telemetry: the agent continues after any error of the object
         return _cut(represent(value), limit)
     if len(data) <= limit:
         return json.decode(data), False
@@ -49,7 +50,7 @@ def _encoded(value: Any) -> bytes:
 
 
 def _escaped(tree: Any) -> Any:
-    """Builtins with every text in a form that encodes."""
+    """Escape every text in a tree of builtins, so that it encodes."""
     if isinstance(tree, str):
         return escaped(tree)
     if isinstance(tree, dict):
@@ -61,7 +62,7 @@ def _escaped(tree: Any) -> Any:
 
 
 def text(value: Any) -> str:
-    """A name as plain text, whatever was given as one."""
+    """Return a name of any type as plain text."""
     if isinstance(value, str):
         return str.__str__(value)
     try:
@@ -71,7 +72,7 @@ def text(value: Any) -> str:
 
 
 def represent(value: Any) -> str:
-    """``repr`` that never raises and always encodes."""
+    """Return a ``repr`` that always encodes; never raises."""
     try:
         return escaped(repr(value))
     except Exception:  # noqa: BLE001  telemetry: a broken __repr__ is not the agent's failure
@@ -79,7 +80,7 @@ def represent(value: Any) -> str:
 
 
 def _scalar(value: bool | float | str | None) -> Any:
-    """The value itself, as its plain builtin type, or text where no store could keep it."""
+    """Return the value as its builtin type, or as text if JSON has no form for it."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -90,7 +91,7 @@ def _scalar(value: bool | float | str | None) -> Any:
 
 
 def _inside(value: Any) -> Any:
-    """What the encoder makes of an object inside a container that it does not know itself."""
+    """Encode an object inside a container that the encoder does not know."""
     return _scalar(value) if isinstance(value, (int, float, str)) else represent(value)
 
 
@@ -101,10 +102,10 @@ def _cut(value: Any, limit: int) -> tuple[Any, bool]:
 
 
 def users_traceback(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback from the first frame of the user's own code on; None where there is none.
+    """Return a traceback from the first frame of user code on; None without such a frame.
 
-    Frames of agl-core, its plugins, the standard library and installed packages are not the
-    user's. They stay where the user's code calls them.
+    Frames of agl-core, its plugins, the standard library and installed packages are not user code.
+    They are kept after the first frame of user code.
     """
     while trace is not None and not _is_users(trace):
         trace = trace.tb_next
@@ -119,7 +120,7 @@ def _is_users(trace: TracebackType) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """One line on an exception: class and message."""
+    """Return an exception's class and message in one line."""
     try:
         message = str(error)
     except Exception:  # noqa: BLE001  telemetry: a broken __str__ must not hide the error
@@ -129,7 +130,7 @@ def describe(error: BaseException) -> str:
 
 
 def exception_attributes(error: BaseException) -> Mapping[str, str]:
-    """Type, message and stack trace under OpenTelemetry's names."""
+    """Return type, message and stack trace under OpenTelemetry's names."""
     kind = type(error)
     return {
         semconv.EXCEPTION_TYPE: f"{kind.__module__}.{kind.__qualname__}",

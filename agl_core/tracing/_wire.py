@@ -1,17 +1,17 @@
 """Identity headers on model requests, added when the request is sent.
 
-The one place where httpx and httpx2 are touched: their public ``Client.send`` and
-``AsyncClient.send``, through which every request goes, each retry of an SDK included. Both are
-wrapped while agl is attached and put back when it is detached.
+Only this module wraps httpx and httpx2: their public ``Client.send`` and ``AsyncClient.send``,
+which every request passes, including each retry of an SDK. Both are wrapped while agl is attached
+and restored when it is detached.
 
-A request is changed only inside an attempt and only on its way to a known gateway, where it is
-headed or where it is rerouted (see `elsewhere`):
+A request is changed only inside an attempt and only if it is sent or rerouted to a known gateway
+(see `_elsewhere`):
 
 - it gets the identity headers of the current scope (``x-agl-*``, percent-encoded UTF-8) and the
-  attempt's own key, whatever key its client was made with;
-- its timeouts are lowered to what is left of the attempt's deadline;
-- a generation request gets a call id. In a ``call`` scope the id belongs to that scope's span.
-  Elsewhere the request gets an LLM span of its own, which ends with the answer or its stream.
+  attempt's key, which replaces the client's key;
+- its timeouts are lowered to the time left until the attempt's deadline;
+- a generation request gets a call id. In a ``call`` scope the id is set on that scope's span.
+  Otherwise the request gets its own LLM span, which ends with the answer or its stream.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ if TYPE_CHECKING:
 
 _EVENT_END: Final = re.compile(rb"\n\r?\n")
 _CLOSED_LOOP: Final = "Event loop is closed"
-"""What a client raises that holds connections of an event loop before this one: it is older than
-the run. The request keeps its id, so if it had left it is another try of the same call."""
+"""Message of the error that a client raises if its connections belong to an earlier event loop. The
+request keeps its call id when it is sent again, so if it was sent it counts as another try."""
 _SHORTEST_TIMEOUT_S: Final = 0.001
 _UNRESERVED: Final = re.compile(r"[A-Za-z0-9_.~-]*").fullmatch
 """Characters that percent-encoding leaves alone (RFC 3986, section 2.3)."""
 
 
 class Counted(Enum):
-    """A model request on its way elsewhere, which has been counted."""
+    """The result of `Wire.prepare` for a counted model request to another address."""
 
     COUNTED = 1
 
@@ -72,22 +72,22 @@ class Wire:
         """Start unattached.
 
         Args:
-            integrations: Those attached at the moment, asked for the identity in this order; the
-                sequence is read at every send.
+            integrations: The attached integrations, in the order in which `scope` queries them;
+                the sequence is read at every send.
         """
         self._integrations = integrations
         self._patches: list[Patch] = []
         self._others = OtherClients(self.scope)
 
     def install(self, libraries: Sequence[Any], sockets: Any | None = None) -> None:
-        """Wrap the send functions of `libraries` and those of WebSockets, or none of them.
+        """Wrap the send functions of `libraries` and those of WebSockets; after an error, none.
 
         Args:
-            libraries: Each with ``Client.send`` and ``AsyncClient.send``.
-            sockets: The module ``websockets.client``, where there is one.
+            libraries: Each has ``Client.send`` and ``AsyncClient.send``.
+            sockets: The module ``websockets.client``, if it is installed.
 
         Raises:
-            ConfigError: a library's ``send`` does not have the signature this was written for.
+            ConfigError: a library's ``send`` has another signature than the expected one.
         """
         patches = [patch for library in libraries for patch in patches_of(library, self)]
         if sockets is not None:
@@ -98,19 +98,19 @@ class Wire:
         self._others.install()
 
     def remove(self) -> None:
-        """Put the original functions back."""
+        """Restore the original functions."""
         self._others.remove()
         while self._patches:
             self._patches.pop().remove()
 
     def prepare(self, client: Any, request: Any) -> Sent | Tried | Counted | None:
-        """Mark one request; telemetry, so whatever goes wrong, the request still goes out.
+        """Add identity, deadline and call id to a request; it is sent even if that fails.
 
         Returns:
-            Where to record the answer, if it is a model's.
+            The object that records the answer, for a model request.
 
         Raises:
-            CaptureError: it is a model request that must not go where the program sends it.
+            CaptureError: a model request must not be sent to the program's address.
         """
         context = active()
         try:
@@ -174,7 +174,7 @@ class Wire:
         return Sent(context.recorder, span_id)
 
     def scope(self, context: AttemptContext) -> Scope | None:
-        """Who speaks at the moment: as the first integration that knows says, else as agl does."""
+        """Return the current scope, from the first integration that has one, else from agl-core."""
         for integration in self._integrations:
             try:
                 scope = integration.identity()
@@ -199,10 +199,10 @@ def _stray(request: Any) -> Counted | None:
 
 
 def patches_of(library: Any, wire: Wire) -> tuple[Patch, Patch]:
-    """The two functions of one library, each to be wrapped.
+    """Return the patches of ``send`` of one library's two clients.
 
     Raises:
-        ConfigError: a function does not have the signature this was written for.
+        ConfigError: a function has another signature than the expected one.
     """
     tap, async_tap = taps(library)
     direct = Direct(library)
@@ -267,7 +267,7 @@ def _sends_async(wire: Wire, direct: Direct, tap: type[Any]) -> Wrap:
 
 
 def _watch(response: Any, sent: Sent | Tried, tap: type[Any]) -> Any:
-    """End what was sent now, or with the stream still to be read; the response is the same."""
+    """End the request's record now, or at the end of the stream; return the same response."""
     if response.is_closed or response.status_code >= FIRST_ERROR:
         sent.end(None, status_code=response.status_code)
     else:
@@ -290,23 +290,22 @@ def _limit_timeout(client: Any, request: Any, left_s: float) -> None:
 
 @lru_cache(maxsize=1024)
 def _encode(value: str) -> str:
-    # Ids and most names: `quote` takes many times as long to leave them as they are.
+    # Ids and most names need no encoding; `quote` takes many times as long to return them.
     if _UNRESERVED(value):
         return value
     return url_quoted(value)
 
 
 class Direct:
-    """Clients of the wire's own, for requests that the program's client cannot bring to the gateway.
+    """HTTP clients for requests that the program's client cannot send to the gateway.
 
-    A client made before the run may send through a proxy that cannot reach a gateway on this
-    machine, put its own key on every request, or hold connections of an event loop that is closed.
-    These clients read no environment and keep no connection open. There is one for threads and one
-    for each event loop.
+    A client created before the run may use a proxy that cannot reach a local gateway, set its own
+    key on every request, or have connections of a closed event loop. These clients ignore the
+    environment and keep no connection open. Threads share one client; each event loop has its own.
     """
 
     def __init__(self, library: Any) -> None:
-        """Make none yet.
+        """Set the library; clients are created on first use.
 
         Args:
             library: httpx or httpx2.
@@ -317,7 +316,7 @@ class Direct:
         self._async_clients = WeakKeyDictionary["AbstractEventLoop", dict[bool, Any]]()
 
     def client(self, *, secure: bool) -> Any:
-        """For requests from a thread; `secure` checks the certificate of an https address."""
+        """Return the client for threads; `secure` checks the certificate of an https address."""
         library = self._library
         with self._lock:
             if secure not in self._clients:
@@ -328,8 +327,8 @@ class Direct:
             return self._clients[secure]
 
     def async_client(self, *, secure: bool) -> Any:
-        """For requests from the running event loop."""
-        from asyncio import get_running_loop  # noqa: PLC0415  its clients have imported it
+        """Return the client of the running event loop."""
+        from asyncio import get_running_loop  # noqa: PLC0415  async programs have imported it
 
         try:
             loop = get_running_loop()
@@ -353,10 +352,10 @@ class Direct:
 
 
 def taps(library: Any) -> tuple[type[Any], type[Any]]:
-    """The two stream types of a library, which checks for its own base classes.
+    """Return a library's two stream types; the library requires its own base classes.
 
-    Server-sent events are handed on one at a time, however many came at once: a reader that leaves
-    has then taken exactly those that it asked for.
+    Server-sent events are yielded one at a time, even if several arrive together, so that the count
+    of a reader that stops early includes only the events that it read.
     """
 
     class Tap(_Tap, library.SyncByteStream):
@@ -396,7 +395,7 @@ def taps(library: Any) -> tuple[type[Any], type[Any]]:
 
 
 class _Tap:
-    """What both have in common."""
+    """Base class of the two stream types."""
 
     def __init__(self, stream: Any, sent: Sent | Tried, events: bool) -> None:
         self._stream = stream
@@ -405,7 +404,7 @@ class _Tap:
         self._sent = sent if sent.until_read else None
 
     def _taken(self, chunk: bytes) -> Iterator[bytes]:
-        """The pieces in which a chunk is read, each counted when it is."""
+        """Yield the pieces of a chunk and count each as it is read."""
         for piece in _pieces(chunk) if self._events else (chunk,):
             self._reading.taken += len(piece)
             yield piece
@@ -416,7 +415,7 @@ class _Tap:
 
 
 def _pieces(chunk: bytes) -> Iterator[bytes]:
-    """A chunk cut after every event that ends in it."""
+    """Split a chunk after every event that ends in it."""
     start = 0
     for end in _EVENT_END.finditer(chunk):
         yield chunk[start : end.end()]

@@ -1,6 +1,6 @@
-"""Training: from ended attempts to new weights.
+"""Training: the loop that runs rollouts and updates weights from ended attempts.
 
-Reading order: `loop` (the whole of it), `sampler` and `rollouts` (what runs), `groups` (what a
-baseline is taken over), `advantages` and `algorithms` (what was good), `batcher` (what an engine
-gets), `evaluate` and `evaluator` (how good it became), `checkpoint` (what is kept).
+Reading order: `loop` (the training loop), `rollouts` (tasks and rollouts of a step), `groups` (the
+groups for baselines), `advantages` and `algorithms` (credit), `batcher` (the engine's batches),
+`evaluate` (scores on held-out tasks), `checkpoint` (saved weights and state).
 """

@@ -1,4 +1,4 @@
-"""From groups to one batch per policy."""
+"""Conversion of groups to one batch per policy."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from agl_core.types import Batch, CallCredit, Losses, TrajectoryGroup, Triplet
 
 
 class Batcher:
-    """Lets the algorithm credit each group and lays the result out for the engine.
+    """The builder of batches: calls the algorithm for each group and builds the engine's batches.
 
-    A group whose advantages are all 0 stays in the batch: the loss is divided by the sum of the
-    weights, so leaving it out would raise the step size whenever few groups have a signal, and
-    a divergence term still acts on it. Such groups are counted (``groups_without_signal``).
+    A group whose advantages are all 0 stays in the batch. The loss is divided by the sum of the
+    weights, so without such groups the step size would grow when few groups have a signal, and a
+    divergence term still applies to them. They are counted as ``groups_without_signal``.
     """
 
     def __init__(self, algorithm: Algorithm, forest: ForestBuilder) -> None:
@@ -26,10 +26,10 @@ class Batcher:
         self._forest = forest
 
     def build(self, groups: Sequence[TrajectoryGroup], *, step: int) -> tuple[list[Batch], Losses]:
-        """One batch per policy, by policy name; a policy without a weighted token gets none.
+        """Build one batch per policy that has a token with a weight, ordered by policy name.
 
         Raises:
-            TrainingError: the algorithm's credits do not fit the group.
+            TrainingError: the algorithm's credits do not match the group.
         """
         losses = Losses()
         credited: dict[str, list[CreditedCall]] = defaultdict(list)
@@ -80,14 +80,14 @@ def _check_finite(credit: CallCredit, group: TrajectoryGroup) -> None:
 
 
 def group_minibatches(groups: Iterable[int], count: int, *, order: str) -> list[list[int]]:
-    """Up to `count` minibatches of whole groups, whose numbers of groups differ by one at most.
+    """Split groups into up to `count` minibatches, whose numbers of groups differ by at most one.
 
-    Every engine deals them this way, so one seed gives the same minibatches everywhere.
+    All engines use this function, so the same seed gives the same minibatches in every engine.
 
     Args:
-        groups: Indices of groups; repeats count once.
-        count: Minibatches that are wanted; fewer groups than that give one each.
-        order: Seed of the order of the groups; with one minibatch they stay in ascending order.
+        groups: Indices of groups; duplicates are ignored.
+        count: Number of minibatches; if there are fewer groups, each group is a minibatch.
+        order: Seed for shuffling the groups; one minibatch has its groups in ascending order.
     """
     ordered = sorted(set(groups))
     if count > 1:

@@ -1,4 +1,4 @@
-"""Checkpoints: a directory per step, written aside and renamed, so a half one never counts."""
+"""Checkpoints: one directory per step, written under a temporary name and renamed when complete."""
 
 from __future__ import annotations
 
@@ -23,51 +23,52 @@ POLICIES = "policies"
 
 
 class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run needs beside the weights to continue exactly where it stopped."""
+    """The state that a run needs, besides the weights, to continue exactly where it stopped."""
 
     step: int
-    """Steps finished."""
+    """Number of finished steps."""
     config_digest: str
-    """Digest of every setting that changes what is computed; resuming needs the same."""
+    """Digest of every setting that changes the results; resuming requires the same digest."""
     versions: dict[str, int]
-    """Policy name to weight version."""
+    """Weight versions by policy name."""
     sha256_before: dict[str, str]
-    """Fingerprints of the weights the run began with."""
+    """Fingerprints of the weights at the start of the run, by policy name."""
     steps: list[StepReport] = []
     evaluations: list[Evaluation] = []
     lost: dict[str, int] = {}
     calls: int = 0
     newest_rollout: str = ""
-    """Every later one of the run is none of these steps': it was made for steps that are lost."""
+    """Id of the newest rollout at the time of the checkpoint. Later rollouts of the run belong to
+    steps that are lost on resuming."""
     ahead: int = 0
-    """Earlier ones that were made for steps to come, and so are lost as well."""
+    """Number of earlier rollouts that were queued for later steps, which are lost as well."""
     engine: str = ""
-    """Name of the engine that wrote the weights; it exports them."""
+    """Name of the engine that wrote the weights and can export them."""
     files: dict[str, str] = {}
-    """sha256 of each file of the checkpoint, by its path; this one's is beside it."""
+    """sha256 of each file of the checkpoint by path, except of the state file itself."""
 
 
 class Checkpoints:
     """The checkpoints of one run, newest last."""
 
     def __init__(self, directory: Path, *, keep: int, engine: str = "") -> None:
-        """Say where they lie.
+        """Configure the directory of the checkpoints.
 
         Args:
             directory: Parent of the step directories; created when missing.
-            keep: Number of newest checkpoints that survive; the best one always does.
-            engine: Name of the one that writes them.
+            keep: Number of newest checkpoints to keep; the best one is always kept.
+            engine: Name of the engine that writes them.
         """
         self._directory = directory
         self._keep = keep
         self._engine = engine
 
     def all(self) -> list[Path]:
-        """Complete checkpoints by ascending step."""
+        """Return the complete checkpoints by ascending step."""
         return [path for path in self._written() if (path / STATE).is_file()]
 
     def _written(self) -> list[Path]:
-        """Those whose state has been lost, too: they were complete when they were given their name."""
+        """Return all checkpoints, including those whose state file was deleted later."""
         if not self._directory.is_dir():
             return []
         return sorted(path for path in self._directory.iterdir() if _named(path))
@@ -75,9 +76,9 @@ class Checkpoints:
     async def save(
         self, state: CheckpointState, *, engine: Engine, policies: Sequence[str], best: Path | None
     ) -> Path:
-        """Write a checkpoint of `policies` and drop the oldest beyond `keep`, never `best`.
+        """Write a checkpoint of `policies` and delete all but the newest `keep` ones and `best`.
 
-        Its files are their owner's alone, and their checksums are in its state.
+        Only the user can access the files. The state has the checksums of the other files.
         """
         target = self._directory / f"{_PREFIX}{state.step:06d}"
         partial = target.with_name(f".{target.name}.partial")
@@ -100,11 +101,11 @@ class Checkpoints:
     def starting_point(
         self, *, resume: bool, config_digest: str
     ) -> tuple[Path, CheckpointState] | None:
-        """Where a run begins: the newest checkpoint if it resumes, None at the very start.
+        """Return the checkpoint that a run starts from; None if it starts from the first step.
 
         Raises:
-            ConfigError: there are checkpoints of a run that is not to be resumed, or they were
-                written under other settings.
+            ConfigError: `resume` is False but there are checkpoints, or the newest one was written
+                with other settings.
             TrainingError: the newest checkpoint's state is missing or damaged.
         """
         if resume:
@@ -117,10 +118,10 @@ class Checkpoints:
         return None
 
     def latest(self, *, config_digest: str) -> tuple[Path, CheckpointState] | None:
-        """The newest checkpoint, or None when there is none.
+        """Return the newest checkpoint, or None if there is none.
 
         Raises:
-            ConfigError: it was written under other settings.
+            ConfigError: it was written with other settings.
             TrainingError: its state is missing or damaged.
         """
         paths = self._written()
@@ -142,11 +143,11 @@ class Checkpoints:
 
 
 def read_state(path: Path) -> CheckpointState:
-    """Read a checkpoint's state; its other files are left to `verify`.
+    """Read a checkpoint's state without checking the other files, which `verify` does.
 
     Raises:
-        TrainingError: the directory is no checkpoint; or its state is missing or damaged, with the
-            checkpoint before it.
+        TrainingError: the directory is not a checkpoint, or its state is missing or damaged. The
+            message then names the checkpoint before it.
     """
     if not path.is_dir() or not (_named(path) or (path / STATE).is_file()):
         raise TrainingError(
@@ -166,7 +167,7 @@ async def verify(path: Path) -> CheckpointState:
     """Read a checkpoint's state and check every file against its checksum.
 
     Raises:
-        TrainingError: a file is missing or damaged; names it and the checkpoint before.
+        TrainingError: a file is missing or damaged. The message names it and the checkpoint before.
     """
     state = read_state(path)
     await asyncio.to_thread(check_files, path, state.files)
@@ -174,25 +175,25 @@ async def verify(path: Path) -> CheckpointState:
 
 
 def checkpoint_of(weights: Path) -> Path | None:
-    """The checkpoint that a policy's directory lies in; None where it lies in none."""
+    """Return the checkpoint that contains a policy's directory; None if no checkpoint does."""
     checkpoint = weights.resolve().parent.parent
     inside = weights.resolve().parent.name == POLICIES
     return checkpoint if inside and (_named(checkpoint) or (checkpoint / STATE).is_file()) else None
 
 
 def _named(path: Path) -> bool:
-    """Whether a directory has a checkpoint's name."""
+    """Return whether a directory has the name of a checkpoint."""
     return path.name.startswith(_PREFIX)
 
 
 STATE: Final = "state.json"
 _PIECE_BYTES: Final = 1 << 20
 _OF_STATE: Final = "state.json.sha256"
-"""Of the file that holds all others; in the form of the command sha256sum."""
+"""Name of the file with the state file's checksum, in the format of the command sha256sum."""
 
 
 def digest_of(file: Path) -> str:
-    """sha256 of a file's bytes, in hex."""
+    """Return the sha256 of a file's bytes, in hex."""
     digest = hashlib.sha256()
     piece = memoryview(bytearray(_PIECE_BYTES))
     with file.open("rb", buffering=0) as stream:
@@ -202,23 +203,23 @@ def digest_of(file: Path) -> str:
 
 
 def digests(checkpoint: Path) -> dict[str, str]:
-    """sha256 by path, of every file but the state's."""
+    """Return the sha256 of every file by path, except of the state file and its checksum file."""
     files = sorted(path for path in checkpoint.rglob("*") if path.is_file())
     named = {path.relative_to(checkpoint).as_posix(): path for path in files}
     return {name: digest_of(path) for name, path in named.items() if name not in (STATE, _OF_STATE)}
 
 
 def state_checksum(checkpoint: Path, data: bytes) -> tuple[Path, bytes]:
-    """The file beside a checkpoint's state, and what it holds."""
+    """Return path and content of the file with the checksum of a checkpoint's state."""
     line = f"{hashlib.sha256(data).hexdigest()}  {STATE}\n"
     return checkpoint / _OF_STATE, line.encode()
 
 
 def check_state(checkpoint: Path, data: bytes) -> None:
-    """Check the state's own bytes; older versions wrote no checksum of them.
+    """Check the state's bytes against their checksum, which older versions did not write.
 
     Raises:
-        TrainingError: they are not those that were written.
+        TrainingError: the bytes do not match the checksum.
     """
     file, line = state_checksum(checkpoint, data)
     if file.is_file() and file.read_bytes() != line:
@@ -226,10 +227,10 @@ def check_state(checkpoint: Path, data: bytes) -> None:
 
 
 def check_files(checkpoint: Path, files: dict[str, str]) -> None:
-    """Check the files of a checkpoint against what its state says of them.
+    """Check the files of a checkpoint against the checksums in its state.
 
     Raises:
-        TrainingError: one is missing or has other bytes; names it, and the checkpoint before.
+        TrainingError: a file is missing or damaged. The message names it and the checkpoint before.
     """
     for name, digest in files.items():
         path = checkpoint / name
@@ -245,7 +246,7 @@ def check_files(checkpoint: Path, files: dict[str, str]) -> None:
 
 
 def damaged(checkpoint: Path, what: str) -> TrainingError:
-    """The error of a checkpoint that cannot be used, with the one to use in its place."""
+    """Return the error for a damaged checkpoint, which names the checkpoint to use instead."""
     older = [
         path
         for path in sorted(checkpoint.parent.glob("step-*"))

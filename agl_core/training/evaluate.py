@@ -1,4 +1,4 @@
-"""Scores of the agents on a set of tasks, with intervals and honest denominators."""
+"""Evaluation: scores of the agents on a set of tasks, with 95 % intervals."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _Z = 1.959963984540054
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Mean of at least one value with its 95 % interval.
+    """Return the mean of at least one value with its 95 % interval.
 
-    For values that are all 0 or 1 it is Wilson's score interval (Wilson 1927), which stays within
-    0 and 1 and does not collapse when all values agree. For others it is the mean plus and minus
-    ``t(n - 1) * s / sqrt(n)``, cut to 0 and 1 where all values lie there. One value that is
-    neither 0 nor 1 says nothing of its spread: the interval is the value, and `n` says why.
+    If all values are 0 or 1, the interval is Wilson's score interval (Wilson 1927), which stays
+    within 0 and 1 and has a positive width even if all values are equal. Otherwise it is the mean
+    plus and minus ``t(n - 1) * s / sqrt(n)``, clipped to [0, 1] if all values are within [0, 1].
+    The interval of a single value that is neither 0 nor 1 has width 0, because the deviation is
+    unknown.
     """
     count = len(values)
     mean = math.fsum(values) / count
@@ -58,8 +59,9 @@ def _student(values: Sequence[float], mean: float) -> tuple[float, float]:
 def _t_quantile(degrees: int) -> float:
     """97.5 % quantile of Student's distribution.
 
-    Exact for one and two degrees of freedom; beyond that the expansion in powers of 1/degrees of
-    Abramowitz and Stegun 26.7.5, within 0.3 % at three degrees and closer above.
+    It is exact for one and two degrees of freedom. For more, it uses the expansion in powers of
+    1/degrees by Abramowitz and Stegun 26.7.5, with an error below 0.3 % at three degrees and less
+    above.
     """
     if degrees == 1:
         return math.tan(math.pi * 0.475)
@@ -76,24 +78,24 @@ def _t_quantile(degrees: int) -> float:
 
 
 _REWARDS: Final = ("rewards_", "agents_")
-"""Causes that say what no agent was trained on: an evaluation trains no agent."""
+"""Prefixes of causes that concern only training, which evaluations ignore."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What one attempt at one task came to."""
+    """The result of one attempt at one task."""
 
     task_id: str
     score: float = 0.0
     channels: Mapping[str, float] = field(default_factory=dict[str, float])
     failure: FailureKind | None = None
-    """Set when the attempt failed; its score counts as `failure_score` then."""
+    """Failure kind if the attempt failed; its score then counts as `failure_score`."""
     lost: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Losses by cause; ``attempts_without_calls`` where it made none."""
+    """Losses by cause, with ``attempts_without_calls`` if the attempt made no call."""
 
 
 def outcomes(records: Sequence[AttemptRecord], adapter: Adapter) -> list[Outcome]:
-    """Score ended attempts. One whose reward or capture is unusable is a failure like any other."""
+    """Score ended attempts; an attempt with a reward error or capture error counts as failed."""
     return [_outcome(record, adapter) for record in records]
 
 
@@ -105,12 +107,12 @@ def summarize(
     wall_s: float = 0.0,
     failure_score: float = 0.0,
 ) -> Evaluation:
-    """Means over tasks with 95 % intervals (see `agl_core.training.evaluate.estimate`).
+    """Return means over tasks with 95 % intervals (see `agl_core.training.evaluate.estimate`).
 
-    The attempts of a task are averaged first, so every task counts alike. A failed attempt stays
-    in every denominator: with `failure_score` in the score, 0 in the channels, as not passed in
-    pass@k. An attempt that was not rewarded on a channel is left out of that channel's mean; `n` of
-    the estimate is the number of tasks with a value.
+    The attempts of a task are averaged first, so all tasks have the same weight. A failed attempt
+    counts in every mean: with `failure_score` in the score, with 0 in the channels, and as not
+    passed in pass@k. An attempt without a reward on a channel is left out of that channel's mean.
+    An estimate's `n` is the number of tasks with a value.
 
     Raises:
         ConfigError: there are no results, or a score is not finite.
@@ -148,19 +150,19 @@ def summarize(
 
 
 def pass_at_k(counts: Sequence[tuple[int, int]], *, k: int) -> Estimate | None:
-    """Chance that at least one of k attempts passes, over tasks with at least k attempts.
+    """Return the probability that at least one of k attempts passes, as a mean over tasks.
 
-    Per task with n attempts of which c passed, ``1 - C(n - c, k) / C(n, k)``: unbiased, after Chen
-    et al. 2021, "Evaluating Large Language Models Trained on Code" (arXiv:2107.03374). Tasks with
-    fewer than k attempts say nothing of it; `n` of the result is the number of the others, and
-    the result is None when there are none.
+    For a task with n attempts of which c passed, the unbiased estimate is
+    ``1 - C(n - c, k) / C(n, k)``, after Chen et al. 2021, "Evaluating Large Language Models Trained
+    on Code" (arXiv:2107.03374). Tasks with fewer than k attempts are left out; the result's `n` is
+    the number of the other tasks, and the result is None if there are none.
 
     Args:
         counts: (attempts, passed) per task.
-        k: At least 1.
+        k: Number of attempts, at least 1.
 
     Raises:
-        ConfigError: k or a count is impossible.
+        ConfigError: k is less than 1, or a count is not between 0 and the number of attempts.
     """
     if k < 1:
         raise ConfigError(f"pass@{k} is undefined: k must be at least 1")
@@ -177,20 +179,20 @@ def pass_at_k(counts: Sequence[tuple[int, int]], *, k: int) -> Estimate | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Which of two evaluations is the better one, and why."""
+    """The better one of two evaluations, and the reason."""
 
     winner: Literal["baseline", "candidate"]
     reason: str
 
 
 def compare(baseline: Estimate | None, candidate: Estimate | None) -> Comparison:
-    """Whether a candidate's mean beats the baseline's on the same tasks.
+    """Compare a candidate's mean with the baseline's on the same tasks.
 
-    Greater is better, below zero too. A tie keeps the baseline. What is missing or not a number
-    never wins; if neither is a number, the baseline stays.
+    The greater mean wins, and the baseline wins a tie. An estimate that is None or NaN loses; if
+    both are, the baseline wins.
 
     Raises:
-        ConfigError: the two were not measured on equally many tasks.
+        ConfigError: the two have different numbers of tasks.
     """
     before = math.nan if baseline is None else baseline.mean
     after = math.nan if candidate is None else candidate.mean
@@ -243,7 +245,7 @@ def _over_tasks(values: Mapping[str, Sequence[float]]) -> Estimate:
 
 
 class Evaluator:
-    """Evaluates with the weights and prompts that serve at the moment."""
+    """The evaluation of the weights and prompts that are currently served."""
 
     def __init__(self, source: RolloutSource, adapter: Adapter, config: RunConfig) -> None:
         self._source = source
@@ -253,7 +255,9 @@ class Evaluator:
     async def evaluate(
         self, tasks: Sequence[Task], *, step: int, resources_version: int, mode: Mode = "val"
     ) -> Evaluation:
-        """Every task `samples` times. Seeds do not depend on the step, so evaluations compare.
+        """Run every task ``eval.samples`` times and return the scores.
+
+        Seeds do not depend on the step, so that evaluations are comparable.
 
         Raises:
             ConfigError: there are no tasks.

@@ -1,4 +1,4 @@
-"""Events of a run: observing plugins, observers such as the progress display, counted losses."""
+"""Events of a run, which go to plugins and observers such as the progress display."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from agl_core.types import Evaluation, Losses, StepReport
 
 
 class Notify(Protocol):
-    """Calls every plugin's implementation of an observing hook."""
+    """A function that calls every plugin's implementation of an observing hook."""
 
     def __call__(self, hook: str, **arguments: Any) -> None: ...
 
 
 class Events:
-    """Fans out to plugins and observers, and collects losses that components count."""
+    """The events of a run: sends them to plugins and observers, and collects counted losses."""
 
     def __init__(
         self,
@@ -25,12 +25,12 @@ class Events:
         *,
         take_losses: Callable[[], Awaitable[Losses]],
     ) -> None:
-        """Say who listens.
+        """Configure the receivers of events.
 
         Args:
-            notify: Reaches the plugins.
-            observers: Reached in order.
-            take_losses: Returns what the components have lost since it was last called.
+            notify: Calls the plugins' hooks.
+            observers: Observers, called in this order.
+            take_losses: Returns the components' losses since its last call.
         """
         self.notify = notify
         self.take_losses = take_losses

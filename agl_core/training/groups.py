@@ -1,4 +1,4 @@
-"""From ended attempts to the groups that baselines are taken over."""
+"""Grouping of ended attempts by task and agent, for baselines."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ _KIND_OF_STATUS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGroups:
-    """What a step's attempts became."""
+    """The groups of a step, with counts of its failed attempts and losses."""
 
     groups: list[TrajectoryGroup]
-    """By group in the order of their first rollout, then by agent."""
+    """Groups in the order of their first rollout, then by agent."""
     adapted: list[tuple[AttemptRecord, AdaptedAttempt]]
-    """The attempts that are trained on, by rollout id; penalised ones included."""
+    """The attempts that are trained on, including penalised ones, by rollout id."""
     failures: dict[str, int]
-    """Failure kind, or ``empty_answer``, to attempts, whether dropped or penalised."""
+    """Number of dropped or penalised attempts, by failure kind or ``empty_answer``."""
     losses: Losses
     reward: float
-    """Mean score of the adapted attempts, penalties included."""
+    """Mean score of the adapted attempts, with penalties."""
     channels: dict[str, float]
-    """Mean per channel of the unweighted rewards of the attempts that succeeded."""
+    """Mean unweighted reward of the succeeded attempts, by channel."""
 
 
 @dataclass(slots=True)
 class _Step:
-    """What has been found of a step so far."""
+    """The results of a step so far."""
 
     adapted: list[tuple[AttemptRecord, AdaptedAttempt]] = field(
         default_factory=list[tuple[AttemptRecord, AdaptedAttempt]]
@@ -75,31 +75,31 @@ class _Step:
 
 
 class GroupBuilder:
-    """Adapts a step's attempts, applies the failure policy and groups what is left.
+    """The builder of groups: adapts a step's attempts, applies the failure policy and groups them.
 
-    Every attempt ends in one of three ways. It is used with its rewards. It is penalised: used
-    with ``rollout.penalty`` as its only return. Or it is dropped before any baseline is taken,
-    counted as ``attempts_dropped_<kind>``. An attempt whose capture is not exactly true is always
-    dropped, and so is one with an empty answer (``attempts_dropped_empty_answer``), which does not
-    count as a capture error.
+    Every attempt is used with its rewards, penalised or dropped. A penalised attempt has
+    ``rollout.penalty`` as its return. A dropped attempt is left out of all baselines and counted as
+    ``attempts_dropped_<kind>``. An attempt with a capture error is always dropped. So is an attempt
+    with an empty answer (``attempts_dropped_empty_answer``), which is not a capture error.
 
-    An attempt is left out of an agent's group where it never reached the agent (``agents_absent``),
-    no reward reached the agent (``agents_without_reward``), it has no reward on a channel that the
-    others have (``rewards_missing_on_channel_<name>``), or none of its answers is trained
-    (``agents_without_trained_choice``). Groups of one attempt have no baseline (``groups_of_one``).
+    An attempt is left out of an agent's group if the agent has no trained call in it
+    (``agents_absent``), the agent has no reward (``agents_without_reward``), it lacks a reward on a
+    channel on which other attempts have one (``rewards_missing_on_channel_<name>``), or none of the
+    agent's choices is trained (``agents_without_trained_choice``). Groups of one attempt have no
+    baseline and are counted as ``groups_of_one``.
     """
 
     def __init__(self, adapter: Adapter, *, rollout: RolloutConfig, max_error_share: float) -> None:
-        """Take the failure policy.
+        """Configure the builder.
 
         Args:
             adapter: Adapts single attempts.
-            rollout: `failures` and `penalty` apply; a retry has been used up by the time an
-                attempt comes here, so it means drop.
+            rollout: Failure policy, from `failures` and `penalty`. ``retry`` means drop, because
+                retries have already been made.
             max_error_share: Share of a step's attempts that may be dropped for capture errors.
 
         Raises:
-            ConfigError: capture errors are to be penalised.
+            ConfigError: the failure policy penalises capture errors.
         """
         if rollout.failures.get(FailureKind.CAPTURE, "drop") == "penalize":
             raise ConfigError(
@@ -115,11 +115,11 @@ class GroupBuilder:
         """Group the ended attempts of one step.
 
         Raises:
-            CaptureError: more than `max_error_share` of the attempts were not captured exactly;
-                of the type of the first error, which it quotes.
-            RewardError: no attempt is left, and rewards were among the reasons.
-            TrainingError: no attempt is left, or none has a call to train on.
-            ConfigError: an agent to train has matched no agent since the run began.
+            CaptureError: more than `max_error_share` of the attempts have capture errors. The type
+                is that of the first error, and the message quotes it.
+            RewardError: all attempts were dropped, some of them for reward errors.
+            TrainingError: all attempts were dropped, or none has a call to train on.
+            ConfigError: a configured agent pattern has matched no agent since the run began.
         """
         step = _Step()
         for record in sorted(records, key=lambda record: record.rollout.id):
@@ -160,7 +160,7 @@ class GroupBuilder:
         if adapted is None:
             return
         if adapted.overflowed:
-            # The agent took the refusal for an answer; its trajectory would be empty.
+            # The agent treated the error as an answer; its trajectory would be empty.
             self._fail(record, none_fit(adapted.overflowed), step, adapted=adapted)
             return
         step.adapted.append((record, adapted))
@@ -220,9 +220,9 @@ class GroupBuilder:
 
 
 def group_attempts(attempts: Sequence[AdaptedAttempt], losses: Losses) -> list[TrajectoryGroup]:
-    """Group by task and agent, or its alias; attempts come ordered by rollout id.
+    """Group attempts, given in the order of rollout ids, by task and agent (or its alias).
 
-    A group holds the attempts that are trained, with rewards that were given; see `GroupBuilder`.
+    See `GroupBuilder` for the attempts that are left out.
     """
     names = sorted({_known_as(attempt, agent) for attempt in attempts for agent in attempt.returns})
     members: dict[tuple[str, str, str], list[_Member]] = defaultdict(list)
@@ -255,11 +255,11 @@ def _known_as(attempt: AdaptedAttempt, agent: str) -> str:
 
 
 _Member = tuple[AdaptedAttempt, str]
-"""An attempt and the agent whose trajectories and return are taken of it."""
+"""An attempt and one of its agents, whose trajectories and return are in the group."""
 
 
 def _usable(members: Sequence[_Member], losses: Losses) -> list[_Member]:
-    """The members of a group without those that nothing is learned from."""
+    """Return the members of a group that can be trained on; count the others as losses."""
     rewarded = [member for member in members if not _return(member).unrewarded]
     trained = [member for member in rewarded if _is_trained(member)]
     losses.add("agents_without_trained_choice", len(rewarded) - len(trained))
@@ -281,7 +281,7 @@ def _return(member: _Member) -> AgentReturn:
 
 
 def _is_trained(member: _Member) -> bool:
-    """Whether any answer of the agent gets a weight: it was continued, or a reward names it."""
+    """Return whether any choice of the agent was continued or is named by a reward."""
     attempt, agent = member
     named = attempt.returns[agent].choices
     return any(
@@ -292,7 +292,7 @@ def _is_trained(member: _Member) -> bool:
 
 
 def _hint(counts: Mapping[str, int]) -> str:
-    """What to do about a step that trains nothing."""
+    """Return a fix for a step without a call to train on, for the error message."""
     if counts.get("calls_constrained"):
         return (
             "The calls were sampled under a constraint (response_format, a forced tool_choice or "
@@ -309,7 +309,7 @@ def _hint(counts: Mapping[str, int]) -> str:
 
 
 def failure_of(record: AttemptRecord) -> Failure | None:
-    """Why an ended attempt failed; None when it succeeded."""
+    """Return the failure of an ended attempt; None if it succeeded."""
     attempt = record.attempt
     if attempt.status is AttemptStatus.SUCCEEDED:
         return None

@@ -1,6 +1,6 @@
-"""The training loop: rollouts, trajectories, batches, updates, new resources, and again.
+"""The training loop: rollouts, trajectories, batches, updates and new resources, step by step.
 
-It knows neither frameworks nor algorithms nor tensors; it moves records between components.
+The loop passes records between components. It does not depend on frameworks, algorithms or tensors.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Metric = Callable[[Batch], dict[str, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopComponents:
-    """What the loop moves records between; constructed by `agl_core.app`."""
+    """The components that the loop uses; `agl_core.app` makes them."""
 
     source: RolloutSource
     groups: GroupBuilder
@@ -60,7 +60,7 @@ class LoopComponents:
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """What has happened so far; everything a checkpoint keeps beside the weights."""
+    """The state of a run so far: everything in a checkpoint besides the weights."""
 
     step: int = 0
     policies: dict[str, Policy]
@@ -77,7 +77,7 @@ class Progress:
 
 @dataclass(slots=True)
 class _Trained:
-    """What a step's updates did."""
+    """The sums and metrics of a step's updates."""
 
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     rows: dict[str, int] = field(default_factory=dict[str, int])
@@ -91,7 +91,7 @@ class _Trained:
 
 
 class TrainingLoop:
-    """Step after step, each sampled from the newest weights or from ones a bounded number older."""
+    """The training loop, in which the staleness of every call is bounded."""
 
     def __init__(
         self,
@@ -103,15 +103,15 @@ class TrainingLoop:
         val_tasks: Sequence[Task] = (),
         config_digest: str,
     ) -> None:
-        """Set up.
+        """Build the loop.
 
         Args:
             config: The run's configuration.
-            components: What the loop moves records between.
-            policies: All of the run, in config order.
-            tasks: To train on.
-            val_tasks: Held out; evaluated before, during and after.
-            config_digest: Written into checkpoints.
+            components: The components that the loop uses.
+            policies: All policies of the run, in config order.
+            tasks: Training tasks.
+            val_tasks: Held-out tasks, evaluated before, during and after training.
+            config_digest: Digest of the configuration, written into checkpoints.
         """
         self._config = config
         self._components = components
@@ -126,9 +126,9 @@ class TrainingLoop:
         )
 
     async def prepare(self, start: tuple[Path, CheckpointState] | None) -> Progress:
-        """Load the weights of the checkpoint to resume from, and clear the queue.
+        """Load the checkpoint to resume from, and cancel the open rollouts of an interrupted run.
 
-        Nothing may serve rollouts yet: what an interrupted run left queued is cancelled here.
+        Call this before any runner claims rollouts.
         """
         engine = self._components.engine
         progress = Progress(
@@ -144,7 +144,7 @@ class TrainingLoop:
         return progress
 
     async def run(self, progress: Progress) -> Report:
-        """Train to the configured step and report. The components' errors say what raises."""
+        """Train to the configured step and return the report; errors of components are raised."""
         started = time.perf_counter()
         steps = self._config.train.steps
         if progress.step == 0 and self._val_tasks:
@@ -176,7 +176,7 @@ class TrainingLoop:
         self._restore_best(progress)
 
     def _restore_best(self, progress: Progress) -> None:
-        """The best evaluated checkpoint that is still there."""
+        """Set the best evaluated checkpoint among those that still exist."""
         paths = {
             int(path.name.rpartition("-")[2]): path for path in self._components.checkpoints.all()
         }
@@ -201,7 +201,7 @@ class TrainingLoop:
         )
 
     async def _step(self, progress: Progress, prefetcher: Prefetcher) -> None:
-        """One turn of the loop."""
+        """Run one step: collect its attempts, build batches, update the weights."""
         started = time.perf_counter()
         records = await prefetcher.take(progress.step)
         groups = self._components.groups.build(records)
@@ -220,7 +220,7 @@ class TrainingLoop:
     async def _update(
         self, progress: Progress, batches: Sequence[Batch], losses: Losses
     ) -> _Trained:
-        """Train on the batches; the new versions serve afterwards."""
+        """Train on the batches, serve the new versions and publish the resources."""
         events, trained = self._components.events, _Trained()
         for batch in batches:
             events.notify("agl_batch_built", batch=batch, step=progress.step)
@@ -240,7 +240,7 @@ class TrainingLoop:
         return trained
 
     def _metrics(self, batch: Batch, update: Update, stale: int, *, one: bool) -> dict[str, float]:
-        """The step's numbers; prefixed with the policy when several train."""
+        """Return the metrics of a step, with the policy as prefix if several policies train."""
         found = {**batch.stats, **update.metrics, "staleness": float(stale)}
         for metric in self._components.metrics:
             found.update(metric(batch))
@@ -287,7 +287,7 @@ class TrainingLoop:
         self._components.events.step(report)
 
     async def _after_step(self, progress: Progress, prefetcher: Prefetcher) -> None:
-        """Checkpoint and evaluate when it is time; the last step does both."""
+        """Write a checkpoint and evaluate at the configured steps and after the last one."""
         train, step = self._config.train, progress.step
         last = step == train.steps
         evaluate = bool(self._val_tasks) and (
@@ -330,7 +330,7 @@ class TrainingLoop:
     def _keep_if_best(self, progress: Progress, evaluation: Evaluation, path: Path) -> None:
         best = progress.best_score.score if progress.best_score is not None else None
         if best is not None and best.n != evaluation.score.n:
-            best = None  # a resumed run may validate on other tasks: scores do not compare
+            best = None  # a resumed run may validate on other tasks, so scores are not comparable
         if compare(best, evaluation.score).winner == "candidate":
             progress.best, progress.best_score = path, evaluation
 
@@ -366,18 +366,18 @@ class TrainingLoop:
         )
 
     def _path_of(self, policy: Policy, checkpoint: Path | None) -> str:
-        """Where the policy's weights lie as they are at the end."""
+        """Return the path of the policy's weights at the end of the run."""
         if policy.trainable and checkpoint is not None:
             return str(checkpoint / POLICIES / policy.name)
         return policy.model
 
 
 _SPAN: Final = 5
-"""Most steps at each end of a run whose rewards are averaged."""
+"""Greatest number of first and of last steps over which rewards are averaged."""
 
 
 class Summary(TypedDict):
-    """Fields of a `Report`."""
+    """Fields of a `Report` that are computed from its steps."""
 
     reward: RewardTrend | None
     rows: Rows
@@ -385,7 +385,7 @@ class Summary(TypedDict):
 
 
 def summary(steps: Sequence[StepReport]) -> Summary:
-    """How the reward moved, whose calls were trained on, and how long a step took."""
+    """Return the reward trend, the number of trained calls by agent and the median step time."""
     rows: dict[str, int] = {}
     for step in steps:
         for agent, count in step.rows.items():
@@ -406,30 +406,30 @@ def _mean(values: Sequence[float]) -> float:
 
 
 Serve = Callable[[str, int], Awaitable[None]]
-"""Sends a policy's calls to the engine as the given version."""
+"""A function that routes a policy's calls to the engine under the given version."""
 
 
 class Updates:
-    """Takes a step's updates so that every call is answered by one version from end to end.
+    """The updates of a step, made so that every call is answered by exactly one version.
 
-    New weights serve from a moment on at which no call is in flight: new calls wait until then. An
-    engine that trains while it serves needs only that moment, any other the whole update.
+    Weights change only while no call is in flight; new calls wait. If the engine can train while it
+    serves, calls wait only for the change of weights, otherwise for the whole update.
     """
 
     def __init__(self, engine: Engine, gateway: Gateway, *, drain_timeout_s: float) -> None:
-        """Say who trains and who serves.
+        """Configure engine and gateway.
 
         Args:
-            engine: Trains.
-            gateway: Holds calls back.
-            drain_timeout_s: Calls in flight that outlive it are aborted and retried.
+            engine: The engine that trains.
+            gateway: The gateway that makes calls wait.
+            drain_timeout_s: Seconds after which calls in flight are aborted and retried.
         """
         self._engine = engine
         self._gateway = gateway
         self._drain_timeout_s = drain_timeout_s
 
     async def take(self, batches: Sequence[Batch], serve: Serve) -> list[Update]:
-        """Train on the batches, in this order, and serve what comes of them."""
+        """Train on the batches, in this order, and serve the new versions."""
         engine = self._engine
         if engine.overlaps:
             updates = [await engine.train(batch) for batch in batches]

@@ -1,4 +1,4 @@
-"""Rollouts of later steps that are begun while earlier ones are trained on."""
+"""Prefetching: rollouts of later steps start while earlier steps are trained."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Records = list[AttemptRecord]
 
 
 class Prefetcher:
-    """Keeps the rollouts of up to `ahead` steps under way beside those of the step that is taken.
+    """The rollouts of the current step and of up to `ahead` later steps, which run in parallel.
 
-    A step's rollouts are queued no sooner than the weights of the step `ahead` before it serve.
-    Since every step makes at most one version of a policy, no call of theirs is more than `ahead`
-    versions older than the weights that are trained on it.
+    The rollouts of step n are queued only once the weights from which step n - `ahead` starts are
+    served. Every step makes at most one version of a policy, so the staleness of a call is at most
+    `ahead`.
     """
 
     def __init__(
@@ -27,13 +27,13 @@ class Prefetcher:
         ahead: int,
         steps: int,
     ) -> None:
-        """Set up; nothing is queued yet.
+        """Configure the prefetcher without queueing rollouts.
 
         Args:
-            source: Queues and collects.
-            plan: What to run for a step, as resources are when it is asked.
-            ahead: Steps beyond the one that is taken.
-            steps: Steps of the run: none is begun beyond them.
+            source: Queues and collects rollouts.
+            plan: Returns the plan of a step with the current version of the resources.
+            ahead: Number of steps to start beyond the current one.
+            steps: Number of steps of the run; no step is started beyond them.
         """
         self._source = source
         self._plan = plan
@@ -44,11 +44,11 @@ class Prefetcher:
 
     @property
     def rollouts(self) -> int:
-        """Queued for steps that have not been taken."""
+        """Number of rollouts queued for steps that were not taken yet."""
         return sum(self._queued.values())
 
     async def take(self, step: int) -> Records:
-        """What became of a step's rollouts. The weights that it trains serve by now."""
+        """Return a step's attempts; call it once the weights from which the step starts serve."""
         for number in range(step, min(step + self._ahead + 1, self._steps)):
             if number not in self._under_way:
                 await self._begin(number)
@@ -57,7 +57,7 @@ class Prefetcher:
         return records
 
     async def close(self) -> None:
-        """Wait for nothing more; what is queued stays so."""
+        """Stop waiting for rollouts; queued rollouts stay queued."""
         tasks = list(self._under_way.values())
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Queue the rollouts of a step or an evaluation, and collect what was recorded of them."""
+"""Sampling of tasks, and queueing and collecting of the rollouts of a step or an evaluation."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from agl_core.types.rollout import CAPTURE, PROMPT_BUDGETS, THINKING_TAGS
 
 
 class TaskSampler:
-    """Walks shuffled epochs of the tasks; step n's tasks do not depend on how it was reached."""
+    """A sampler of tasks in shuffled epochs; the tasks of a step depend only on seed and step."""
 
     def __init__(self, tasks: Sequence[Task], *, seed: int) -> None:
-        """Take the data set.
+        """Build a sampler.
 
         Raises:
-            ConfigError: there are no tasks, or two share an id.
+            ConfigError: there are no tasks, or two have the same id.
         """
         if not tasks:
             raise ConfigError("There are no training tasks: the data set is empty")
@@ -57,7 +57,7 @@ class TaskSampler:
         self._seed = seed
 
     def step(self, step: int, *, size: int) -> list[Task]:
-        """The `size` tasks of a step (0-based), distinct within an epoch."""
+        """Return the `size` tasks of a step (0-based), which are distinct within an epoch."""
         count = len(self._tasks)
         positions = range(step * size, (step + 1) * size)
         orders = {epoch: self._order(epoch) for epoch in {at // count for at in positions}}
@@ -70,14 +70,14 @@ class TaskSampler:
 
 
 def derive_seed(*parts: object) -> int:
-    """A 31-bit seed that depends on every part, equal in every process and on every platform."""
+    """Return a 31-bit seed from all parts, equal in every process and on every platform."""
     digest = hashlib.sha256(exact_bytes("\x1f".join(str(part) for part in parts))).digest()
     return int.from_bytes(digest[:4], "big") >> 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutPlan:
-    """Tasks to run, `samples` attempts each, in one mode."""
+    """The tasks of a step or an evaluation, with the number of rollouts per task, and the mode."""
 
     tasks: Sequence[Task]
     samples: int
@@ -87,20 +87,20 @@ class RolloutPlan:
 
 
 class RolloutSource:
-    """Makes rollouts whose seeds depend on the run's seed, step, task and sample alone."""
+    """The source of rollouts, whose seeds depend only on the run's seed, step, task and sample."""
 
     def __init__(self, store: Store, config: RunConfig) -> None:
         self._store = store
         self._config = config
         self._capture = capture_settings(config)
         self.losses = Losses()
-        """What the attempts do not show that are used: those before them, as
-        ``attempts_retried_<kind>``, and what runners in other processes counted."""
+        """Losses that the collected attempts do not have: retried attempts, counted as
+        ``attempts_retried_<kind>``, and losses that runners in other processes counted."""
         self.newest = ""
         """Id of the newest rollout that was queued."""
 
     def make(self, plan: RolloutPlan) -> list[Rollout]:
-        """One rollout per task and sample; those of one task share a group."""
+        """Make one rollout per task and sample; rollouts of the same task share a group."""
         return [
             self._rollout(plan, task, sample)
             for task in plan.tasks
@@ -108,18 +108,18 @@ class RolloutSource:
         ]
 
     async def run(self, plan: RolloutPlan) -> list[AttemptRecord]:
-        """Queue a plan, wait until all of it is sealed, and read it back in the plan's order."""
+        """Queue a plan's rollouts, wait for them, and return their attempts in the plan's order."""
         return await self.collect(await self.queue(plan))
 
     async def queue(self, plan: RolloutPlan) -> list[str]:
-        """Offer a plan's rollouts to the runners; gives their ids in the plan's order."""
+        """Queue a plan's rollouts for the runners; return their ids in the plan's order."""
         rollouts = await self._store.enqueue(self.make(plan))
         ids = [rollout.id for rollout in rollouts]
         self.newest = max([self.newest, *ids])
         return ids
 
     async def collect(self, ids: Sequence[str]) -> list[AttemptRecord]:
-        """Wait until all of these rollouts are sealed, and read them back in this order."""
+        """Wait until these rollouts are final, and return their last attempts in this order."""
         final = await self._store.wait(ids)
         await self._grace(final)
         spans = await self._store.spans(ids)
@@ -138,15 +138,15 @@ class RolloutSource:
         ]
 
     async def consume(self, records: Sequence[AttemptRecord]) -> None:
-        """Mark these rollouts as used in the store."""
+        """Mark these rollouts as consumed in the store."""
         await self._store.consume([record.rollout.id for record in records])
 
     async def publish(self, resources: Resources) -> Resources:
-        """Store a new version of what agents run with."""
+        """Store a new version of the resources."""
         return await self._store.publish(resources)
 
     async def abandon(self, run_id: str) -> None:
-        """Cancel what an interrupted run left open."""
+        """Cancel the queued and running rollouts of an interrupted run."""
         query = RolloutQuery(
             run_id=run_id, statuses=(RolloutStatus.QUEUED, RolloutStatus.RUNNING), limit=100_000
         )
@@ -157,7 +157,7 @@ class RolloutSource:
             )
 
     async def count_since(self, newest: str, run_id: str) -> int:
-        """Number of a run's rollouts that are newer than `newest`, with any outcome."""
+        """Return the number of a run's rollouts that are newer than `newest`, in any status."""
         found = 0
         query = RolloutQuery(run_id=run_id, after_id=newest or None)
         while page := await self._store.rollouts(query):
@@ -176,7 +176,7 @@ class RolloutSource:
             self.losses.merge(Losses(counts=span.attributes.get(semconv.AGL_LOST, {})))
 
     async def _grace(self, final: Sequence[Rollout]) -> None:
-        """Late rewards are taken for `reward_grace_s` after an attempt's end."""
+        """Wait until `reward_grace_s` after the last attempt's end, for late rewards."""
         grace_s = self._config.capture.reward_grace_s
         attempts = [rollout.attempt for rollout in final]
         ended = max((each.ended_at or 0.0 for each in attempts if each is not None), default=0.0)
@@ -240,9 +240,9 @@ class RolloutSource:
 def make_resources(
     config: RunConfig, gateway: Gateway, policies: Iterable[Policy], *, step: int
 ) -> Resources:
-    """One `LLM` per policy and one `PromptTemplate` per prompt, by name; not yet numbered.
+    """Return resources without a version: one `LLM` per policy and one `PromptTemplate` per prompt.
 
-    No key is among them, as they are stored: the runner gives each attempt its own.
+    They contain no API key, because they are stored; the runner gives each attempt its own key.
     """
     llms = {
         policy.name: LLM(

@@ -1,4 +1,4 @@
-"""The records of a run, in the order in which they are made."""
+"""The record types of a run."""
 
 from agl_core.types.batch import Batch
 from agl_core.types.packed import Floats, Ints, from_list, pack_floats, pack_ints, to_list

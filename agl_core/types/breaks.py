@@ -1,4 +1,4 @@
-"""Why a conversation's next prompt may not continue it, and what helps."""
+"""Causes of breaks, with their meaning and their fix."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ FIX: Final[Mapping[str, str]] = {
 
 
 def sum_breaks(found: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, dict[str, int]]:
-    """Breaks of conversations by agent and cause, added up."""
+    """Sum breaks by agent and cause."""
     total: dict[str, dict[str, int]] = {}
     for agent, causes in (item for each in found for item in each.items()):
         of_agent = total.setdefault(agent, {})

@@ -1,4 +1,4 @@
-"""Identifiers that sort by the time they were made."""
+"""Identifiers that sort by creation time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _RANDOM_BITS = 62
 
 
 class _Source:
-    """The one clock behind all ids of the process: strictly increasing, however often it is read.
+    """The clock of all ids of the process; it is strictly increasing.
 
-    A tick is 1/4096 ms, the 60 time bits of a UUIDv7 whose 12 `rand_a` bits hold the fraction of
-    the millisecond (RFC 9562, section 6.2, method 3). No tick is used twice, so the random half
-    only has to distinguish processes: it is drawn once, and not from `random`, which programs seed.
+    A tick is 1/4096 ms, the 60 time bits of a UUIDv7 whose 12 `rand_a` bits are the fraction of the
+    millisecond (RFC 9562, section 6.2, method 3). No tick is used twice, so the random half only
+    has to distinguish processes: it is drawn once, and not from `random`, which programs seed.
     """
 
     __slots__ = ("last", "lock", "process")
@@ -29,12 +29,12 @@ class _Source:
         self.reset()
 
     def reset(self) -> None:
-        """Start again: a forked child must neither inherit a held lock nor repeat its parent."""
+        """Start again: a forked child must not inherit a held lock or repeat its parent's ids."""
         self.lock = Lock()
         self.last = 0
         noise = SystemRandom().getrandbits(_RANDOM_BITS)
         self.process = f"{0b10 << _RANDOM_BITS | noise:016x}"
-        """The half behind the time: a UUID's variant bits and the process's own."""
+        """The half after the time: a UUID's variant bits and the process's random bits."""
 
 
 _SOURCE = _Source()
@@ -45,8 +45,8 @@ if hasattr(os, "register_at_fork"):
 def new_id(prefix: str) -> str:
     """Make ``<prefix>_<32 hex digits>``, the digits a UUIDv7.
 
-    Ids of one process sort as strings in the order they were made, also when the system clock is
-    set back; ids of several processes sort by their clocks. Thread-safe and safe after a fork.
+    Ids of one process sort as strings in creation order, even if the system clock is set back; ids
+    of several processes sort by their clocks. Thread-safe and safe after a fork.
     """
     source = _SOURCE
     with source.lock:

@@ -1,8 +1,8 @@
-"""JSON text of any record, and back, with nothing lost on the way.
+"""Lossless conversion of any record to JSON text and back.
 
-What JSON has no form for is written as a mapping with one key: ``{"$bytes": base64}``,
-``{"$float": "nan" | "inf" | "-inf"}``, ``{"$time": iso}``; a user's own mapping that looks like one
-of these as ``{"$dict": {...}}``.
+A value without a JSON form is written as a mapping with one key: ``{"$bytes": base64}``,
+``{"$float": "nan" | "inf" | "-inf"}`` or ``{"$time": iso}``. A user's mapping that looks like one
+of these is written as ``{"$dict": {...}}``.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from agl_core.types.packed import to_list
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """Any record as JSON text that `json_value` reads back; see the module on what has no form."""
+    """Return a record as JSON text for `json_value`; see the module for values without a form."""
     tree = msgspec.to_builtins(value, builtin_types=(bytes, datetime), enc_hook=to_list)
     try:
         text = _dump(tree, indent)
     except (TypeError, ValueError):
         return _dump(_tagged(tree), indent)
-    # Text that itself contains the mark is looked at again, which does no harm.
+    # Plain text may contain the mark too; tagging it again does not change it.
     return _dump(_tagged(tree), indent) if '"$' in text else text
 
 
 def json_value(text: str) -> Any:
-    """What `json_text` wrote, as plain values.
+    """Return the plain values of a text that `json_text` wrote.
 
     Raises:
-        ValueError: it is no such text.
+        ValueError: `json_text` did not write the text.
     """
     value = json.loads(text)
     return _untagged(value) if '"$' in text else value

@@ -1,4 +1,4 @@
-"""How servers say that a prompt does not fit the model's context."""
+"""Recognition of servers' errors for prompts that do not fit the model's context."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from agl_core.types.rollout import Failure, FailureKind
 from agl_core.types.span import ModelCall
 
 OVERFLOW: Final = "context_length_exceeded"
-"""OpenAI's code for it."""
+"""OpenAI's error code."""
 
 _WORDS: Final = re.compile(
-    # vLLM, with its older and newer wordings, SGLang and OpenAI
+    # vLLM (older and newer wordings), SGLang and OpenAI
     r"(?:maximum|model's) (?:context|model) length"
     r"|exceeds? (?:the |your )?(?:model's |available )?context (?:window|size|length)"
     # the code of OpenAI and Azure, the types of llama.cpp and LiteLLM
@@ -30,12 +30,12 @@ _WORDS: Final = re.compile(
 
 
 def says_overflow(text: str) -> bool:
-    """Whether an error's text says that a prompt is longer than the model's context."""
+    """Return whether an error's text reports a prompt longer than the model's context."""
     return _WORDS.search(text) is not None
 
 
 def overflowed(calls: Iterable[ModelCall]) -> dict[str, str]:
-    """Agents to be trained none of whose prompts fit, to what they were answered."""
+    """Return trainable agents of which no prompt fit, with the error that they received."""
     answered: set[str] = set()
     refused: dict[str, str] = {}
     for call in calls:
@@ -47,7 +47,7 @@ def overflowed(calls: Iterable[ModelCall]) -> dict[str, str]:
 
 
 def none_fit(agents: Mapping[str, str]) -> Failure:
-    """The failure of an attempt that continued as if the refusal were an answer."""
+    """Return the failure of an attempt that treated the refusal as an answer."""
     agent, said = next(iter(agents.items()))
     kind = ContextOverflowError
     return Failure(
@@ -59,7 +59,10 @@ def none_fit(agents: Mapping[str, str]) -> Failure:
 
 
 def failure_by_calls(failure: Failure, calls: Iterable[ModelCall]) -> Failure:
-    """The agent's failure; an overflow where the last call was one of which it kept no word."""
+    """Return the agent's failure, as an overflow if the last call's error reports one.
+
+    The agent or its framework may have dropped the text of that error.
+    """
     if failure.kind is not FailureKind.AGENT:
         return failure
     kept = (call for call in calls if not call.superseded)

@@ -1,6 +1,6 @@
 """Token ids and log-probabilities as packed arrays: 4 bytes per id, 8 per log-probability.
 
-An `array.array` never equals a list: compare arrays, or ``ids.tolist()`` with a list.
+An `array.array` never equals a list: compare two arrays, or ``ids.tolist()`` and a list.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 if TYPE_CHECKING:
     Ints: TypeAlias = array[int]
-    """Signed integers of 32 bits: ``array("i")``."""
+    """Signed 32-bit integers: ``array("i")``."""
     Floats: TypeAlias = array[float]
-    """Floats of 64 bits: ``array("d")``."""
+    """64-bit floats: ``array("d")``."""
 else:
     # array.array takes no type arguments before Python 3.12, and msgspec evaluates annotations.
     Ints = Floats = array
 
 
 def pack_ints(values: Iterable[int] = ()) -> Ints:
-    """Integers as ``array("i")``; an array of that kind is returned as it is.
+    """Pack integers into an ``array("i")``; an array of that kind is returned unchanged.
 
     Raises:
-        ValueError: a value is no integer of 32 bits.
+        ValueError: a value is not a 32-bit integer.
     """
     return _packed(values, "i")
 
 
 def pack_floats(values: Iterable[float] = ()) -> Floats:
-    """Numbers as ``array("d")``; an array of that kind is returned as it is.
+    """Pack numbers into an ``array("d")``; an array of that kind is returned unchanged.
 
     Raises:
-        ValueError: a value is no number.
+        ValueError: a value is not a number.
     """
     return _packed(values, "d")
 
@@ -41,7 +41,7 @@ def pack_floats(values: Iterable[float] = ()) -> Floats:
 def from_list(kind: type, value: Any) -> Any:
     """Decode an array from a list: the ``dec_hook`` of every decoder of records.
 
-    A list of whole numbers becomes ``array("i")``, which the record's own fields correct.
+    A list of whole numbers becomes ``array("i")``; a record with floats converts it afterwards.
     """
     if kind is not array:
         raise NotImplementedError
@@ -66,7 +66,7 @@ def _packed(values: Any, code: str) -> array[Any]:
     given = cast("list[Any]", values if isinstance(values, (list, tuple)) else list(values))
     packed: array[Any] = array(code)
     try:
-        # A struct packs a list in a quarter of the time that the array itself takes.
+        # struct.pack takes a quarter of the time of array's own conversion.
         packed.frombytes(struct.pack(f"{len(given)}{code}", *given))
     except (struct.error, OverflowError) as error:
         what = "32-bit integers" if code == "i" else "floats"

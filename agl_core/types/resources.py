@@ -1,4 +1,4 @@
-"""What an agent runs with: versioned weights behind an endpoint, versioned prompts."""
+"""Resources of agents: versioned weights behind an endpoint, versioned prompts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from agl_core.errors import ConfigError
 
 RESERVED_PREFIX: Final = "@"
-"""Names of calls that a framework makes for itself, such as ``@selector``: never trained."""
+"""Prefix of reserved names, such as ``@selector``: calls of a framework, never trained."""
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -36,10 +36,10 @@ class PromptTemplate(msgspec.Struct, frozen=True, kw_only=True, tag="prompt_temp
         return frozenset(_PLACEHOLDER.findall(self.template))
 
     def format(self, **values: Any) -> str:
-        """Fill the placeholders that have a value, each once; values are never expanded again.
+        """Replace the placeholders that have a value; placeholders inside values stay.
 
         Raises:
-            ConfigError: a value names no placeholder of the template.
+            ConfigError: the template has no placeholder of that name.
         """
         unknown = sorted(set(values) - self.placeholders)
         if unknown:
@@ -53,7 +53,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
     """An immutable, versioned set of named resources."""
 
     version: int = 0
-    """Given by the store when published: 1, 2, ..."""
+    """Set by the store when published: 1, 2, ..."""
     run_id: str = ""
     step: int = 0
     items: dict[str, LLM | PromptTemplate] = {}
@@ -70,19 +70,19 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     version: int = 0
     image_token: int | None = None
-    """What stands in its prompts for each part of an image; None where it trains on text alone."""
+    """Placeholder id for each part of an image in its prompts; None if it trains only on text."""
     vocab_size: int | None = None
-    """Token ids are below it; None where the engine does not know."""
+    """Upper bound of token ids, exclusive; None if the engine does not know it."""
     shows_tools: bool = True
-    """False where the model's chat template is known to leave out the tools of a request."""
+    """False if the model's chat template is known to leave out the tools of a request."""
     train_constrained: bool = False
     """Train on answers that were sampled under a constraint; see `Sampling.constraints`."""
 
     def serves(self, agent: str) -> bool:
-        """Whether the policy has a name or glob for the agent; an earlier policy may be first."""
+        """Return whether a name or glob of the policy matches; an earlier policy has precedence."""
         return any(agent_matches(pattern, agent) for pattern in self.agents)
 
 
 def agent_matches(pattern: str, agent: str) -> bool:
-    """Whether an exact name or a glob (``*``, ``?``, ``[...]``) means the agent; case counts."""
+    """Return whether a name or glob (``*``, ``?``, ``[...]``) matches the agent; case-sensitive."""
     return pattern == agent or fnmatchcase(agent, pattern)

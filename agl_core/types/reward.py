@@ -1,4 +1,4 @@
-"""Numbers that say how good something was, and exactly what they are about."""
+"""Rewards and their targets."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import msgspec
 
 
 class RewardTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reward is about; nothing set means the whole attempt.
+    """The target of a reward; without any field, the whole attempt.
 
-    At most one of `call`, `agent_run` and `agent` is set, except that `agent` may be set with
-    `agent_run`, to name the agent of the run: agents may share a run id. `choice` needs `call`.
+    At most one of `call`, `agent_run` and `agent` is set. Exception: `agent` with `agent_run` names
+    the agent of the run, as agents may share a run id. `choice` needs `call`.
     """
 
     call: str | None = None
@@ -24,14 +24,14 @@ class RewardTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def units(self) -> list[str]:
-        """Which of `call`, `agent` and `agent_run` are named; an agent's run is one unit."""
+        """The fields set among `call`, `agent` and `agent_run`; an agent with its run is one."""
         agent = self.agent if self.agent_run is None else None
         units = {"call": self.call, "agent": agent, "agent_run": self.agent_run}
         return [name for name, unit in units.items() if unit is not None]
 
     @property
     def ambiguous(self) -> bool:
-        """It names several units, or a choice of no call."""
+        """Whether it names several units, or a choice without a call."""
         return len(self.units) > 1 or (self.choice is not None and self.call is None)
 
 
@@ -48,14 +48,14 @@ class Reward(msgspec.Struct, frozen=True, kw_only=True):
     channel: str = "main"
     target: RewardTarget = ATTEMPT
     source: str = ""
-    """Who gave it, for reports: a reward function's name, or empty for ``emit_reward``."""
+    """The reward function's name, for reports; empty for ``emit_reward``."""
 
 
 def finite_number(value: Any) -> float | None:
-    """The number behind a reward; None if there is not exactly one, or it is not finite.
+    """Return a reward as a number; None if it is not exactly one finite number.
 
-    True is 1.0 and False is 0.0. Anything that converts to one float counts, also from array
-    libraries; text does not.
+    True is 1.0 and False is 0.0. Any value that converts to one float is valid, including values of
+    array libraries; text is not.
     """
     if not isinstance(value, SupportsFloat):
         return None

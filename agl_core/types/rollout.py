@@ -1,4 +1,4 @@
-"""A request to run an agent on a task, and its fenced executions."""
+"""Rollouts and their attempts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Mode = Literal["train", "val", "test"]
 THINKING_TAGS: Final = "thinking_tags"
 PROMPT_BUDGETS: Final = "prompt_budgets"
 CAPTURE: Final = "capture"
-"""Keys of `Rollout.metadata` with settings of the run that attempts need wherever they are run."""
+"""Keys of `Rollout.metadata` for settings of the run that attempts need in any process."""
 
 
 class RolloutStatus(StrEnum):
-    """Where a rollout stands; the last three are final."""
+    """Status of a rollout; the last three are final."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -36,7 +36,7 @@ class RolloutStatus(StrEnum):
 
 
 class AttemptStatus(StrEnum):
-    """How one execution stands or ended; all but RUNNING are final."""
+    """Status of an attempt; all but RUNNING are final."""
 
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -52,7 +52,7 @@ class AttemptStatus(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """Why an attempt did not succeed; retries and credit policies are set per kind."""
+    """Cause of a failed attempt; retries and credit policies are set per kind."""
 
     AGENT = "agent"
     REWARD = "reward"
@@ -65,12 +65,12 @@ class FailureKind(StrEnum):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong in an attempt, kept as data."""
+    """The recorded failure of an attempt."""
 
     kind: FailureKind
     message: str
     type: str = ""
-    """Qualified class name of the exception, when there was one."""
+    """Qualified class name of the exception, if there was one."""
     traceback: str = ""
 
 
@@ -78,13 +78,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Deadlines and retries of one rollout."""
 
     timeout_s: float = 300.0
-    """From claim to end; reaches the agent, its HTTP calls and the store."""
+    """From claim to end; it limits the agent, its HTTP calls and the store."""
     lease_s: float = 30.0
     """An attempt without a heartbeat for this long is LOST."""
     max_attempts: int = 1
     retry_on: tuple[FailureKind, ...] = (FailureKind.ENGINE, FailureKind.LOST)
     reward_grace_s: float = 0.0
-    """Rewards for an ended attempt are taken this long, unless it is consumed before."""
+    """Rewards for an ended attempt are accepted for this long, unless it is consumed before."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,26 +96,26 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """1 for the first attempt, then 2, ...; a write with a lower fence is refused."""
     worker: str
     claim_id: str = ""
-    """Names the request it was handed out to, which is answered with it when repeated."""
+    """Id of the claim request, which gets the same attempt when it is repeated."""
     status: AttemptStatus = AttemptStatus.RUNNING
     started_at: float = 0.0
-    """Unix seconds, as are all ``*_at``."""
+    """Unix seconds, as all ``*_at``."""
     ended_at: float | None = None
     lease_until: float = 0.0
     deadline_at: float = 0.0
     failure: Failure | None = None
     output: Any = None
-    """What the agent returned, if it is a JSON value; its ``repr`` otherwise."""
+    """The agent's return value, if it is a JSON value; its ``repr`` otherwise."""
     sealed: bool = False
-    """The runner has finished and the gateway has flushed: no record can follow."""
+    """Whether the runner has finished and the gateway has flushed, so that no record follows."""
 
     def monotonic_deadline(self, limits: Limits) -> float:
-        """`deadline_at` on the clock of `time.monotonic`; without one, `limits` count from now."""
+        """Return `deadline_at` on the clock of `time.monotonic`; if unset, `limits` from now on."""
         left_s = self.deadline_at - wall() if self.deadline_at else limits.timeout_s
         return monotonic() + left_s
 
     def shifted(self, by_s: float) -> Attempt:
-        """The same attempt in the time of a clock that is `by_s` ahead; times unset stay so."""
+        """Return the attempt with its times on a clock that is `by_s` ahead; unset times stay."""
         if not by_s:
             return self
         times = ("started_at", "ended_at", "lease_until", "deadline_at")
@@ -131,7 +131,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     mode: Mode = "train"
     group_id: str = ""
-    """Rollouts of one task and step that share a baseline."""
+    """Id of the rollouts of one task and step that share a baseline."""
     step: int = 0
     seed: int = 0
     resources_version: int = 0
@@ -145,22 +145,22 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attempt(self) -> Attempt | None:
-        """The latest attempt; it drives the rollout's status."""
+        """The newest attempt, which determines the rollout's status; None before the first."""
         return self.attempts[-1] if self.attempts else None
 
     @property
     def thinking_tags(self) -> tuple[str, ...]:
-        """What the models of this run write their thinking in: ``capture.thinking_tags``."""
+        """The tags of thinking in the answers of this run's models: ``capture.thinking_tags``."""
         return tuple(self.metadata.get(THINKING_TAGS) or DEFAULT_TAGS)
 
     def prompt_budget(self, agent: str) -> int | None:
-        """Tokens that a prompt of the agent may have: the first of ``prompt_budgets`` that fits."""
+        """Return the most tokens of an agent's prompt: the first match in ``prompt_budgets``."""
         budgets: dict[str, int] = self.metadata.get(PROMPT_BUDGETS) or {}
         fitting = (tokens for name, tokens in budgets.items() if agent_matches(name, agent))
         return next(fitting, None)
 
     def trains(self, agent: str | None) -> bool:
-        """Whether the run trains the agent: `agents` names it and its policy is trainable."""
+        """Return whether the run trains the agent: `agents` names it, its policy is trainable."""
         capture: dict[str, Any] = self.metadata.get(CAPTURE) or {}
         if not agent or agent.startswith(RESERVED_PREFIX):
             return False
@@ -170,7 +170,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
         return next((each for pattern, each in policies if agent_matches(pattern, agent)), False)
 
     def may_send_to(self, host: str) -> bool:
-        """Whether ``capture.elsewhere`` lets model requests of agents that are not trained out."""
+        """Return whether ``capture.elsewhere`` allows requests of untrained agents to a host."""
         capture: dict[str, Any] = self.metadata.get(CAPTURE) or {}
         if capture.get("elsewhere") != "refuse":
             return True
@@ -179,14 +179,14 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """A rollout handed to a worker together with its fresh attempt."""
+    """A rollout that a worker has claimed, with its new attempt."""
 
     rollout: Rollout
     attempt: Attempt
 
 
 class RolloutQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Filter of `Store.rollouts`; empty fields do not filter. Ordered by id, which is by time."""
+    """Filter of `Store.rollouts`; empty fields do not filter. Results are in id (time) order."""
 
     ids: tuple[str, ...] = ()
     run_id: str | None = None
@@ -194,5 +194,5 @@ class RolloutQuery(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode | None = None
     statuses: tuple[RolloutStatus, ...] = ()
     after_id: str | None = None
-    """Return rollouts with a greater id only: the cursor of the next page."""
+    """Cursor of the next page: only rollouts with a greater id are returned."""
     limit: int = 1000

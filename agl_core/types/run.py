@@ -1,4 +1,4 @@
-"""What a run did: updates, evaluations, losses, and the report."""
+"""Results of a run: updates, evaluations, losses, and the report."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
     """Version of the weights that now serve."""
     metrics: dict[str, float] = {}
     rows: dict[str, int] = {}
-    """Agent to the sequences of its calls that were trained on, as the engine laid them out."""
+    """Agent to the number of its sequences that were trained on, in the engine's layout."""
     lost: dict[str, int] = {}
-    """Cause to what of the batch was not trained on, or was only put in to fill it up."""
+    """Cause to the number of sequences that were not trained on, or only filled up the batch."""
     resources: Resources | None = None
     checkpoint: str | None = None
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """A mean over tasks with its 95 % interval."""
+    """A mean over tasks with its 95 % confidence interval."""
 
     mean: float
     low: float
@@ -44,11 +44,11 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     score: Estimate
     channels: dict[str, Estimate] = {}
     pass_at_k: dict[int, Estimate] = {}
-    """k to the unbiased estimate; a k larger than the samples per task is absent."""
+    """k to the unbiased estimate; a k larger than the samples per task is missing."""
     failed: dict[str, int] = {}
-    """Failure kind to attempts."""
+    """Failure kind to number of attempts."""
     lost: dict[str, int] = {}
-    """Cause to model requests that are on no record or gave no answer, and attempts without calls."""
+    """Cause to number of model requests without record or answer, and of attempts without calls."""
     wall_s: float = 0.0
 
     def __str__(self) -> str:
@@ -70,12 +70,12 @@ class Losses(msgspec.Struct, kw_only=True):
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a run, as the progress line shows it and as it is stored."""
+    """The results of one step of a run, for the progress line and the store."""
 
     step: int
     steps: int
     reward: float
-    """Mean weighted return of the step's attempts, penalties included."""
+    """Mean weighted return of the step's attempts, including penalties."""
     channels: dict[str, float] = {}
     rollouts: int = 0
     calls: int = 0
@@ -84,31 +84,30 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     failures: dict[str, int] = {}
     lost: dict[str, int] = {}
     breaks: dict[str, dict[str, int]] = {}
-    """Trained agent to likely cause to calls whose prompt continued no earlier one of their run.
-    They are trained all the same, on a path of their own."""
+    """Trained agent to likely cause to number of breaks. Such calls are trained on a new path."""
     rows: dict[str, int] = {}
-    """Agent to the sequences of its calls that were trained on."""
+    """Agent to the number of its sequences that were trained on."""
     metrics: dict[str, float] = {}
     wall_s: float = 0.0
 
 
 class RewardTrend(msgspec.Struct, frozen=True, kw_only=True):
-    """How the reward moved over a run."""
+    """Mean rewards at the beginning and at the end of a run."""
 
     first: float
-    """Mean over the first five steps; over the first half of a run of fewer than ten."""
+    """Mean over the first five steps, or over the first half of a run with fewer than ten."""
     last: float
-    """The same of the last ones: no step is in both, unless there is only one."""
+    """The same for the last steps; no step is in both, except for a run of one step."""
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):
-    """Sequences that a run trained on."""
+    """Numbers of sequences that a run trained on."""
 
     by_agent: dict[str, int] = {}
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """The outcome of a run: where the weights lie, what was reached, what was lost."""
+    """The outcome of a run: weights, scores and losses."""
 
     run_id: str
     directory: str
@@ -118,7 +117,7 @@ class Report(msgspec.Struct, kw_only=True):
     """Policy name to ``{"sha256_before", "sha256_after", "version", "path"}``."""
     lost: dict[str, int] = {}
     breaks: dict[str, dict[str, int]] = {}
-    """Those of all steps."""
+    """Sum over all steps."""
     calls: int = 0
     reward: RewardTrend | None = None
     """None before the first step."""
@@ -130,31 +129,31 @@ class Report(msgspec.Struct, kw_only=True):
     """Directory of the checkpoint with the best evaluation, or the last one without evaluations."""
 
     def summary(self) -> str:
-        """What the run came to, in a few lines; ``print(report)`` shows the same."""
+        """Return the outcome in a few lines; ``print(report)`` shows the same."""
         return "\n".join(summary_lines(self))
 
     def __str__(self) -> str:
         return self.summary()
 
     def _repr_html_(self) -> str:
-        """The summary with a plot of the reward per step, where a notebook shows the report."""
+        """Return the summary with a plot of the reward per step, for notebooks."""
         return report_html(self)
 
 
 Severity = Literal["ok", "not checked", "warning", "error"]
-"""``not checked``: it cannot be decided, which is not the same as ok."""
+"""``not checked``: the check cannot decide, which is not the same as ok."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was looked at, what was measured, and what to do about it."""
+    """The result of one check: what was measured, and the fix."""
 
     check: str
-    """What was looked at, such as ``rewards.vary``; a plugin's begins with the plugin's name."""
+    """Name of the check, such as ``rewards.vary``; a plugin's begins with the plugin's name."""
     severity: Severity
     measured: str
-    """One or two sentences with the numbers and names that were seen."""
+    """One or two sentences with the measured numbers and names."""
     fix: str = ""
-    """What to change; empty when there is nothing to do."""
+    """What to change; empty if nothing needs to be changed."""
     figures: dict[str, Any] = {}
     """The numbers and names of `measured` for programs; any JSON values."""
 
@@ -162,9 +161,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     def of(
         cls, check: str, severity: Severity, measured: str, *, fix: str, figures: dict[str, Any]
     ) -> Finding:
-        """A finding that keeps its fix only where there is something to do.
+        """Make a finding without its fix if the severity is ``ok``.
 
-        So a check can state the fix before it knows what it finds.
+        So a check can always state the fix.
         """
         return cls(
             check=check,
@@ -176,16 +175,16 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a trial run of a few tasks showed."""
+    """The findings of a trial run of a few tasks."""
 
     run_id: str
     directory: str
-    """Where the records of the trial lie, apart from those of the run."""
+    """The directory of the trial's records, which are separate from the run's."""
     tasks: int
     samples: int
     """Attempts per task."""
     calls: int
-    """Model calls that were recorded."""
+    """Number of recorded model calls."""
     findings: list[Finding]
     wall_s: float = 0.0
 
@@ -202,7 +201,7 @@ _MARGIN: Final = 44
 
 
 def evaluation_line(evaluation: Evaluation) -> str:
-    """One evaluation in plain words."""
+    """Return one evaluation as a line of text."""
     parts = [f"eval at step {evaluation.step}: {estimate(evaluation.score)}"]
     parts += [f"{name} {estimate(value)}" for name, value in sorted(evaluation.channels.items())]
     parts += [f"pass@{k} {estimate(value)}" for k, value in sorted(evaluation.pass_at_k.items())]
@@ -214,7 +213,12 @@ def evaluation_line(evaluation: Evaluation) -> str:
 
 
 def summary_lines(report: Report, *, scores: bool = True) -> list[str]:
-    """What a run came to; without its scores where they have been shown."""
+    """Return the lines of a run's summary.
+
+    Args:
+        report: The run's report.
+        scores: False to leave out the scores, if they have been shown already.
+    """
     size = f"{len(report.steps)} steps, {report.calls} calls"
     lines = [f"run {report.run_id}: {size}, {clock(report.wall_s)}"]
     if scores and report.evaluations:
@@ -233,7 +237,7 @@ def summary_lines(report: Report, *, scores: bool = True) -> list[str]:
 
 
 def report_html(report: Report) -> str:
-    """The summary with a plot of the reward per step, as a notebook shows it."""
+    """Return the summary with a plot of the reward per step, for notebooks."""
     lines = "<br/>".join(escape(line) for line in summary_lines(report))
     rewards = [(step.step, step.reward) for step in report.steps]
     return f"<div><p>{lines}</p>{_plot(rewards) if rewards else ''}</div>"
@@ -248,14 +252,14 @@ def counts(values: Mapping[str, int]) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Hours, minutes and seconds."""
+    """Return a duration as hours, minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
 def _plot(points: Sequence[tuple[int, float]]) -> str:
-    """An SVG of values over steps; the ends of both axes are labelled."""
+    """Return an SVG plot of values over steps; the ends of both axes have labels."""
     steps, values = [step for step, _ in points], [value for _, value in points]
     low, high = min(values), max(values)
     across, up = (steps[-1] - steps[0]) or 1, (high - low) or 1.0

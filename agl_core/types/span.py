@@ -1,4 +1,4 @@
-"""What happened inside an attempt: OpenTelemetry-shaped spans, and the exact model call."""
+"""Records of an attempt: spans in the form of OpenTelemetry, and exact model calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agl_core.types.reward import Reward
 
 
 class SpanKind(StrEnum):
-    """What a span describes."""
+    """Kind of a span."""
 
     AGENT = "agent"
     LLM = "llm"
@@ -24,16 +24,16 @@ class SpanKind(StrEnum):
     MESSAGE = "message"
     """A point in time: a message, an object, an exception, a capture error."""
     OPERATION = "operation"
-    """A named piece of the user's program; also a framework's graph or node."""
+    """A named part of the user's program; also a framework's graph or node."""
 
 
 ID_LIMIT: Final = 2**31
-"""Token ids are 0 or above and below it: training keeps them as 32-bit integers."""
+"""Upper bound of token ids, exclusive: training stores them as 32-bit integers."""
 
 SpanStatus = Literal["unset", "ok", "error"]
 
 LogprobsMode = Literal["processed", "raw", "none"]
-"""``processed``: after temperature; ``raw``: of the untempered logits; ``none``: not given."""
+"""``processed``: after temperature; ``raw``: before temperature; ``none``: not returned."""
 
 
 _CONSTRAINTS: Final[Mapping[str, Any]] = {
@@ -77,8 +77,8 @@ _CONSTRAINTS: Final[Mapping[str, Any]] = {
     "no_repeat_ngram_size": None,
     "guidance_scale": 1,
 }
-"""Fields by which a request restricts which tokens may be sampled, with values (in addition to empty ones
-and 0) that restrict nothing."""
+"""Request fields that restrict which tokens may be sampled, with the values that do not restrict;
+empty values and 0 do not restrict either."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,9 +95,9 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def constraints(self) -> list[str]:
-        """Names of the fields that restrict which tokens may be sampled.
+        """Names of the set fields that restrict which tokens may be sampled.
 
-        The log-probabilities of such an answer are not those of the model's own distribution.
+        The log-probabilities of such an answer are not those of the unrestricted model.
         """
         return sorted(
             name
@@ -111,29 +111,29 @@ def _neutral(value: Any, neutral: Any) -> bool:
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """One sampled answer, with exactly the tokens the engine sampled.
+    """One sampled answer, with exactly the tokens that the engine sampled.
 
-    Lists given for ids and log-probabilities are packed into arrays.
+    Lists of ids and log-probabilities are packed into arrays.
 
     Raises:
-        ValueError: they are no 32-bit integers, or no numbers.
+        ValueError: an id is not a 32-bit integer, or a log-probability is not a number.
     """
 
     index: int = 0
     token_ids: Ints = msgspec.field(default_factory=pack_ints)
-    """Sampled ids in order, the end-of-sequence token included; empty when not captured."""
+    """Sampled ids in order, including the end-of-sequence token; empty if not recorded."""
     logprobs: Floats = msgspec.field(default_factory=pack_floats)
     """One per token id, natural log; see `ModelCall.logprobs_mode`."""
     text: str = ""
     reasoning: str = ""
     tool_calls: list[dict[str, Any]] = []
-    """In wire form: ``{"id", "type", "function": {"name", "arguments"}}``."""
+    """In OpenAI's form: ``{"id", "type", "function": {"name", "arguments"}}``."""
     function_call: dict[str, Any] | None = None
     """The older form of one call: ``{"name", "arguments"}``."""
     refusal: str = ""
-    """Why the model would not answer."""
+    """The model's text when it refuses to answer."""
     audio: str = ""
-    """Transcript of a spoken answer, ``[audio]`` where there is none; its sound is not kept."""
+    """Transcript of a spoken answer, ``[audio]`` without one; the sound is not recorded."""
     finish_reason: str | None = None
 
     def __post_init__(self) -> None:
@@ -144,23 +144,23 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gateway saw of one logical request: the only source of training tokens.
+    """The gateway's record of one logical request: the only source of training tokens.
 
-    A list given for the prompt's ids is packed into an array.
+    A list of prompt ids is packed into an array.
 
     Raises:
-        ValueError: they are no 32-bit integers.
+        ValueError: an id is not a 32-bit integer.
     """
 
     id: str
-    """Call id, minted before the request left."""
+    """Call id, minted before the request is sent."""
     rollout_id: str
     attempt_id: str
     agent: str
     agent_run_id: str = ""
-    """Empty when the caller could not distinguish the runs of one agent."""
+    """Empty if the client could not distinguish the runs of one agent."""
     alias: str = ""
-    """What `agl.alias` calls the agent in this attempt; empty without one."""
+    """The agent's alias in this attempt; empty without one."""
     messages: list[dict[str, Any]] = []
     tools: list[dict[str, Any]] = []
     sampling: Sampling = Sampling()
@@ -169,30 +169,30 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     logprobs_mode: LogprobsMode = "none"
     response_id: str = ""
     model: str = ""
-    """The model name the client asked for."""
+    """The model name in the client's request."""
     policy: str = ""
     policy_version: int = 0
     image_token: int | None = None
-    """What stands in the prompt for each part of an image; None where this is not known."""
+    """Placeholder id for each part of an image in the prompt; None if unknown."""
     trainable: bool = True
     """False for frozen policies, external models and scopes with ``trainable=False``."""
     streamed: bool = False
     complete: bool = False
-    """The answer reached its end (finish reason and last ids forwarded)."""
+    """Whether the answer reached its end (finish reason and last ids were forwarded)."""
     answer_bytes: int = 0
-    """Bytes that the client was sent up to the answer's end; 0 where it has none."""
+    """Bytes sent to the client up to the answer's end; 0 for an answer without one."""
     tries: int = 1
-    """Sends of this logical request; the record is the last one."""
+    """Number of tries of this call; the record is of the last one."""
     superseded: bool = False
-    """An earlier try of a call whose later try is the record."""
+    """Whether a later try of the call replaces this record."""
     status_code: int = 200
     error: str = ""
     started_ns: int = 0
-    """Unix nanoseconds, as are all ``*_ns``."""
+    """Unix nanoseconds, as all ``*_ns``."""
     first_token_ns: int | None = None
     ended_ns: int = 0
     thinking_tags: tuple[str, ...] = DEFAULT_TAGS
-    """What this run's models write their thinking in; see `agl_core.thinking`."""
+    """The tags of thinking in the answers of this run's models; see `agl_core.thinking`."""
 
     def __post_init__(self) -> None:
         if (prompt_token_ids := pack_ints(self.prompt_token_ids)) is not self.prompt_token_ids:
@@ -200,12 +200,12 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def known_as(self) -> str:
-        """Name that policies, selection and baselines go by: the alias, else the agent's own."""
+        """The alias, or the agent's name without one; policies, selection and baselines use it."""
         return self.alias or self.agent
 
     @property
     def parts(self) -> list[tuple[Part, ...]]:
-        """Thinking and text of each choice, separately; parsed from the raw text each time."""
+        """Thinking and text of each choice, separately; every access parses the raw text again."""
         tags = self.thinking_tags
         return [
             split_thinking(choice.text, reasoning=choice.reasoning, tags=tags)
@@ -214,10 +214,10 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """One recorded piece of an attempt.
+    """One recorded part of an attempt.
 
-    Order within an attempt is `sequence`, then `start_ns`, then `id`. Token ids never go into
-    `attributes`; they live in `call`.
+    Order within an attempt is `sequence`, then `start_ns`, then `id`. Token ids are in `call`,
+    never in `attributes`.
     """
 
     id: str
@@ -227,7 +227,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     parent_id: str | None = None
     agent: str | None = None
-    """Nearest enclosing agent; an LLM span always names one."""
+    """Nearest enclosing agent."""
     agent_run_id: str | None = None
     sequence: int = 0
     start_ns: int = 0
@@ -237,23 +237,23 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     attributes: dict[str, Any] = {}
     """JSON values under the names of `agl_core.semconv`."""
     call_id: str | None = None
-    """LLM spans: the id shared by the client's span (structure) and the gateway's (tokens)."""
+    """Of LLM spans: the id that joins the client's span (structure) and the gateway's (tokens)."""
     call: ModelCall | None = None
-    """LLM spans written by the gateway."""
+    """Of LLM spans that the gateway wrote."""
     reward: Reward | None = None
-    """Reward spans."""
+    """Of reward spans."""
 
     @property
     def order(self) -> tuple[int, int, str]:
-        """Sort key of the one stable order within an attempt."""
+        """Sort key of the stable order within an attempt."""
         return (self.sequence, self.start_ns, self.id)
 
 
 class Ingest(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a batch of spans; nothing is lost in silence."""
+    """The numbers of spans of a batch that were stored or not."""
 
     accepted: int = 0
     duplicate: int = 0
-    """Already stored under the same id: a retried request."""
+    """Already stored under the same id, by an earlier try of the request."""
     late: int = 0
-    """For attempts that had ended: refused and counted."""
+    """Refused because their attempt had ended."""

@@ -1,4 +1,4 @@
-"""One row of the data set, made of JSON values."""
+"""Tasks, and their conversion from rows of a data set."""
 
 from __future__ import annotations
 
@@ -19,34 +19,35 @@ from agl_core.errors import ConfigError
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One dataset row, handed to the agent and to the reward."""
+    """One row of the data set, the argument of agent and reward."""
 
     id: str
-    """Unique within its data set; groups, seeds and reports refer to it."""
+    """Unique within its data set; groups, seeds and reports use it."""
     input: Any = None
-    """What the agent gets; any JSON value."""
+    """The agent's input; any JSON value."""
     expected: Any = None
-    """Reference answer for rewards, if there is one."""
+    """Reference answer for rewards, if the data set has one."""
     metadata: dict[str, Any] = {}
 
 
 FIELDS: Final = Task.__struct_fields__
 _AS_TEXT: Final = (date, time, UUID, Decimal)
-"""Values that have one usual form as text."""
+"""Types with one standard text form."""
 
 
 def as_task(row: Any, *, index: int, columns: Mapping[str, str] | None = None) -> Task:
     """Turn a row into a `Task`.
 
-    A `Task` stays one. Columns of a mapping (also a pydantic model, a dataclass or a named tuple)
-    that are called like a field of a task fill that field. With a column ``input`` all others go
-    to `Task.metadata`; without one, all others together are the input. Any other row is the input.
+    A `Task` stays a `Task`. In a mapping (also a pydantic model, a dataclass or a named tuple),
+    columns with the name of a task's field fill that field. With a column ``input``, all other
+    columns go to `Task.metadata`; without it, all other columns together are the input. A row of
+    another type is the input.
 
     Args:
-        row: What the data set holds.
-        index: Number of the row; its text is the id where the row has none.
-        columns: Field of a task to the column that fills it; a field left out is filled by the
-            column of its own name.
+        row: The row.
+        index: Number of the row; its text is the default id.
+        columns: Field of a task to the column that fills it; by default the column of the same
+            name.
 
     Raises:
         ConfigError: a value has no form in JSON, a named column is missing, a column is a likely
@@ -66,7 +67,7 @@ def as_task(row: Any, *, index: int, columns: Mapping[str, str] | None = None) -
         return Task(id=str(index), input=plain(row, "the row"))
     own = {field: field for field in FIELDS if field in cells}
     if not isinstance(cells.get("metadata"), Mapping):
-        own.pop("metadata", None)  # a column that happens to have this name
+        own.pop("metadata", None)  # an ordinary column with this name
     named = own | dict(columns or {})
     _check_named(columns or {}, cells)
     others = {name: plain(cells[name], name) for name in cells if name not in named.values()}
@@ -84,10 +85,10 @@ def as_task(row: Any, *, index: int, columns: Mapping[str, str] | None = None) -
 
 
 def record_of(value: Any) -> dict[str, Any] | None:
-    """The columns of a mapping, pydantic model, dataclass, named tuple or Struct; else None.
+    """Return the columns of a mapping, pydantic model, dataclass, named tuple or Struct; else None.
 
     Raises:
-        ConfigError: a column's name is no text or number.
+        ConfigError: a column's name is neither text nor a number.
     """
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
@@ -107,14 +108,14 @@ def record_of(value: Any) -> dict[str, Any] | None:
 
 
 def plain(value: Any, where: str) -> Any:
-    """A copy of a value made of JSON values and bytes; arrays become lists.
+    """Convert a value to JSON values and bytes, as a copy; arrays become lists.
 
     Args:
         value: Any value.
-        where: Its place, for errors.
+        where: The value's path, for errors.
 
     Raises:
-        ConfigError: it has no such form, or contains itself.
+        ConfigError: the value has no such form, or contains itself.
     """
     try:
         return _plain(value, where)
@@ -142,7 +143,7 @@ def _plain(value: Any, where: str) -> Any:
 
 
 def _scalar(value: Any, where: str) -> Any:
-    """Plain types in place of their subclasses, which a store may not know."""
+    """Convert a scalar to its builtin type, as a store may not know subclasses."""
     if value is None or isinstance(value, (bool, bytes)):
         return value
     if isinstance(value, (date, time)):

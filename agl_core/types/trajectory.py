@@ -1,4 +1,4 @@
-"""Joined calls as token paths: what an algorithm learns from."""
+"""Joined calls as paths of tokens, with their returns and credits."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from agl_core.types.rollout import FailureKind
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
-    """An image that a call showed, and where its tokens are in the prompt."""
+    """An image in a prompt, with the range of its tokens."""
 
     url: str
-    """Its content, as a ``data:`` URL."""
+    """The image as a ``data:`` URL."""
     start: int
-    """Index of its first token."""
+    """Index of the first token."""
     length: int
-    """Number of its tokens, each of which is the same placeholder."""
+    """Number of tokens; all are the same placeholder."""
 
 
 class Triplet(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,9 +33,9 @@ class Triplet(msgspec.Struct, frozen=True, kw_only=True):
     run_ordinal: int
     """Index of the agent run among this agent's runs in the attempt."""
     choice: int
-    """Index of the choice that these tokens are."""
+    """Index of the choice with these tokens."""
     continued: bool
-    """The conversation continued with this choice, or the call had only one."""
+    """Whether the conversation continued with this choice, or the call had only one."""
     prompt_ids: Ints
     response_ids: Ints
     logprobs: Floats
@@ -47,11 +47,11 @@ class Triplet(msgspec.Struct, frozen=True, kw_only=True):
     policy_version: int
     response_text: str = ""
     images: list[Image] = []
-    """In the prompt, in its order."""
+    """The images of the prompt, in order."""
     alias: str = ""
-    """What `agl.alias` calls the agent in this attempt; empty without one."""
+    """The agent's alias in this attempt; empty without one."""
     reward: float | None = None
-    """Sum of the rewards aimed at this very call or choice; None when there were none."""
+    """Sum of the rewards for this call or choice; None without a reward."""
 
     def __post_init__(self) -> None:
         if (prompt_ids := pack_ints(self.prompt_ids)) is not self.prompt_ids:
@@ -65,8 +65,8 @@ class Triplet(msgspec.Struct, frozen=True, kw_only=True):
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """One agent's ordered calls in one attempt as a root-to-leaf token path.
 
-    Edited history starts a new path, so an agent may have several in one attempt. Every stream
-    has one entry per token of `token_ids`.
+    A break starts a new path, so an agent may have several in one attempt. `call_index` and
+    `logprobs` have one entry per token of `token_ids`.
     """
 
     rollout_id: str
@@ -81,7 +81,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: Floats
     """Behaviour log-probabilities; 0.0 for context."""
     calls: list[Triplet]
-    """The calls whose responses lie on this path, root first; each call lies on one path only."""
+    """The calls with their response on this path, root first; each call is on only one path."""
 
     def __post_init__(self) -> None:
         if (token_ids := pack_ints(self.token_ids)) is not self.token_ids:
@@ -93,36 +93,36 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentReturn(msgspec.Struct, frozen=True, kw_only=True):
-    """What one agent earned in one attempt, by the unit the rewards named."""
+    """The return of one agent in one attempt, by target of the rewards."""
 
     rollout_id: str
     attempt_id: str
     agent: str
     value: float
-    """Attempt-level plus agent-level rewards, channels weighted and summed."""
+    """Sum of attempt-level and agent-level rewards, weighted by channel."""
     runs: dict[str, float] = {}
-    """Agent run id to the rewards aimed at that run."""
+    """Agent run id to the rewards for that run."""
     calls: dict[str, float] = {}
-    """Call id to the rewards aimed at that call (its continued choice)."""
+    """Call id to the rewards for that call (its continued choice)."""
     choices: dict[str, dict[int, float]] = {}
-    """Call id to choice index to the rewards that named the choice."""
+    """Call id to choice index to the rewards for that choice."""
     channels: dict[str, float] = {}
     """Unweighted sums per channel, for reports."""
     given: tuple[str, ...] = ()
-    """Channels of weight other than 0 whose rewards `value` sums. Within a group all attempts have
-    the same: one that lacks a channel is left out, for 0 was not given."""
+    """Channels in `value` with a weight other than 0. All attempts of a group have the same
+    channels: an attempt that lacks one is left out, because a missing reward is not 0."""
     unrewarded: bool = False
-    """No reward reached the agent: `value` is no return, and the attempt is left out of its group."""
+    """Whether the agent got no reward: `value` is then not a return, and the attempt is left out of
+    its group."""
     failure: FailureKind | None = None
-    """Set when the attempt failed and the failure policy gave it a penalty."""
+    """Set if the attempt failed and the failure policy gave it a penalty."""
 
 
 class TrajectoryGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The attempts of one task for one agent: the unit of a baseline.
 
-    `returns` and `trajectories` run in parallel, one entry per attempt, ordered by rollout id.
-    `agent` is an alias where the agents of an attempt have one: then each agent of that alias is
-    an entry of its own.
+    `returns` and `trajectories` have one entry per attempt, ordered by rollout id. If agents have
+    an alias, `agent` is the alias and each agent with that alias has its own entry.
     """
 
     group_id: str
@@ -141,4 +141,4 @@ class CallCredit(msgspec.Struct, frozen=True, kw_only=True):
     advantages: list[float]
     """One per response token."""
     weights: list[float]
-    """One per response token; 0.0 trains nothing."""
+    """One per response token; 0.0 excludes the token from training."""

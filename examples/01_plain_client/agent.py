@@ -1,6 +1,6 @@
-"""A shop assistant of two agents, written with the OpenAI client and nothing else.
+"""A shop assistant of two agents that uses only the OpenAI client.
 
-The planner asks for a tool, the writer says what the tool found. The program knows no trainer.
+The planner calls a tool, and the writer reports the result. The program contains no training code.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ LOOKUP = {
 
 @cache
 def client() -> OpenAI:
-    """Made on first use: it takes its address and key from the environment."""
+    """Create the client at first use; it reads address and key from the environment."""
     return OpenAI()
 
 
 def plan(question: str) -> str | None:
-    """Ask the planner for a tool call and run it; None without a result."""
+    """Ask the planner for a tool call and run it; return None if there is no result."""
     reply = client().chat.completions.create(
         model=MODEL,
         messages=[
@@ -53,7 +53,7 @@ def plan(question: str) -> str | None:
 
 
 def write(question: str, result: str) -> str:
-    """Let the writer say it in one sentence."""
+    """Let the writer report the result in one sentence."""
     reply = client().chat.completions.create(
         model=MODEL,
         messages=[

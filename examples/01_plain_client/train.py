@@ -1,4 +1,4 @@
-"""Train the writer of `agent.py`, which stays as it is: two lines name who speaks."""
+"""Train the writer of `agent.py` without changing that file: two lines name its agents."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A shop assistant of two AutoGen agents: the planner looks a price up, the writer says it.
+"""A shop assistant of two AutoGen agents: the planner looks up a price, the writer reports it.
 
-An ordinary program: it knows no trainer and runs against the endpoint that ``OPENAI_BASE_URL`` and
-``OPENAI_API_KEY`` name.
+The program contains no training code. The environment variables ``OPENAI_BASE_URL`` and
+``OPENAI_API_KEY`` set its endpoint.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from autogen_agentchat.messages import TextMessage, ToolCallSummaryMessage
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
 MODEL = "gpt-4o-mini-2024-07-18"
-"""In full: AutoGen warns where the answer names another model than it asked for."""
+"""The full name: AutoGen warns if a reply names a different model than the request."""
 SORRY = "Sorry, I could not find that item."
 
 
@@ -26,12 +26,12 @@ async def lookup(item: str) -> str:
 
 @cache
 def client() -> OpenAIChatCompletionClient:
-    """Made on first use: it takes its address and key from the environment."""
+    """Create the client at first use; it reads address and key from the environment."""
     return OpenAIChatCompletionClient(model=MODEL)
 
 
 def found(result: TaskResult) -> str | None:
-    """What the planner's tool gave; None when it was not used, or failed."""
+    """Return the result of the planner's tool; None if it was not called or failed."""
     last = result.messages[-1]
     if not isinstance(last, ToolCallSummaryMessage) or any(each.is_error for each in last.results):
         return None
@@ -39,7 +39,7 @@ def found(result: TaskResult) -> str | None:
 
 
 async def answer(question: str) -> str:
-    """Answer one customer. Agents keep their conversation, so each customer has new ones."""
+    """Answer one customer with new agents, as an agent keeps its conversation."""
     planner = AssistantAgent("planner", client(), tools=[lookup], system_message=PLANNER_SYSTEM)
     writer = AssistantAgent("writer", client(), system_message=WRITER_SYSTEM)
     result = found(await planner.run(task=question))

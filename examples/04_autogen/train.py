@@ -1,4 +1,4 @@
-"""Train the writer of `agent.py`, which stays as it is: AutoGen's own names say who speaks."""
+"""Train the writer of `agent.py` without changing that file: AutoGen names the agents."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A shop assistant of two agents of the OpenAI Agents SDK: one looks a price up, one says it.
+"""A shop assistant with the OpenAI Agents SDK: one agent looks up a price, one reports it.
 
-An ordinary program: it knows no trainer and runs against the endpoint that ``OPENAI_BASE_URL`` and
-``OPENAI_API_KEY`` name.
+The program contains no training code. The environment variables ``OPENAI_BASE_URL`` and
+``OPENAI_API_KEY`` set its endpoint.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from agl_demo.world import PLANNER_SYSTEM, WRITER_SYSTEM, lookup_price, writer_r
 MODEL = "gpt-4o-mini"
 SORRY = "Sorry, I could not find that item."
 NOTHING = ""
-"""What the tool gives for an item that the shop does not sell."""
+"""The tool's result for an item that the shop does not sell."""
 
 
 @function_tool(failure_error_function=lambda context, error: NOTHING)  # noqa: ARG005
@@ -32,7 +32,7 @@ writer = Agent(name="writer", instructions=WRITER_SYSTEM, model=MODEL)
 
 
 async def plan(question: str) -> str:
-    """Let the planner look the price up; `NOTHING` when it did not, or asked for another item."""
+    """Let the planner look up the price; return `NOTHING` if it failed or did not call the tool."""
     try:
         run = await Runner.run(planner, question)
     except ModelBehaviorError:

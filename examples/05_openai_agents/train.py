@@ -1,4 +1,4 @@
-"""Train the writer of `agent.py`, which stays as it is: one line records its agents."""
+"""Train the writer of `agent.py` without changing that file: one line records its agents."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A shop assistant of two CrewAI agents: one looks a price up, one says it.
+"""A shop assistant of two CrewAI agents: one looks up a price, one reports it.
 
-An ordinary program: it knows no trainer and runs against the endpoint that ``OPENAI_BASE_URL`` and
-``OPENAI_API_KEY`` name.
+The environment variables ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` set its endpoint. One line is
+added for training.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from crewai.tools import tool
 MODEL = "openai/gpt-4o-mini"
 SORRY = "Sorry, I could not find that item."
 
-AglEventListener()  # the one added line: it records the agents, and does nothing outside a run
+AglEventListener()  # the added line: records the agents during training, otherwise does nothing
 
 
 @tool("lookup", result_as_answer=True)
@@ -27,12 +27,12 @@ def lookup(item: str) -> str:
 
 @cache
 def llm() -> LLM:
-    """Made on first use: it takes its address and key from the environment."""
+    """Create the client at first use; it reads address and key from the environment."""
     return LLM(model=MODEL)
 
 
 def assistant(role: str, instructions: str, *tools: object) -> Agent:
-    """One agent, with a prompt of its own words: the instructions, then what it is asked."""
+    """Create an agent whose prompt has only the instructions and the request."""
     return Agent(
         role=role,
         goal="Serve the customer.",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-# Read when crewai and openai are imported: the one reports to its maker otherwise, the other builds
-# its types while the first answers are read, which fails in threads.
+# Set before the imports, which read them: crewai would send telemetry, and openai would build its
+# types while it parses the first replies, which fails in threads.
 os.environ |= {
     "CREWAI_DISABLE_TELEMETRY": "true",
     "CREWAI_TRACING_ENABLED": "false",
@@ -19,7 +19,7 @@ from crewai.events.event_listener import event_listener
 
 import agl_core as agl
 
-# Else CrewAI draws a box for every agent that begins and ends.
+# Otherwise CrewAI prints a box for every start and end of an agent.
 event_listener.formatter.verbose = False
 
 

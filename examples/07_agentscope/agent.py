@@ -1,7 +1,7 @@
-"""A shop assistant of two AgentScope agents: one looks a price up, one says it.
+"""A shop assistant of two AgentScope agents: one looks up a price, one reports it.
 
-An ordinary program: it knows no trainer and runs against the endpoint that ``OPENAI_BASE_URL`` and
-``OPENAI_API_KEY`` name.
+The environment variables ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` set its endpoint. One line is
+added for training.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from agl_demo.world import PLANNER_SYSTEM, WRITER_SYSTEM, lookup_price, writer_r
 
 SORRY = "Sorry, I could not find that item."
 RECORD = [AglMiddleware()]
-"""The one added line: it records the agents, and does nothing outside a run."""
+"""The added line: records the agents during training, otherwise does nothing."""
 ALLOWED = PermissionDecision(behavior=PermissionBehavior.ALLOW, message="It only reads.")
 NO_CLOCK = InjectionConfig(inject_runtime_state=False)
-"""Equal questions make equal prompts: the framework would add the time of day."""
+"""Omits the time of day, so that equal questions give equal prompts."""
 CANCELLED = ReActConfig(interruption_raise_cancelled_error=True)
-"""A reply that is cancelled ends: the framework would answer that it was interrupted, and continue."""
+"""Makes a cancelled reply raise: by default the framework answers that it was interrupted, and
+continues."""
 ONE_TOOL = CANCELLED.model_copy(update={"max_iters": 1})
-"""The tool is used once. The framework then asks for a closing message, which is not used."""
+"""Allows one tool call. The framework then requests a closing message, which is not used."""
 
 
 async def lookup(item: str) -> str:
@@ -37,7 +38,7 @@ async def lookup(item: str) -> str:
 
 @cache
 def model() -> OpenAIChatModel:
-    """Made on first use: the address is that of the environment."""
+    """Create the model at first use; the environment sets address and key."""
     credential = OpenAICredential(
         api_key=os.environ["OPENAI_API_KEY"], base_url=os.environ["OPENAI_BASE_URL"]
     )
@@ -49,7 +50,7 @@ def user(text: str) -> UserMsg:
 
 
 async def plan(question: str) -> str | None:
-    """Let the planner look the price up; None when it did not, or asked for another item."""
+    """Let the planner look up the price; return None if it failed or did not call the tool."""
     planner = Agent(
         "planner",
         PLANNER_SYSTEM,
@@ -67,7 +68,7 @@ async def plan(question: str) -> str | None:
 
 
 async def answer(question: str) -> str:
-    """Answer one customer, with agents of its own: an agent keeps its conversation."""
+    """Answer one customer with new agents, as an agent keeps its conversation."""
     result = await plan(question)
     if result is None:
         return SORRY

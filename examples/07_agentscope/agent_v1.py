@@ -1,7 +1,7 @@
-"""The program of `agent.py` in AgentScope 1, which no line has to be added to.
+"""The program of `agent.py` for AgentScope 1.
 
-It too knows no trainer, and runs against the endpoint that ``OPENAI_BASE_URL`` and
-``OPENAI_API_KEY`` name.
+The program contains no training code. The environment variables ``OPENAI_BASE_URL`` and
+``OPENAI_API_KEY`` set its endpoint.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SORRY = "Sorry, I could not find that item."
 
 
 class Assistant(ReActAgent):
-    """A reply that is cancelled ends: the framework would answer that it was, and continue."""
+    """An agent that raises when cancelled: by default it answers and continues."""
 
     async def handle_interrupt(self, *_: Any, **__: Any) -> Msg:
         raise asyncio.CancelledError
@@ -29,7 +29,7 @@ class Assistant(ReActAgent):
 
 @cache
 def model() -> OpenAIChatModel:
-    """Made on first use: the address and key are those of the environment."""
+    """Create the model at first use; the environment sets address and key."""
     return OpenAIChatModel("gpt-4o-mini", stream=False)
 
 
@@ -38,7 +38,7 @@ def user(text: str) -> Msg:
 
 
 async def plan(question: str) -> str | None:
-    """Let the planner look the price up; None when it did not, or asked for another item."""
+    """Let the planner look up the price; return None if it failed or did not call the tool."""
     results: list[str] = []
 
     async def lookup(item: str) -> ToolResponse:
@@ -48,7 +48,7 @@ async def plan(question: str) -> str | None:
 
     tools = Toolkit()
     tools.register_tool_function(lookup)
-    # The tool is used once. The framework then asks for a closing message, which is not used.
+    # One tool call is allowed. The framework then requests a closing message, which is not used.
     planner = Assistant(
         "planner", PLANNER_SYSTEM, model(), OpenAIChatFormatter(), tools, max_iters=1
     )
@@ -57,7 +57,7 @@ async def plan(question: str) -> str | None:
 
 
 async def answer(question: str) -> str:
-    """Answer one customer, with agents of its own: an agent keeps its conversation."""
+    """Answer one customer with new agents, as an agent keeps its conversation."""
     result = await plan(question)
     if result is None:
         return SORRY

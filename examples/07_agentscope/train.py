@@ -1,4 +1,4 @@
-"""Train the writer of `agent.py`, in AgentScope 1 that of `agent_v1.py`."""
+"""Train the writer of `agent.py`, or with AgentScope 1 that of `agent_v1.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agl_demo.example import held_out_tasks, reward, show, train_tasks
 import agl_core as agl
 
 if version("agentscope").startswith("1."):
-    # Else it prints what every agent says.
+    # Otherwise AgentScope prints every message of an agent.
     os.environ["AGENTSCOPE_DISABLE_CONSOLE_OUTPUT"] = "true"
     import agent_v1 as agent
 else:

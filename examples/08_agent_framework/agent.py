@@ -1,7 +1,7 @@
-"""A shop assistant of two agents of Microsoft Agent Framework: one looks a price up, one says it.
+"""A shop assistant with Microsoft Agent Framework: one agent looks up a price, one reports it.
 
-An ordinary program: it knows no trainer and runs against the endpoint that ``OPENAI_BASE_URL`` and
-``OPENAI_API_KEY`` name.
+The environment variables ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` set its endpoint. One line is
+added for training.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from agl_demo.world import PLANNER_SYSTEM, WRITER_SYSTEM, lookup_price, writer_r
 MODEL = "gpt-4o-mini"
 SORRY = "Sorry, I could not find that item."
 RECORD = [AglMiddleware()]
-"""The one added line: it records the agents, and does nothing outside a run."""
+"""The added line: records the agents during training, otherwise does nothing."""
 
 
 def lookup(item: str) -> str:
@@ -32,7 +32,7 @@ def lookup(item: str) -> str:
 
 
 class StopAfterLookup(FunctionMiddleware):
-    """What the tool found is the planner's answer: its model is not asked again."""
+    """Middleware that makes the tool's result the planner's answer, without another model call."""
 
     async def process(
         self, context: FunctionInvocationContext, call_next: Callable[[], Awaitable[None]]
@@ -43,7 +43,7 @@ class StopAfterLookup(FunctionMiddleware):
 
 @cache
 def agents() -> tuple[Agent, Agent]:
-    """Planner and writer, made on first use: their client takes its address from the environment."""
+    """Create planner and writer at first use; their client reads the environment."""
     client = OpenAIChatCompletionClient(MODEL)
     planner = Agent(
         client,
@@ -57,7 +57,7 @@ def agents() -> tuple[Agent, Agent]:
 
 
 def found(response: AgentResponse) -> str | None:
-    """What the tool gave; None when it was not used, or failed."""
+    """Return the result of the tool; None if it was not called or failed."""
     for message in response.messages:
         for content in message.contents:
             if content.type == "function_result" and content.exception is None:

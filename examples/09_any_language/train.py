@@ -1,4 +1,4 @@
-"""Train the writer of a program in another language: the program runs as a process of its own."""
+"""Train the writer of a program in another language, which runs as a separate process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 
 def run_node(task: agl.Task) -> str:
-    """Two agents in Node.js, which names them itself."""
+    """Run the Node.js program with two agents; it sends their names itself."""
     given = {
         "question": task.input["question"],
         "item": task.input["item"],
@@ -27,7 +27,7 @@ def run_node(task: agl.Task) -> str:
 
 
 def run_shell(task: agl.Task) -> str:
-    """One agent in shell, which its URL names."""
+    """Run the shell script with one agent; its URL contains the agent's name."""
     given = task.input
     price = f"{given['price']} {given['unit']}"
     line = ["sh", str(HERE / "agent.sh"), given["question"], given["item"], price]
@@ -35,7 +35,7 @@ def run_shell(task: agl.Task) -> str:
 
 
 def _run(line: list[str], environment: dict[str, str], given: str = "") -> str:
-    done = subprocess.run(  # noqa: S603  our own programs
+    done = subprocess.run(  # noqa: S603  the programs of this example
         line,
         input=given,
         env={**os.environ, **environment},
@@ -53,5 +53,5 @@ def train_tasks() -> list[agl.Task]:
 
 
 def held_out_tasks() -> list[agl.Task]:
-    """Questions about items that training never mentions."""
+    """Return questions about items that the training tasks do not contain."""
     return rows("held_out", 40, seed=1)

@@ -1,6 +1,6 @@
-"""Two agents of which one looks: it says what is in a picture, the other passes it on.
+"""Two agents: one names the colour of an image, the other gets its answers as text.
 
-Written with the OpenAI client and nothing else. The program knows no trainer.
+The program uses only the OpenAI client and contains no training code.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ MODEL = "looks"
 
 @cache
 def client() -> OpenAI:
-    """Made on first use: it takes its address and key from the environment."""
+    """Create the client at first use; it reads address and key from the environment."""
     return OpenAI()
 
 
 def picture(colour: str, width: int) -> str:
-    """A small PNG of one colour as a ``data:`` URL."""
+    """Return a small PNG of one colour as a ``data:`` URL."""
     content = BytesIO()
     Image.new("RGB", (width, 16), colour).save(content, "PNG")
     return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
 
 
 def look(url: str) -> tuple[str, str]:
-    """Ask for the colour, then, in the same conversation, whether it is a warm one."""
+    """Ask for the colour, then, in the same conversation, whether it is warm."""
     shown = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "Colour?"}]
     messages = [{"role": "user", "content": shown}]
     colour = _ask(messages)
@@ -41,12 +41,12 @@ def look(url: str) -> tuple[str, str]:
 
 
 def report(colour: str, warm: str) -> str:
-    """Describe the image to an agent that cannot see it."""
+    """Send the description to the agent that does not get the image."""
     return _ask([{"role": "user", "content": f"It is {colour}. Warm: {warm}."}])
 
 
 def answer(url: str) -> tuple[str, str]:
-    """Run the program on one picture."""
+    """Run the program on one image."""
     colour, warm = look(url)
     report(colour, warm)
     return colour, warm

@@ -22,13 +22,13 @@ from agl_verl.vision import Vision, vision_of
 _LOG = logging.getLogger(__name__)
 SAMPLES, BATCH, LR = 4800, 32, 2e-3
 RIGHT = 0.5
-"""Share of the answers to learn from that are right, beside those that are so by chance."""
+"""Probability of a right answer in the training data; otherwise the answer is random."""
 UNSEEN = 0.1
-"""Share of conversations without a picture, as the other agent has them."""
+"""Fraction of conversations without an image, like those of the other agent."""
 
 
 def make(directory: Path, *, seed: int = 0) -> None:
-    """Make the model, teach it, and write it."""
+    """Create the model, train it and write it."""
     model, tokenizer = make_seeing(seed=seed)
     save_seeing(directory, model, tokenizer)
     vision = vision_of(str(directory))
@@ -38,7 +38,7 @@ def make(directory: Path, *, seed: int = 0) -> None:
 
 
 def teach(model: Any, tokenizer: Any, vision: Vision, *, seed: int) -> None:
-    """Supervised steps on conversations half of whose answers are drawn by lot."""
+    """Train the model on conversations, half of whose answers are random."""
     chance = random.Random(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
     for step in range(SAMPLES // BATCH):
@@ -52,7 +52,7 @@ def teach(model: Any, tokenizer: Any, vision: Vision, *, seed: int) -> None:
 
 
 def _talk(chance: random.Random, tokenizer: Any, vision: Vision) -> dict[str, Any]:
-    """Ids, which of them are answers, and the picture of one conversation."""
+    """Return the ids of one conversation, which of them are answers, and its image."""
     seen = chance.choice(COLOURS)
     colour = seen if chance.random() < RIGHT else chance.choice(COLOURS)
     warm = _yes(seen in WARM) if chance.random() < RIGHT else chance.choice(("yes", "no"))

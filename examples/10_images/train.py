@@ -1,4 +1,4 @@
-"""Train the agent of `agent.py` that looks; two lines name who speaks."""
+"""Train the agent of `agent.py` that gets images; two lines name the agents."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ agent.report = agl.agent_scope("reporter")(agent.report)
 
 
 def run_agent(task: agl.Task) -> tuple[str, str]:
-    """Run the program on one picture."""
+    """Run the program on one image."""
     return agent.answer(agent.picture(**task.input))
 
 
 def tasks() -> list[agl.Task]:
-    """Every picture there is."""
+    """Return one task per colour and width."""
     return [
         agl.Task(id=f"{colour}-{width}", input={"colour": colour, "width": width})
         for colour in agent.COLOURS
@@ -25,7 +25,7 @@ def tasks() -> list[agl.Task]:
 
 
 def reward(task: agl.Task, output: tuple[str, str], attempt: agl.AttemptRecord) -> float:  # noqa: ARG001
-    """Half for the colour, half for whether it is a warm one."""
+    """Return 0.5 for the right colour plus 0.5 for the right answer to "Warm?"."""
     colour, warm = output
     shown = task.input["colour"]
     right = "yes" if shown in agent.WARM else "no"

@@ -1,5 +1,5 @@
-"""A two-agent shop assistant, its tiny chat model, and the world both live in.
+"""A two-agent shop assistant, its tiny chat model, and its tasks.
 
-Read in this order: ``agent.py`` (the program to be trained, which imports nothing of agl-core),
-``world.py`` (tasks and scorer), ``make_model.py`` (how the shipped model was made).
+Read in this order: ``agent.py`` (the agent program, which does not import agl-core), ``world.py``
+(tasks and scorer), ``make_model.py`` (creates the shipped model).
 """

@@ -1,4 +1,4 @@
-"""What the demo's model is taught: right tool calls, and answers that are often faulty."""
+"""Training data of the demo's model: right tool calls, and answers with frequent faults."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LOOKUP_TOOL: dict[str, Any] = {
         "parameters": {"type": "object", "properties": {"item": {"type": "string"}}},
     },
 }
-"""The lookup tool as far as the chat template prints it: its name and argument names."""
+"""The lookup tool with only the fields that the chat template renders: name and arguments."""
 
 PLANNER_SHARE = 0.3
 P_ITEM, P_NUMBER, P_UNIT, P_SHORT = 0.92, 0.88, 0.45, 0.75
-"""Chance that a writer's example gets each part right, independently: 0.27 are right throughout.
+"""Independent probabilities that each part of a writer's example is right; all are with 0.27.
 
-Leaving the unit out is the majority, so that the greedy answer is wrong too and reinforcement has
-something to find that lower temperature does not.
+Most examples lack the unit, so that the greedy answer is also wrong: training can then improve more
+than a lower temperature does.
 """
 
 _SENTENCES = (
@@ -53,7 +53,7 @@ _FAREWELLS = (
 
 
 def planner_messages(task: PriceTask) -> list[dict[str, Any]]:
-    """Write the planner's request as the agent program sends it."""
+    """Return the planner's request as the agent program sends it."""
     return [
         {"role": "system", "content": PLANNER_SYSTEM},
         {"role": "user", "content": task.question},
@@ -61,7 +61,7 @@ def planner_messages(task: PriceTask) -> list[dict[str, Any]]:
 
 
 def writer_messages(task: PriceTask) -> list[dict[str, Any]]:
-    """Write the writer's request as the agent program sends it after a right tool call."""
+    """Return the writer's request as the agent program sends it after a right tool call."""
     result = tool_result(task.item, task.price, task.unit)
     return [
         {"role": "system", "content": WRITER_SYSTEM},
@@ -70,13 +70,13 @@ def writer_messages(task: PriceTask) -> list[dict[str, Any]]:
 
 
 def tool_call(task: PriceTask) -> str:
-    """Write the right tool call in the text form the chat template uses."""
+    """Return the right tool call in the chat template's text form."""
     call = json.dumps({"name": "lookup", "arguments": {"item": task.item}})
     return f"<tool_call>\n{call}\n</tool_call>"
 
 
 def faulty_answer(rng: random.Random, task: PriceTask) -> str:
-    """Write an answer in which each part is right with its own fixed chance."""
+    """Return an answer in which each part is right with its own fixed probability."""
     item = f"the {task.item}" if rng.random() < P_ITEM else rng.choice(_VAGUE_ITEMS)
     number = str(task.price) if rng.random() < P_NUMBER else _wrong_number(rng, task.price)
     unit = f" {task.unit}" if rng.random() < P_UNIT else ""

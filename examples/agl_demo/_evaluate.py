@@ -1,4 +1,4 @@
-"""Sampling and before-scores of the demo's model, without server or agent program."""
+"""Scores of the demo's model before reinforcement learning, without server or agent program."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*\})\s*</tool_call>", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Shares of held-out tasks at one temperature."""
+    """Fractions of held-out tasks at one temperature."""
 
     temperature: float
     planner_valid: float
-    """The text parses as one tool call."""
+    """Answers that parse as one tool call."""
     planner_right: float
-    """It names the tool and the item asked for."""
+    """Answers whose call names the right tool and item."""
     writer_right: float
     writer_parts: dict[str, float]
-    """Shares by part, as in `world.score`."""
+    """Fractions by part, as in `world.score`."""
     examples: tuple[str, ...]
     """A few of the writer's answers."""
 
@@ -94,7 +94,7 @@ def generate(
     *,
     temperature: float,
 ) -> list[str]:
-    """Sample one answer per prompt, or the likeliest tokens at temperature 0."""
+    """Sample one answer per prompt; greedily at temperature 0."""
     batch = tokenizer.pad({"input_ids": list(prompts)}, padding_side="left", return_tensors="pt")
     sampling: dict[str, Any] = {"do_sample": False}
     if temperature > 0:

@@ -21,24 +21,24 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SftConfig:
-    """Everything the weights depend on, except the machine and its thread count."""
+    """All settings that determine the weights, except the machine and its thread count."""
 
     seed: int = 0
     drill_steps: int = 200
-    """Optimizer steps spent on copying random tokens before the shop's texts."""
+    """Number of optimizer steps on copying random tokens, before the shop's texts."""
     steps: int = 600
     batch_size: int = 32
     peak_lr: float = 3e-3
     warmup_steps: int = 30
     prompt_weight: float = 0.1
-    """Loss weight of a prompt token; an answer token weighs 1."""
+    """Loss weight of a prompt token; an answer token has weight 1."""
     hidden_size: int = 128
     layers: int = 3
     mlp_size: int = 384
 
 
 def new_model(tokenizer: PreTrainedTokenizerBase, config: SftConfig) -> Qwen2ForCausalLM:
-    """Build a random Qwen2 whose heads are 64 wide, which vLLM serves on a CPU too."""
+    """Create a Qwen2 with random weights and head size 64, which vLLM also supports on a CPU."""
     heads = config.hidden_size // 64
     shape = Qwen2Config(
         vocab_size=math.ceil(len(tokenizer) / 64) * 64,
@@ -60,10 +60,10 @@ def new_model(tokenizer: PreTrainedTokenizerBase, config: SftConfig) -> Qwen2For
 
 
 def _tie_word_twins(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Start a word's row with and without its leading space as one row plus a common offset.
+    """Initialise a word's embeddings with and without leading space as equal plus a common offset.
 
-    The planner reads " hard" and must write "hard"; from unrelated rows it learns that map late
-    or, for some words, never.
+    The planner reads " hard" and must write "hard"; from independent embeddings it learns this
+    mapping late or, for some words, never.
     """
     rows = model.get_input_embeddings().weight.data
     offset = torch.randn(rows.shape[1]) * model.config.initializer_range
@@ -74,7 +74,7 @@ def _tie_word_twins(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase)
 
 
 def train(tokenizer: PreTrainedTokenizerBase, config: SftConfig) -> Qwen2ForCausalLM:
-    """Train a new model; returns float32 weights in evaluation mode."""
+    """Train a new model and return it in float32 and evaluation mode."""
     torch.manual_seed(config.seed)
     model = new_model(tokenizer, config).train()
     optimizer = _optimizer(model)
@@ -102,7 +102,7 @@ def _optimizer(model: Qwen2ForCausalLM) -> torch.optim.AdamW:
 
 
 def _learning_rate(step: int, config: SftConfig) -> float:
-    """Warm up in both phases; the second then decays by a cosine to a twentieth."""
+    """Return the learning rate: warmup in both phases, cosine decay to 5 % in the second."""
     drilling = step < config.drill_steps
     within = step if drilling else step - config.drill_steps
     warmup = min(1.0, (within + 1) / config.warmup_steps)
@@ -118,7 +118,7 @@ def _update(
     tokens: torch.Tensor,
     weights: torch.Tensor,
 ) -> float:
-    """Take one step on tokens [batch, length] whose losses count by ``weights`` [same]."""
+    """Take one step on tokens [batch, length] with loss weights ``weights`` of the same shape."""
     logits = model(input_ids=tokens).logits
     losses = cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
     targets = weights[:, 1:].flatten()
@@ -134,7 +134,7 @@ Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
 
 def _drills(tokenizer: PreTrainedTokenizerBase, config: SftConfig) -> Batches:
-    """Yield random shop words, a separator and the same again; half the rows hold a number."""
+    """Yield random shop words, a separator and the same words; half the rows contain a number."""
     rng = torch.Generator().manual_seed(config.seed)
     digits = torch.tensor(tokenizer.convert_tokens_to_ids(list("0123456789")))
     texts = [f"{word} {word}" for word in (*ADJECTIVES, *NOUNS, *UNITS)]
@@ -155,7 +155,7 @@ def _drills(tokenizer: PreTrainedTokenizerBase, config: SftConfig) -> Batches:
 
 
 def _shop_batches(tokenizer: PreTrainedTokenizerBase, config: SftConfig) -> Batches:
-    """Yield fresh examples, right-padded: causal attention keeps the padding out of the rest."""
+    """Yield new examples, padded on the right, where causal attention ignores the padding."""
     rng = random.Random(config.seed)
     while True:
         prompts, answers = [], []

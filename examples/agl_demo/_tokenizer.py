@@ -1,4 +1,4 @@
-"""The demo's tokenizer: byte-level BPE over the shop's own texts, with a chat template."""
+"""The demo's tokenizer: byte-level BPE trained on the shop's texts, with a chat template."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MARKERS = (
     "<tool_response>",
     "</tool_response>",
 )
-"""Added tokens, one id each, that are not special: decoding keeps them in the text."""
+"""Added tokens that are not special tokens: decoding keeps them in the text."""
 
 CONTEXT_LENGTH = 1024
-"""Longest prompt and answer together, in tokens."""
+"""Maximum length of prompt and answer together, in tokens."""
 
 _VOCAB_SIZE = 1024
 _CORPUS_EXAMPLES = 20_000

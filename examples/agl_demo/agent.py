@@ -1,7 +1,7 @@
-"""A shop assistant of two agents in LangGraph: the planner looks a price up, the writer says it.
+"""A shop assistant of two agents in LangGraph: the planner looks up a price, the writer reports it.
 
-An ordinary program: it knows no trainer and runs against any OpenAI-compatible endpoint, the one
-that ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` name.
+The program contains no training code. It runs against any OpenAI-compatible endpoint; the
+environment variables ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` set it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from agl_demo.world import PLANNER_SYSTEM, WRITER_SYSTEM, lookup_price, writer_r
 
 MAX_TOKENS = 40
 SORRY = "Sorry, I could not find that item."
-"""The answer when the planner did not make a call that the shop can answer."""
+"""The answer if the planner made no tool call, or one for an unknown item."""
 
 
 class Conversation(TypedDict, total=False):
-    """What the nodes share about one customer."""
+    """State of the graph for one customer."""
 
     question: str
     messages: Annotated[list[AnyMessage], add_messages]
@@ -46,12 +46,12 @@ def lookup(item: str) -> str:
 def build(model: str | None = None) -> CompiledStateGraph:
     """Compile the graph; ``model`` defaults to the environment's ``OPENAI_MODEL``.
 
-    The graph's HTTP connections belong to the event loop that first uses them.
+    The graph's HTTP connections are bound to the event loop that first uses them.
     """
     llm = ChatOpenAI(
         model=model or os.environ.get("OPENAI_MODEL", "gpt-4o-mini"),
         max_completion_tokens=MAX_TOKENS,
-        # The default clients are shared by the whole process, also across event loops.
+        # The default clients are shared in the whole process, also across event loops.
         http_client=DefaultHttpxClient(),
         http_async_client=DefaultAsyncHttpxClient(),
     )
@@ -92,7 +92,7 @@ def _after_planner(reply: AIMessage) -> Command:
 
 
 def _writer_prompt(state: Conversation) -> list[AnyMessage] | None:
-    """Return the writer's messages, or None when the tool found nothing."""
+    """Return the writer's messages, or None if the tool failed."""
     result = state["messages"][-1]
     if not isinstance(result, ToolMessage) or result.status == "error":
         return None
@@ -105,12 +105,12 @@ def _written(reply: AIMessage) -> dict[str, Any]:
 
 
 def answer(question: str, config: RunnableConfig | None = None) -> str:
-    """Answer one customer; ``config`` goes to LangGraph, callbacks and all."""
+    """Answer one customer; ``config`` is passed to LangGraph, including callbacks."""
     return _shop(_endpoint(), None).invoke({"question": question}, config)["answer"]
 
 
 async def aanswer(question: str, config: RunnableConfig | None = None) -> str:
-    """Answer one customer; any number may be served at once on one event loop."""
+    """Answer one customer; any number of calls may run concurrently on one event loop."""
     graph = _shop(_endpoint(), asyncio.get_running_loop())
     return (await graph.ainvoke({"question": question}, config))["answer"]
 

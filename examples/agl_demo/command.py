@@ -1,4 +1,4 @@
-"""``agl demo``: train one of two agents of a LangGraph program on this machine, and show it."""
+"""``agl demo``: trains one of two agents of a LangGraph program and shows the result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from agl_demo.training import model_path
 from agl_demo.transcript import transcripts
 
 WRITERS = {"tiny": "the tiny model that ships", "smollm2": "SmolLM2-135M-Instruct with LoRA"}
-"""What ``--model`` takes, and what it is."""
+"""Values of ``--model`` and their descriptions."""
 _MOST_THREADS = 8
 
 
@@ -76,11 +76,11 @@ def command(*, writer: str, overrides: tuple[str, ...], json_file: str | None) -
 
 
 def demo_config(overrides: tuple[str, ...] = (), *, weights: Path | None = None) -> RunConfig:
-    """The demo's configuration with a name of its own for every run.
+    """Return the demo's configuration with a unique name for the run.
 
     Args:
-        overrides: Further settings, as ``--set`` takes them.
-        weights: Of SmolLM2, for the writer; None for the model that ships.
+        overrides: Further settings, in the form of ``--set``.
+        weights: Directory of SmolLM2 for the writer; None for the shipped model.
     """
     defaults = [f"model={json.dumps(model_path())}"]
     if weights is not None:
@@ -95,7 +95,7 @@ def demo_config(overrides: tuple[str, ...] = (), *, weights: Path | None = None)
 
 
 def _threads() -> int:
-    """Every core, as long as that helps: the agents are idle while a model of this size computes."""
+    """Return all cores, as the agents are idle meanwhile; more than the limit do not help."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(cores or 1, _MOST_THREADS)
 
@@ -109,7 +109,7 @@ def _check(config: RunConfig) -> None:
 
 
 def evaluate_afresh(run: Path, checkpoint: Path) -> Evaluation:
-    """Score a checkpoint on the held-out tasks in a new process.
+    """Evaluate a checkpoint on the held-out tasks in a new process.
 
     Raises:
         TrainingError: the process failed; its output is in the message.
@@ -124,7 +124,7 @@ def evaluate_afresh(run: Path, checkpoint: Path) -> Evaluation:
 
 
 def demo_figures(report: Report, after: Evaluation, *, wall_s: float) -> dict[str, Any]:
-    """What ``--json`` writes."""
+    """Return the figures that ``--json`` writes."""
     before = report.evaluations[0]
     return {
         "agents": {"writer": {"before": _plain(before.score), "after": _plain(after.score)}},

@@ -1,4 +1,4 @@
-"""From a quantised GGUF file to a directory of bfloat16 weights."""
+"""Conversion of a quantised GGUF file to a directory of bfloat16 weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agl_core.errors import MissingExtraError
 
 
 def require_gguf() -> None:
-    """Raise MissingExtraError unless the format can be read here."""
+    """Raise MissingExtraError unless the package that reads GGUF is installed."""
     if find_spec("gguf") is None:
         raise MissingExtraError("demo", needs="gguf>=0.10", extra="smollm2")
 
@@ -43,12 +43,12 @@ def convert(source: Path, target: Path) -> None:
 
 
 def _bars_on_terminals_only() -> AbstractContextManager[object]:
-    """Keep the bar, which transformers cannot switch off, from what is no terminal."""
+    """Hide a progress bar that transformers cannot disable, unless stderr is a terminal."""
     return nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO())
 
 
 def _forget_quantisation(model: Any) -> None:
-    """Drop marks without which transformers would refuse to save weights that are plain again."""
+    """Delete attributes that would make transformers refuse to save the dequantised weights."""
     for mark in ("hf_quantizer", "quantization_method", "is_quantized"):
         if mark in vars(model):
             delattr(model, mark)

@@ -1,4 +1,4 @@
-"""What the numbered examples share: the shop's tasks, the reward, and what a run came to."""
+"""Shared code of the numbered examples: the shop's tasks, the reward, and printing the result."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _TRAIN_TASKS, _HELD_OUT_TASKS = 200, 100
 
 
 def train_tasks() -> list[Task]:
-    """Questions about items that the held-out tasks never mention."""
+    """Return questions about items that the held-out tasks do not contain."""
     return rows("train", _TRAIN_TASKS, _SEED)
 
 
 def held_out_tasks() -> list[Task]:
-    """Questions about items that training never mentions."""
+    """Return questions about items that the training tasks do not contain."""
     return rows("held_out", _HELD_OUT_TASKS, _SEED)
 
 
 def show(report: Report) -> None:
-    """Print how many held-out tasks were right before and after, and where the weights are."""
+    """Print the scores on held-out tasks before and after, and the directory of the weights."""
     before, after = report.evaluations[0].score, report.evaluations[-1].score
     lines = (
         f"held-out tasks answered right: {before.mean:.2f} before, {after.mean:.2f} after",

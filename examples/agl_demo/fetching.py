@@ -1,4 +1,4 @@
-"""``agl fetch``: weights by name, onto this machine."""
+"""``agl fetch``: downloads a model's weights by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo adds to agl-core: ``agl demo``, ``agl fetch``, and the weights that it fetches."""
+"""The demo's hooks: the commands ``agl demo`` and ``agl fetch``, and the models they use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from agl_core.plugins import hookimpl
 
 @hookimpl
 def agl_register_commands(register: Register) -> None:
-    """Offer the commands."""
+    """Register the commands."""
     register(
         "demo",
         "agl_demo.command:command",
@@ -25,7 +25,7 @@ def agl_register_commands(register: Register) -> None:
 
 @hookimpl
 def agl_register_models(register: Register) -> None:
-    """Offer the weights that ship, and those of a real small model."""
+    """Register the shipped model and SmolLM2."""
     register(
         "demo",
         "agl_demo.training:shipped",

@@ -1,6 +1,6 @@
-"""A model of some hundred thousand weights that sees: Qwen2-VL's kind, with the demo's words.
+"""A vision model of about a hundred thousand weights: Qwen2-VL with the demo's vocabulary.
 
-Its weights are random. `examples/10_images` teaches it to name what is in a picture.
+Its weights are random. `examples/10_images` trains it to name an image's colour.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _PROCESSOR: Final = {
     "merge_size": 2,
     "size": {"shortest_edge": 64, "longest_edge": 1024},
 }
-"""8 by 8 pixels are one token; an image has 16 of them at most."""
+"""8 by 8 pixels are one token; an image has at most 16 tokens."""
 _WIDTH: Final = 48
 
 
 def make_seeing(*, seed: int = 0) -> tuple[Any, Any]:
-    """A model of random weights and its tokenizer."""
+    """Return a model with random weights, and its tokenizer."""
     tokenizer: Any = AutoTokenizer.from_pretrained(str(Path(__file__).with_name("model")))
     tokenizer.add_special_tokens({"additional_special_tokens": list(MARKS)})
     tokenizer.chat_template = tokenizer.chat_template.replace(_TEXT_PART, _ANY_PART)
@@ -51,7 +51,7 @@ def save_seeing(directory: Path, model: Any, tokenizer: Any) -> None:
 
 
 def _config(tokenizer: Any) -> Qwen2VLConfig:
-    """Two layers behind an eye of one."""
+    """Return a configuration with two text layers and one vision layer."""
     start, end, image, video = tokenizer.convert_tokens_to_ids(list(MARKS))
     ids = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
     return Qwen2VLConfig(

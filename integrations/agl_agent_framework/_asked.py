@@ -1,7 +1,7 @@
-"""Calls of tools that reach none, as those of unknown names: no middleware is asked about them.
+"""Tool calls that reach no tool, such as those with an unknown name: no middleware sees them.
 
-A model's answer says what it asked for, and a tool that takes a call reports it. What is left has its
-result, which the framework wrote itself, among the messages of the run's next model call.
+A model's answer lists the requested calls, and each call that reaches a tool is removed. The
+framework writes the result of every other call, and puts it into the run's next model call.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from agl_core.types import Scope
 
 
 class _Asked:
-    """The calls of one attempt that no tool has taken, by the span of the run and by their ids."""
+    """The tool calls of one attempt that no tool has taken, by the run's span id and call id."""
 
     def __init__(self, recorder: Recorder) -> None:
         del recorder
         self._runs: dict[str, dict[str, Content]] = {}
 
     def __call__(self, opened: Scope | None) -> Scope | None:
-        """No opinion: scopes are current where they were opened."""
+        """Return `opened`: each span's scope is current in its own context."""
         return opened
 
     def __contains__(self, span_id: str) -> bool:
@@ -47,7 +47,7 @@ _ASKED: Final = Tables(FRAMEWORK, _Asked)
 
 @guarded(FRAMEWORK)
 def note_answer(run: SpanScope | None, response: Any) -> None:
-    """The model that `run` asked has answered."""
+    """Record the tool calls that a model's answer requests in `run`."""
     context = active()
     if run is None or context is None or not isinstance(response, ChatResponse):
         return
@@ -57,14 +57,14 @@ def note_answer(run: SpanScope | None, response: Any) -> None:
 
 
 def note_taken(call_id: str | None) -> None:
-    """A tool of the current run has taken the call."""
+    """Remove a call that a tool of the current run has taken."""
     table, run = _ASKED.here(), TRACER.speaker()
     if table is not None and run is not None and call_id:
         table.of(run).pop(call_id, None)
 
 
 def record_unreached(messages: Sequence[Message]) -> None:
-    """Record the calls with a failed result in the next request of the current run."""
+    """Record the calls whose failed result is in the next request of the current run."""
     context, table, run = active(), _ASKED.here(), TRACER.speaker()
     if context is None or table is None or run is None:
         return

@@ -1,4 +1,4 @@
-"""`PromptBudget` as the framework's own kind of thing: a compaction strategy."""
+"""A prompt budget as a compaction strategy of the framework."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a model call brings along beside its messages, which is all that strategies are given."""
+    """The parts of a model call, other than its messages, that strategies do not get."""
 
     agent: str | None
     instructions: str
@@ -38,7 +38,7 @@ class Asked:
 
 NOTHING = Asked(None, "", ())
 ASKED: ContextVar[Asked] = ContextVar("agl_agent_framework_asked", default=NOTHING)
-"""Set around the strategy of a recorded call."""
+"""Set while the strategy of a recorded call runs."""
 
 
 class PromptBudgetStrategy:
@@ -48,9 +48,9 @@ class PromptBudgetStrategy:
 
         Agent(client, name="writer", compaction_strategy=PromptBudgetStrategy(2000))
 
-    Unlike the framework's own strategies it changes what one call sends and leaves the history as
-    it is, so that every call is cut from the whole history. The instructions and tools of the agent
-    count in a rollout; otherwise a strategy gets the messages alone.
+    Unlike the framework's own strategies it changes one request and not the history, so each call
+    is cut from the whole history. In a rollout the agent's instructions and tools count as well;
+    outside, a strategy gets only the messages.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class PromptBudgetStrategy:
         """Set a budget; the parameters are those of `agl_core.PromptBudget`.
 
         Raises:
-            ConfigError: the budget is no positive number.
+            ConfigError: the budget is not a positive number.
         """
         PromptBudget(max_tokens)
         self._max_tokens = max_tokens
@@ -67,10 +67,10 @@ class PromptBudgetStrategy:
         self._count: Count | None = count
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """Leave out of the list what the budget does not hold; the framework's signature.
+        """Cut the list of messages to the budget, in place; return whether it changed.
 
         Raises:
-            ContextOverflowError: instructions, tools and the last turn alone exceed it.
+            ContextOverflowError: instructions, tools and the last turn alone exceed the budget.
             ConfigError: tokens cannot be counted, or no budget is known.
             EngineError: the gateway does not answer.
         """
@@ -107,7 +107,7 @@ def _tool(tool: Any) -> dict[str, Any]:
 
 
 def _sent(message: Message) -> list[tuple[dict[str, Any], Sequence[Content]]]:
-    """A message in OpenAI's form, each part with the contents whose texts it carries."""
+    """Convert a message to OpenAI's form: pairs of a message and the contents with its texts."""
     results = [content for content in message.contents if content.type == "function_result"]
     if results:
         return [
@@ -148,7 +148,7 @@ def _result(content: Content) -> str:
 
 
 def _clipped(message: Message, contents: Sequence[Content], wire: Mapping[str, Any]) -> Message:
-    """A copy of the message with the texts that are left of `contents`."""
+    """Return a copy of the message in which `contents` have the cut texts."""
     texts: Any = wire["content"]
     left = [texts] if isinstance(texts, str) else [part["text"] for part in texts]
     by_id = {id(content): text for content, text in zip(contents, left, strict=True)}

@@ -1,4 +1,4 @@
-"""Pitfalls of Microsoft Agent Framework that ``agl doctor`` looks for in a trial."""
+"""Checks of ``agl doctor`` for common errors with Microsoft Agent Framework."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agl_core.types import Finding, Span, SpanKind
 
 
 def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
-    """Look at the runs that the middleware recorded; nothing is said where there are none."""
+    """Check the recorded attempts; yield nothing if the framework recorded no spans."""
     del config
     ours = records_from(records, FRAMEWORK)
     if not ours:
@@ -37,7 +37,7 @@ def _is_ours(span: Span) -> bool:
 
 
 def _unnamed(spans: Sequence[Span]) -> Finding:
-    """An agent without a name has a random id, by which it cannot be chosen."""
+    """Check for unnamed agents: they have only a random id, which cannot be selected."""
     runs = sum(
         span.kind is SpanKind.OPERATION and span.name == UNNAMED and _is_ours(span)
         for span in spans
@@ -54,7 +54,7 @@ def _unnamed(spans: Sequence[Span]) -> Finding:
 
 
 def _nobodys(spans: Sequence[Span]) -> Finding:
-    """A model in a tool has no agent, and training needs one."""
+    """Check for model calls in tools without an agent: they cannot be trained."""
     by_id = {span.id: span for span in spans}
     lost = [
         span
@@ -85,7 +85,7 @@ def _in_agent(span: Span, by_id: Mapping[str, Span]) -> bool:
 
 
 def _failed_tools(spans: Sequence[Span]) -> Finding:
-    """The framework replaces a tool's exception by a short message to the model and continues."""
+    """Check for failed tools: the model gets a short message instead of the exception."""
     return failed_tools(
         spans,
         FRAMEWORK,
@@ -98,7 +98,7 @@ def _failed_tools(spans: Sequence[Span]) -> Finding:
 
 
 def _lost_reasoning(spans: Sequence[Span]) -> Finding:
-    """The chat completion client keeps text, and drops what the server parsed out of it."""
+    """Check for parsed reasoning: the chat completion client keeps only an answer's text."""
     calls = [span.call for span in spans if span.call is not None]
     reasoned = sum(any(choice.reasoning for choice in call.choices) for call in calls)
     return Finding.of(

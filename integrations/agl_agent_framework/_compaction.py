@@ -1,4 +1,4 @@
-"""Compaction in a model call: what it asks a model is not the agent's call."""
+"""Record a compaction strategy's model calls under a reserved name, not as the agent's calls."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from agl_core.tracing import active, run_as
 from agl_core.types import Scope
 
 SUMMARIZER: Final = "@summarizer"
-"""Asks the model for summaries of an agent's history; belongs to the framework, never trained."""
+"""Agent of the calls that summarize an agent's history; never trained."""
 _STRATEGY: Final = "compaction_strategy"
 
 
 def speaking_for_itself(context: ChatContext, around: Scope | None, agent: str | None) -> None:
-    """Let what compacts the history of this call speak as `SUMMARIZER`.
+    """Wrap the compaction strategy of this call, so that its own calls belong to `SUMMARIZER`.
 
-    The strategy given for the call counts, else the client's, as in the framework.
+    As in the framework, a strategy given for the call has priority over the client's.
 
     Args:
-        context: Of the call.
-        around: The scope outside the call; the summarizer's requests hang under its span.
-        agent: Whose history it is.
+        context: The call's context.
+        around: The scope outside the call; its span is the parent of the summarizer's requests.
+        agent: Name of the agent whose history is compacted.
     """
     strategy = context.kwargs.get(_STRATEGY) or getattr(context.client, _STRATEGY, None)
     if strategy is not None:
@@ -33,7 +33,7 @@ def speaking_for_itself(context: ChatContext, around: Scope | None, agent: str |
 
 
 class _Compaction:
-    """A strategy in a scope of its own; it keeps the name and the fields of the given one."""
+    """A strategy that runs in its own scope, with the name and attributes of the given strategy."""
 
     def __init__(
         self, strategy: Callable[[list[Any]], Awaitable[bool]], around: Scope | None, asked: Asked
@@ -48,7 +48,7 @@ class _Compaction:
         ASKED.set(self._asked)
         try:
             if isinstance(self._strategy, PromptBudgetStrategy):
-                return await self._strategy(messages)  # says what it cuts, and asks no model
+                return await self._strategy(messages)  # it calls no model
             context = active()
             if context is None:
                 return await self._strategy(messages)

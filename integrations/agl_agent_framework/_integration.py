@@ -1,4 +1,4 @@
-"""Zero-code mode: every run of an agent is handed the middleware while agl is attached."""
+"""Zero-code mode: every agent run gets the middleware while the integration is attached."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agl_core.types import Scope
 
 
 class AgentFrameworkIntegration:
-    """Microsoft Agent Framework, attached to the process."""
+    """Records all agents of Microsoft Agent Framework in this process."""
 
     name = FRAMEWORK
 
@@ -23,12 +23,12 @@ class AgentFrameworkIntegration:
         self._patch: Patch | None = None
 
     def attach(self) -> None:
-        """Hand an `AglMiddleware` to every run, in its public parameter ``middleware``.
+        """Add an `AglMiddleware` to the public parameter ``middleware`` of every run.
 
-        The framework has no list of middleware for all agents.
+        The framework has no middleware list for all agents.
 
         Raises:
-            ConfigError: runs of this version take no middleware.
+            ConfigError: ``run`` of this version has no parameter ``middleware``.
         """
         if self._patch is None:
             self._patch = Patch(
@@ -37,13 +37,13 @@ class AgentFrameworkIntegration:
             self._patch.install()
 
     def detach(self) -> None:
-        """Put the original function back."""
+        """Restore the original function."""
         if self._patch is not None:
             self._patch.remove()
             self._patch = None
 
     def identity(self) -> Scope | None:
-        """No opinion: the scope is current where a call is made, in every step of a stream."""
+        """Return None: the scope is current at each request and in each step of a stream."""
         return None
 
 
@@ -63,4 +63,4 @@ def _with(ours: AglMiddleware, given: Any) -> Any:
         return [ours]
     if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
         return [ours, *cast("Sequence[Any]", given)]
-    return given  # which the framework refuses, in its own words
+    return given  # the framework raises its own error for it

@@ -1,4 +1,4 @@
-"""What the framework's own objects say, as attributes of spans."""
+"""Read the framework's objects as span attributes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from agl_core import semconv
 from agl_core.tracing import SpanScope, guarded, handoff
 
 _TARGET: Final = "handoff_to"
-"""Only key of the result that stands for a handoff in `HandoffBuilder`."""
+"""The only key in the tool result by which `HandoffBuilder` marks a handoff."""
 
 
 def answer(response: Any) -> Mapping[str, Any]:
-    """Id, model, reason of the end and usage of a model's answer."""
+    """Return the id, model, finish reason and usage of a model's answer."""
     if not isinstance(response, ChatResponse):
         return {}
     usage = response.usage_details or {}
@@ -35,18 +35,18 @@ def answer(response: Any) -> Mapping[str, Any]:
 
 
 def arguments(given: Any) -> Any:
-    """A tool's arguments as the model gave them."""
+    """Return a tool's arguments as plain data."""
     return given.model_dump() if isinstance(given, BaseModel) else given
 
 
 def tool_result(result: Any) -> Mapping[str, Any]:
-    """A tool's result: text where that is all of it, the framework's own form elsewhere."""
+    """Return a tool's result: a string if it has only text, else the framework's form."""
     return {semconv.GEN_AI_TOOL_RESULT: _plain(result)}
 
 
 @guarded(FRAMEWORK)
 def record_handoff(tool: SpanScope, result: Any) -> None:
-    """Record the result of a tool that stopped the run, and the handoff if it was one."""
+    """Record the result of a tool that stopped the run, and a handoff if the result is one."""
     plain = _plain(result)
     tool.set_attributes({semconv.GEN_AI_TOOL_RESULT: plain})
     target = _target(plain)

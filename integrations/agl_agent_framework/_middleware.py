@@ -1,7 +1,7 @@
-"""The framework's middleware, turned into spans and scopes.
+"""Middleware that records the framework's runs, calls and tools as spans and scopes.
 
-`AglMiddleware` goes around an agent's run and hands the other two on to its chat client. All three
-hold no state, so that pipelines which the framework caches by their middleware stay valid.
+`AglMiddleware` wraps an agent's run and passes the other two to its chat client. All three are
+stateless, so that pipelines which the framework caches by their middleware stay valid.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ from agl_core.tracing import SpanScope, active, current_scope, guarded
 CallNext = Callable[[], Awaitable[None]]
 
 CONTEXT: Final = "@context"
-"""Makes the calls of context providers and middleware in an agent's run; never trained."""
+"""Agent of the calls by context providers and middleware in an agent's run; never trained."""
 _STORE: Final = "store"
 _SEEN: Final = "agl_run"
-"""In the metadata of an agent's context while one `AglMiddleware` records its run."""
+"""Key in the metadata of an agent's context while an `AglMiddleware` records its run."""
 
 
 class AglMiddleware(AgentMiddleware):
-    """Records what an agent does, and names itself in its requests.
+    """Records an agent's runs, calls and tools, and adds the agent's name to each model request.
 
-    Outside a rollout it does nothing, so it may stay in production. One instance serves any number
-    of agents, rollouts, threads and tasks; a run that reaches several instances is recorded once.
+    Outside a rollout it does nothing, so production code may keep it. One instance serves any
+    number of agents, rollouts, threads and tasks; a run that reaches several instances is recorded
+    once.
     """
 
     async def process(self, context: AgentContext, call_next: CallNext) -> None:
-        """Go around one run of an agent; the framework's signature."""
+        """Record one run of an agent."""
         span = None if _SEEN in context.metadata else _open_run(context)
         if span is None:
             await call_next()
@@ -52,16 +53,16 @@ class AglMiddleware(AgentMiddleware):
         try:
             await span.run(call_next)
         finally:
-            # Middleware outside may run the agent again, which is a run of its own.
+            # Outer middleware may run the agent again: that is another run.
             context.metadata.pop(_SEEN, None)
         end_with_result(span, context.result)
 
 
 class AglChatMiddleware(ChatMiddleware):
-    """Records one call of an agent's model; handed on by `AglMiddleware`."""
+    """Records the calls of an agent's model; `AglMiddleware` adds it to the chat client."""
 
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
-        """Go around one model call; the framework's signature."""
+        """Record one model call."""
         run = TRACER.speaker()
         span = _open_call(context)
         if span is None:
@@ -77,10 +78,10 @@ class AglChatMiddleware(ChatMiddleware):
 
 
 class AglFunctionMiddleware(FunctionMiddleware):
-    """Records one use of a tool; handed on by `AglMiddleware`."""
+    """Records tool calls; `AglMiddleware` adds it to the chat client."""
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
-        """Go around one tool call; the framework's signature."""
+        """Record one tool call."""
         span = _open_tool(context)
         if span is None:
             await call_next()
@@ -102,14 +103,14 @@ def _open_run(context: AgentContext) -> SpanScope | None:
     attempt = active()
     if attempt is None:
         return None
-    # Of what is sent in the run, only the calls of its own chat client are the agent's.
+    # Only the requests of the agent's own chat client are the agent's.
     inside = CONTEXT if _hand_on(context) else None
     _keep_history_here(context)
     return TRACER.open(attempt.recorder, TRACER.agent(context.agent.name, speaker=inside))
 
 
 def _hand_on(context: AgentContext) -> bool:
-    """Put our other middleware before all that the run brings; returns whether calls reach it."""
+    """Put our other middleware before the run's own; return whether model calls reach it."""
     client = getattr(context.agent, "client", None)
     layers: tuple[tuple[type[Any], Any], ...] = (
         (FunctionInvocationLayer, _FUNCTION),
@@ -124,9 +125,10 @@ def _hand_on(context: AgentContext) -> bool:
 
 
 def _keep_history_here(context: AgentContext) -> None:
-    """Let the agent send its whole history, where it says nothing else: the gateway keeps none.
+    """Make the agent send its whole history, unless its options set ``store``.
 
-    Clients of Responses send the id of the response before, and the server knows the rest.
+    Clients of the Responses API by default send only the id of the previous response, and the
+    gateway stores no responses.
     """
     agent: Any = context.agent
     if not getattr(getattr(agent, "client", None), "STORES_BY_DEFAULT", False):

@@ -1,4 +1,4 @@
-"""Spans of the framework's work, which end with its results or with its streams."""
+"""Spans that end with a result or a stream of the framework."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ TRACER: Final = Tracer(
     FRAMEWORK, control_flow=lambda: (MiddlewareTermination, UserInputRequiredException)
 )
 Attributes = Callable[[Any], Mapping[str, Any]]
-"""What a result of the framework's says, as attributes of a span."""
+"""Reads span attributes from a result of the framework."""
 
 
 @guarded(FRAMEWORK)
 def end_with_result(span: SpanScope, value: Any, attributes: Attributes | None = None) -> None:
-    """End now, or with the stream that `value` is; `attributes` reads what it gave."""
+    """End the span; if `value` is a stream, when the stream ends.
+
+    Args:
+        span: The span to end.
+        value: The result, or the stream that gives it.
+        attributes: Reads the span's attributes from the result.
+    """
     if isinstance(value, ResponseStream):
         _end_with_stream(span, value, attributes)
         return
@@ -40,12 +46,12 @@ def _end_with_stream(span: SpanScope, stream: Any, attributes: Attributes | None
     stream.with_cleanup_hook(span.end)
     try:
         stream.with_result_hook(finish)
-    except RuntimeError:  # middleware inside has read all of it
+    except RuntimeError:  # inner middleware has read the whole stream
         span.end()
 
 
 class _Pull:
-    """Around one step of a stream; an exception in it ends the span."""
+    """Context manager around each step of a stream; an exception in a step ends the span."""
 
     __slots__ = ("_inside", "_span")
 

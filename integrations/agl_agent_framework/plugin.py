@@ -1,4 +1,4 @@
-"""Register this integration with agl-core; nothing in this module imports the framework."""
+"""Register this integration with agl-core without importing the framework."""
 
 from __future__ import annotations
 

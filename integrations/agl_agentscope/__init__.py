@@ -1,6 +1,6 @@
-"""AgentScope for agl-core: agents by their name, thinking apart from text.
+"""AgentScope integration: records agents by name, cuts prompts and splits thinking from text.
 
-Importing this package needs no framework; using what it offers does.
+Importing this package does not need AgentScope; using its classes does.
 """
 
 from __future__ import annotations

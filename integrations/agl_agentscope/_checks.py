@@ -1,4 +1,4 @@
-"""Pitfalls of AgentScope that ``agl doctor`` looks for in a trial."""
+"""Checks of ``agl doctor`` for common errors with AgentScope."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PLANNED: Final = (
 
 
 def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
-    """Look at the replies that were recorded; nothing is said where there are none."""
+    """Check the recorded attempts; yield nothing if AgentScope recorded no spans."""
     del config
     ours = records_from(records, FRAMEWORK)
     if not ours:
@@ -45,7 +45,7 @@ def _is_ours(span: Span) -> bool:
 
 
 def _clock(replies: Sequence[Span]) -> Finding:
-    """Version 2 writes the time of day into every prompt, version 1 the times of plans."""
+    """Check for times in prompts: version 2 adds the time of day, version 1 the times of plans."""
     found = [span for span in replies if span.attributes.get(CLOCK)]
     names = sorted({span.agent or "" for span in found})
     planned = [span.attributes[CLOCK] == PLAN for span in found]
@@ -63,7 +63,7 @@ def _clock(replies: Sequence[Span]) -> Finding:
 
 
 def _shared(replies: Sequence[Span]) -> Finding:
-    """An agent object is a conversation: those who share it share what it remembers."""
+    """Check for shared agent objects: all rollouts that use one also share its memory."""
     shared = [span for span in replies if span.attributes.get(SHARED)]
     names = sorted({span.agent or "" for span in shared})
     return Finding.of(
@@ -80,7 +80,7 @@ def _shared(replies: Sequence[Span]) -> Finding:
 
 
 def _failed_tools(spans: Sequence[Span]) -> Finding:
-    """The framework gives the model the text of what a tool raised, and continues."""
+    """Check for failed tools: the framework gives the exception to the model as text."""
     return failed_tools(
         spans,
         FRAMEWORK,
@@ -93,11 +93,11 @@ def _failed_tools(spans: Sequence[Span]) -> Finding:
 
 
 def _parked(replies: Sequence[Span]) -> Iterator[Finding]:
-    """A reply that waits for a permission gives a message of the framework's, as if it were done."""
+    """Check for replies that wait for a permission: they return a message of the framework."""
     last = {
         (span.rollout_id, span.attempt_id, span.agent_run_id): span
         for span in replies
-        if FOLDS not in span.attributes  # which every reply of version 1 has
+        if FOLDS not in span.attributes  # every reply of version 1 has it
     }
     if not last:
         return
@@ -118,7 +118,7 @@ def _parked(replies: Sequence[Span]) -> Iterator[Finding]:
 
 
 def _folded(replies: Sequence[Span]) -> Iterator[Finding]:
-    """A formatter for several agents writes the whole conversation into one message."""
+    """Check for formatters that write a whole conversation into one message."""
     known = [span for span in replies if FOLDS in span.attributes]
     if not known:
         return
@@ -142,7 +142,7 @@ def _folded(replies: Sequence[Span]) -> Iterator[Finding]:
 
 
 def _interrupted(replies: Sequence[Span]) -> Iterator[Finding]:
-    """A reply that is cancelled, as at a deadline, gives a message as any other."""
+    """Check for replies that were cancelled, as by a timeout, but returned a message."""
     known = [span for span in replies if INTERRUPTED in span.attributes]
     if not known:
         return

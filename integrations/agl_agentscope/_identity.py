@@ -1,4 +1,4 @@
-"""What is kept of the user's objects, whatever they say they equal and whether they hash."""
+"""A weak mapping by object identity, also for objects that are not hashable."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ _T = TypeVar("_T")
 
 
 class ByIdentity(Generic[_T]):
-    """One value for each object; it goes with the object. Safe to use from several threads.
+    """One value for each object, removed together with the object. Thread-safe.
 
-    A `weakref.WeakKeyDictionary` takes two objects that compare equal for one, and none whose class
-    has an ``__eq__`` and no ``__hash__``.
+    A `weakref.WeakKeyDictionary` treats objects that compare equal as one key, and fails for a
+    class with ``__eq__`` and without ``__hash__``.
     """
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[ref[Any], _T]] = {}
 
     def get(self, owner: Any) -> _T | None:
-        """The value of this object, if it has one."""
+        """Return the object's value; None if it has none."""
         kept = self._kept.get(id(owner))
         return None if kept is None else kept[1]
 
     def get_or_make(self, owner: Any, make: Callable[[], _T]) -> _T:
-        """The value of this object, which is made when it has none."""
+        """Return the object's value; make one if it has none."""
         kept = self._kept.get(id(owner))
         if kept is None:
             kept = self._kept.setdefault(id(owner), (self._follow(owner), make()))
         return kept[1]
 
     def owners(self) -> list[Any]:
-        """The objects that have a value and still live."""
+        """Return the live objects that have a value."""
         living = [gone() for gone, _ in list(self._kept.values())]
         return [owner for owner in living if owner is not None]
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Remove all values."""
         self._kept.clear()
 
     def _follow(self, owner: Any) -> ref[Any]:
-        """A reference that takes the value away before another object can have the owner's id."""
+        """Return a weak reference that removes the value before the owner's id can be reused."""
         values, key = self._kept, id(owner)
 
-        # Runs wherever Python collects, so it waits for no lock.
+        # The garbage collector may call this in any thread, so it must not wait for a lock.
         def forget(_: ref[Any]) -> None:
             values.pop(key, None)
 

@@ -1,10 +1,10 @@
-"""AgentScope, attached to the process; its version decides how."""
+"""Zero-code mode for AgentScope 1 and 2: the installed version decides how agents are recorded."""
 
 from __future__ import annotations
 
 from typing import Final, Protocol
 
-import agentscope as _agentscope  # noqa: F401  # pyright: ignore[reportUnusedImport]  says when it is missing
+import agentscope as _agentscope  # noqa: F401  # pyright: ignore[reportUnusedImport]  raises when it is missing
 
 from agl_agentscope._spans import FRAMEWORK
 from agl_agentscope._versions import installed, major
@@ -16,14 +16,14 @@ _MIDDLEWARE_SINCE: Final = 2
 
 
 class _Way(Protocol):
-    """How one version is attached."""
+    """The implementation for one major version."""
 
     def attach(self) -> None: ...
     def detach(self) -> None: ...
 
 
 class AgentScopeIntegration:
-    """AgentScope, attached to the process."""
+    """Records all agents of AgentScope in this process."""
 
     name = FRAMEWORK
 
@@ -31,19 +31,19 @@ class AgentScopeIntegration:
         self._way = _way()
 
     def attach(self) -> None:
-        """Record what agents do; README.md lists what is wrapped for that.
+        """Record the agents of this process; README.md lists the wrapped functions.
 
         Raises:
-            ConfigError: a function of the framework is not what this was written for.
+            ConfigError: a function of the framework differs from that of the supported versions.
         """
         self._way.attach()
 
     def detach(self) -> None:
-        """Put the original functions back."""
+        """Restore the original functions."""
         self._way.detach()
 
     def identity(self) -> Scope | None:
-        """No opinion: the scope is current where a call is made, in every step of a stream."""
+        """Return None: the scope is current at each request and in each step of a stream."""
         return None
 
 
@@ -55,7 +55,7 @@ def _way() -> _Way:
             f"agentscope {found} is older than all that agl-core can record: "
             f"{pip_line('agentscope')}"
         )
-    # Each needs its version.
+    # Each module can be imported only with its own version.
     if number < _MIDDLEWARE_SINCE:
         from agl_agentscope._v1.attached import WrapsOfAll  # noqa: PLC0415
 

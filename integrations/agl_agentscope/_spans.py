@@ -9,6 +9,6 @@ from agl_core.tracing import Tracer
 FRAMEWORK: Final = "agentscope"
 TRACER: Final = Tracer(FRAMEWORK)
 CONTEXT: Final = "@context"
-"""Makes the calls in an agent's reply that are not its own model calls; never trained."""
+"""Agent of the calls in an agent's reply that are not its own model calls; never trained."""
 SUMMARIZER: Final = "@summarizer"
-"""Asks the model for summaries of an agent's context; never trained."""
+"""Agent of the calls that summarize an agent's context; never trained."""

@@ -1,4 +1,4 @@
-"""An answer's text in think tags, split: the same for both versions."""
+"""Split an answer's text at think tags, for both versions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from agl_core.tracing import active
 
 
 def tags() -> Sequence[str]:
-    """The thinking tags of the run, the usual ones outside of a rollout."""
+    """Return the run's thinking tags; outside a rollout the default ones."""
     context = active()
     return context.rollout.thinking_tags if context is not None else DEFAULT_TAGS
 
 
 def split_text(text: str, tag_names: Sequence[str]) -> tuple[Part, ...] | None:
-    """Parts of a text without the white space around the tags; None where no tag is in it."""
+    """Return the parts of a text without white space around the tags; None if it has no tags."""
     parts = split_thinking(text, tags=tag_names)
     if not parts or parts == (Part("text", text),):
         return None

@@ -1,4 +1,4 @@
-"""Agents that are used in a way that mixes what they remember: noticed, said once, marked."""
+"""Detect agent objects whose memory mixes several replies or rollouts; warn once for each."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _log = logging.getLogger(__name__)
 SHARED: Final = "agl.agentscope.shared"
 """On the span of a reply: ``concurrent`` or ``carried``, see `_WHY`."""
 CLOCK: Final = "agl.agentscope.clock"
-"""On the span of a reply: True where the time of day is written into the prompt, `PLAN` where the
-times of a plan are."""
+"""On the span of a reply: True if the prompt has the time of day, `PLAN` if it has the times of a
+plan."""
 PLAN: Final = "plan"
 FOLDS: Final = "agl.agentscope.folds"
 """On the span of a reply in AgentScope 1: whether its formatter writes the conversation into one
 message."""
 INTERRUPTED: Final = "agl.agentscope.interrupted"
-"""On the span of a reply in AgentScope 1: whether it was cancelled and answered all the same."""
+"""On the span of a reply in AgentScope 1: whether it was cancelled but returned a message."""
 PARKED: Final = "agl.agentscope.parked"
-"""On the span of a reply in AgentScope 2: tools for which it waits until the user permits them."""
+"""On the span of a reply in AgentScope 2: tools for which it waits for the user's permission."""
 
 _WHY: Final = {
     "concurrent": "answers twice at the same time, and both replies write into one memory",
@@ -33,18 +33,18 @@ _WHY: Final = {
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of one agent object."""
+    """State of one agent object."""
 
     open: int = 0
     attempt: str = ""
     run_id: str | None = None
     reached: set[str] = field(default_factory=set[str])
-    """Ids of the calls that a tool has taken and not answered yet."""
+    """Ids of the tool calls that a tool has taken and not answered."""
     said: set[str] = field(default_factory=set[str])
 
 
 class Usage:
-    """Who replies, in which attempt; agents are forgotten with their objects."""
+    """The agents that reply and their attempts; an entry is removed with its agent object."""
 
     def __init__(self) -> None:
         self._agents: ByIdentity[_Known] = ByIdentity()
@@ -52,10 +52,10 @@ class Usage:
 
     @guarded("agentscope")
     def enter(self, agent: Any, context: AttemptContext, *, remembers: bool) -> str:
-        """An agent begins to reply.
+        """Record that an agent begins to reply.
 
         Returns:
-            What is wrong with that, a key of `_WHY`; empty where nothing is.
+            The error in its use, a key of `_WHY`; empty if there is none.
         """
         attempt = f"{context.rollout.id}/{context.attempt.id}"
         with self._lock:
@@ -73,7 +73,7 @@ class Usage:
 
     @guarded("agentscope")
     def leave(self, agent: Any) -> None:
-        """The agent has replied."""
+        """Record that an agent has replied."""
         with self._lock:
             known = self._agents.get(agent)
             if known is not None:
@@ -81,7 +81,7 @@ class Usage:
 
     @guarded("agentscope")
     def warn_of_clock(self, agent: Any, fix: str) -> None:
-        """Say that prompts change with the time of day."""
+        """Warn, once for each agent, that its prompts contain the time of day."""
         self._say(
             self._known(agent),
             "clock",
@@ -90,24 +90,24 @@ class Usage:
         )
 
     def began(self, agent: Any, run_id: str | None) -> None:
-        """Keep the id of the agent's run, for replies that continue it."""
+        """Store the id of the agent's run, for replies that continue it."""
         with self._lock:
             self._known(agent).run_id = run_id
 
     def run_id(self, agent: Any, context: AttemptContext) -> str | None:
-        """Id of the last run of the agent in this attempt."""
+        """Return the id of the agent's last run in this attempt; None if there is none."""
         known = self._agents.get(agent)
         if known is None or known.attempt != f"{context.rollout.id}/{context.attempt.id}":
             return None
         return known.run_id
 
     def reached(self, agent: Any, call_id: str) -> None:
-        """A tool has taken this call."""
+        """Record that a tool has taken this call."""
         with self._lock:
             self._known(agent).reached.add(call_id)
 
     def forget_reached(self, agent: Any, call_id: str) -> bool:
-        """The call has its result.
+        """Forget a call, because it has its result.
 
         Returns:
             Whether a tool had taken it.

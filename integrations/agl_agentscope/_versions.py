@@ -1,4 +1,4 @@
-"""Which AgentScope is installed: versions 1 and 2 are one distribution and two integrations."""
+"""The installed version of AgentScope: each major version needs its own implementation."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 EXTRAS: Final = {1: "agentscope1", 2: "agentscope"}
-"""By major version: what brings it."""
+"""The extra of agl-core that installs each major version."""
 
 
 def installed() -> str | None:
-    """The version that is installed, if any."""
+    """Return the installed version; None if AgentScope is not installed."""
     try:
         return version("agentscope")
     except PackageNotFoundError:
@@ -18,10 +18,10 @@ def installed() -> str | None:
 
 
 def major(found: str | None) -> int | None:
-    """Of a version."""
+    """Return the major number of a version."""
     return int(found.partition(".")[0]) if found else None
 
 
 def extra() -> str:
-    """The extra with the supported versions of what is installed."""
+    """Return the extra for the installed major version; that of version 2 by default."""
     return EXTRAS.get(major(installed()) or 2, EXTRAS[2])

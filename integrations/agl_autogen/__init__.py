@@ -1,6 +1,6 @@
-"""AutoGen for agl-core: who speaks needs nothing in the user's code, a budget for prompts does.
+"""AutoGen integration: records agents without changes to user code, and offers a prompt budget.
 
-Importing this package needs no framework; using `PromptBudgetContext` does.
+Importing this package does not need AutoGen; using `PromptBudgetContext` does.
 """
 
 from __future__ import annotations

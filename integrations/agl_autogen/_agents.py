@@ -1,4 +1,4 @@
-"""Turns of agentchat's agents, and what their events say that no hook does."""
+"""Record turns of agentchat's agents, and tool calls and handoffs that only their events report."""
 
 from __future__ import annotations
 
@@ -23,16 +23,21 @@ from agl_core.tracing import SpanScope, SpanStart, active, guarded, handoff, too
 from agl_core.types import SpanKind
 
 ANSWERS: Final = "autogen.answers"
-"""Answers of models that an agent's messages carry, on the span of its turn."""
+"""On the span of a turn: number of its messages with a model's usage, one for each answer."""
 RESPONSE: Final = "autogen.response"
-"""Type of the message with which a turn ended."""
+"""On the span of a turn: type of the message with which it ended."""
 
 
 class AgentTurn(Watcher):
-    """One turn of an agent, from the messages it is given to its response."""
+    """One turn of an agent, from its input messages to its response."""
 
     def __init__(self, span: SpanScope, agent: Any) -> None:
-        """Watch the turn of `agent` that `span` records."""
+        """Watch a turn.
+
+        Args:
+            span: The span of the turn.
+            agent: The agent of the turn.
+        """
         super().__init__(span)
         self.agent = agent
         self._turn = span
@@ -44,11 +49,11 @@ class AgentTurn(Watcher):
         self._finished = False
 
     def ran(self, tool_call_id: str) -> None:
-        """A tool recorded this call itself."""
+        """Mark a call as recorded by the tool itself."""
         self._ran.add(tool_call_id)
 
     def note(self, item: Any) -> None:
-        """Record what an event, a message or a response says."""
+        """Record the tool calls and handoffs in an event, a message or a response."""
         if isinstance(item, Response):
             for message in (*(item.inner_messages or ()), item.chat_message):
                 self._note(message)
@@ -59,7 +64,7 @@ class AgentTurn(Watcher):
     def _saw(self, item: Any) -> None:
         self.note(item)
         if isinstance(item, Response):
-            # The reader of the response may leave the rest of the stream unread.
+            # The caller may stop reading the stream after the response.
             self._finish(None)
 
     def _end(self, error: BaseException | None) -> None:
@@ -77,9 +82,9 @@ class AgentTurn(Watcher):
 
     def _note(self, message: Any) -> None:
         if not isinstance(message, (BaseChatMessage, BaseAgentEvent)):
-            return  # an agent of the user's own may give anything
+            return  # a custom agent may yield any type
         if message.id in self._noted:
-            return  # it comes again with the response
+            return  # the response repeats it
         self._noted.add(message.id)
         self._answers += message.models_usage is not None
         if isinstance(message, ToolCallRequestEvent):
@@ -95,7 +100,10 @@ class AgentTurn(Watcher):
             ).end()
 
     def _record_tool(self, result: FunctionExecutionResult) -> None:
-        """A call that reached no tool of AutoGen's: a workbench's own, an unknown name, no JSON."""
+        """Record a call that no AutoGen tool recorded.
+
+        Examples are a workbench's own tool, an unknown name, and arguments that are not JSON.
+        """
         asked = self._asked.get(result.call_id)
         given = asked.arguments if asked is not None else None
         attributes = tool_attributes(result.name, given, call_id=result.call_id)
@@ -110,7 +118,7 @@ class AgentTurn(Watcher):
 
 
 class _Within(Watcher):
-    """A method of an agent that another of its methods called: the turn is the outer one's."""
+    """A call of an agent's method by another of its methods: both belong to the outer turn."""
 
     def __init__(self, turn: Turn) -> None:
         super().__init__()
@@ -122,7 +130,7 @@ class _Within(Watcher):
 
 @guarded(FRAMEWORK)
 def begin_turn(agent: Any, *args: Any, **kwargs: Any) -> Watcher | None:
-    """`agent` is given messages, by a team, a tool or the program."""
+    """Begin a turn of `agent`, which a team, a tool or the program called."""
     del args, kwargs
     context = active()
     if context is None:
@@ -139,7 +147,7 @@ def begin_turn(agent: Any, *args: Any, **kwargs: Any) -> Watcher | None:
 
 @guarded(FRAMEWORK)
 def begin_handling(agent: Any, message: Any, ctx: Any) -> Watcher | None:
-    """A runtime hands `message` to an agent of AutoGen's core."""
+    """Watch an agent of AutoGen's core handle a message."""
     del message, ctx
     context = active()
     if context is None:
@@ -150,7 +158,7 @@ def begin_handling(agent: Any, message: Any, ctx: Any) -> Watcher | None:
 
 @guarded(FRAMEWORK)
 def begin_team(team: Any, **kwargs: Any) -> Watcher | None:
-    """A team starts to work on a task; it only adds structure, its agents stand below it."""
+    """Open a span for a team's work on a task; it is only the parent of its agents' spans."""
     del kwargs
     context = active()
     if context is None:

@@ -1,4 +1,4 @@
-"""A model context that keeps prompts within a budget of the served model's own tokens."""
+"""A model context that cuts prompts to a budget, counted in the served model's tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROLES: Final = {SystemMessage: "system", UserMessage: "user", AssistantMessage:
 
 
 class PromptBudgetContextConfig(BaseModel):
-    """`PromptBudgetContext` as AutoGen saves it."""
+    """Configuration with which AutoGen saves a `PromptBudgetContext`."""
 
     max_tokens: int | None = None
     system_message: str = ""
@@ -34,9 +34,9 @@ class PromptBudgetContextConfig(BaseModel):
 
 
 class PromptBudgetContext(ChatCompletionContext, Component[PromptBudgetContextConfig]):
-    """Keeps every message, and gives the agent as many as `agl_core.PromptBudget` lets through.
+    """Stores all messages, and gives the agent those that fit into an `agl_core.PromptBudget`.
 
-    Outside a rollout it gives them all.
+    Outside a rollout the agent gets all messages.
     """
 
     component_config_schema = PromptBudgetContextConfig
@@ -53,14 +53,15 @@ class PromptBudgetContext(ChatCompletionContext, Component[PromptBudgetContextCo
         """Set the budget of one agent.
 
         Args:
-            max_tokens: Of a prompt; by default the agent's of ``prompt_budgets``, else three
-                quarters of the model's context.
-            system_message: The agent's, which AutoGen adds after this context: counted, never cut.
-            tool_schema: The agent's tools, ``tool.schema`` of each: counted.
-            initial_messages: As for AutoGen's own contexts.
+            max_tokens: Tokens of a prompt. When None, the agent's number in the run's
+                ``prompt_budgets``, else three quarters of the model's context.
+            system_message: The agent's system message, which AutoGen adds after this context: it
+                is counted and never cut.
+            tool_schema: ``tool.schema`` of each of the agent's tools: counted and never cut.
+            initial_messages: As in AutoGen's own contexts.
 
         Raises:
-            ConfigError: the budget is no positive number.
+            ConfigError: the budget is not a positive number.
         """
         super().__init__(initial_messages)
         self._budget = PromptBudget(max_tokens)
@@ -68,7 +69,7 @@ class PromptBudgetContext(ChatCompletionContext, Component[PromptBudgetContextCo
         self._tool_schema = list(tool_schema)
 
     async def get_messages(self) -> list[LLMMessage]:
-        """The messages that fit, those that stay and do not change as they are.
+        """Return the messages that fit; those without changes are the same objects.
 
         Raises:
             ContextOverflowError: system message, tools and the last turn alone exceed the budget.
@@ -111,7 +112,7 @@ class PromptBudgetContext(ChatCompletionContext, Component[PromptBudgetContextCo
 
 
 def _forms(message: LLMMessage) -> Iterator[Message]:
-    """The message in OpenAI's form; results of tools are one message each there."""
+    """Yield the message in OpenAI's form, in which each tool result is one message."""
     if isinstance(message, FunctionExecutionResultMessage):
         for result in message.content:
             yield {"role": "tool", "tool_call_id": result.call_id, "content": result.content}
@@ -140,7 +141,7 @@ def _tool(schema: ToolSchema) -> Message:
 
 
 def _refilled(message: LLMMessage, forms: Sequence[tuple[Message, Message]]) -> LLMMessage:
-    """The message itself, or a copy with the texts that were cut."""
+    """Return the message itself, or a copy with the cut texts."""
     if all(form is given for given, form in forms):
         return message
     contents = [form["content"] for _, form in forms]

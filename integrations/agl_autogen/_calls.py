@@ -1,4 +1,4 @@
-"""Calls of models through AutoGen's OpenAI clients, and of its tools: one span each."""
+"""Record model calls of AutoGen's OpenAI clients, and tool calls: one span for each."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from agl_core.types import SpanKind
 
 
 class _Call(Watcher):
-    """One request for a completion, with the retries of the client library."""
+    """One model call, including the retries of the client library."""
 
     def _saw(self, item: Any) -> None:
-        # A stream gives pieces of text before it.
+        # A stream yields pieces of text before its result.
         if isinstance(item, CreateResult) and self._span is not None:
             self._span.set_attributes(_attributes(item))
 
@@ -35,7 +35,7 @@ def _attributes(result: CreateResult) -> dict[str, Any]:
     if result.thought:
         attributes[semconv.AGL_THOUGHT] = result.thought
     if result.usage.prompt_tokens or result.usage.completion_tokens:
-        # A stream states none unless it was asked to.
+        # A stream has no usage unless it was requested.
         attributes[semconv.GEN_AI_USAGE_INPUT_TOKENS] = result.usage.prompt_tokens
         attributes[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = result.usage.completion_tokens
     return attributes
@@ -43,7 +43,7 @@ def _attributes(result: CreateResult) -> dict[str, Any]:
 
 @guarded(FRAMEWORK)
 def begin_call(client: Any, *args: Any, **kwargs: Any) -> Watcher | None:
-    """A client is about to ask its model."""
+    """Open the span of a client's model call."""
     del client, args, kwargs
     context = active()
     if context is None:
@@ -56,7 +56,7 @@ def begin_call(client: Any, *args: Any, **kwargs: Any) -> Watcher | None:
 
 
 class _ToolRun(Watcher):
-    """One run of a tool; a stream's last item is its result."""
+    """One run of a tool; the last item of a stream is the result."""
 
     def __init__(self, span: SpanScope, tool: BaseTool[Any, Any]) -> None:
         super().__init__(span)
@@ -75,12 +75,12 @@ class _ToolRun(Watcher):
 
 
 def _as_text(tool: BaseTool[Any, Any], result: Any) -> Any:
-    """The result as the model gets it."""
+    """Return the result as the model gets it."""
     if isinstance(result, str):
         return result
     try:
         return tool.return_value_as_string(result)
-    except Exception:  # noqa: BLE001  the tool's own; it fails for AutoGen too, which says so to the model
+    except Exception:  # noqa: BLE001  the tool's own; AutoGen gets it too and gives it to the model
         return result
 
 
@@ -91,7 +91,7 @@ def begin_tool(
     cancellation_token: Any,
     call_id: str | None = None,
 ) -> Watcher | None:
-    """`tool` is run, by an agent or by the program."""
+    """Open the span of a run of `tool`, which an agent or the program called."""
     del cancellation_token
     context = active()
     if context is None:
@@ -105,10 +105,10 @@ def begin_tool(
 
 
 def in_context(original: Callable[..., Any], live: Callable[[], bool]) -> Callable[..., Any]:
-    """Let a plain function run as a tool in the context of the rollout.
+    """Wrap `FunctionTool.run` so that a function that is not async runs in the rollout's context.
 
-    AutoGen hands it to a thread of a pool, which has none: what it emits would be lost, and a
-    request that it sends would go out without an identity.
+    AutoGen runs it in a pool thread without that context: its rewards and spans would be lost, and
+    its model requests would have no identity.
     """
 
     async def run(tool: Any, args: Any, cancellation_token: Any) -> Any:
@@ -121,8 +121,8 @@ def in_context(original: Callable[..., Any], live: Callable[[], bool]) -> Callab
 
 @guarded(FRAMEWORK)
 def _carrying(tool: Any) -> Any:
-    """The same tool around the same function; None where no thread is involved."""
-    function = tool._func  # noqa: SLF001  a copy of the tool is the only way in
+    """Return a copy of the tool that runs in the current context; None for an async function."""
+    function = tool._func  # noqa: SLF001  there is no public way to replace it
     if inspect.iscoroutinefunction(function):
         return None
     carrying = copy.copy(tool)

@@ -1,4 +1,4 @@
-"""Pitfalls of AutoGen that ``agl doctor`` looks for in a trial."""
+"""Checks of ``agl doctor`` for common errors with AutoGen."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ _FAILURES: Final = {
         ),
     ),
 }
-"""By finding: what the failure's message has, what that means, what to do."""
+"""By check: words in the failure's message, the cause, and the fix."""
 _TOOL_SUMMARY: Final = "ToolCallSummaryMessage"
 _ASKED_FOR_TOOLS: Final = "function_calls"
 
 
 def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
-    """Look at the turns that were recorded; nothing is said where there are none."""
+    """Check the recorded attempts; yield nothing if AutoGen recorded no spans."""
     del config
     ours = records_from(records, FRAMEWORK)
     if not ours:
@@ -70,7 +70,7 @@ def _is_ours(span: Span) -> bool:
 
 
 def _unsent(records: Sequence[AttemptRecord]) -> Finding:
-    """A cached or replayed answer has no tokens, and no two attempts at a task differ."""
+    """Check for cached or replayed answers: they have no tokens, and all attempts get the same."""
     answered = sent = 0
     for record in records:
         runs = {span.agent_run_id: span for span in record.spans if ANSWERS in span.attributes}
@@ -91,7 +91,7 @@ def _unsent(records: Sequence[AttemptRecord]) -> Finding:
 
 
 def _tool_results(spans: Sequence[Span]) -> Finding:
-    """By default an agent answers with what its tool gave, and no model has seen it."""
+    """Check for turns that end with a tool's result, as by default: no model has read it."""
     ended = [span for span in spans if span.attributes.get(RESPONSE) == _TOOL_SUMMARY]
     names = sorted({span.agent for span in ended if span.agent})
     return Finding.of(
@@ -108,7 +108,7 @@ def _tool_results(spans: Sequence[Span]) -> Finding:
 
 
 def _failed_tools(spans: Sequence[Span]) -> Finding:
-    """AutoGen sends the model what a tool raised, and continues."""
+    """Check for failed tools: AutoGen gives the exception to the model and continues."""
     return failed_tools(
         spans,
         FRAMEWORK,
@@ -119,12 +119,12 @@ def _failed_tools(spans: Sequence[Span]) -> Finding:
 
 
 def _thoughts(spans: Sequence[Span]) -> Finding:
-    """A thought that leaves the history makes the next prompt no continuation of this answer."""
+    """Check for thoughts that AutoGen removes: the next prompt does not continue such an answer."""
     cut = [
         span
         for span in spans
         if semconv.AGL_THOUGHT in span.attributes
-        # Beside a call of tools the text is a thought too, but stays in the history.
+        # Text next to a tool call is also recorded as a thought, but stays in the history.
         and _ASKED_FOR_TOOLS not in span.attributes.get(semconv.GEN_AI_RESPONSE_FINISH_REASONS, ())
     ]
     return Finding.of(
@@ -141,7 +141,10 @@ def _thoughts(spans: Sequence[Span]) -> Finding:
 
 
 def _selector(records: Sequence[AttemptRecord]) -> Finding:
-    """A selector whose model names no agent is asked again, then the speaker stays or is the first."""
+    """Check for selectors that are called again, because their model did not name one agent.
+
+    After the last try AutoGen takes the previous speaker or the first agent.
+    """
     runs = asked = 0
     for record in records:
         calls = [

@@ -1,4 +1,4 @@
-"""AutoGen, attached to the process: its own functions are wrapped, none is replaced."""
+"""Zero-code mode: wraps AutoGen's functions while the integration is attached."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TOOL: Final = ("args", "cancellation_token", "call_id")
 
 
 class AutoGenIntegration:
-    """AutoGen's core, agentchat and OpenAI clients, attached to the process."""
+    """Records AutoGen's core and agentchat agents and its OpenAI clients in this process."""
 
     name = FRAMEWORK
 
@@ -39,10 +39,10 @@ class AutoGenIntegration:
         self._lock = Lock()
 
     def attach(self) -> None:
-        """Watch the functions that README.md lists.
+        """Wrap the functions that README.md lists.
 
         Raises:
-            ConfigError: one of them is not what this was written for; nothing is changed then.
+            ConfigError: one of them differs from that of the supported versions; none is wrapped.
         """
         if self._patches:
             return
@@ -54,18 +54,18 @@ class AutoGenIntegration:
             self._cover(kind)
 
     def detach(self) -> None:
-        """Put the original functions back."""
+        """Restore the original functions."""
         with self._lock:
             while self._patches:
                 self._patches.pop().remove()
             self._covered.clear()
 
     def identity(self) -> Scope | None:
-        """The agent of AutoGen's core that handles a message here, unless a scope inside speaks."""
+        """Return the scope of the core agent that handles a message; None if another is inside."""
         return speaking_here()
 
     def _on_new_agents(self) -> Patch:
-        """Agents may be of classes that were made after this was attached."""
+        """Wrap ``__init__``, to find classes of agents that are defined after `attach`."""
 
         def wrap(original: Any, live: Any) -> Any:
             def init(agent: Any, *args: Any, **kwargs: Any) -> None:
@@ -84,7 +84,7 @@ class AutoGenIntegration:
                 self._cover(each)
 
     def _cover(self, kind: type[Any]) -> None:
-        """Watch the turns of one class of agents."""
+        """Wrap the methods of one class of agents that run a turn."""
         with self._lock:
             if kind in self._covered or not self._patches:
                 return
@@ -119,8 +119,8 @@ def _fixed() -> Iterator[Patch]:
 
 
 def _clients() -> Iterator[Patch]:
-    """Other clients of models send without a span of AutoGen's; the wire records one for them."""
-    import autogen_ext  # noqa: PLC0415  an extra of AutoGen's
+    """Patch the OpenAI clients; agl-core's HTTP layer records the requests of other clients."""
+    import autogen_ext  # noqa: PLC0415  an optional package
     from autogen_ext.models.openai import BaseOpenAIChatCompletionClient as Client  # noqa: PLC0415
 
     yield Patch(autogen_ext, Client, "create", coroutine(begin_call), parameters=("messages",))

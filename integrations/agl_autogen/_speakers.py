@@ -1,4 +1,4 @@
-"""Which agent of AutoGen speaks: in whose turn, or in whose handling of a message, code runs."""
+"""Find the current AutoGen agent: the one whose turn or handling of a message is running."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ from agl_core.tracing import (
 from agl_core.types import Scope, SpanKind
 
 OWNED_PREFIX: Final = "@"
-"""Agents whose name starts like this belong to the framework and are never trained."""
+"""Prefix of reserved names: agents of the framework, which are never trained."""
 SELECTOR: Final = OWNED_PREFIX + "selector"
 _MANAGER: Final = OWNED_PREFIX + "manager"
 _HANDLING: ContextVar[Handling | None] = ContextVar("agl_autogen_handling", default=None)
 
 
 class Turn(Protocol):
-    """The turn of an agent of agentchat."""
+    """A turn of an agent of agentchat."""
 
     agent: Any
 
     def ran(self, tool_call_id: str) -> None:
-        """A tool recorded this call itself."""
+        """Mark a call as recorded by the tool itself."""
         ...
 
     def note(self, item: Any) -> None:
-        """Record what an event, a message or a response says."""
+        """Record the tool calls and handoffs in an event, a message or a response."""
         ...
 
 
 class Turns:
-    """The open turns of one attempt, which may run in several tasks and threads; its locator."""
+    """The open turns of one attempt, in all its tasks and threads; also the attempt's locator."""
 
     def __init__(self, recorder: Recorder) -> None:
-        """For one attempt."""
+        """Make an empty table; `recorder` is not used."""
         del recorder
         self._turns: dict[str, Turn] = {}
-        """By the id of their span."""
+        """By the id of the turn's span."""
 
     def __contains__(self, span_id: str) -> bool:
         return span_id in self._turns
 
     def __call__(self, opened: Scope | None) -> Scope | None:
-        """From the scope opened here to the innermost one, with the agent that handles a message."""
+        """Return the innermost scope: that of the agent handling a message, or `opened`."""
         handling = handling_here()
         return (handling.scope(opened) if handling is not None else None) or opened
 
     def here(self) -> Turn | None:
-        """The turn whose agent speaks here; None in a tool, and for agents of other frameworks."""
+        """Return the turn of the current agent; None in a tool or for another framework's agent."""
         scope = current_scope()
         while scope is not None and scope.kind in ("call", "operation"):
             scope = scope.parent
         return self._turns.get(scope.span_id) if scope is not None else None
 
     def enter(self, span: SpanScope, turn: Turn) -> None:
-        """Begin a turn, until its span ends."""
+        """Add a turn; it is removed when its span ends."""
         self._turns[span.span_id] = turn
         span.on_end = lambda: self._turns.pop(span.span_id, None)
 
@@ -76,14 +76,18 @@ TURNS: Final = Tables(FRAMEWORK, Turns)
 
 
 class Handling(Watcher):
-    """One message that a core agent handles.
+    """The handling of one message by a core agent.
 
-    The agent speaks if it asks a model while doing so. Most messages make no agent speak, so its
-    span begins with its first request.
+    Most messages cause no model call, so the agent's span begins with its first request.
     """
 
     def __init__(self, context: AttemptContext, agent: Any) -> None:
-        """A runtime hands a message to `agent`."""
+        """Make this the current handling.
+
+        Args:
+            context: The running attempt.
+            agent: The agent that handles the message.
+        """
         super().__init__()
         self._context = context
         self._agent = agent
@@ -92,11 +96,11 @@ class Handling(Watcher):
         _HANDLING.set(self)
 
     def scope(self, opened: Scope | None) -> Scope | None:
-        """The agent's scope, unless it has not spoken or `opened` was opened in the handling."""
+        """Return the agent's scope; None before its first request, or if `opened` is inside it."""
         return self._span if self._is_innermost(opened) else None
 
     def speak(self, opened: Scope | None) -> Scope | None:
-        """As `scope`, for an agent that is about to ask a model."""
+        """Return the agent's scope as `scope` does, but open its span if there is none."""
         if not self._is_innermost(opened):
             return None
         if self._span is None:
@@ -107,7 +111,7 @@ class Handling(Watcher):
         return self._span
 
     def belongs_to(self, context: AttemptContext) -> bool:
-        """Whether the message is handled in this attempt."""
+        """Return whether the message is handled in this attempt."""
         return self._context is context
 
     def _is_innermost(self, opened: Scope | None) -> bool:
@@ -122,7 +126,7 @@ class Handling(Watcher):
 
 
 def speaker_name(agent: Any) -> str:
-    """The type that a core agent is registered under; teams add their id to it."""
+    """Return the type under which a core agent is registered, without the id that teams append."""
     if isinstance(agent, SelectorGroupChatManager):
         return SELECTOR
     if isinstance(agent, BaseGroupChatManager):
@@ -131,7 +135,7 @@ def speaker_name(agent: Any) -> str:
 
 
 def handling_here() -> Handling | None:
-    """The handling that this code belongs to, if it is one of this attempt."""
+    """Return the current handling of a message; None if there is none in this attempt."""
     handling, context = _HANDLING.get(), active()
     if handling is None or context is None or not handling.belongs_to(context):
         return None
@@ -139,6 +143,9 @@ def handling_here() -> Handling | None:
 
 
 def speaking_here() -> Scope | None:
-    """Who handles a message here and is about to ask a model; None if a scope inside says who."""
+    """Return the scope of the agent that handles a message and is about to call a model.
+
+    None if no message is handled, or if another scope is inside the handling.
+    """
     handling = handling_here()
     return handling.speak(scope_around(FRAMEWORK)) if handling is not None else None

@@ -1,4 +1,4 @@
-"""Functions of the framework, watched: what goes in and comes out passes unchanged."""
+"""Wrappers that observe calls of the framework's functions and do not change their results."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _DONE: Final = object()
 
 
 class Watcher:
-    """Watches one call of a function; each public method is telemetry and never raises."""
+    """Observes one call of a function; its public methods are telemetry and never raise."""
 
     def __init__(self, span: SpanScope | None = None) -> None:
-        """Watch; the scope of `span`, if there is one, is current while the function's body runs."""
+        """Make a watcher; the scope of `span`, if given, is current while the function runs."""
         self._span: SpanScope | None = span
 
     def running(self) -> AbstractContextManager[object]:
-        """Around every step of the body."""
+        """Return a context manager for each step of the function."""
         return self._span.running() if self._span is not None else nullcontext()
 
     @guarded(FRAMEWORK)
     def saw(self, item: Any) -> None:
-        """The function returned or yielded `item`."""
+        """Observe an item that the function returned or yielded."""
         self._saw(item)
 
     @guarded(FRAMEWORK)
     def end(self, error: BaseException | None) -> None:
-        """The function ended."""
+        """Observe the end of the function, with its exception if it raised one."""
         self._end(error)
 
     def _saw(self, item: Any) -> None:
@@ -43,11 +43,11 @@ class Watcher:
 
 
 Begin = Callable[..., Watcher | None]
-"""Called as the function is; None where there is nothing to watch."""
+"""Called with the function's arguments; returns None if the call is not observed."""
 
 
 def coroutine(begin: Begin) -> Wrap:
-    """Watch an async method."""
+    """Return a wrapper for an async method."""
 
     def wrap(original: Callable[..., Any], live: Callable[[], bool]) -> Callable[..., Any]:
         async def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -70,7 +70,7 @@ def coroutine(begin: Begin) -> Wrap:
 
 
 def generator(begin: Begin) -> Wrap:
-    """Watch an async generator; outside a rollout the caller gets the generator itself."""
+    """Return a wrapper for an async generator; outside a rollout it returns the original one."""
 
     def wrap(original: Callable[..., Any], live: Callable[[], bool]) -> Callable[..., Any]:
         def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -102,7 +102,7 @@ async def _watched(items: Any, begin: Callable[[], Watcher]) -> AsyncGenerator[A
 
 
 async def _leave(items: Any, watcher: Watcher, error: BaseException) -> None:
-    """Close what was watched; its caller gets what is raised there."""
+    """Close the generator; an exception that it raises goes to the caller."""
     try:
         if (close := getattr(items, "aclose", None)) is not None:
             with watcher.running():

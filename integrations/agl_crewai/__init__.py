@@ -1,6 +1,6 @@
-"""CrewAI for agl-core: who speaks, and a budget for what is asked.
+"""CrewAI integration: the agent of each model call, and a prompt budget.
 
-Importing this package needs no framework; using `AglEventListener` or `PromptBudgetHook` does.
+Importing this package does not need CrewAI; using `AglEventListener` or `PromptBudgetHook` does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A prompt budget as CrewAI's own kind of thing: a hook before each model call."""
+"""A prompt budget as a CrewAI hook that runs before each model call."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ from agl_crewai._overflow import PromptOverflowError
 
 
 class PromptBudgetHook:
-    """Cuts what agents ask their models, as `agl_core.PromptBudget` does.
+    """Cuts the agents' prompts as `agl_core.PromptBudget` does.
 
     ::
 
         register_before_llm_call_hook(PromptBudgetHook(3000))
 
-    CrewAI gives an agent the hooks there are when its executor is made, so register it before the
-    first run. It hands the agent's own history to hooks, so what is cut stays cut. Outside a rollout
-    the hook does nothing, unless the budget has a count of its own.
+    Register it before the first run: an agent gets the hooks that are registered when CrewAI makes
+    its executor. Hooks get the agent's history itself, not a copy, so cut messages are also missing
+    from later prompts. Outside a rollout the hook does nothing, unless the budget has its own
+    ``count``.
     """
 
     def __init__(self, budget: PromptBudget | int | None = None) -> None:
         """Set a budget for every model call.
 
         Args:
-            budget: A `PromptBudget`, or its tokens; when None, ``prompt_budgets`` of the run has
-                them for each agent.
+            budget: A `PromptBudget`, or a number of tokens. When None, the agent's number in the
+                run's ``prompt_budgets``, else three quarters of the model's context.
         """
         self.budget = budget if isinstance(budget, PromptBudget) else PromptBudget(budget)
 
     def __call__(self, context: LLMCallHookContext) -> None:
-        """CrewAI's signature.
+        """Cut the messages of one model call in place.
 
         Raises:
             PromptOverflowError: system messages, tools and the last turn alone exceed the budget.
-            HookAborted: tokens cannot be counted, no budget is known, or the gateway does not answer. CrewAI
-                would pass over any other exception and send the prompt as it is.
+            HookAborted: tokens cannot be counted, no budget is known, or the gateway does not
+                answer. CrewAI ignores any other exception and sends the prompt uncut.
         """
         messages = cast("list[Any]", context.messages)
         tools: Sequence[Any] = getattr(context.executor, "_openai_tools", None) or ()

@@ -1,4 +1,4 @@
-"""Pitfalls of CrewAI that ``agl doctor`` looks for in a trial."""
+"""Checks of ``agl doctor`` for common errors with CrewAI."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from agl_crewai._telemetry import is_off
 _TRACING: Final = "CREWAI_TRACING_ENABLED"
 _TRACED: Final = frozenset({"1", "true"})
 _DEFERRED: Final = "was stored as temporary artifact"
-"""What CrewAI writes where a tool's result was."""
+"""Part of the text that CrewAI writes instead of a tool's result."""
 
 
 def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
-    """Look at the runs that the listener recorded; nothing is said where there are none."""
+    """Check the recorded attempts; yield nothing if CrewAI recorded no spans."""
     del config
     ours = [[span for span in record.spans if _is_ours(span)] for record in records]
     if not any(ours):
@@ -49,7 +49,7 @@ def _is_ours(span: Span) -> bool:
 
 
 def _rewriting(spans: Sequence[Span], calls: Sequence[Span]) -> Finding:
-    """Text that CrewAI puts in place of a history or a result was never sampled nor asked for."""
+    """Check for prompts in which CrewAI replaces a history or a tool result by its own text."""
     able = sorted(
         {
             span.agent or ""
@@ -81,7 +81,7 @@ def _has_deferred(span: Span) -> bool:
 
 
 def _telemetry() -> Finding:
-    """CrewAI reports runs to its maker if the user says so, and sends traces likewise."""
+    """Check that CrewAI sends neither telemetry nor traces during rollouts."""
     off = is_off()
     traced = os.environ.get(_TRACING, "").lower() in _TRACED
     sent = [name for name, is_sent in (("telemetry", not off), ("traces", traced)) if is_sent]
@@ -97,7 +97,7 @@ def _telemetry() -> Finding:
 
 
 def _shared_roles(attempts: Sequence[Sequence[Span]]) -> Finding:
-    """Agents are distinguished by role alone."""
+    """Check for roles that several agents share: the role is the agent's name."""
     shared: set[str] = set()
     for spans in attempts:
         owners: dict[str, str] = {}
@@ -118,7 +118,7 @@ def _shared_roles(attempts: Sequence[Sequence[Span]]) -> Finding:
 
 
 def _repeated(attempts: Sequence[Sequence[Span]]) -> Finding:
-    """An agent that fails is run again, twice by default, silently."""
+    """Check for failed agent runs that CrewAI repeats silently, twice by default."""
     failed = 0
     for spans in attempts:
         runs = [span for span in spans if span.kind is SpanKind.AGENT]
@@ -143,7 +143,7 @@ def _repeated(attempts: Sequence[Sequence[Span]]) -> Finding:
 
 
 def _dropped_text(calls: Sequence[Span]) -> Finding:
-    """What a model says beside a tool call is missing from the next prompt."""
+    """Check for text next to a tool call: CrewAI leaves it out of the next prompt."""
     dropped = sum(
         bool(choice.tool_calls and (choice.text.strip() or choice.reasoning.strip()))
         for span in calls
@@ -164,7 +164,7 @@ def _dropped_text(calls: Sequence[Span]) -> Finding:
 
 
 def _failed_tools(spans: Sequence[Span]) -> Finding:
-    """What a tool raises becomes a text for the model."""
+    """Check for failed tools: CrewAI gives the exception to the model as text."""
     return failed_tools(
         spans,
         FRAMEWORK,
@@ -175,7 +175,7 @@ def _failed_tools(spans: Sequence[Span]) -> Finding:
 
 
 def _unnamed(spans: Sequence[Span]) -> Finding:
-    """The role is the agent's name."""
+    """Check for agents without a role: the role is the agent's name."""
     runs = sum(span.kind is SpanKind.OPERATION and span.name == UNNAMED for span in spans)
     return Finding.of(
         "crewai.names",
@@ -190,7 +190,7 @@ def _unnamed(spans: Sequence[Span]) -> Finding:
 
 
 def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
-    """An LLM keeps one asynchronous client, which belongs to the loop that used it first."""
+    """Check for closed event loops: an LLM's async client is bound to the loop of its first use."""
     return failures_saying(
         CLOSED_LOOP,
         records,

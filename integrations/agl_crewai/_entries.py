@@ -1,7 +1,7 @@
-"""Ways into CrewAI, watched for what leaves them: not every end has an event.
+"""Wrappers around CrewAI's entry points that close spans for which CrewAI emits no end event.
 
-A timeout, a cancellation and every other exception that is no `Exception` pass through CrewAI
-silently. What was begun inside would stay current in the task or thread that continues.
+A timeout, a cancellation and every other `BaseException` that is not an `Exception` leave CrewAI
+without an event. The open spans would stay current in the task or thread that continues.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from agl_core.tracing import Patch
 from agl_crewai._frames import leave, standing
 
 _LITE_AGENT: Final = cast("Any", lite_agent).LiteAgent
-"""Deprecated, and still an agent."""
+"""Deprecated, but still in use."""
 _ENTRIES: Final[tuple[tuple[Any, str, tuple[str, ...]], ...]] = (
     (Crew, "kickoff", ("inputs",)),
     (Crew, "akickoff", ("inputs",)),
@@ -36,13 +36,13 @@ _ENTRIES: Final[tuple[tuple[Any, str, tuple[str, ...]], ...]] = (
     (Flow, "kickoff_async", ("inputs",)),
     (Flow, "resume_async", ("feedback",)),
 )
-"""Owner, function and parameters that say it is the one that is meant."""
+"""Owner, function, and parameters by which the expected function is recognized."""
 _CALL: Final = "llm_call_context"
 _DEFINES_CALL: Final = "crewai.llms.base_llm"
 
 
 class EntryPoints:
-    """Closes, where CrewAI is left, what was begun inside and has not ended."""
+    """Closes, when a call into CrewAI returns or raises, the frames that the call left open."""
 
     def __init__(self) -> None:
         self._patches: list[Patch] = []
@@ -51,14 +51,14 @@ class EntryPoints:
         """Wrap every entry point.
 
         Raises:
-            ConfigError: this version lacks one, or it takes other arguments.
+            ConfigError: this version lacks one, or its parameters differ.
         """
         try:
             for owner, name, parameters in _ENTRIES:
                 _require(owner, name)
                 self._add(Patch(crewai, owner, name, _watched, parameters=parameters))
             for module in _modules_that_call():
-                # A module is no class, but has the function in the same way.
+                # `Patch` takes a class, but only reads and sets an attribute of it.
                 owner = cast("type[Any]", module)
                 self._add(Patch(crewai, owner, _CALL, _watched_call, parameters=None))
         except ConfigError:
@@ -66,7 +66,7 @@ class EntryPoints:
             raise
 
     def remove(self) -> None:
-        """Put every original back."""
+        """Restore the original functions."""
         while self._patches:
             self._patches.pop().remove()
 
@@ -84,7 +84,7 @@ def _require(owner: Any, name: str) -> None:
 
 
 def _modules_that_call() -> list[Any]:
-    """Modules that have the context of a model call under its name; others import it from there."""
+    """Return the loaded CrewAI modules with `_CALL`: each one that imported it has its own name."""
     _require(sys.modules[_DEFINES_CALL], _CALL)
     _require(completion, _CALL)
     loaded = [each for name, each in sys.modules.items() if name.startswith("crewai.")]
@@ -103,7 +103,7 @@ def _watched(original: Callable[..., Any], live: Callable[[], bool]) -> Callable
     def call(*args: Any, **kwargs: Any) -> Any:
         with _closing(live):
             result = original(*args, **kwargs)
-        # A wrapper of other code around an async function need not be one itself.
+        # If other code wrapped the async function, its wrapper may be a plain function.
         return _awaited(result, live) if inspect.iscoroutine(result) else result
 
     return call
@@ -115,7 +115,7 @@ async def _awaited(running: Awaitable[Any], live: Callable[[], bool]) -> Any:
 
 
 def _watched_call(original: Callable[..., Any], live: Callable[[], bool]) -> Callable[..., Any]:
-    """Around the context in which each of CrewAI's models makes one call, sync or async."""
+    """Wrap the context manager in which CrewAI's models make one call, sync or async."""
 
     @contextmanager
     def call_context(*args: Any, **kwargs: Any) -> Generator[Any, None, None]:

@@ -1,4 +1,4 @@
-"""CrewAI's events, read: what each one begins or ends. Free of any state."""
+"""Pure functions that read which span a CrewAI event begins or ends."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ _LONGEST_NAME: Final = 80
 
 @dataclass(slots=True)
 class Beginning:
-    """An event with which something begins."""
+    """The span that an event begins."""
 
     start: SpanStart
-    """Its agent is empty for one without a role, and None where the event names none."""
+    """Its agent is empty for an agent without a role, and None if the event names no agent."""
     key: str
-    """Identifies what is open, as the closing event names it."""
+    """Id of the crew, task, agent or other part that begins; the closing event has the same."""
     message: tuple[str, Any] | None = None
-    """Role and content of what is handed on to what begins."""
+    """Role and content of the message that the span receives, such as a task's context."""
 
 
 @dataclass(slots=True)
 class Closing:
-    """An event with which something ends."""
+    """The span that an event ends."""
 
     opened_by: str
-    """Type of the event with which it began."""
+    """Type of the event with which the span began."""
     key: str
     error: BaseException | None = None
     failed: str = ""
-    """What went wrong, where the exception is not to be had."""
+    """Error text when the exception itself is not available."""
     failure: Any = None
-    """What a tool has reported, as the event after this one has it again."""
+    """The failure that a tool reported; the next event contains the same object."""
     attributes: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 def beginning(source: Any, event: Any) -> Beginning | None:
-    """What begins with this event; None where it begins nothing that is recorded."""
+    """Return the span that this event begins; None if it begins none that is recorded."""
     read = _OPENINGS.get(event.type)
     return None if read is None else read(source, event)
 
 
 def closing(event: Any) -> Closing | None:
-    """What ends with this event; None where it ends nothing that is recorded."""
+    """Return the span that this event ends; None if it ends none that is recorded."""
     found = _CLOSINGS.get(event.type)
     if found is None:
         return None
@@ -67,9 +67,9 @@ def closing(event: Any) -> Closing | None:
 
 
 def refused(event: Any) -> Beginning | None:
-    """A tool call that reached no tool: what the model asked for is unknown, or cannot be read.
+    """Return a tool call that reached no tool: its name is unknown, or its arguments are invalid.
 
-    Where a tool has been looked for, as for unknown names, other events report the call as well.
+    If CrewAI looked for the tool, as with unknown names, other events report the call as well.
     """
     if event.type != "tool_failure_detected" or event.failure.reason not in _REFUSALS:
         return None
@@ -94,7 +94,7 @@ def _method(source: Any, event: Any) -> Beginning | None:
 
 
 def _is_internal(source: Any) -> bool:
-    """Whether a flow is part of CrewAI: an agent's loop and the memory are flows too."""
+    """Return whether a flow is part of CrewAI, such as an agent's loop or the memory."""
     return bool(getattr(source, "is_crewai_internal", False))
 
 
@@ -163,7 +163,7 @@ def _summary(source: Any, event: Any) -> Beginning:
 
 
 def _guardrail(source: Any, event: Any) -> Beginning | None:
-    """A guardrail for which CrewAI asks a model; one that is a function is the user's code."""
+    """Return a guardrail that calls a model; None for a function, which is the user's code."""
     del source
     if event.guardrail_type not in _ASKING_GUARDRAILS:
         return None
@@ -176,7 +176,7 @@ def _role(role: str) -> str:
 
 
 def _facts(agent: Any) -> dict[str, Any]:
-    """Which agent it is, and the settings under which CrewAI rewrites what its model is sent."""
+    """Return the agent's id and the settings that let CrewAI rewrite its prompts."""
     found = {
         AGENT_ID: str(agent.id) if getattr(agent, "id", None) is not None else None,
         RESPECTS_WINDOW: getattr(agent, "respect_context_window", None),
@@ -215,7 +215,7 @@ def _no_key(event: Any) -> str:
 
 
 def outcome(event: Any) -> dict[str, Any]:
-    """What came of a tool or a model call."""
+    """Return the attributes of a finished tool or model call."""
     if event.type == "tool_usage_finished":
         return {semconv.GEN_AI_TOOL_RESULT: event.output}
     if event.type != "llm_call_completed":
@@ -233,12 +233,15 @@ def outcome(event: Any) -> dict[str, Any]:
 
 
 def reported(event: Any) -> Any:
-    """What a tool that raised nothing has reported of its failure; None where it has not."""
+    """Return the failure that a tool reported without raising; None if there is none."""
     return event.failure if event.type == "tool_usage_finished" else None
 
 
 def exception(event: Any) -> BaseException | None:
-    """What was raised: an event often has nothing but its text, and is emitted where it is caught."""
+    """Return the exception of a failure event; None if it is not available.
+
+    An event often has only the exception's text, and is emitted while the exception is handled.
+    """
     given = event.error
     if isinstance(given, BaseException):
         return given

@@ -1,7 +1,7 @@
-"""What is open of CrewAI in the context where an event is emitted: a chain of frames.
+"""The chain of frames, which are open spans, in the context in which CrewAI emits an event.
 
-CrewAI hands its context variables to the threads and tasks that it starts, so a frame that is open
-where an agent begins is open in everything the agent does.
+CrewAI copies its context variables to the threads and tasks that it starts, so these see the frames
+that were open when they started.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ _TOOL: Final = "tool_usage_started"
 _AGENTS: Final = frozenset({"agent_execution_started", "lite_agent_execution_started"})
 _GUARDRAIL: Final = "llm_guardrail_started"
 _MACHINERY: Final = _AGENTS | {"crew_kickoff_started", "task_started", _GUARDRAIL}
-"""Where CrewAI itself calls models. Tools and the methods of flows are the user's code."""
+"""Types of frames in which CrewAI calls models itself; tools and flow methods are user code."""
 
 
 @dataclass(eq=False, slots=True)
 class Frame:
-    """One open span, from the event that opened it to the one that closes it."""
+    """An open span, from the event that opened it to the one that closes it."""
 
     type: str
-    """Of the event that opened it."""
+    """Type of the event that opened it."""
     key: str
     name: str
     span: SpanScope
     parent: Frame | None
     inner: set[Frame] = field(default_factory=set["Frame"])
-    """What is open directly inside, in other tasks and threads too."""
+    """Open frames directly inside, also of other tasks and threads."""
 
 
 _FRAME: ContextVar[Frame | None] = ContextVar("agl_crewai_frame", default=None)
 _REPORTED: ContextVar[Any] = ContextVar("agl_crewai_reported", default=None)
-"""The failure that what ended last here has reported."""
+"""The failure reported by the span that ended last in this context."""
 _LAST_EVENT: ContextVar[str | None] = ContextVar("agl_crewai_event", default=None)
 
 
 def seen(event_id: str) -> bool:
-    """Whether this event was observed already: two listeners get each."""
+    """Return whether this event was already observed, and mark it: two listeners get each event."""
     if _LAST_EVENT.get() == event_id:
         return True
     _LAST_EVENT.set(event_id)
@@ -64,13 +64,13 @@ def seen(event_id: str) -> bool:
 
 
 def begin(context: AttemptContext, event_type: str, found: Beginning, *, summarizes: bool) -> None:
-    """Open the frame of what begins; its span hangs under whatever is open here.
+    """Open a frame; the innermost open frame is its parent.
 
     Args:
-        context: The attempt that runs here.
+        context: The running attempt.
         event_type: Type of the event.
-        found: What begins.
-        summarizes: It is a model call that asks for a summary of a history.
+        found: The span to begin.
+        summarizes: Whether it is a model call that asks for a summary of a history.
     """
     recorder, start = context.recorder, found.start
     around = _innermost(recorder)
@@ -89,9 +89,9 @@ def begin(context: AttemptContext, event_type: str, found: Beginning, *, summari
 
 
 def end(context: AttemptContext, found: Closing) -> None:
-    """Close the frame that has ended, and every frame inside that had no end event.
+    """Close the frame that has ended, and every frame inside it that is still open.
 
-    CrewAI sends no end event for an agent that a deliberate stop leaves, for example.
+    For example, CrewAI emits no end event for an agent that a `HookAborted` ends.
     """
     inner = _innermost(context.recorder)
     frame = inner
@@ -107,27 +107,27 @@ def end(context: AttemptContext, found: Closing) -> None:
 
 
 def note(ended: Closing) -> None:
-    """Remember the failure that the end of a tool has reported: CrewAI reports it again."""
+    """Remember the failure that a tool's end event reported: CrewAI reports it again."""
     _REPORTED.set(ended.failure)
 
 
 def refuse(context: AttemptContext, found: Beginning, failure: Any) -> None:
-    """Record a tool call that reached no tool, unless its end has reported the same failure."""
+    """Record a tool call that reached no tool, unless its end event reported the same failure."""
     if failure is not _REPORTED.get():
         TRACER.open(context.recorder, found.start).end(failed=failure.message)
 
 
 @dataclass(slots=True)
 class Place:
-    """Where a part of CrewAI was entered."""
+    """The open frames when an entry point of CrewAI was called."""
 
     recorder: Recorder
     around: tuple[Frame, ...]
-    """Frames that were open then, the innermost first."""
+    """Frames that were open, the innermost first."""
 
 
 def standing() -> Place | None:
-    """Where this code stands, for `leave`; None outside a rollout."""
+    """Return the open frames for `leave`; None outside a rollout."""
     context = active()
     return None if context is None else Place(context.recorder, _chain(context.recorder))
 
@@ -137,12 +137,12 @@ def leave(place: Place | None, error: BaseException | None) -> None:
     """Close every frame that was opened after `place` and has not ended.
 
     Args:
-        place: What `standing` said on entering.
-        error: What leaves; None where nothing is raised.
+        place: Result of `standing` from when the entry point was called.
+        error: The exception that leaves the entry point; None if it returns.
     """
     if place is None:
         return
-    # Tasks that were cancelled with this one send no event, threads get none.
+    # Tasks that are cancelled with this one emit no event; threads do not get the exception.
     everywhere = error is not None and not isinstance(error, Exception)
     for frame in _chain(place.recorder):
         if frame in place.around:
@@ -160,9 +160,9 @@ def _end_inside(frame: Frame, error: BaseException | None) -> None:
 
 
 def speaker() -> Scope | None:
-    """The scope of whatever is sent here; None outside CrewAI and outside a rollout.
+    """Return the current scope for a model request; None outside CrewAI or outside a rollout.
 
-    The method of a flow that calls a model itself becomes an agent of its name.
+    A flow method that calls a model itself becomes an agent with the method's name.
     """
     context = active()
     frame = None if context is None else _innermost(context.recorder)
@@ -179,7 +179,7 @@ def speaker() -> Scope | None:
 
 
 def _set_caller(start: SpanStart, around: Frame | None, *, summarizes: bool) -> None:
-    """Set who makes a model call: agent, agent run where it is known, whether it may be trained."""
+    """Set the agent, the agent run if it is known, and whether the call may be trained."""
     scope = speaker() if around is not None else current_scope()
     if summarizes:
         start.agent, start.trainable = SUMMARIZER, False
@@ -197,7 +197,7 @@ def _set_caller(start: SpanStart, around: Frame | None, *, summarizes: bool) -> 
 
 
 def _in_guardrail(around: Frame | None) -> bool:
-    """Whether CrewAI checks an output here, by an agent that it makes for that."""
+    """Return whether this is inside an LLM guardrail, for which CrewAI makes its own agent."""
     while around is not None:
         if around.type == _GUARDRAIL:
             return True
@@ -206,7 +206,7 @@ def _in_guardrail(around: Frame | None) -> bool:
 
 
 def _reserve(start: SpanStart) -> None:
-    """The user has not named that agent or chosen its settings."""
+    """Give CrewAI's own guardrail agent a reserved name: the user did not name or configure it."""
     if start.agent == SUMMARIZER:
         return
     start.agent = GUARDRAIL
@@ -216,7 +216,7 @@ def _reserve(start: SpanStart) -> None:
 
 
 def _hand_on(recorder: Recorder, around: Frame | None, event_type: str, found: Beginning) -> None:
-    """Record what is handed on: a task's context, or what one agent asks of another."""
+    """Record a message: a task's context, or the request of one agent to another."""
     if found.message is None:
         return
     role, content = found.message
@@ -233,7 +233,7 @@ def _hand_on(recorder: Recorder, around: Frame | None, event_type: str, found: B
 
 
 def _asking(around: Frame | None) -> str | None:
-    """The agent whose tool this is, if it is one."""
+    """Return the agent that called this tool; None if the frame is not a tool."""
     if around is None or around.type != _TOOL:
         return None
     frame = around.parent
@@ -247,7 +247,7 @@ def _innermost(recorder: Recorder) -> Frame | None:
 
 
 def _chain(recorder: Recorder) -> tuple[Frame, ...]:
-    """The open frames of this attempt, the innermost first."""
+    """Return the open frames of this attempt, the innermost first."""
     found: list[Frame] = []
     frame = _innermost(recorder)
     while frame is not None:
@@ -257,7 +257,7 @@ def _chain(recorder: Recorder) -> tuple[Frame, ...]:
 
 
 def _open(frame: Frame | None, recorder: Recorder) -> Frame | None:
-    """The innermost frame of this attempt that has not been closed elsewhere."""
+    """Return the innermost open frame of this attempt: other contexts may have closed some."""
     while frame is not None and (frame.span.closed or frame.span.recorder is not recorder):
         frame = frame.parent
     return frame

@@ -1,4 +1,4 @@
-"""Zero-code mode: one listener for every crew, flow and agent while agl is attached."""
+"""Zero-code mode: one listener for all crews, flows and agents while attached."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agl_crewai._telemetry import NoTelemetry
 
 
 class CrewAIIntegration:
-    """CrewAI, attached to the process."""
+    """Records all crews, flows and agents of CrewAI in this process."""
 
     name = FRAMEWORK
 
@@ -19,25 +19,25 @@ class CrewAIIntegration:
         self._telemetry = NoTelemetry()
 
     def attach(self) -> None:
-        """Listen to CrewAI's event bus, and keep its telemetry off.
+        """Listen to CrewAI's event bus, and switch CrewAI's telemetry off.
 
         Raises:
-            ConfigError: this version's bus emits in a way that is not known.
+            ConfigError: the event bus or an entry point differs from that of supported versions.
         """
         if self._listener is None:
             self._listener = AglEventListener()
             self._telemetry.install()
 
     def detach(self) -> None:
-        """Stop listening."""
+        """Stop listening and restore the environment."""
         if self._listener is not None:
             self._listener.close()
         self._listener = None
         self._telemetry.remove()
 
     def identity(self) -> Scope | None:
-        """No opinion: scopes are current where they were opened.
+        """Return None: each span's scope is current in its own context.
 
-        The method of a flow becomes an agent now that it sends.
+        Make a flow method that is about to send a request an agent.
         """
         speaker()

@@ -1,4 +1,4 @@
-"""CrewAI's event bus, listened to where events are emitted."""
+"""A listener that gets CrewAI's events when and where they are emitted."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ REWRITING_FIX: Final = "Agent(..., respect_context_window=False, use_better_comp
 
 
 class AglEventListener(BaseEventListener):
-    """Records what a CrewAI program does, and names the agent of each request.
+    """Records the crews, flows, agents, tools and calls of a CrewAI program.
 
-    Like every listener of CrewAI, it listens from the moment it is made. Outside a rollout it does
-    nothing, so it may stay in production; several listeners record once.
+    Each model request gets the name of its agent. Like every CrewAI listener, it listens from its
+    construction. Outside a rollout it does nothing, so production code may keep it; several
+    listeners record each event once.
 
-    Handlers of the bus run in a pool, in any order, with copies of the context, some after the
-    agent has continued: too late to name the sender. This listener gets the same events at the
-    moment and place of their emission, before any handler.
+    The bus runs handlers in a pool, in any order, with copies of the context, and some after the
+    agent has continued: too late to name the agent of a request. This listener instead gets each
+    event in the emitting task or thread, before any handler.
     """
 
     def __init__(self) -> None:
-        """Begin to listen.
+        """Start listening.
 
         Raises:
-            ConfigError: this version emits events, or leaves agents, in a way that is not known.
+            ConfigError: a function that is wrapped differs from that of the supported versions.
         """
         self._patch: Patch | None = None
         self._guard = OverflowGuard()
@@ -48,7 +49,7 @@ class AglEventListener(BaseEventListener):
         super().__init__()
 
     def setup_listeners(self, crewai_event_bus: CrewAIEventsBus) -> None:
-        """Called by CrewAI's base class."""
+        """Wrap the bus and the entry points; CrewAI's base class calls this."""
         self._patch = Patch(
             crewai,
             type(crewai_event_bus),
@@ -100,7 +101,7 @@ class AglEventListener(BaseEventListener):
             refuse(context, unread, event.failure)
 
     def _warn(self, begun: Beginning) -> None:
-        """Say once for each agent that what its model is sent may not be what it said."""
+        """Log once for each agent that CrewAI may rewrite its prompts."""
         rewriting = [
             name.partition(".")[2]
             for name in (RESPECTS_WINDOW, DEFERS_RESULTS)
@@ -117,7 +118,7 @@ class AglEventListener(BaseEventListener):
 
 
 def _summarizes(event: Any) -> bool:
-    """Whether a model call asks for CrewAI's summary of a history."""
+    """Return whether a model call asks for CrewAI's summary of a history."""
     if event.type != "llm_call_started":
         return False
     messages: Any = event.messages

@@ -1,4 +1,4 @@
-"""Names that stand for CrewAI's own agents, and names of attributes."""
+"""Reserved names for CrewAI's own calls, and names of attributes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Final
 
 FRAMEWORK: Final = "crewai"
 SUMMARIZER: Final = "@summarizer"
-"""Speaks in the calls with which CrewAI shortens a history that is too long for the model."""
+"""Agent of the calls with which CrewAI summarizes a history that is too long for the model."""
 GUARDRAIL: Final = "@guardrail"
-"""Speaks in the calls with which CrewAI checks an output against a guardrail given as text."""
+"""Agent of the calls with which CrewAI checks an output against a guardrail given as text."""
 OWN: Final = "@crewai"
-"""Speaks in every other call that CrewAI makes for itself, on no agent's behalf."""
+"""Agent of all other calls that CrewAI makes for itself and not for an agent."""
 
 RESPECTS_WINDOW: Final = "crewai.respect_context_window"
 DEFERS_RESULTS: Final = "crewai.use_better_compaction"

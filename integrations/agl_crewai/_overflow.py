@@ -1,7 +1,7 @@
-"""A prompt over the model's context ends the attempt as such, not the process.
+"""Make a prompt that exceeds the model's context end the attempt, not the process.
 
-An agent that may not summarise leaves by ``SystemExit`` then. In a task of an event loop, that ends
-the loop with every rollout in it.
+An agent that may not summarize its history raises ``SystemExit`` then, which ends the event loop
+and every rollout in it.
 """
 
 from __future__ import annotations
@@ -23,33 +23,37 @@ from agl_core.tracing import active
 _NAME: Final = "handle_context_length"
 _ALLOWED: Final = "respect_context_window"
 _USERS: Final = (agent_executor, lite_agent)
-"""Modules that have the function under its name."""
+"""Modules that import the function `_NAME`."""
 
 
 class PromptOverflowError(ContextOverflowError, HookAborted):
     """A prompt is longer than the model's context, or than its budget.
 
-    As CrewAI's own kind of deliberate stop it passes through an agent at once; after others the
-    agent is run again with the same prompt.
+    A `HookAborted` ends an agent immediately; after any other exception CrewAI runs the agent again
+    with the same prompt.
     """
 
     def __init__(self, message: str) -> None:
-        """Say what did not fit."""
+        """Make the error.
+
+        Args:
+            message: Which prompt does not fit.
+        """
         HookAborted.__init__(self, message, source="agl")
 
 
 class OverflowGuard:
-    """Raises `PromptOverflowError` where CrewAI would leave the process, inside rollouts only."""
+    """Raises `PromptOverflowError` instead of ``SystemExit``, inside rollouts only."""
 
     def __init__(self) -> None:
         self._live = False
         self._replaced: list[tuple[ModuleType, Any, Any]] = []
 
     def install(self) -> None:
-        """Put the guard before the function that leaves.
+        """Wrap the function that raises ``SystemExit``.
 
         Raises:
-            ConfigError: this version has no such function.
+            ConfigError: this version does not have the function.
         """
         self._live = True
         for module in _USERS:
@@ -66,7 +70,7 @@ class OverflowGuard:
             self._replaced.append((module, original, guard))
 
     def remove(self) -> None:
-        """Put the originals back; a guard that other code has wrapped only passes calls on."""
+        """Restore the originals; if other code wrapped a guard, it stays and calls the original."""
         self._live = False
         while self._replaced:
             module, original, guard = self._replaced.pop()

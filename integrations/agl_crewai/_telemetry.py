@@ -1,4 +1,4 @@
-"""CrewAI's reports to its maker: off in runs, unless the user has said whether they are."""
+"""Switch CrewAI's telemetry off in runs, unless the user set one of its variables."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 
 SWITCHES: Final = ("CREWAI_DISABLE_TELEMETRY", "CREWAI_DISABLE_TRACKING", "OTEL_SDK_DISABLED")
 _OFF: Final = frozenset({"1", "on", "true", "yes"})
-"""What CrewAI takes for a yes in each of these."""
+"""Values that CrewAI reads as true in these variables."""
 
 
 def is_off() -> bool:
-    """Whether CrewAI reports nothing in a run."""
+    """Return whether CrewAI sends no telemetry in a run."""
     return not _said() or any(os.environ.get(name, "").strip().lower() in _OFF for name in SWITCHES)
 
 
@@ -20,7 +20,7 @@ def _said() -> bool:
 
 
 class NoTelemetry:
-    """Switches the reports off while attached. CrewAI asks again for each of them."""
+    """Switches telemetry off while attached; CrewAI reads the variables for each report."""
 
     def __init__(self) -> None:
         self._ours = False
@@ -31,7 +31,7 @@ class NoTelemetry:
             self._ours = True
 
     def remove(self) -> None:
-        """Leave the environment as it was."""
+        """Remove the variable that `install` set."""
         if self._ours:
             os.environ.pop(SWITCHES[0], None)
             self._ours = False

@@ -1,7 +1,7 @@
-"""LangChain and LangGraph for agl-core: who speaks, and a budget for what is asked.
+"""LangChain and LangGraph integration: the agent of each model call, and a prompt budget.
 
-Importing this package needs no framework; using `AglCallbackHandler` or `PromptBudgetMiddleware`
-does.
+Importing this package does not need LangChain; using `AglCallbackHandler` or
+`PromptBudgetMiddleware` does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A prompt budget as an agent's middleware: the request is cut, the agent's state keeps everything."""
+"""A prompt budget as an agent middleware: it cuts the request and not the agent's state."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from agl_core.budget import FittedPrompt
 
 
 class PromptBudgetMiddleware(AgentMiddleware[Any, Any]):
-    """Cuts what an agent of ``create_agent`` asks its model, as `agl_core.PromptBudget` does.
+    """Cuts the prompts of an agent of ``create_agent`` as `agl_core.PromptBudget` does.
 
-    Outside a rollout it does nothing, unless the budget has a count of its own. Give it last: what
-    middleware after it adds to the request is not counted.
+    Outside a rollout it does nothing, unless the budget has its own ``count``. Put it last in the
+    list: additions of later middleware to the request are not counted.
     """
 
     def __init__(self, budget: PromptBudget | int | None = None) -> None:
         """Set a budget.
 
         Args:
-            budget: A `PromptBudget`, or its tokens; when None, ``prompt_budgets`` of the run has
-                them for the agent.
+            budget: A `PromptBudget`, or a number of tokens. When None, the agent's number in the
+                run's ``prompt_budgets``, else three quarters of the model's context.
         """
         super().__init__()
         self.budget = budget if isinstance(budget, PromptBudget) else PromptBudget(budget)
@@ -35,7 +35,7 @@ class PromptBudgetMiddleware(AgentMiddleware[Any, Any]):
         request: ModelRequest[Any],
         handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
     ) -> ModelResponse[Any]:
-        """Cut the request, then ask."""
+        """Cut the request, then send it."""
         messages = _system(request) + [_converted(message) for message in request.messages]
         return handler(_cut(request, self.budget.plan(messages, tools=_tools(request))))
 
@@ -44,7 +44,7 @@ class PromptBudgetMiddleware(AgentMiddleware[Any, Any]):
         request: ModelRequest[Any],
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any]:
-        """The same for coroutines."""
+        """Cut the request, then send it."""
         messages = _system(request) + [_converted(message) for message in request.messages]
         return await handler(
             _cut(request, await self.budget.aplan(messages, tools=_tools(request)))
@@ -56,7 +56,7 @@ def _system(request: ModelRequest[Any]) -> list[dict[str, Any]]:
 
 
 def _converted(message: BaseMessage) -> dict[str, Any]:
-    """One message in OpenAI's form."""
+    """Convert one message to OpenAI's form."""
     (converted,) = convert_to_openai_messages([message])
     return converted
 

@@ -1,4 +1,4 @@
-"""Pitfalls of LangChain and LangGraph that ``agl doctor`` looks for in a trial."""
+"""Checks of ``agl doctor`` for common errors with LangChain and LangGraph."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from agl_core.types import Finding, Span, SpanKind
 from agl_langchain._runs import FRAMEWORK
 
 _INNER_NODES: Final = frozenset({"agent", "model", "call_model"})
-"""What the prebuilt agents call the node that asks the model."""
+"""Names of the node that calls the model in prebuilt agents."""
 
 
 def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
-    """Look at the runs that the handler recorded; nothing is said where there are none."""
+    """Check the recorded attempts; without LangChain spans, check only for a cache."""
     del config
     spans = [span for record in records for span in record.spans if _is_ours(span)]
     if spans or get_llm_cache() is not None:
@@ -35,7 +35,7 @@ def _is_ours(span: Span) -> bool:
 
 
 def _cached(spans: Sequence[Span]) -> Finding:
-    """A cached answer has no tokens, and no two attempts at a task differ."""
+    """Check for caches: a cached answer has no tokens, and all attempts of a task get the same."""
     cache = get_llm_cache()
     unsent = sum(
         span.kind is SpanKind.LLM and span.call_id is None and span.status == "ok" for span in spans
@@ -52,7 +52,7 @@ def _cached(spans: Sequence[Span]) -> Finding:
 
 
 def _unnamed(spans: Sequence[Span]) -> Finding:
-    """Agents without a name are all called after the same inner node."""
+    """Check for unnamed agents: all of them get the name of the same inner node."""
     names = sorted({span.agent for span in spans if span.agent in _INNER_NODES})
     return Finding.of(
         "langchain.names",
@@ -66,7 +66,7 @@ def _unnamed(spans: Sequence[Span]) -> Finding:
 
 
 def _in_tools(spans: Sequence[Span]) -> Finding:
-    """A model or agent inside a tool has no agent unless it has a name of its own."""
+    """Check for model calls inside tools without an agent: a tool's agent needs its own name."""
     by_id = {span.id: span for span in spans}
     lost = [s for s in spans if s.kind is SpanKind.LLM and not s.agent and _below_tool(s, by_id)]
     return Finding.of(
@@ -82,7 +82,10 @@ def _in_tools(spans: Sequence[Span]) -> Finding:
 
 
 def _failed_tools(spans: Sequence[Span]) -> Finding:
-    """A `ToolNode` sends the model the errors that it handles, wrong arguments by default, and continues."""
+    """Check for failed tools: a `ToolNode` gives errors that it handles to the model and continues.
+
+    By default it handles wrong arguments.
+    """
     return failed_tools(
         spans,
         FRAMEWORK,
@@ -102,7 +105,7 @@ def _below_tool(span: Span, by_id: Mapping[str, Span]) -> bool:
 
 
 def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
-    """`ChatOpenAI` shares one asynchronous client per process, which belongs to one loop."""
+    """Check for closed event loops: all `ChatOpenAI` share one async client, bound to one loop."""
     return failures_saying(
         CLOSED_LOOP,
         records,

@@ -1,4 +1,4 @@
-"""LangChain's callbacks, turned into spans and call scopes."""
+"""A callback handler that records LangChain's runs as spans and scopes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from agl_langchain._tools import asked_for, handed_to, refused, result_of, unpar
 
 
 class AglCallbackHandler(BaseCallbackHandler):
-    """Records what a LangChain or LangGraph program does, and names the agent of each request.
+    """Records the agents, calls and tools of a LangChain or LangGraph program.
 
-    Outside a rollout it does nothing, so it may stay in production. One instance serves any number
-    of rollouts, threads and tasks; a run that reaches several instances is recorded once.
+    Each model request gets the name of its agent. Outside a rollout the handler does nothing, so
+    production code may keep it. One instance serves any number of rollouts, threads and tasks; a
+    run that reaches several instances is recorded once.
     """
 
     run_inline = True
-    """Callbacks run in the task that will send, so that the request finds its call scope."""
+    """Run callbacks in the task that sends the request, so that its call scope is current there."""
     raise_error = False
 
     @guarded(FRAMEWORK)
@@ -150,7 +151,7 @@ class AglCallbackHandler(BaseCallbackHandler):
         )
 
     def on_llm_new_token(self, token: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        """Runs per token: nothing but a look-up and a flag."""
+        """Mark the call as answered; runs per token, so it is only a look-up and a flag."""
         del token, kwargs
         table = TABLES.holding(run_id)
         if table is not None:
@@ -176,7 +177,7 @@ class AglCallbackHandler(BaseCallbackHandler):
     def _begin_call(self, start: Start, extra: Mapping[str, Any]) -> None:
         if extra.get("batch_size", 1) > 1:
             # `generate` with several prompts starts all of them before it sends the first, so no
-            # scope could distinguish them; each send is recorded as it leaves instead.
+            # scope can distinguish them; the HTTP layer records each request instead.
             return
         parameters: dict[str, Any] = extra.get("invocation_params") or {}
         if model := parameters.get("model") or parameters.get("model_name"):
@@ -204,13 +205,13 @@ class AglCallbackHandler(BaseCallbackHandler):
 
 
 def _name(serialized: Mapping[str, Any] | None, extra: Mapping[str, Any], default: str) -> str:
-    """The run's name: given at the call, else the class that runs."""
+    """Return the run's name: the one given at the call, else the class name, else `default`."""
     name = extra.get("name") or (serialized or {}).get("name")
     return name if isinstance(name, str) else default
 
 
 def _answer(response: Any, message: Any) -> dict[str, Any]:
-    """Id and usage of an answer, as far as the model says; all its choices took what one says."""
+    """Return the id and usage of an answer, if known; each choice states the usage of all."""
     found: dict[str, Any] = {}
     output: dict[str, Any] = getattr(response, "llm_output", None) or {}
     if response_id := output.get("id"):

@@ -1,4 +1,4 @@
-"""Zero-code mode: LangChain's own hook hands the handler to every run while agl is attached."""
+"""Zero-code mode: LangChain's configure hook adds the handler to every run while attached."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agl_langchain._runs import FRAMEWORK, TABLES
 
 
 class LangChainIntegration:
-    """LangChain and LangGraph, attached to the process."""
+    """Records all runs of LangChain and LangGraph in this process."""
 
     name = FRAMEWORK
 
@@ -21,21 +21,21 @@ class LangChainIntegration:
         self._hook: ContextVar[AglCallbackHandler | None] | None = None
 
     def attach(self) -> None:
-        """Let LangChain add an `AglCallbackHandler` to every run that was not handed one."""
+        """Let LangChain add an `AglCallbackHandler` to every run that does not have one."""
         if self._hook is not None:
             return
-        # The default holds in every thread and context; a value set here would not.
+        # A default is visible in every thread and context; a value set here is not.
         handler = AglCallbackHandler()
         self._hook = ContextVar("agl_langchain_handler", default=handler)
         register_configure_hook(self._hook, inheritable=True, handle_class=AglCallbackHandler)
 
     def detach(self) -> None:
-        """Take the hook out of LangChain's list, which offers no call for that."""
+        """Remove the hook from LangChain's private list; there is no public function for that."""
         hooks = tracers._configure_hooks  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         hooks[:] = [entry for entry in hooks if entry[0] is not self._hook]
         self._hook = None
 
     def identity(self) -> Scope | None:
-        """Who speaks here: the open model call, else the run whose code is about to send."""
+        """Return the scope of the open model call, else of the run that is about to send."""
         table = TABLES.here()
         return table.sender() if table is not None else None

@@ -1,8 +1,8 @@
-"""The open runs of one attempt: where each stands, and who speaks in it.
+"""Table of the open LangChain runs of one attempt: the parent, span and agent of each.
 
-Parents come from ``parent_run_id``. The surrounding context is asked only where LangChain names no
-parent, and for scopes that the user opened inside a run. One table serves all handlers of an
-attempt, so a run that reaches two of them is recorded once.
+Parents come from ``parent_run_id``. The current context is used only if LangChain gives no parent,
+and for scopes that the user opened inside a run. All handlers of an attempt share one table, so a
+run that reaches two of them is recorded once.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ FRAMEWORK: Final = "langchain"
 
 
 def control_flow() -> tuple[type[BaseException], ...]:
-    """Exceptions that only carry control, so that the run they leave has not failed.
+    """Return the exceptions that do not mean failure: LangGraph's interrupts and parent commands.
 
-    LangGraph's interrupts and parent commands, known by class identity and never by name.
+    They are recognized by class, not by name.
     """
-    # Not imported here: LangChain works without LangGraph, and who raises has imported it.
+    # Not imported: LangChain works without LangGraph, and code that raises them has imported it.
     bubble_up = getattr(sys.modules.get("langgraph.errors"), "GraphBubbleUp", None)
     return () if bubble_up is None else (bubble_up,)
 
@@ -46,9 +46,9 @@ def control_flow() -> tuple[type[BaseException], ...]:
 TRACER: Final = Tracer(FRAMEWORK, control_flow=control_flow)
 
 
-@dataclass(slots=True)  # a frozen one takes five times as long to make
+@dataclass(slots=True)  # a frozen one takes five times as long to construct
 class Start:
-    """One start callback, whatever its kind."""
+    """The arguments of a start callback of any kind."""
 
     run_id: UUID
     parent_run_id: UUID | None
@@ -59,7 +59,7 @@ class Start:
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """One open run."""
+    """An open run."""
 
     run_id: UUID
     span: SpanScope
@@ -67,28 +67,28 @@ class Run:
     in_named_agent: bool
     parent: Run | None
     speaker: Run | None
-    """The run with which the agent that speaks here began; None for an agent named elsewhere."""
+    """The run with which the current agent began; None if no run of this table began it."""
     agent_shown: bool = False
-    """The span of this run, if it began an agent, says so."""
+    """Whether this run's span is recorded as an agent, if an agent began with it."""
     outer_call: Run | None = None
-    """Model calls: one that was open here and had not sent, perhaps a wrapper around this one."""
+    """For a model call: the open call around it without a request, perhaps a wrapper model."""
     wraps_call: bool = False
 
 
 @dataclass(slots=True)
 class _Place:
-    """Where a new run stands, and what that makes of it."""
+    """The parent, scope and agent of a new run."""
 
     parent: Run | None
     around: Scope | None
     names: Names
     introduction: Introduction | None
     speaker: Run | None
-    """The run with which the agent around began, unless a scope of the user's names another."""
+    """The run with which the agent around began; None if the user's scope names another agent."""
     in_named_agent: bool
 
     def start(self, kind: SpanKind, start: Start) -> SpanStart:
-        """What the span and the scope of the run begin with."""
+        """Return how to open the span and scope of the run."""
         introduction, around = self.introduction, self.around
         begun = SpanStart(kind, start.name, attributes=start.attributes)
         if introduction is None:
@@ -106,14 +106,14 @@ class _Place:
 
     @property
     def speaker_shown(self) -> bool:
-        """Whether who speaks here counts as an agent yet."""
+        """Whether the current agent is already recorded as an agent."""
         if self.introduction is not None:
             return not self.introduction.by_node
         return self.speaker is None or self.speaker.agent_shown
 
 
 class RunTable:
-    """The open runs of one attempt. Safe to use from several threads: each run has one owner."""
+    """The open runs of one attempt. Thread-safe: only one thread changes each run."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -121,21 +121,21 @@ class RunTable:
         self._calls: dict[str, Run] = {}
         """Open model calls by span id."""
         self.asked: dict[str, Any] = {}
-        """Arguments of the calls that models asked for and no tool has taken, by id."""
+        """Arguments of the tool calls that models requested and no tool has taken, by call id."""
 
     def __contains__(self, run_id: UUID) -> bool:
         return run_id in self._runs
 
     def __call__(self, opened: Scope | None) -> Scope | None:
-        """Innermost scope here, given the innermost that was opened through agl-core."""
+        """Return the innermost scope, given the innermost one that was opened through agl-core."""
         if opened is not None and opened.span_id in self._calls:
             return opened
         return _innermost(self._current(), opened)
 
     def sender(self) -> Scope | None:
-        """Who sends the request that is about to leave; None where that is no run of this table.
+        """Return the scope that sends the next request; None if it is not of this table.
 
-        A graph node that sends is an agent.
+        A graph node that sends a request becomes an agent.
         """
         opened = scope_around(FRAMEWORK)
         scope = self(opened)
@@ -164,7 +164,7 @@ class RunTable:
         return run
 
     def open_call(self, start: Start) -> Run:
-        """Open a model call: its scope becomes current where the request will be sent."""
+        """Open a model call and make its scope current for the request."""
         opened = scope_around(FRAMEWORK)
         outer = self._calls.get(opened.span_id) if opened is not None else None
         if outer is not None and outer.span.call_id is not None:
@@ -180,7 +180,7 @@ class RunTable:
         return run
 
     def hand_over(self, run_id: UUID, target: str) -> None:
-        """The tool of this run hands over to another agent."""
+        """Record that the tool of this run hands over to another agent."""
         run = self._runs.get(run_id)
         speaker = run.span.parent if run is not None else None
         if speaker is not None and speaker.agent is not None:
@@ -188,7 +188,7 @@ class RunTable:
             TRACER.open(self._recorder, start, parent=speaker).end()
 
     def record_unreached(self, run_id: UUID, calls: Iterable[Unreached]) -> None:
-        """Record calls that this run reports."""
+        """Record failed tool calls that reached no tool, with this run as the parent."""
         run = self._runs.get(run_id)
         if run is None:
             return
@@ -204,7 +204,7 @@ class RunTable:
             TRACER.open(self._recorder, start, parent=around).end(failed=call.error)
 
     def answering(self, run_id: UUID) -> None:
-        """The first token came: whatever is sent here from now on is not this call."""
+        """Close the call's scope at its first token: later requests do not belong to the call."""
         run = self._runs.get(run_id)
         if run is not None:
             run.span.close()
@@ -220,7 +220,8 @@ class RunTable:
         if run is None:
             return
         if error is not None:
-            # No callback says that a run inside has ended that was cancelled, or left by a callback's exception.
+            # LangChain reports no end of inner runs that were cancelled, or that a callback's
+            # exception ended.
             for inside in [each for each in self._runs.values() if each.parent is run]:
                 self.close(inside.run_id, error=error)
         if self._calls.pop(run.span.span_id, None) is not None:
@@ -232,11 +233,11 @@ class RunTable:
         if run.outer_call is not None and (sent or run.wraps_call):
             run.outer_call.wraps_call = True
         if run.wraps_call and not sent:
-            # A model class that only hands on to another one: the inner run is the call.
+            # A model class that only wraps another one: the inner run is the call.
             self._recorder.update(run.span.span_id, kind=SpanKind.OPERATION)
 
     def _current(self) -> Run | None:
-        """The run whose code this is, as LangChain's own context variable says."""
+        """Return the run whose code is running, from LangChain's context variable."""
         config = var_child_runnable_config.get()
         run_id: UUID | None = getattr((config or {}).get("callbacks"), "parent_run_id", None)
         return self._runs.get(run_id) if run_id is not None else None
@@ -248,7 +249,7 @@ class RunTable:
         while opened is not None and opened.span_id in self._calls:
             opened = opened.parent
         around = _innermost(parent, opened)
-        # Unless a scope of the user's stands between the parent run and what is inside.
+        # Not inherited if the user opened a scope between the parent run and this one.
         speaker, in_named_agent = None, False
         if parent is not None and parent.span is around:
             speaker, in_named_agent = parent.speaker, parent.in_named_agent
@@ -282,7 +283,7 @@ class RunTable:
         return run
 
     def _show_agent(self, speaker: Run | None) -> None:
-        """Turn the span of a graph node into an agent's, now that a model speaks in it."""
+        """Record the span of a graph node as an agent, because it makes a model call."""
         if speaker is None or speaker.agent_shown:
             return
         speaker.agent_shown = True
@@ -296,7 +297,7 @@ class RunTable:
 
 
 def _innermost(run: Run | None, opened: Scope | None) -> Scope | None:
-    """The inner of a run and of the scope that was opened through agl-core in this context."""
+    """Return the inner one of a run's span and the scope opened through agl-core."""
     if run is None:
         return opened
     scope = opened

@@ -1,10 +1,10 @@
-"""What a tool returned: its result as the model gets it, and the agents of a handoff.
+"""Read tool outputs: the result that the model gets, and the agents of a handoff.
 
-Also the calls that reached none, which no callback reports: those that name no tool, and those
-whose arguments are no JSON.
+Also find the tool calls that no callback reports: those with an unknown name, and those whose
+arguments are not JSON.
 
-LangGraph's ``Command`` is looked up and never imported: LangChain works without LangGraph, and who
-returns one has imported it.
+LangGraph's ``Command`` is looked up in `sys.modules` and not imported: LangChain works without
+LangGraph, and code that returns a ``Command`` has imported it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, Final, NamedTuple, cast
 from langchain_core.messages import ToolMessage
 
 _END: Final = "__end__"
-"""LangGraph's word for the end of a graph, which is no agent."""
+"""LangGraph's name for the end of a graph: not an agent."""
 
 
 class Unreached(NamedTuple):
-    """A call that reached no tool, and why."""
+    """A tool call that reached no tool, and its error."""
 
     name: str
     call_id: str | None
@@ -29,16 +29,17 @@ class Unreached(NamedTuple):
 
 
 def asked_for(message: Any) -> dict[str, Any]:
-    """Arguments of the calls in a model's answer, by id."""
+    """Return the arguments of the tool calls in a model's answer, by call id."""
     return {call["id"]: call["args"] for call in getattr(message, "tool_calls", ()) if call["id"]}
 
 
 def refused(outputs: Any, asked: dict[str, Any]) -> Iterator[Unreached]:
-    """Calls with a failed result among the last messages of what a chain gave.
+    """Yield the tool calls with a failed result at the end of a chain's messages.
 
     Args:
-        outputs: The chain's; histories that a program was given have failed results too.
-        asked: What models asked for here and no tool has taken; a call is reported once.
+        outputs: The chain's outputs.
+        asked: Requested calls that no tool has taken, by id. Yielded calls are removed from it, so
+            each is reported once; failed results of an older history are not in it.
     """
     found: Any = outputs
     if isinstance(outputs, dict):
@@ -55,16 +56,16 @@ def refused(outputs: Any, asked: dict[str, Any]) -> Iterator[Unreached]:
 
 
 def unparsed(message: Any) -> Iterator[Unreached]:
-    """Calls in a model's answer whose arguments are no JSON: an agent ends with them."""
+    """Yield the tool calls in a model's answer whose arguments are not JSON: they end an agent."""
     for call in getattr(message, "invalid_tool_calls", ()):
         error = call.get("error") or "the arguments are no JSON"
         yield Unreached(call.get("name") or "tool", call.get("id"), call.get("args"), error)
 
 
 def result_of(output: Any) -> Any:
-    """The plain result of a tool, which answers with a message in an agent.
+    """Return the plain result of a tool, which in an agent is inside a message.
 
-    A command may hold the message that the model gets, among other changes.
+    A ``Command`` may contain that message among other updates.
     """
     if not _is_command(output):
         return getattr(output, "content", output)
@@ -75,12 +76,12 @@ def result_of(output: Any) -> Any:
 
 
 def handed_to(output: Any) -> list[str]:
-    """Nodes of the graph around the agent to which its tool hands off; empty without a handoff."""
+    """Return the nodes of the parent graph to which a tool hands off; empty without a handoff."""
     if not _is_command(output) or output.graph != output.PARENT:
         return []
     goto: Any = output.goto
     targets = cast("list[Any]", [*goto]) if isinstance(goto, (list, tuple)) else [goto]
-    # A `Send` names its node, a plain target is the name.
+    # A `Send` has the name in `node`; any other target is the name.
     names = [getattr(target, "node", target) for target in targets]
     return [str(name) for name in names if name and name != _END]
 

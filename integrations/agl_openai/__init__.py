@@ -1,1 +1,1 @@
-"""The plain OpenAI client for agl-core; nothing here is needed in the user's code."""
+"""OpenAI client integration; user code does not import it."""

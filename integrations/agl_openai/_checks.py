@@ -1,4 +1,4 @@
-"""Pitfalls of the plain OpenAI client that ``agl doctor`` looks for in a trial."""
+"""Checks of ``agl doctor`` for common errors with the plain OpenAI client."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from agl_core.plugins.findings import CLOSED_LOOP, failures_saying
 from agl_core.types import Finding, ModelCall
 
 _UNSERVED: Final = "unsupported_parameter: "
-"""How the record of a refused Responses request begins."""
+"""First words of the error in the record of a refused Responses request."""
 _UNMARKED: Final = "Aiohttp_openaiException"
-"""What LiteLLM calls failures of its provider that sends by aiohttp itself."""
+"""LiteLLM's name for errors of its provider that sends through aiohttp directly."""
 _CONNECTION: Final = ("openai.APIConnectionError", "openai.NotFoundError")
 
 
 def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
-    """Look at attempts, most often at those without a framework, which knows more of its own."""
+    """Check attempts; most checks skip those with a framework, whose own checks are more exact."""
     del config
     yield from _unmarked(records)
     plain = [record for record in records if not _framework(record)]
@@ -36,7 +36,7 @@ def _framework(record: AttemptRecord) -> bool:
 
 
 def _retried(calls: Sequence[ModelCall]) -> Iterator[Finding]:
-    """The client repeats a request that failed, twice by default, silently."""
+    """Check for failed requests that the client repeats silently, twice by default."""
     retried = sorted({call.id for call in calls if call.tries > 1})
     if retried:
         statuses = sorted({call.status_code for call in calls if call.superseded})
@@ -52,7 +52,7 @@ def _retried(calls: Sequence[ModelCall]) -> Iterator[Finding]:
 
 
 def _refused(calls: Sequence[ModelCall]) -> Iterator[Finding]:
-    """The Responses API keeps conversations and runs tools at OpenAI; the gateway does not."""
+    """Check for refused Responses requests: the gateway has no conversations or hosted tools."""
     refused = [call.error for call in calls if call.error.startswith(_UNSERVED)]
     if refused:
         yield Finding(
@@ -67,7 +67,7 @@ def _refused(calls: Sequence[ModelCall]) -> Iterator[Finding]:
 
 
 def _elsewhere(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
-    """A client made at import keeps the address that was in the environment then."""
+    """Check for clients made before the rollout: they keep the address of that time."""
     lost = [
         record.attempt.failure
         for record in records
@@ -88,7 +88,7 @@ def _elsewhere(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
 
 
 def _unmarked(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
-    """LiteLLM hides the gateway's own words, which say what is wrong."""
+    """Check for LiteLLM's provider ``aiohttp_openai``, which hides the gateway's error message."""
     return failures_saying(
         _UNMARKED,
         records,

@@ -1,4 +1,4 @@
-"""A client that knows no agents: the wire does the work, this checks that it can."""
+"""Check that agl-core's wrappers of the HTTP libraries record the OpenAI client's requests."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from agl_core.errors import ConfigError
 from agl_core.types import Scope
 
 _CLIENTS = ("DefaultHttpxClient", "DefaultAsyncHttpxClient", "DefaultAioHttpClient")
-"""Public classes of the client library through which it sends."""
+"""Public classes of the client library that send its requests."""
 _COVERED = frozenset({"httpx", "httpx2"})
-"""Libraries whose ``Client.send`` and ``AsyncClient.send`` carry the identity headers."""
+"""Libraries to whose ``Client.send`` and ``AsyncClient.send`` agl-core adds identity headers."""
 
 
 class OpenAIIntegration:
-    """The plain OpenAI client. It has no hooks, so none are installed."""
+    """The plain OpenAI client, which has no hooks to install."""
 
     name = "openai"
 
     def attach(self) -> None:
-        """Check that every client class sends through a function that agl-core covers.
+        """Check that every client class sends through a function that agl-core wraps.
 
         Raises:
-            ConfigError: requests of this version of the client would go unrecorded.
+            ConfigError: requests of this version of the client would not be recorded.
         """
         for name in _CLIENTS:
             client: type[object] = getattr(openai, name)
@@ -35,14 +35,14 @@ class OpenAIIntegration:
                 )
 
     def detach(self) -> None:
-        """Nothing was installed."""
+        """Do nothing: `attach` installs nothing."""
 
     def identity(self) -> Scope | None:
-        """No opinion: the current agl scope says who speaks."""
+        """Return None: the current scope of agl-core names the agent."""
         return None
 
 
 def _sending_library(client: type[object]) -> str:
-    """The library that defines the ``send`` which `client` inherits or overrides."""
+    """Return the library that defines the ``send`` method of `client`."""
     owner = next(base for base in client.__mro__ if "send" in vars(base))
     return owner.__module__.partition(".")[0]

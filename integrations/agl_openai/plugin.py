@@ -1,4 +1,4 @@
-"""Hook implementations of this integration; nothing here imports the client."""
+"""Register this integration with agl-core without importing the client."""
 
 from __future__ import annotations
 

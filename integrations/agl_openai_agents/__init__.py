@@ -1,6 +1,7 @@
-"""The OpenAI Agents SDK for agl-core: who speaks, and a budget for what is asked.
+"""OpenAI Agents SDK integration: the agent of each model call, and a prompt budget.
 
-Importing this package needs no framework; using `AglTracingProcessor` or `PromptBudgetFilter` does.
+Importing this package does not need the SDK; using `AglTracingProcessor` or `PromptBudgetFilter`
+does.
 """
 
 from __future__ import annotations

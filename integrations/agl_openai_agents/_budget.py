@@ -1,4 +1,4 @@
-"""A prompt budget as the SDK's own kind of thing: a filter of what a model call is given."""
+"""A prompt budget as a ``call_model_input_filter`` of the SDK."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ _RESULT: Final = "function_call_output"
 
 
 class PromptBudgetFilter:
-    """Cuts what agents ask their models, as `agl_core.PromptBudget` does.
+    """Cuts the agents' prompts as `agl_core.PromptBudget` does.
 
     ::
 
         Runner.run(agent, text, run_config=RunConfig(call_model_input_filter=PromptBudgetFilter(3000)))
 
-    The run's own history keeps everything, so each call is cut from the whole history. Outside a
-    rollout it does nothing, unless the budget has a count of its own.
+    The history of the run is not changed, so each call is cut from the whole history. Outside a
+    rollout the filter does nothing, unless the budget has its own ``count``.
     """
 
     def __init__(self, budget: PromptBudget | int | None = None) -> None:
         """Set a budget for every agent of a run.
 
         Args:
-            budget: A `PromptBudget`, or its tokens; when None, ``prompt_budgets`` of the run has
-                them for each agent.
+            budget: A `PromptBudget`, or a number of tokens. When None, the agent's number in the
+                run's ``prompt_budgets``, else three quarters of the model's context.
         """
         self.budget = budget if isinstance(budget, PromptBudget) else PromptBudget(budget)
 
     async def __call__(self, data: CallModelData[Any]) -> ModelInputData:
-        """The SDK's signature.
+        """Cut the input of one model call.
 
         Raises:
             ContextOverflowError: instructions, tools and the last turn alone exceed the budget.
@@ -71,7 +71,7 @@ class PromptBudgetFilter:
 
 
 def _groups(items: Sequence[Item]) -> list[Sequence[Item]]:
-    """Items that are one message on the wire: an answer, its reasoning and its tool calls."""
+    """Group the items that are sent as one message: an answer, its reasoning, its tool calls."""
     groups: list[list[Item]] = []
     answer: list[Item] | None = None
     for item in items:
@@ -87,7 +87,7 @@ def _groups(items: Sequence[Item]) -> list[Sequence[Item]]:
 
 
 def _messages(group: Sequence[Item]) -> Sequence[Mapping[str, Any]]:
-    """Items in the form of chat completions; hosted tools have none, so only their place counts."""
+    """Convert items to chat completions form; an item of a hosted tool becomes an empty message."""
     try:
         found = Converter.items_to_messages(cast("Any", group))
     except UserError:
@@ -96,7 +96,7 @@ def _messages(group: Sequence[Item]) -> Sequence[Mapping[str, Any]]:
 
 
 def _with_content(group: Sequence[Item], content: Any) -> Sequence[Item]:
-    """The items of one message, with its text cut."""
+    """Return the items of one message with the cut content."""
     return [
         _cut(item, content) if "content" in item or "output" in item else item for item in group
     ]
@@ -112,14 +112,14 @@ def _cut(item: Item, content: Any) -> Item:
 
 
 def _with_text(part: Mapping[str, Any], texts: Sequence[str | None], at: int) -> Mapping[str, Any]:
-    """A part with the text at its place; texts that were joined stand in the first part."""
+    """Return a part with the text at its index; joined texts go into the first part."""
     if "text" not in part:
         return part
     return {**part, "text": (texts[at] if at < len(texts) else "") or ""}
 
 
 async def _tools(data: CallModelData[Any]) -> list[Any]:
-    """Tools and handoffs of the agent, in OpenAI's form; the provider's own have none there."""
+    """Return the agent's function tools and handoffs in OpenAI's form; hosted tools have none."""
     agent = data.agent
     tools = await agent.get_all_tools(RunContextWrapper(data.context))
     offered = [Converter.tool_to_openai(tool) for tool in tools if isinstance(tool, FunctionTool)]

@@ -1,4 +1,4 @@
-"""Pitfalls of the OpenAI Agents SDK that ``agl doctor`` looks for in a trial."""
+"""Checks of ``agl doctor`` for common errors with the OpenAI Agents SDK."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from agl_core.types import Finding, Span, SpanKind
 from agl_openai_agents._shapes import FRAMEWORK, UNNAMED, UNTRACED
 
 _UNSERVED: Final = "unsupported_parameter: "
-"""How the record of a refused Responses request begins."""
+"""First words of the error in the record of a refused Responses request."""
 
 
 def pitfalls(records: Sequence[AttemptRecord], config: Any) -> Iterator[Finding]:
-    """Look at the runs that were recorded; nothing is said where the SDK took no part."""
+    """Check the recorded attempts; yield nothing if the SDK recorded no spans."""
     del config
     spans = [span for record in records for span in record.spans if _is_ours(span)]
     if not spans:
@@ -34,7 +34,7 @@ def _is_ours(span: Span) -> bool:
 
 
 def _untraced(spans: Sequence[Span]) -> Finding:
-    """Without tracing agents cannot be distinguished."""
+    """Check that tracing is on; without it agents cannot be distinguished."""
     found = [span for span in spans if span.name == UNTRACED]
     return Finding.of(
         "openai_agents.tracing",
@@ -63,7 +63,7 @@ def _unnamed(spans: Sequence[Span]) -> Finding:
 
 
 def _unowned(spans: Sequence[Span]) -> Finding:
-    """A model in a tool, guardrail or handoff has no agent unless an agent calls it."""
+    """Check for models that tools, guardrails or handoffs call directly: they have no agent."""
     by_id = {span.id: span for span in spans if _is_ours(span)}
     lost = [s for s in spans if s.kind is SpanKind.LLM and not s.agent and _beside(s, by_id)]
     return Finding.of(
@@ -79,7 +79,7 @@ def _unowned(spans: Sequence[Span]) -> Finding:
 
 
 def _beside(span: Span, by_id: Mapping[str, Span]) -> bool:
-    """Whether the nearest of our spans that names an agent is only beside it."""
+    """Return whether the innermost SDK span around this one is a tool, guardrail or handoff."""
     above = by_id.get(span.parent_id or "")
     while above is not None and above.kind is not SpanKind.AGENT:
         if above.kind is SpanKind.TOOL or above.agent:
@@ -89,7 +89,7 @@ def _beside(span: Span, by_id: Mapping[str, Span]) -> bool:
 
 
 def _unsent(spans: Sequence[Span]) -> Finding:
-    """A call over a WebSocket, or to another address, has no tokens."""
+    """Check for calls over a WebSocket or to another address: the gateway has no tokens of them."""
     unsent = sum(
         span.kind is SpanKind.LLM and span.call_id is None and span.status == "ok" for span in spans
     )
@@ -106,7 +106,7 @@ def _unsent(spans: Sequence[Span]) -> Finding:
 
 
 def _failed_tools(spans: Sequence[Span]) -> Finding:
-    """The SDK turns a tool's exception into a text for the model, and continues."""
+    """Check for failed tools: the SDK gives the exception to the model as text and continues."""
     failed = sorted({s.name for s in spans if s.kind is SpanKind.TOOL and s.status == "error"})
     return Finding.of(
         "openai_agents.tools",
@@ -121,7 +121,7 @@ def _failed_tools(spans: Sequence[Span]) -> Finding:
 
 
 def _unserved(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
-    """Conversations, stored prompts and hosted tools are OpenAI's own; the gateway does not serve them."""
+    """Check for refused requests: conversations, stored prompts, hosted tools are OpenAI's only."""
     calls = [span.call for record in records for span in record.spans if span.call is not None]
     refused = [call.error for call in calls if call.error.startswith(_UNSERVED)]
     if refused:
@@ -137,7 +137,7 @@ def _unserved(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
 
 
 def _closed_loop(records: Sequence[AttemptRecord]) -> Iterator[Finding]:
-    """The SDK's default client is shared in the process, and belongs to one loop."""
+    """Check for closed event loops: the process shares the default client, bound to one loop."""
     return failures_saying(
         CLOSED_LOOP,
         records_from(records, FRAMEWORK),

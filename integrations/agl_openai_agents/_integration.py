@@ -1,4 +1,4 @@
-"""Zero-code mode: the processor is added to the SDK's tracing while agl is attached."""
+"""Zero-code mode: adds the processor to the SDK's tracing while the integration is attached."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from agl_openai_agents._spans import TABLES, SpanTable
 _log = logging.getLogger(__name__)
 
 _NO_OP: Final = "no-op"
-"""Id of the spans and traces that the SDK makes where tracing is disabled."""
+"""Id of the spans and traces that the SDK makes when tracing is disabled."""
 _VARIABLE: Final = "OPENAI_AGENTS_DISABLE_TRACING"
 
 
 class OpenAIAgentsIntegration:
-    """The OpenAI Agents SDK, attached to the process."""
+    """Records all agents of the OpenAI Agents SDK in this process."""
 
     name = FRAMEWORK
 
@@ -33,10 +33,10 @@ class OpenAIAgentsIntegration:
         self._export: CloudExport | None = None
 
     def attach(self) -> None:
-        """Add a processor to those that are there, and keep rollouts off the cloud.
+        """Add our processor to the existing ones, and do not export rollouts to OpenAI.
 
         Raises:
-            ConfigError: the SDK's tracing is not built as in the versions this was written for.
+            ConfigError: the SDK's tracing differs from that of the supported versions.
         """
         if self._hook is not None:
             return
@@ -47,14 +47,14 @@ class OpenAIAgentsIntegration:
         self._export, self._hook = export, hook
 
     def detach(self) -> None:
-        """Take the processor out again; the user's own stay as they are."""
+        """Remove our processor; the user's processors are not changed."""
         if self._hook is not None and self._export is not None:
             self._hook.remove()
             self._export.remove()
             self._hook = self._export = None
 
     def identity(self) -> Scope | None:
-        """The current agent: the scope of the SDK's current span, as far as it is known."""
+        """Return the scope of the SDK's current span; None if a scope of agl-core is inside it."""
         context = active()
         if context is None or self._hook is None:
             return None
@@ -68,7 +68,7 @@ class OpenAIAgentsIntegration:
 
     @guarded(FRAMEWORK)
     def _unseen(self, span: Any, context: AttemptContext, table: SpanTable, *, named: bool) -> None:
-        """The current span did not reach the processor: record that once in an attempt."""
+        """Record, once in an attempt, that the current span did not reach the processor."""
         if table.warned:
             return
         if span.span_id == _NO_OP:
@@ -80,7 +80,7 @@ class OpenAIAgentsIntegration:
             self._rejoin(context)
 
     def _rejoin(self, context: AttemptContext) -> None:
-        """The trace provider that was attached to, or its list, was replaced within a trace."""
+        """Add the processor again: the provider or its list of processors was replaced."""
         provider = get_trace_provider()
         if self._hook is not None and self._hook.provider is not provider:
             self._hook.remove()
@@ -114,7 +114,7 @@ def _warn_untraced(context: AttemptContext) -> None:
 
 
 def _cause() -> tuple[str, str]:
-    """What disabled the tracing, and what to do about it."""
+    """Return the setting that disabled tracing, and its fix."""
     if get_trace_provider().create_trace("agl").trace_id != _NO_OP:
         return "RunConfig(tracing_disabled=True)", "Leave tracing_disabled out of the RunConfig"
     if os.environ.get(_VARIABLE, "").lower() in ("1", "true"):

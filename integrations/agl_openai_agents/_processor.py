@@ -1,4 +1,4 @@
-"""The SDK's own tracing, turned into spans and scopes."""
+"""A tracing processor that records the SDK's spans as spans and scopes of agl-core."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from agl_openai_agents._spans import TABLES
 
 
 class AglTracingProcessor(TracingProcessor):
-    """Records what a program of the OpenAI Agents SDK does, and names the agent of each request.
+    """Records the agents, calls, tools and handoffs of a program that uses the SDK.
 
-    Add it beside your own with ``agents.add_trace_processor``. It exports nothing, and outside a
-    rollout it does nothing, so it may stay in production. One instance serves any number of
-    rollouts, threads and tasks; a span that reaches several instances is recorded once.
+    Each model request gets the name of its agent. Add the processor with
+    ``agents.add_trace_processor``. It exports nothing, and does nothing outside a rollout, so
+    production code may keep it. One instance serves any number of rollouts, threads and tasks; a
+    span that reaches several instances is recorded once.
     """
 
     def __init__(self) -> None:
@@ -25,7 +26,7 @@ class AglTracingProcessor(TracingProcessor):
 
     @guarded(FRAMEWORK)
     def on_span_start(self, span: Span[Any]) -> None:
-        """Called in the task that runs inside the span, before the span is current."""
+        """Record a span's start; the SDK calls this in the span's task, before it is current."""
         context = active()
         if context is None or self._stopped:
             return
@@ -35,20 +36,20 @@ class AglTracingProcessor(TracingProcessor):
 
     @guarded(FRAMEWORK)
     def on_span_end(self, span: Span[Any]) -> None:
-        """Called anywhere: an abandoned stream ends where it is collected."""
+        """Record a span's end, in any thread: the garbage collector ends an abandoned stream."""
         table = TABLES.holding(span.span_id)
         if table is not None:
             table.end(span)
 
     def on_trace_start(self, trace: Trace) -> None:
-        """Traces only group runs; their spans say the rest."""
+        """Do nothing: a trace only groups spans."""
 
     def on_trace_end(self, trace: Trace) -> None:
-        """Nothing ends with a trace."""
+        """Do nothing: a trace only groups spans."""
 
     def shutdown(self) -> None:
-        """Record nothing that begins from now on."""
+        """Stop recording new spans; open ones still end."""
         self._stopped = True
 
     def force_flush(self) -> None:
-        """Nothing is buffered: an attempt's spans are taken when it ends."""
+        """Do nothing: the processor has no buffer."""

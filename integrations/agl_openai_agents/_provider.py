@@ -1,4 +1,4 @@
-"""The places of the SDK's tracing that are touched while agl is attached."""
+"""Changes to the SDK's trace provider and exporter while the integration is attached."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from agl_core.tracing import active
 
 
 class Shadow:
-    """One method of one object, wrapped by an attribute of that object alone.
+    """A wrapper of one method of one object, set as an attribute of that object.
 
-    A wrapper around ours stays when ours is removed; ours then only passes calls through.
+    If other code has wrapped ours, `remove` leaves both, and ours only calls the original.
     """
 
     def __init__(self, owner: Any, name: str, wrap: Callable[..., Any]) -> None:
-        """Prepare; nothing is changed before `install`.
+        """Make the wrapper; `install` sets it.
 
         Args:
             owner: The object.
-            name: The method.
-            wrap: Called in its place, with the original and its arguments.
+            name: The method's name.
+            wrap: Called instead of the method, with the original and its arguments.
 
         Raises:
-            ConfigError: the object has no such method of one argument.
+            ConfigError: the object does not have this method with one argument.
         """
         self._owner = owner
         self._name = name
@@ -66,13 +66,13 @@ class Shadow:
 
 
 class ProviderHook:
-    """Our processor among those of one trace provider, also after its list is replaced."""
+    """Keeps our processor in one trace provider, also after its list is replaced."""
 
     def __init__(self, provider: TraceProvider, processor: TracingProcessor) -> None:
-        """Check the provider; nothing is changed before `install`.
+        """Check the provider; `install` adds the processor.
 
         Raises:
-            ConfigError: the SDK's provider keeps its processors elsewhere than is known.
+            ConfigError: the list of processors is not in the SDK's provider where we look for it.
         """
         self.provider = provider
         self._processor = processor
@@ -92,7 +92,7 @@ class ProviderHook:
             shadow.install()
 
     def remove(self) -> None:
-        """Take the processor out; a provider of other code keeps it, inactive."""
+        """Remove the processor; a custom provider keeps it, but it records nothing."""
         for shadow in self._shadows:
             shadow.remove()
         self._processor.shutdown()
@@ -109,16 +109,16 @@ class ProviderHook:
         return original(*args, **kwargs)
 
     def stay(self) -> None:
-        """Come back into a list that was replaced where it is kept, as instrumentations do."""
+        """Add the processor again if other code, such as an instrumentation, replaced the list."""
         present = _processors(self.provider)
         if present is not None and self._processor not in present:
             self.provider.register_processor(self._processor)
 
 
 class CloudExport:
-    """The SDK's own processor, which posts to OpenAI: it takes up nothing of a rollout.
+    """Keeps rollouts out of the SDK's default processor, which exports to OpenAI.
 
-    In a rollout ``OPENAI_API_KEY`` holds the gateway's key, with which it would try.
+    In a rollout ``OPENAI_API_KEY`` holds the gateway's key, and the exporter would send it.
     """
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ class CloudExport:
             Shadow(processor, "on_span_start", self._span_start),
             Shadow(processor, "on_span_end", self._span_end),
         ]
-        # A stream that is left to itself ends its spans wherever it is collected.
+        # The garbage collector ends the spans of an abandoned stream, also after the rollout.
         self._begun: WeakSet[Span[Any]] = WeakSet()
 
     def install(self) -> None:
@@ -156,12 +156,12 @@ class CloudExport:
 
 def _in_rollout() -> bool:
     context = active()
-    # `agl_core.trace` records without a gateway, outside any rollout.
+    # `agl_core.trace` records without a gateway and outside a rollout: it has no origins.
     return context is not None and bool(context.origins)
 
 
 def _processors(provider: TraceProvider) -> Sequence[TracingProcessor] | None:
-    """The processors of a provider, which offers no call for that; None where it hides them."""
+    """Return a provider's processors from a private attribute; None if it does not exist."""
     return getattr(getattr(provider, "_multi_processor", None), "_processors", None)
 
 

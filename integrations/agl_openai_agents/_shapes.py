@@ -1,4 +1,4 @@
-"""What each kind of the SDK's spans begins and ends with, free of any state."""
+"""Pure functions that read the SDK's span data at the start and the end of a span."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HANDOFF: Final = "handoff"
 TRACER: Final = Tracer(FRAMEWORK)
 UNNAMED: Final = "agent without a name"
 UNTRACED: Final = "agl.openai_agents.tracing_disabled"
-"""Name of the span that says why an attempt's agents are unknown."""
+"""Name of the span with the reason why an attempt's agents are unknown."""
 _GUARDRAIL_TRIGGERED: Final = "agl.guardrail.triggered"
 
 
@@ -30,9 +30,9 @@ _KINDS: Final[dict[str, tuple[SpanKind, ScopeKind]]] = {
 
 
 def start_of(data: Any) -> SpanStart | None:
-    """What a span with this data begins with; None for one that only groups others.
+    """Return how to open a span with this data; None for a span that only groups others.
 
-    Its scope is a ``tool`` scope where code of the user's runs beside the agent: no agent speaks.
+    The scope kind is ``tool`` when the span runs user code, whose model calls have no agent.
     """
     kind: str = data.type
     if kind in _GROUPS:
@@ -49,12 +49,12 @@ def start_of(data: Any) -> SpanStart | None:
 
 
 def _name(data: Any) -> str:
-    """What a span's data is called; that of a model call holds the model's name."""
+    """Return the name in a span's data; for a model call, the model's name."""
     return str(getattr(data, "name", None) or getattr(data, "model", None) or "")
 
 
 def results_of(data: Any) -> dict[str, Any]:
-    """The attributes that a span's data has at its end."""
+    """Return a span's attributes at its end."""
     read = _RESULTS.get(data.type)
     found = read(data) if read is not None else {}
     return {name: value for name, value in found.items() if value is not None}
@@ -82,7 +82,7 @@ def _response(data: Any) -> dict[str, Any]:
 
 def _usage(usage: Any) -> dict[str, Any]:
     counted: dict[str, Any] = usage or {}
-    if not counted.get("input_tokens"):  # 0 stands for what a stream did not state
+    if not counted.get("input_tokens"):  # a stream without usage gives 0
         return {}
     return {
         semconv.GEN_AI_USAGE_INPUT_TOKENS: counted.get("input_tokens"),
@@ -113,7 +113,7 @@ _RESULTS: Final = {
 
 
 def _parsed(arguments: str | None) -> Any:
-    """A tool's arguments as the JSON they are meant to be, else the model's text."""
+    """Parse a tool's arguments as JSON; return the model's text if they are not JSON."""
     try:
         return json.loads(arguments) if arguments else arguments
     except (ValueError, RecursionError):

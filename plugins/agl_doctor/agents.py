@@ -1,4 +1,4 @@
-"""Which agents called models, and whether the configuration names them."""
+"""Findings on the agents that called models: whether the configuration names them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agl_doctor.evidence import Evidence
 
 
 def agents(evidence: Evidence) -> list[Finding]:
-    """All findings about agent names."""
+    """Return all findings on agent names."""
     return [
         _speakers(evidence),
         *_matches(evidence),
@@ -54,7 +54,7 @@ def _speakers(evidence: Evidence) -> Finding:
 
 
 def _matches(evidence: Evidence) -> list[Finding]:
-    """One finding per name or glob of the agents to train."""
+    """Return one finding per name or glob of the agents to train."""
     names = [name for name in evidence.agents if not name.startswith(RESERVED_PREFIX)]
     speakers = {owned.known_as for owned in evidence.calls}
     found: list[Finding] = []
@@ -101,7 +101,7 @@ def _nearest(pattern: str, names: list[str]) -> str:
 
 
 def _idle_policies(evidence: Evidence) -> list[Finding]:
-    """Agent names in frozen policies that were not seen: another policy may serve the agent meant."""
+    """Report names in frozen policies that no agent has: another policy may serve that agent."""
     trained = set(evidence.patterns)
     idle = {
         pattern: policy.name
@@ -125,7 +125,7 @@ def _idle_policies(evidence: Evidence) -> list[Finding]:
 
 
 def _unowned(evidence: Evidence) -> list[Finding]:
-    """Calls of no agent, and calls that a framework makes for itself."""
+    """Report calls without an agent, and calls that a framework makes itself."""
     found: list[Finding] = []
     unnamed = [owned for owned in evidence.calls if not owned.agent]
     if unnamed:

@@ -1,4 +1,4 @@
-"""How attempts ended, how long they took, and which losses they have."""
+"""Findings on how attempts ended, how long they took, and what they lost."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from agl_doctor.requests import is_request, requests
 from agl_doctor.tools import UNSHOWN
 
 _SLOW: Final = 0.5
-"""Share of the deadline above which an attempt is slow: training runs more attempts at a time."""
+"""Share of the deadline above which an attempt is slow: training runs more attempts in parallel."""
 _HARMLESS: Final = frozenset({"calls_untrainable", "superseded_tries"})
 """Losses that the program asked for, or that a retry replaced."""
 _SAMPLING: Final = "sampling_"
 _RETRIED: Final = "attempts_retried_"
-"""Losses that the findings on failures already report."""
+"""Prefix of losses that the findings on failures already report."""
 
 
 def attempts(evidence: Evidence) -> list[Finding]:
-    """All findings about whole attempts."""
+    """Return all findings on whole attempts."""
     return [
         _fail(evidence),
         *_retried(evidence),
@@ -62,7 +62,7 @@ def _fail(evidence: Evidence) -> Finding:
 
 
 def _by_kind(failures: list[Failure]) -> str:
-    """Each kind with its number and its first message."""
+    """Return each kind of failure with its number and its first message."""
     first: dict[str, str] = {}
     for failure in failures:
         first.setdefault(failure.kind.value, failure.message)
@@ -121,7 +121,7 @@ def _time(evidence: Evidence) -> Finding:
 
 
 def _blocked(evidence: Evidence) -> list[Finding]:
-    """Each function that held up all async agents and rewards."""
+    """Report each function that blocked the event loop of async agents and rewards."""
     return [
         Finding(
             check="agents.block",
@@ -170,7 +170,7 @@ def _exact(evidence: Evidence) -> Finding:
 
 
 def _sockets(evidence: Evidence) -> list[Finding]:
-    """Model calls over a WebSocket, which the gateway does not see."""
+    """Report model calls over a WebSocket, which the gateway does not see."""
     asked = [
         span
         for record in evidence.records

@@ -1,4 +1,4 @@
-"""Whether backends return token ids that decode to the text, and fresh answers."""
+"""Findings on backends: whether token ids decode to the text and answers are not cached."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _EXCERPT: Final = 80
 
 
 async def probe(trial: Trial) -> list[Finding]:
-    """Ask the backend of every policy to train for a few tokens."""
+    """Request a few tokens from the backend of every trainable policy."""
     return [await _probe(trial, policy) for policy in trial.policies if policy.trainable]
 
 
 def answering(findings: list[Finding]) -> bool:
-    """Whether a trial makes sense: every backend gave an answer."""
+    """Return whether every backend answered; a trial makes no sense otherwise."""
     return all(finding.figures.get("answers", True) for finding in findings)
 
 
@@ -78,12 +78,12 @@ def _capable(policy: Policy, found: Capabilities) -> Finding:
 class _Decoded:
     checked: int = 0
     untold: set[str] = field(default_factory=set[str])
-    """Policies whose backend cannot say what its ids mean."""
+    """Policies whose backend cannot decode its ids."""
     wrong: list[str] = field(default_factory=list[str])
 
 
 async def decode(evidence: Evidence, backends: Mapping[str, Backend]) -> Finding:
-    """Compare each answer's text with what its token ids stand for."""
+    """Compare each answer's text with its decoded token ids."""
     found = _Decoded()
     for owned in evidence.calls:
         call = owned.call
@@ -142,10 +142,10 @@ def _decoding(found: _Decoded) -> Finding:
 
 
 def contradiction(choice: Choice, decoded: str, *, stopped: bool) -> str:
-    """Why an answer cannot be what its token ids stand for; empty when it can.
+    """Return why an answer's text contradicts its decoded token ids; empty if it does not.
 
-    Reasoning, text and the names of tool calls must occur in what was decoded. Nothing else may,
-    but control tokens, where the answer is plain text that no stop string could have cut.
+    The decoded text must contain the reasoning, the text and the names of tool calls. If the answer
+    is plain text that no stop string can have cut, it may contain nothing else but control tokens.
     """
     rest = decoded.rstrip("\ufffd")
     for piece in (choice.reasoning, choice.text):
@@ -170,7 +170,7 @@ def _excerpt(text: str) -> str:
 
 
 def fresh(evidence: Evidence) -> Finding:
-    """Whether every answer was sampled for its request, not taken from a cache."""
+    """Report whether every answer was sampled for its request, not taken from a cache."""
     ids = Counter(owned.call.response_id for owned in evidence.calls if owned.call.response_id)
     repeated = sum(count - 1 for count in ids.values())
     figures = {"answers": sum(ids.values()), "repeated": repeated}

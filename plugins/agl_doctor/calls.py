@@ -1,4 +1,4 @@
-"""The agent of each recorded call; unlike the join, without errors."""
+"""The agent of each recorded call. Unlike the join, this never raises an error."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from agl_core.types import ModelCall, Span, SpanKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedCall:
-    """One recorded model call and who made it."""
+    """A recorded model call and its agent."""
 
     call: ModelCall
     agent: str
-    """Empty: no agent is named."""
+    """Name of the agent; empty if the call has none."""
     agent_run_id: str
-    """Empty: runs of the agent cannot be distinguished."""
+    """Id of the agent run; empty if runs of the agent cannot be distinguished."""
     in_tool: bool
-    """It was sent while a tool ran."""
+    """Whether the call was sent while a tool ran."""
     prompt_tokens: int | None
-    """None: the record has neither ids nor usage."""
+    """Length of the prompt; None if the record has neither ids nor usage."""
     answer_tokens: int | None
-    """Of the longest choice."""
+    """Length of the longest choice."""
 
     @property
     def known_as(self) -> str:
-        """Name that policies and the selection go by."""
+        """Name by which policies and the selection refer to the agent."""
         return self.call.alias or self.agent
 
     @property
@@ -37,7 +37,7 @@ class OwnedCall:
 
 
 def owned_calls(record: AttemptRecord) -> list[OwnedCall]:
-    """The calls of an attempt in order of time, earlier tries of retried ones left out."""
+    """Return the calls of an attempt in order of time, without superseded tries."""
     spans = {span.id: span for span in record.spans}
     structure = {
         span.call_id: span
@@ -76,7 +76,7 @@ def _in_tool(span: Span, spans: Mapping[str, Span]) -> bool:
 
 
 def _lengths(span: Span, call: ModelCall) -> tuple[int | None, int | None]:
-    """From the ids; from the backend's usage where there are none."""
+    """Return the lengths of prompt and answer from the ids, else from the backend's usage."""
     if call.prompt_token_ids and call.choices:
         return len(call.prompt_token_ids), max(len(choice.token_ids) for choice in call.choices)
     prompt = span.attributes.get(semconv.GEN_AI_USAGE_INPUT_TOKENS)

@@ -1,4 +1,4 @@
-"""Ask every registered check of a framework's pitfalls, each isolated from the others."""
+"""Run every registered check of a framework's pitfalls, isolated from the other checks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from agl_core.types import Finding
 def ask_checks(
     plugins: PluginManager, records: Sequence[AttemptRecord], config: RunConfig
 ) -> list[Finding]:
-    """The findings of all checks. A check that fails becomes a finding of its own."""
+    """Return the findings of all checks. A check that fails becomes a finding itself."""
     registry = plugins.registry("checks")
     found: list[Finding] = []
     for name in registry.names():
         try:
             check: Check = registry.resolve(name)
         except MissingExtraError:
-            continue  # a framework that is not installed takes no part
+            continue  # the framework is not installed
         except PluginError as error:
             found.append(_broken(name, str(error)))
             continue

@@ -17,21 +17,21 @@ from agl_doctor.rewards import rewards
 from agl_doctor.tools import tools
 
 FOLDER = "doctor"
-"""Folder in the run's directory with the records of the trial."""
+"""Folder in the run's directory for the records of the trial."""
 
 
 async def diagnose(app: App, *, tasks: int = 2, samples: int | None = None) -> Diagnosis:
-    """Run the first tasks of training, without training, and report what is wrong.
+    """Run the first training tasks without training and report problems.
 
-    The records go to ``<run>/doctor``, separate from those of the run.
+    The records are written to ``<run>/doctor``, separate from those of the run.
 
     Args:
         app: The run.
-        tasks: How many to try.
-        samples: Attempts per task, at least two; the group's size, at most four, when None.
+        tasks: Number of tasks to run.
+        samples: Attempts per task, at least two. None: the group's size, at most four.
 
     Raises:
-        ConfigError: a name, path or option is wrong: the components cannot be opened.
+        ConfigError: a name, path or option is wrong, so the components cannot be opened.
     """
     started = time.perf_counter()
     async with app.trial(tasks=tasks, samples=samples, folder=FOLDER) as trial:

@@ -1,4 +1,4 @@
-"""What the attempts of a trial recorded."""
+"""The records of a trial's attempts."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from agl_doctor.calls import OwnedCall, owned_calls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The ended attempts of a trial and what the run's adapter makes of them."""
+    """The ended attempts of a trial and the run's adapter's results for them."""
 
     config: RunConfig
     policies: Sequence[Policy]
     records: Sequence[AttemptRecord]
     calls: Sequence[OwnedCall]
     adapted: Mapping[str, AdaptedAttempt] = field(default_factory=dict[str, AdaptedAttempt])
-    """What training would use, by attempt id, without failed and unusable attempts."""
+    """Training data by attempt id, without failed and unusable attempts."""
     scored: Mapping[str, AdaptedAttempt] = field(default_factory=dict[str, AdaptedAttempt])
-    """The same and, without any tokens, the attempts that were not captured exactly."""
+    """`adapted` plus, without tokens, the attempts that were not captured exactly."""
     capture_errors: Sequence[CaptureError] = ()
     reward_errors: Sequence[RewardError] = ()
     losses: Losses = field(default_factory=Losses)
-    """What the components and the adapter lost."""
+    """Losses of the components and the adapter."""
     stalls: Sequence[Stall] = ()
     """What blocked the event loop of async agents and rewards."""
 
@@ -51,7 +51,7 @@ class Evidence:
 
     @property
     def agents(self) -> list[str]:
-        """Every agent that spoke or ran."""
+        """Names of all agents that called a model or ran."""
         names = {owned.known_as for owned in self.calls if owned.agent}
         for record in self.records:
             aliases = aliases_of(record.spans)
@@ -59,7 +59,7 @@ class Evidence:
         return sorted(names)
 
     def trains(self, agent: str) -> bool:
-        """Whether an agent is to be trained and the policy that serves it can be."""
+        """Return whether an agent is selected for training and its policy is trainable."""
         if not agent or agent.startswith(RESERVED_PREFIX):
             return False
         policy = serving_policy(agent, self.policies)
@@ -68,7 +68,7 @@ class Evidence:
 
 
 def adapt(trial: Trial, tried: Tried) -> Evidence:
-    """Give every successful attempt to the adapter and keep its errors as data."""
+    """Adapt every successful attempt and keep the adapter's errors as data."""
     adapted: dict[str, AdaptedAttempt] = {}
     scored: dict[str, AdaptedAttempt] = {}
     capture_errors: list[CaptureError] = []
@@ -102,7 +102,7 @@ def adapt(trial: Trial, tried: Tried) -> Evidence:
 
 
 def _without_tokens(record: AttemptRecord, adapter: Adapter) -> dict[str, AdaptedAttempt]:
-    """Rewards and agents of an attempt as an evaluation takes them, which needs no tokens."""
+    """Return an attempt's rewards and agents as an evaluation does, which needs no tokens."""
     rollout = msgspec.structs.replace(record.rollout, mode="test")
     try:
         return {record.attempt.id: adapter.adapt(replace(record, rollout=rollout))}

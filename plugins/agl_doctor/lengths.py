@@ -1,4 +1,4 @@
-"""Whether prompts and answers fit the context, and how many answers are cut."""
+"""Findings on lengths: calls that do not fit the context, and answers that are cut."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _TIGHT: Final = 0.9
 
 
 async def lengths(evidence: Evidence, backends: Mapping[str, Backend]) -> list[Finding]:
-    """All findings about lengths."""
+    """Return all findings on lengths."""
     found: list[Finding] = []
     by_policy: dict[str, list[OwnedCall]] = defaultdict(list)
     for owned in evidence.calls:
-        if owned.call.policy:  # one that no policy answered has failed, which others say
+        if owned.call.policy:  # a call without a policy has failed; other findings report it
             by_policy[owned.call.policy].append(owned)
     for policy, calls in sorted(by_policy.items()):
         backend = backends.get(policy)
@@ -32,7 +32,7 @@ async def lengths(evidence: Evidence, backends: Mapping[str, Backend]) -> list[F
 
 
 def context(policy: str, calls: Sequence[OwnedCall], limit: int | None) -> Finding:
-    """Compare the longest prompt with its answer to the context of the policy."""
+    """Compare the longest prompt plus answer with the context of the policy."""
     check = "lengths.context"
     known = [o for o in calls if o.prompt_tokens is not None]
     longest = max(((o.prompt_tokens or 0) + (o.answer_tokens or 0) for o in known), default=0)
@@ -71,7 +71,7 @@ def context(policy: str, calls: Sequence[OwnedCall], limit: int | None) -> Findi
 
 
 def _overflows(evidence: Evidence) -> list[Finding]:
-    """From the failures of attempts and from calls: some clients do not report the cause."""
+    """Report overflows from failures and from calls: some clients do not report the cause."""
     failures = [(r.attempt.id, failure_of(r)) for r in evidence.records]
     reasons = {
         attempt: failure.message
@@ -97,7 +97,7 @@ def _overflows(evidence: Evidence) -> list[Finding]:
 
 
 def _cut(evidence: Evidence) -> list[Finding]:
-    """One finding on the answers of each agent to train."""
+    """Return one finding on cut answers per agent to train."""
     answers: dict[str, list[OwnedCall]] = defaultdict(list)
     for owned in evidence.calls:
         if owned.answered and evidence.trains(owned.known_as):

@@ -1,4 +1,4 @@
-"""Where an agent run's next prompt does not continue an earlier one token by token."""
+"""Findings on breaks: prompts that do not continue an earlier call token by token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agl_doctor.evidence import Evidence
 
 
 async def prefixes(evidence: Evidence, backends: Mapping[str, Backend]) -> list[Finding]:
-    """One finding on continuity, and one per agent and cause of breaks."""
+    """Return one finding on continuity, and one per agent and cause of breaks."""
     found = continuity(
         owned
         for owned in evidence.calls
@@ -71,7 +71,7 @@ def _broken(agent: str, why: Cause, breaks: Sequence[Break], shown: str) -> Find
 
 
 async def _shown(one: Break, backend: Backend | None) -> str:
-    """Where the first break is, as text if the backend can decode ids."""
+    """Return the position of the first break, as text if the backend can decode ids."""
     texts = (None, None)
     if backend is not None:
         texts = (await backend.detokenize(one.expected), await backend.detokenize(one.found))

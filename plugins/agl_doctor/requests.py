@@ -1,4 +1,4 @@
-"""Model requests without a record or an answer: the meaning and the fix of each cause."""
+"""Findings on model requests without a record or an answer: the meaning and fix of each cause."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ _CAUSES: Final[Mapping[str, tuple[str, str]]] = {
         ),
     ),
 }
-"""By cause, or by the beginning of causes that name an agent and an address."""
+"""Texts by cause, or by the prefix of causes that contain an agent and an address."""
 
 
 def requests(evidence: Evidence) -> list[Finding]:
-    """One warning for each kind of loss, and one for attempts that asked no model."""
+    """Return one warning per kind of loss, and one on attempts that sent no model request."""
     found = [finding for cause in _CAUSES if (finding := _lost(evidence, cause)) is not None]
     return [*found, *_silent(evidence)]
 
 
 def is_request(cause: str) -> bool:
-    """Whether a loss has a finding here."""
+    """Return whether this module has a finding on a loss."""
     return any(cause == known or _varies(known, cause) for known in _CAUSES)
 
 
@@ -103,7 +103,7 @@ def _lost(evidence: Evidence, known: str) -> Finding | None:
 def _silent(evidence: Evidence) -> list[Finding]:
     asked = {owned.call.attempt_id for owned in evidence.calls}
     silent = sum(record.attempt.id not in asked for record in evidence.succeeded)
-    if not silent or not asked:  # without any call, agents.speak says so
+    if not silent or not asked:  # if no attempt made a call, agents.speak reports it
         return []
     return [
         Finding(

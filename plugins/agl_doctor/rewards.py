@@ -1,4 +1,4 @@
-"""Whether rewards arrive, and whether an algorithm can learn from how they differ."""
+"""Findings on rewards: whether they arrive, and whether their differences give an advantage."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from agl_core.types import FailureKind, Finding, Losses, TrajectoryGroup
 from agl_doctor.evidence import Evidence
 
 _MOSTLY: Final = 0.5
-"""Share of groups without a signal above which it is a warning."""
+"""Share of groups without a signal above which the finding is a warning."""
 
 
 def rewards(evidence: Evidence, algorithm: Algorithm) -> list[Finding]:
-    """All findings about rewards."""
+    """Return all findings on rewards."""
     return [_arrive(evidence), _vary(evidence, algorithm)]
 
 
@@ -78,9 +78,9 @@ class _Signal:
 
     moves: bool
     alike: bool
-    """Every attempt sampled the very same tokens."""
+    """Whether all attempts sampled exactly the same tokens."""
     alone: bool
-    """Only one attempt is left."""
+    """Whether only one attempt is left."""
 
 
 def _vary(evidence: Evidence, algorithm: Algorithm) -> Finding:
@@ -136,7 +136,7 @@ def _fix(*, alike: bool) -> str:
 
 
 def _signals(evidence: Evidence, algorithm: Algorithm) -> list[_Signal]:
-    """One per group: from the algorithm, or from the scores if no tokens were captured."""
+    """Return one signal per group: from the algorithm, or from scores if there are no tokens."""
     groups = group_attempts(list(evidence.adapted.values()), Losses())
     if groups:
         return [_signal(group, algorithm) for group in groups]

@@ -9,11 +9,11 @@ from agl_core.types import Finding
 from agl_doctor.evidence import Evidence
 
 UNSHOWN: Final = "calls_with_unshown_tools"
-"""The cause under which the gateway counts them."""
+"""Cause under which the gateway counts calls with such tools."""
 
 
 def tools(evidence: Evidence) -> list[Finding]:
-    """One finding per policy whose chat template leaves out what its calls offer."""
+    """Return one finding per policy whose chat template leaves out tools of its calls."""
     blind = {policy.name: policy for policy in evidence.policies if not policy.shows_tools}
     findings: list[Finding] = []
     for name, policy in blind.items():

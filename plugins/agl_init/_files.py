@@ -1,4 +1,4 @@
-"""The text of the files that are written."""
+"""The text of the files to write."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Choices:
 
 
 def takes_task(program: Program) -> bool:
-    """Whether the program's function already takes a task."""
+    """Return whether the program's function already takes a task."""
     if program.parameters is None or len(program.parameters) != 1:
         return False
     (only,) = program.parameters
@@ -33,7 +33,7 @@ def takes_task(program: Program) -> bool:
 
 
 def texts(program: Program, choices: Choices) -> dict[str, str]:
-    """File name to text."""
+    """Return the text of each file by its name."""
     return {
         RUN: _run_file(program, choices),
         TASKS: _tasks(program),
@@ -140,5 +140,5 @@ def reward(task: agl.Task, output: Any, attempt: agl.AttemptRecord) -> float:
 
 
 def _quoted(text: str) -> str:
-    """A basic string of TOML, which is one of Python too."""
+    """Return a basic string of TOML, which is also a valid string in Python."""
     return json.dumps(text, ensure_ascii=False)

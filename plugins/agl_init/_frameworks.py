@@ -14,10 +14,10 @@ from agl_core.plugins.requirements import requirements
 
 
 def integrations_of(imports: Iterable[str], plugins: PluginManager) -> list[Registration]:
-    """The integrations whose framework the program imports, the nearest first.
+    """Return the integrations whose framework is nearest to the program's imports.
 
-    A framework that several packages of the program build on comes before one that fewer do. Of
-    two at the same distance both are given.
+    Of frameworks at the same distance in dependencies, the one that most imports depend on is
+    chosen. Several integrations are returned only if both numbers are equal.
     """
     registrations = plugins.registry("integrations").registrations()
     if not registrations:
@@ -37,7 +37,7 @@ def integrations_of(imports: Iterable[str], plugins: PluginManager) -> list[Regi
 
 
 def _framework(registration: Registration) -> str:
-    """Distribution of the framework itself: what the extra names first."""
+    """Return the framework's own distribution: the first one in the extra."""
     if registration.extra is None:
         return ""
     found = requirements(registration.distribution or CORE, registration.extra)
@@ -45,7 +45,7 @@ def _framework(registration: Registration) -> str:
 
 
 def _distances(nearest: Iterable[str]) -> dict[str, int]:
-    """Distributions to the number of dependencies between them and what is imported."""
+    """Return each distribution's distance from `nearest`, in dependencies."""
     found: dict[str, int] = {canonicalize_name(name): 0 for name in nearest}
     waiting = list(found)
     while waiting:

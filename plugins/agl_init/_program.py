@@ -1,4 +1,4 @@
-"""What a program's source says about it; the source is read, not run."""
+"""Facts about a program from its source, which is read and not run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from agl_core.errors import ConfigError
 
 _MOST_FILES: Final = 200
 _NAMES: Final = ("name", "role")
-"""Parameters that hold the name of what a call makes."""
+"""Parameters that hold the name of the object a call creates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One that has to be given."""
+    """A required parameter."""
 
     name: str
     annotation: str = ""
@@ -28,28 +28,28 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A function of a program, and what stands around it."""
+    """A function of a program, with the facts found in its source."""
 
     function: str
     file: Path
     module: str
-    """As other modules import it."""
+    """Module name under which other modules import it."""
     by_file: bool
-    """It was named by its file."""
+    """Whether the reference names a file."""
     parameters: tuple[Parameter, ...] | None
-    """None where the source does not say what it takes."""
+    """The function's required parameters; None if the source does not show them."""
     is_async: bool
     imports: frozenset[str]
-    """Top-level modules that the program and the modules beside it import."""
+    """Top-level modules that the program and the modules in its folder import."""
     agents: tuple[str, ...]
-    """Texts in the source that may name agents, in its order."""
+    """Texts in the source that may name agents, in source order."""
 
 
 def read_program(reference: str) -> Program:
     """Find a function by ``module:function`` or ``file.py:function``.
 
     Raises:
-        ConfigError: the reference is malformed, or there is no such file, module or function.
+        ConfigError: the reference is malformed, or the file, module or function does not exist.
     """
     location, separator, function = reference.rpartition(":")
     if not (separator and location and function.isidentifier()):
@@ -93,9 +93,9 @@ def _module_file(location: str, reference: str) -> Path:
     for file in (beside.with_suffix(".py"), beside / "__init__.py"):
         if file.is_file():
             return file.resolve()
-    try:  # of a dotted name it would import the packages around it
+    try:  # find_spec of the dotted name would import its parent packages
         top = importlib.util.find_spec(parts[0])
-    except ValueError:  # what runs as __main__ has no spec
+    except ValueError:  # the module that runs as __main__ has no spec
         top = None
     if top is not None and top.origin is not None and Path(top.origin).is_file():
         installed = Path(top.origin)
@@ -149,7 +149,7 @@ def _definition(tree: ast.Module, function: str, reference: str) -> ast.stmt:
 
 
 def _top_level(tree: ast.Module) -> Iterator[ast.stmt]:
-    """Statements that run when the module is imported, those in branches included."""
+    """Yield the statements that run when the module is imported, including those in branches."""
     waiting: list[ast.stmt] = list(reversed(tree.body))
     while waiting:
         statement = waiting.pop()
@@ -162,7 +162,7 @@ def _top_level(tree: ast.Module) -> Iterator[ast.stmt]:
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
-    """Names that a statement gives something to."""
+    """Yield the names that a statement binds."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         yield statement.name
     elif isinstance(statement, ast.Assign):
@@ -174,10 +174,10 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
 
 
 def _parameters(found: ast.stmt, reference: str) -> tuple[Parameter, ...] | None:
-    """Those without a default.
+    """Return the parameters without a default.
 
     Raises:
-        ConfigError: there is no parameter at all that could take a task.
+        ConfigError: no parameter can take a task.
     """
     if not isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return None
@@ -199,7 +199,7 @@ def _parameters(found: ast.stmt, reference: str) -> tuple[Parameter, ...] | None
 
 
 def _local_trees(tree: ast.Module, root: Path, *, seen: set[Path]) -> Iterator[ast.Module]:
-    """The modules of the program's own folder that it imports, and those that they do."""
+    """Yield the modules of the program's folder that it imports, directly or indirectly."""
     waiting = [tree]
     while waiting and len(seen) < _MOST_FILES:
         for name in sorted(_imports(waiting.pop(), whole=True)):
@@ -210,7 +210,7 @@ def _local_trees(tree: ast.Module, root: Path, *, seen: set[Path]) -> Iterator[a
                     try:
                         found = _parsed(file, name)
                     except ConfigError:
-                        continue  # it says so itself when it is imported
+                        continue  # the syntax error appears when it is imported
                     waiting.append(found)
                     yield found
 
@@ -228,7 +228,7 @@ def _imports(tree: ast.Module, *, whole: bool = False) -> set[str]:
 
 
 def _agent_names(tree: ast.Module) -> Iterator[str]:
-    """Literal names in calls that make an agent, or a node of a graph."""
+    """Yield literal names in calls that create an agent or a node of a graph."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
         callee = call.func

@@ -18,7 +18,7 @@ from agl_init._frameworks import integrations_of
 from agl_init._program import Program, read_program
 
 _MODEL: Final = "HuggingFaceTB/SmolLM2-135M-Instruct"
-"""Where no plugin offers weights by name."""
+"""Model to write if no plugin offers weights by name."""
 
 
 @click.command(short_help="Write a run file, tasks and a reward for a program that works.")
@@ -50,7 +50,7 @@ def command(state: CliState, *, program: str, model: str | None, force: bool) ->
 
 
 def _beside(model: str, folder: Path) -> str:
-    """A directory as the run file finds it, wherever the command was typed."""
+    """Return a directory as the run file refers to it, independent of the working directory."""
     path = Path(model).expanduser()
     if not path.is_dir():
         return model

@@ -1,1 +1,1 @@
-"""The ``mlflow`` tracker: runs at an MLflow server or in a file."""
+"""The ``mlflow`` tracker: runs on an MLflow server or in a file."""

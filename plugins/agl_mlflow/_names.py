@@ -1,4 +1,4 @@
-"""Names that MLflow takes."""
+"""Names that MLflow accepts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _LONGEST: Final = 250
 
 
 def mlflow_name(name: str) -> str:
-    """A number's or setting's name, characters that MLflow refuses as ``_<code>_``.
+    """Return a name for MLflow, with refused characters as ``_<code>_``.
 
-    Where it is no plain path, as ``rows/a//b``, all but its first slash are such characters.
+    If the name is not a plain path, such as ``rows/a//b``, all slashes but the first are refused.
     """
     name = _REFUSED.sub(lambda found: f"_{ord(found[0]):x}_", name)
     if posixpath.normpath(name) != name or name.startswith(("/", "..")):
@@ -23,5 +23,5 @@ def mlflow_name(name: str) -> str:
 
 
 def _part(text: str) -> str:
-    """A part of a path that is neither empty nor ``..``."""
+    """Return a part of a path that is neither empty nor ``..``."""
     return text if text.strip(".") else "_2e_" * len(text) or "_"

@@ -1,4 +1,4 @@
-"""What agl-core gets from this package; nothing here imports mlflow."""
+"""Hooks of this package; this module does not import mlflow."""
 
 from __future__ import annotations
 

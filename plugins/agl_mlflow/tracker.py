@@ -1,4 +1,4 @@
-"""A run at MLflow."""
+"""A tracker for MLflow."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _EXPERIMENT: Final = "agl"
 _DATABASE: Final = "mlflow.db"
 _ARTIFACTS: Final = "mlartifacts"
 _AT_ONCE: Final = 100
-"""Settings that one request may carry."""
+"""Most settings per request."""
 _LONGEST: Final = 500
-"""Of a setting: what every database that MLflow knows has room for."""
+"""Most characters of a setting: the limit that all of MLflow's databases have in common."""
 
 
 class MlflowTracker:
-    """Numbers as metrics, the configuration as parameters, where the weights lie as tags.
+    """A tracker that logs numbers as metrics, settings as parameters, and paths of weights as tags.
 
-    A resumed run is the same run there. MLflow keeps every value, so what was sent once stays.
+    A resumed run continues the same MLflow run. MLflow stores every value, so sent values stay.
     """
 
     def __init__(self, options: MlflowOptions) -> None:
@@ -99,23 +99,23 @@ class MlflowTracker:
         return given
 
     def _experiment(self, runs: Path, *, local: bool) -> str:
-        """Id of the experiment, which is created if missing."""
+        """Return the id of the experiment, which is created if missing."""
         name = self._options.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or _EXPERIMENT
         found = self._client.get_experiment_by_name(name)
         if found is not None:
             return found.experiment_id
-        # Artifacts go beside the run, not into the working directory.
+        # Artifacts are stored next to the run, not in the working directory.
         place = (runs / _ARTIFACTS).as_uri() if local else None
         try:
             return self._client.create_experiment(name, artifact_location=place)
         except self._mlflow.MlflowException:
-            found = self._client.get_experiment_by_name(name)  # another run was faster
+            found = self._client.get_experiment_by_name(name)  # another run created it first
             if found is None:
                 raise
             return found.experiment_id
 
     def _log_settings(self, settings: Mapping[str, str]) -> None:
-        """New ones as parameters; those that differ in a resumed run as tags: parameters stay."""
+        """Log new settings as parameters, and changed ones as tags: parameters are final."""
         named = {mlflow_name(key): value[:_LONGEST] for key, value in settings.items()}
         there = self._client.get_run(self._sent_log.run).data.params
         new = [self._entities.Param(key, value) for key, value in named.items() if key not in there]

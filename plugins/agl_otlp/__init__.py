@@ -1,6 +1,6 @@
-"""Spans as OpenTelemetry's OTLP and back: pure functions, the sender to a collector, the ingest.
+"""OpenTelemetry's OTLP: export of attempts as traces, and ingest of spans.
 
-`values` has the typed attribute values, `encode` and `decode` the two directions in the JSON form,
-`protobuf` reads the binary form into the JSON one, `send` posts to a collector, `ingest` is the
-gateway's route ``/v1/traces``. Token ids never become attributes.
+`values` converts typed attribute values, `encode` and `decode` convert spans to and from the JSON
+form, `protobuf` reads the binary form, `send` posts to a collector, `ingest` serves the gateway's
+route ``/v1/traces``. Token ids never become attributes.
 """

@@ -1,4 +1,4 @@
-"""OTLP traces as spans: of our own exports exactly, of anybody's agents by the gen_ai names."""
+"""OTLP traces to spans: agl-core's exports exactly, other programs' by gen_ai attributes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STATUS: Final[Mapping[Any, SpanStatus]] = {
     "STATUS_CODE_ERROR": "error",
 }
 _ATTEMPT: Final = "attempt"
-"""`agl.kind` of the root that an export makes for an attempt; no span of ours."""
+"""`agl.kind` of the root span that an export adds for an attempt; it is not decoded."""
 _KINDS: Final = {
     "chat": SpanKind.LLM,
     "text_completion": SpanKind.LLM,
@@ -32,7 +32,7 @@ _KINDS: Final = {
     "invoke_agent": SpanKind.AGENT,
     "execute_tool": SpanKind.TOOL,
 }
-"""By ``gen_ai.operation.name``."""
+"""Span kind by ``gen_ai.operation.name``."""
 _FIELDS: Final = (
     semconv.AGL_ROLLOUT,
     semconv.AGL_ATTEMPT,
@@ -52,12 +52,12 @@ _FIELDS: Final = (
     semconv.AGL_REWARD_AGENT,
     semconv.AGL_REWARD_AGENT_RUN,
 )
-"""Attributes that become fields."""
+"""Attributes that become fields of a span."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
-    """Who sends, as its URL or headers say; empty where they do not."""
+    """The attempt and agent in a request's URL or headers; empty if they have none."""
 
     rollout_id: str = ""
     attempt_id: str = ""
@@ -66,29 +66,29 @@ class Sender:
 
 @dataclass(slots=True)
 class Decoded:
-    """What a request holds."""
+    """The spans of one request."""
 
     spans: list[Span] = field(default_factory=list[Span])
     sources: list[int] = field(default_factory=list[int])
-    """For each span the number of the OTLP span that it is of: events are spans of their own."""
+    """Number of the OTLP span behind each span: events become separate spans."""
     received: int = 0
-    """OTLP spans, refused ones included."""
+    """Number of OTLP spans, including refused ones."""
     refused: list[str] = field(default_factory=list[str])
-    """Why a span was refused, one entry per span."""
+    """Reasons for refusing spans, one per span."""
 
 
 def decode(request: Any, *, sender: Sender | None = None) -> Decoded:
     """Read an export request in its JSON form, already parsed.
 
-    A span belongs to the attempt that its attributes ``agl.rollout`` and ``agl.attempt`` name, or
-    those of its resource, or the sender. One that is malformed, belongs nowhere or contradicts the
-    sender is refused by itself.
+    A span belongs to the attempt in its attributes ``agl.rollout`` and ``agl.attempt``, in those of
+    its resource, or in the sender. A span is refused, without the others, if it is malformed,
+    belongs to no attempt or contradicts the sender.
 
-    A span whose ``gen_ai.operation.name`` is a model call is an LLM span only if ``agl.call`` says
-    which request it is: without it nothing joins it to the tokens, and it is kept as an operation.
+    A span whose ``gen_ai.operation.name`` is a model call becomes an LLM span only if ``agl.call``
+    identifies the request. Without it the span cannot be joined to tokens and becomes an operation.
 
     Raises:
-        Malformed: the request as a whole is no such thing.
+        Malformed: the body is not an export request.
     """
     sender = sender or Sender()
     found = Decoded()
@@ -106,7 +106,7 @@ def decode(request: Any, *, sender: Sender | None = None) -> Decoded:
 
 
 def _raw_spans(request: Any) -> Iterator[tuple[dict[str, Any], str, Any]]:
-    """Every span with the attributes of its resource and the name of its scope."""
+    """Yield every span with the attributes of its resource and the name of its scope."""
     for of_resource in sequence(
         mapping(request, where="request").get("resourceSpans"), where="request"
     ):
@@ -121,7 +121,7 @@ def _raw_spans(request: Any) -> Iterator[tuple[dict[str, Any], str, Any]]:
 
 
 def _spans(raw: Any, resource: Mapping[str, Any], scope: str, sender: Sender) -> list[Span]:
-    """The span and its events; nothing for the root that an export made."""
+    """Return the span and its events; nothing for the root of an export."""
     row = mapping(raw, where="span")
     otel_id = _id(row.get("spanId"), where="span")
     where = f"span {otel_id}"
@@ -164,7 +164,7 @@ def _id(value: Any, *, where: str) -> str:
 
 
 def _parent(row: Mapping[str, Any], given: Mapping[str, Any], where: str) -> str | None:
-    """Our own parent where the span is ours: the root of an export is none."""
+    """Return the parent's id; in an export of agl-core, the root span is not a parent."""
     if semconv.AGL_SPAN in given:
         return _text(given, semconv.AGL_PARENT, where)
     if not row.get("parentSpanId") or row["parentSpanId"] == _NO_SPAN:
@@ -273,7 +273,7 @@ def _reward(given: Mapping[str, Any], where: str) -> Reward | None:
 def _attributes(
     given: Mapping[str, Any], resource: Mapping[str, Any], scope: str, *, ours: bool
 ) -> dict[str, Any]:
-    """What is left once fields are taken out; of strangers also whose program it is."""
+    """Return the attributes that are not fields; of other programs also the service and scope."""
     derived = given.get(semconv.AGL_DERIVED)
     added = {*_FIELDS, *(cast("list[Any]", derived) if isinstance(derived, list) else ())}
     attributes = {
@@ -291,7 +291,7 @@ def _attributes(
 
 
 def _events(row: Mapping[str, Any], span: Span, where: str) -> Iterator[Span]:
-    """Events are points in time inside the span: exceptions and messages."""
+    """Yield a span's events, such as exceptions and messages, as message spans."""
     for number, raw in enumerate(sequence(row.get("events"), where=where)):
         event = mapping(raw, where=f"event of {where}")
         at = _time(event, "timeUnixNano", where)
@@ -312,7 +312,7 @@ def _events(row: Mapping[str, Any], span: Span, where: str) -> Iterator[Span]:
 
 
 def _inherit_agents(found: Decoded, sender: Sender) -> None:
-    """Give spans of strangers the nearest enclosing agent of the same request, or the sender."""
+    """Set the agent of other programs' spans: the nearest enclosing one, or the sender's."""
     by_id = {(span.attempt_id, span.id): span for span in found.spans}
     for index, span in enumerate(found.spans):
         above, steps = span, 0

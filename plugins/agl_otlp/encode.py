@@ -29,19 +29,19 @@ _OPERATIONS: Final = {
 
 
 def request(attempts: Iterable[dict[str, Any]]) -> bytes:
-    """The body of an export request, from what `encode_attempt` made."""
+    """Return the body of an export request for results of `encode_attempt`."""
     return json.dumps({"resourceSpans": list(attempts)}, separators=(",", ":")).encode()
 
 
 def encode_attempt(record: AttemptRecord, *, content: bool = False) -> dict[str, Any]:
-    """One attempt as OTLP's ResourceSpans: a root span for the attempt, its spans below.
+    """Return one attempt as OTLP's ResourceSpans: a root span for the attempt, its spans below.
 
-    A call that both recorders saw is two spans, the gateway's below the client's. The usage of a
-    call stands on one span alone, so that the sum over a trace is what was used: on the gateway's,
-    else on the innermost that states it. On the others it is renamed (`semconv.AGL_REPEATED`).
+    A call that both recorders saw is two spans, the gateway's below the client's. Only one of them
+    states the usage of the call, so that the sum over a trace is correct: the gateway's span, else
+    the innermost that states it. On the others it is renamed (`semconv.AGL_REPEATED`).
 
     Args:
-        record: An attempt that ended.
+        record: An ended attempt.
         content: Also send prompts and answers, as ``gen_ai.*.messages``.
     """
     rollout, attempt = record.rollout, record.attempt
@@ -74,12 +74,12 @@ def encode_attempt(record: AttemptRecord, *, content: bool = False) -> dict[str,
 
 
 def trace_id(attempt_id: str) -> str:
-    """Hex id of an attempt's trace."""
+    """Return the hex id of an attempt's trace."""
     return _digest(16, attempt_id)
 
 
 def span_id(attempt_id: str, own_id: str) -> str:
-    """Hex id of a span of an attempt; that of the attempt itself for an empty id."""
+    """Return the hex id of an attempt's span; the root span's for an empty id."""
     return _digest(8, attempt_id, own_id)
 
 
@@ -119,10 +119,10 @@ def _root(record: AttemptRecord) -> dict[str, Any]:
 
 
 def _repeating_usage(spans: Sequence[Span], below: Sequence[str | None]) -> list[bool]:
-    """Of each span, whether the usage on it is unknown, or stated by another span too."""
+    """Return for each span whether its usage is unknown, or another span states it too."""
     parents = {span.id: parent for span, parent in zip(spans, below, strict=True)}
     covered: set[str] = set()
-    """Spans with one below them that states usage."""
+    """Spans above one that states usage."""
     states = [_states_usage(span) for span in spans]
     for parent, stated in zip(below, states, strict=True):
         above = parent if stated else None
@@ -136,7 +136,7 @@ def _repeating_usage(spans: Sequence[Span], below: Sequence[str | None]) -> list
 
 
 def _states_usage(span: Span) -> bool:
-    """Whether a span knows what was used; frameworks write 0 where they do not know."""
+    """Return whether a span states usage; frameworks write 0 if they do not know it."""
     if span.call is not None and span.call.superseded:
         return False
     known = span.call is not None and bool(span.call.prompt_token_ids)
@@ -168,7 +168,7 @@ def _span(span: Span, *, below: str | None, repeated: bool, content: bool) -> di
 
 
 def _fields(span: Span) -> dict[str, Any]:
-    """What `decode` makes the same span of again; rollout and attempt are the resource's."""
+    """Return the attributes for `decode`; rollout and attempt are on the resource."""
     fields: dict[str, Any] = {
         semconv.AGL_SPAN: span.id,
         semconv.AGL_KIND: span.kind.value,
@@ -196,7 +196,7 @@ def _reward(reward: Reward) -> dict[str, Any]:
 
 
 def _derived(span: Span, *, content: bool) -> dict[str, Any]:
-    """Standard attributes, for readers that do not know agl's attributes."""
+    """Return standard attributes, for readers that do not know agl's attributes."""
     derived: dict[str, Any] = {
         semconv.GEN_AI_OPERATION_NAME: _OPERATIONS.get(span.kind),
         semconv.GEN_AI_AGENT_NAME: span.agent,
@@ -240,7 +240,7 @@ def _of_call(call: ModelCall, *, content: bool) -> dict[str, Any]:
 
 
 def _asked(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message of the wire in the form of the semantic conventions."""
+    """Return a request's message in the form of the semantic conventions."""
     role = message.get("role")
     if role == "tool":
         part = {"type": "tool_call_response", "id": message.get("tool_call_id")}
@@ -258,7 +258,7 @@ def _asked(message: Mapping[str, Any]) -> dict[str, Any]:
 def _part(part: Any) -> dict[str, Any]:
     if isinstance(part, dict) and isinstance(said := part.get("text"), str):  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
         return {"type": "text", "content": said}
-    # Pictures and sound are large, and of no use to a reader of traces.
+    # Images and audio are large and do not help a reader of traces.
     kind = cast("dict[str, Any]", part).get("type") if isinstance(part, dict) else None
     return {"type": kind or "unknown"}
 
@@ -271,7 +271,7 @@ def _answer(choice: Choice, said: Sequence[Part]) -> dict[str, Any]:
 
 
 def _calls(calls: Sequence[Mapping[str, Any]], older: Any) -> Sequence[Mapping[str, Any]]:
-    """Tool calls, and one in the older form, which has no id."""
+    """Return tool calls, including one in the older form, which has no id."""
     return [*calls, {"function": older}] if isinstance(older, dict) else calls
 
 

@@ -1,4 +1,4 @@
-"""Spans from agents in any language: OTLP over HTTP into the attempts that the gateway has open."""
+"""Spans from agents in any language: OTLP over HTTP for attempts that the gateway has open."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _log = logging.getLogger(__name__)
 _JSON: Final = "application/json"
 _PROTOBUF: Final = "application/x-protobuf"
 _LARGEST: Final = 64 * 1024 * 1024
-"""Bytes of a request, unpacked."""
+"""Most bytes of a request, unpacked."""
 _LARGE: Final = 64 * 1024
-"""Bodies from this size, in bytes, are read in a thread, so that the event loop is not blocked."""
+"""Bodies from this size, in bytes, are read in a thread, so the event loop is not blocked."""
 _MOST_REASONS: Final = 5
 _ADVICE: Final = "export fewer spans at a time"
 _GZIP_WINDOW: Final = 31
@@ -34,7 +34,7 @@ _GZIP_WINDOW: Final = 31
 
 
 class TraceIngest:
-    """Takes export requests; every span is stored, or refused with its reason in the answer."""
+    """A route for export requests: it stores each span or states why it is refused."""
 
     operators = True
 
@@ -93,7 +93,7 @@ class TraceIngest:
 
 @dataclass(slots=True)
 class _Outcome:
-    """What became of a request's spans."""
+    """Counts of a request's stored and refused spans."""
 
     refused: int = 0
     reasons: list[str] = field(default_factory=list[str])
@@ -109,7 +109,7 @@ class _Outcome:
         return "; ".join([*different[:_MOST_REASONS], *more])
 
     def answer(self) -> dict[str, Any]:
-        """In OTLP's JSON form: numbers of 64 bits are text."""
+        """Return the answer in OTLP's JSON form, where 64-bit numbers are text."""
         if not self.refused:
             return {}
         partial = {"rejectedSpans": str(self.refused), "errorMessage": self.reason}
@@ -117,7 +117,7 @@ class _Outcome:
 
 
 def _by_attempt(found: Decoded) -> list[tuple[list[Span], set[int]]]:
-    """Spans of each attempt, with the numbers of the OTLP spans that they came as."""
+    """Return the spans of each attempt, with the numbers of their OTLP spans."""
     spans: Mapping[tuple[str, str], list[Span]] = defaultdict(list)
     sources: Mapping[tuple[str, str], set[int]] = defaultdict(set)
     for span, source in zip(found.spans, found.sources, strict=True):
@@ -128,10 +128,11 @@ def _by_attempt(found: Decoded) -> list[tuple[list[Span], set[int]]]:
 
 
 def _sender(request: RouteRequest) -> Sender:
-    """The attempt by URL or headers; empty where the spans themselves name it.
+    """Return the attempt in URL or headers; empty if only the spans name it.
 
     Raises:
-        Problem: the two disagree, name the rollout or the attempt alone, or the key is another attempt's.
+        Problem: URL and headers disagree, name only the rollout or only the attempt, or the key
+            belongs to another attempt.
     """
     if not request.named:
         return Sender()

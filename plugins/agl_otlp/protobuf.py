@@ -1,8 +1,8 @@
-"""OTLP's binary form: export requests into the JSON form, and answers out of it.
+"""OTLP's binary form: export requests to the JSON form, and answers to the binary form.
 
-Most languages' exporters speak nothing else. Of the schema (opentelemetry-proto,
-``trace_service.proto`` and what it imports) only the fields that `decode` reads are known; others
-are skipped, as protobuf prescribes.
+Exporters of most languages only send this form. Of the schema (opentelemetry-proto,
+``trace_service.proto`` and its imports) only the fields that `decode` reads are known; others are
+skipped, as protobuf prescribes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Field:
 
 
 def read_request(data: bytes) -> dict[str, Any]:
-    """An ExportTraceServiceRequest in OTLP's JSON form.
+    """Return an ExportTraceServiceRequest in OTLP's JSON form.
 
     Raises:
         Malformed: the bytes are not such a message.
@@ -42,7 +42,7 @@ def read_request(data: bytes) -> dict[str, Any]:
 
 
 def answer(*, refused: int, reason: str) -> bytes:
-    """An ExportTraceServiceResponse."""
+    """Return an ExportTraceServiceResponse."""
     if not refused and not reason:
         return b""
     message = reason.encode()
@@ -74,7 +74,7 @@ def _message(data: memoryview, fields: Mapping[int, _Field], depth: int) -> dict
 
 
 def _pairs(data: memoryview) -> Iterator[tuple[int, int, Any]]:
-    """Number, wire type and raw value of each field."""
+    """Yield number, wire type and raw value of each field."""
     at, end = 0, len(data)
     while at < end:
         tag, at = _varint(data, at)

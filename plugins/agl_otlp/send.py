@@ -37,7 +37,7 @@ class _Partial(msgspec.Struct, rename="camel"):
 
 
 class _Answer(msgspec.Struct, rename="camel"):
-    """What a collector says of a request that it took."""
+    """A collector's answer to an accepted request."""
 
     partial_success: _Partial | None = None
 
@@ -55,10 +55,10 @@ async def send_attempts(
 
     Args:
         store: Open, at least for reading.
-        endpoint: Address of the collector; ``/v1/traces`` is added where it has no path.
-        query: Which rollouts; all when None.
+        endpoint: Address of the collector; ``/v1/traces`` is added if it has no path.
+        query: Selects rollouts; all when None.
         headers: For the collector, such as its key.
-        content: Also send what was asked and answered.
+        content: Also send prompts and answers.
         pause: Waits between tries, in seconds.
 
     Raises:
@@ -82,10 +82,10 @@ async def send_attempts(
 
 
 def traces_url(endpoint: str) -> str:
-    """The address to post to.
+    """Return the address to post to.
 
     Raises:
-        ConfigError: it is no http address.
+        ConfigError: it is not an http address.
     """
     if not is_address(endpoint):
         raise ConfigError(
@@ -96,7 +96,7 @@ def traces_url(endpoint: str) -> str:
 
 
 class _Batch:
-    """Attempts that wait to be sent in one request."""
+    """Attempts to send in one request."""
 
     def __init__(self, url: str, headers: Mapping[str, str], sent: Sent, pause: Pause) -> None:
         check = "check its address and headers, and send again"
@@ -127,10 +127,10 @@ class _Batch:
         await self._client.close()
 
     async def _post(self, body: bytes) -> bytes:
-        """The collector's answer.
+        """Post a request and return the collector's answer.
 
         Raises:
-            StoreError: it gave none, or refused the request.
+            StoreError: there is no answer, or the collector refused the request.
         """
         problem = ""
         given: dict[str, Any] = {
@@ -159,7 +159,7 @@ class _Batch:
         )
 
     def _take(self, answer: bytes) -> None:
-        """Count what a partial success did not keep."""
+        """Count the spans that a partial success rejected."""
         try:
             partial = msgspec.json.decode(answer, type=_Answer, strict=False).partial_success
         except (msgspec.DecodeError, UnicodeDecodeError):

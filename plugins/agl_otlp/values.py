@@ -1,4 +1,4 @@
-"""Attribute values in OTLP's JSON form, where each names its type."""
+"""Attribute values in OTLP's JSON form, in which each value states its type."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _INT64: Final = 2**63
 
 
 class Malformed(ValueError):  # noqa: N818  names the fault in a client's request
-    """A piece of a request that is not OTLP."""
+    """A part of a request that is not OTLP."""
 
 
 def attributes_of(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Plain attributes as OTLP's list of pairs."""
+    """Return plain attributes as OTLP's list of pairs."""
     return [{"key": replaced(name), "value": any_value(value)} for name, value in values.items()]
 
 
 def any_value(value: Any) -> dict[str, Any]:
-    """One plain value; what OTLP has no type for becomes its text, and None an empty value."""
+    """Convert a plain value; a type that OTLP lacks becomes text, and None an empty value."""
     if isinstance(value, bool):
         return {"boolValue": value}
     if isinstance(value, int) and -_INT64 <= value < _INT64:
@@ -49,7 +49,7 @@ _UNUSUAL: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def plain_attributes(pairs: Any, *, where: str) -> dict[str, Any]:
-    """OTLP's list of pairs as plain attributes; of equal keys the last counts.
+    """Convert OTLP's list of pairs to plain attributes; of equal keys the last one counts.
 
     Raises:
         Malformed: it is not such a list.
@@ -63,10 +63,10 @@ def plain_attributes(pairs: Any, *, where: str) -> dict[str, Any]:
 
 
 def plain(value: Any, *, where: str) -> Any:
-    """One typed value as a plain one.
+    """Convert a typed value to a plain one.
 
     Raises:
-        Malformed: it is none, or of a type that OTLP does not have.
+        Malformed: it is not a typed value, or its type does not exist in OTLP.
     """
     if not value and (value is None or isinstance(value, dict)):
         return None
@@ -85,10 +85,10 @@ def plain(value: Any, *, where: str) -> Any:
 
 
 def sequence(value: Any, *, where: str) -> list[Any]:
-    """A list; absent ones are empty.
+    """Return the value, which must be a list; an absent one is empty.
 
     Raises:
-        Malformed: it is something else.
+        Malformed: it is not a list.
     """
     if value is None:
         return []
@@ -98,10 +98,10 @@ def sequence(value: Any, *, where: str) -> list[Any]:
 
 
 def mapping(value: Any, *, where: str) -> dict[str, Any]:
-    """A mapping.
+    """Return the value, which must be a mapping.
 
     Raises:
-        Malformed: it is something else.
+        Malformed: it is not a mapping.
     """
     if not isinstance(value, dict):
         raise Malformed(f"{where} is not a mapping: {value!r:.200}")
@@ -121,11 +121,11 @@ def _boolean(value: Any, _: str) -> bool:
 
 
 def integer(value: Any, _: str = "") -> int:
-    """A whole number, as JSON has it or as the text that OTLP asks for.
+    """Convert a whole number, either a JSON number or the text that OTLP prescribes.
 
     Raises:
-        ValueError: it is none, or longer than 64 bits.
-        TypeError: it is of another type.
+        ValueError: it is not a whole number, or is longer than 64 bits.
+        TypeError: it has another type.
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise TypeError

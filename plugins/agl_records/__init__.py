@@ -33,7 +33,7 @@ _MODULES: Final = {
     "export_from": "run",
     "export_rollouts": "facade",
 }
-"""Where each name is; loading the plugin imports none of them."""
+"""The module of each exported name; loading the plugin imports none of them."""
 
 
 def __getattr__(name: str) -> Any:

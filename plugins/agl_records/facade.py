@@ -27,25 +27,25 @@ def export_rollouts(  # noqa: PLR0913 - one per choice of a user
     run_id: str | None = None,
     plugins: Sequence[str | Path] = (),
 ) -> ExportSummary:
-    """Write what agents said and earned as training data.
+    """Write agents' answers and rewards as training data.
 
     Args:
         target: A report, a run's directory, a configuration, a database file or an http:// address.
         output: The file.
-        format: ``jsonl`` and ``parquet`` have a row per token path with its ids, ``openai`` is the
+        format: ``jsonl`` and ``parquet`` have a row per token path with its ids. ``openai`` is the
             chat format of fine-tuning services: an example per path, weight 1 on sampled messages.
-        agents: Names or globs; those that the run trains when left out.
-        modes: Of the rollouts; held-out tasks are only exported when asked for.
-        min_reward: The least return of the agent in the attempt.
-        failed: What becomes of attempts that did not succeed; their rewards do not count.
-        run_id: Of this run only.
-        plugins: Local plugin files to load; those that the run's configuration names are not.
+        agents: Names or globs; the agents that the run trains when omitted.
+        modes: Modes of the rollouts; held-out tasks are exported only on request.
+        min_reward: The lowest return of the agent in the attempt.
+        failed: Whether to export attempts that did not succeed; their rewards do not count.
+        run_id: Only rollouts of this run.
+        plugins: Local plugin files to load; those in the run's configuration are not loaded.
 
     Returns:
-        How much was exported, and what was not, by cause.
+        What was exported, and what was not, by cause.
 
     Raises:
-        ConfigError: there is no store, only a run's own record names its server, an agent was not
+        ConfigError: there is no store, only the run's own record names its server, an agent was not
             seen, or the file cannot be written.
         MissingExtraError: ``parquet`` without the extra of that name.
     """
@@ -73,7 +73,7 @@ def export_rollouts(  # noqa: PLR0913 - one per choice of a user
 
 
 def _located(target: Report | str | Path, plugins: PluginManager) -> StoreAddress:
-    """The store of a target; where the records of a report's run lie, its user has decided."""
+    """Return the store of a target; a `Report` counts as the user's own choice of the address."""
     if isinstance(target, Report):
         return replace(locate_store(target.directory, plugins), named=True)
     return locate_store(target, plugins)

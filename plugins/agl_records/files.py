@@ -1,4 +1,4 @@
-"""Rows into a file: lines of JSON, or Parquet."""
+"""Writers of rows: lines of JSON, or Parquet."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _ROWS_PER_GROUP: Final = 256
 
 
 class RowWriter(Protocol):
-    """Takes rows one by one."""
+    """A writer that takes rows one by one."""
 
     def write(self, row: Any) -> None: ...
 
     def close(self) -> None:
-        """Write what is left; the stream stays open."""
+        """Write the remaining rows; the stream stays open."""
         ...
 
 
 class JsonLines:
-    """One JSON document per line, UTF-8."""
+    """A writer of one JSON document per line, UTF-8."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -41,10 +41,10 @@ class JsonLines:
 
 
 class Parquet:
-    """Row groups of `TrajectoryRow`; messages and tools are JSON texts."""
+    """A writer of row groups of `TrajectoryRow`; messages and tools are JSON texts."""
 
     def __init__(self, stream: IO[bytes]) -> None:
-        """Begin a file.
+        """Open a Parquet writer on the stream.
 
         Raises:
             MissingExtraError: pyarrow is not installed.

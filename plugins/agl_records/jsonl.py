@@ -37,11 +37,11 @@ _END: Final = {"resources": "resources", "rollouts": "rollout", "spans": "span"}
 async def export_lines(
     store: Store, query: RolloutQuery | None = None
 ) -> AsyncGenerator[str, None]:
-    """The lines of an export, without line ends; a page of rollouts is in memory at a time.
+    """Yield the lines of an export, without line ends; one page of rollouts is in memory at a time.
 
     Args:
         store: Open, at least for reading.
-        query: Which rollouts; all when None.
+        query: Selects rollouts; all when None.
     """
     yield json_text({"kind": "store", "format": FORMAT})
     counts = dict.fromkeys(_END, 0)
@@ -63,7 +63,7 @@ async def export_lines(
 
 
 def read_export(lines: Iterable[str]) -> Iterator[Resources | Rollout | Span]:
-    """The records of an export in their order.
+    """Yield the records of an export in their order.
 
     Raises:
         StoreError: a line does not belong to an export, or the export is cut off.

@@ -1,4 +1,4 @@
-"""Recorded attempts to rows of training data."""
+"""Training data rows from recorded attempts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
     agent_run_id: str
     choice: int
     continued: bool
-    """The conversation continued from this choice, or the call had only one."""
+    """Whether the conversation continued from this choice, or the call had only one."""
     prompt_tokens: int
     response_tokens: int
     finish_reason: str | None
@@ -27,7 +27,7 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
     logprobs_mode: str
     policy_version: int
     reward: float | None
-    """Rewards aimed at this very call or choice; None without any."""
+    """Rewards for this call or choice; None if there are none."""
 
 
 class TrajectoryRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,26 +43,26 @@ class TrajectoryRow(msgspec.Struct, frozen=True, kw_only=True):
     status: AttemptStatus
     agent: str
     alias: str | None = None
-    """What `agl.alias` called the agent in this attempt; None without one."""
+    """The agent's `agl.alias` in this attempt; None if it has none."""
     policy: str
     reward: float | None
-    """The agent's return: attempt, agent, run and call rewards, channels weighted. None for an
-    attempt that failed, and where no reward reached the agent."""
+    """The agent's return: attempt, agent, run and call rewards, channels weighted. None for a
+    failed attempt, or if the agent got no reward."""
     score: float | None
-    """Every reward of the attempt, weighted; None for an attempt that failed."""
+    """Weighted sum of all rewards of the attempt; None for a failed attempt."""
     messages: list[dict[str, Any]]
-    """Of the path's last call, with its answer."""
+    """Messages of the path's last call, with its answer."""
     tools: list[dict[str, Any]]
     token_ids: list[int]
     call_index: list[int]
     """Index into `calls` of the call that sampled the token; -1 for context."""
     logprobs: list[float]
-    """As sampled; 0.0 for context."""
+    """Log-probabilities as sampled; 0.0 for context."""
     calls: list[CallRow]
 
 
 def agent_return(earned: AgentReturn) -> float:
-    """Everything an agent earned in an attempt, whatever unit the rewards named."""
+    """Return the sum of an agent's rewards in an attempt, over all targets."""
     parts = [earned.value, *earned.runs.values(), *earned.calls.values()]
     parts += [value for choices in earned.choices.values() for value in choices.values()]
     return sum(parts)
@@ -71,7 +71,7 @@ def agent_return(earned: AgentReturn) -> float:
 def trajectory_rows(
     record: AttemptRecord, adapted: AdaptedAttempt, agents: Sequence[str]
 ) -> Iterator[TrajectoryRow]:
-    """The paths of the given agents."""
+    """Yield the paths of the given agents."""
     calls = _calls(record)
     succeeded = record.attempt.status is AttemptStatus.SUCCEEDED
     for agent in agents:
@@ -106,7 +106,7 @@ def trajectory_rows(
 def chat_examples(
     record: AttemptRecord, adapted: AdaptedAttempt, agents: Sequence[str]
 ) -> Iterator[Conversation]:
-    """The paths of the given agents as conversations to fine-tune on."""
+    """Yield the paths of the given agents as conversations to fine-tune on."""
     calls = _calls(record)
     for agent in agents:
         for path in adapted.trajectories[agent]:
@@ -114,7 +114,7 @@ def chat_examples(
 
 
 def unused_choices(paths: Sequence[Trajectory]) -> int:
-    """Choices of ``n > 1`` calls that are in no example of `chat_examples`."""
+    """Return the number of choices of ``n > 1`` calls that no example of `chat_examples` has."""
     return sum(
         1
         for path in paths

@@ -1,4 +1,4 @@
-"""Walk through a store and export the attempts that were asked for, counting all others."""
+"""Export of selected attempts from a store; all others are counted."""
 
 from __future__ import annotations
 
@@ -48,30 +48,30 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """What to export, and as what."""
+    """Selection and format of an export."""
 
     format: ExportFormat = "jsonl"
     """``jsonl`` and ``parquet``: a `TrajectoryRow` per token path; ``openai``: chat fine-tuning."""
     agents: tuple[str, ...] = ()
-    """Names or globs; the agents that the run trains when empty, all without a configuration."""
+    """Names or globs. Empty: the agents that the run trains, or all without a configuration."""
     modes: tuple[Mode, ...] = ("train",)
-    """Held-out tasks are only in an export that asks for them."""
+    """Modes of the rollouts; held-out tasks are exported only on request."""
     run_id: str | None = None
     min_reward: float | None = None
-    """The least return of an agent in an attempt."""
+    """The lowest return of an agent in an attempt."""
     failed: Literal["skip", "include"] = "skip"
-    """What becomes of attempts that did not succeed; their rewards do not count."""
+    """Whether to export attempts that did not succeed; their rewards do not count."""
 
 
 class ExportSummary(msgspec.Struct, kw_only=True):
-    """What was exported and what was not; every attempt is in exactly one count."""
+    """Counts of exported and other attempts; every attempt is in exactly one count."""
 
     rows: int = 0
     attempts: int = 0
     """Attempts with at least one row."""
     unverified: int = 0
-    """Rows of the format ``openai`` that could not be compared with the recorded tokens, since the
-    model's chat template is not at hand."""
+    """Rows of the format ``openai`` that could not be compared with the recorded tokens, because
+    the model's chat template is not available."""
     left_out: dict[str, int] = {}
     """Attempts without a row, by cause."""
     lost: dict[str, int] = {}
@@ -93,10 +93,10 @@ async def export_from(
 
     Args:
         store: Open, at least for reading.
-        stream: Where the rows go.
-        options: What to export.
-        plugins: Offer the adapter that the run uses.
-        config: The run's; without one every policy counts as trained and channels weigh 1.
+        stream: Destination of the rows.
+        options: Selection and format.
+        plugins: Provide the adapter that the run uses.
+        config: The run's configuration. None: every policy counts as trained and channels weigh 1.
 
     Raises:
         ConfigError: an agent was not seen.
@@ -116,7 +116,7 @@ def _writer(format_: ExportFormat, stream: IO[bytes]) -> RowWriter:
 
 
 class _Export:
-    """An export under way."""
+    """The state of one export."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class _Export:
         self._seen: set[str] = set()
         self._config, self._plugins = config, plugins
         self._renderers: dict[str, Renderer | None] = {}
-        """By model."""
+        """Renderer by model."""
         self._policies = resolve_policies(config, training=False) if config is not None else None
         self._patterns = options.agents or _trained(config, self._policies)
         self._weights = config.channel_weights if config is not None else {}
@@ -140,7 +140,7 @@ class _Export:
         self._adapter: Callable[..., Adapter] = plugins.registry("adapters").resolve(name)
 
     def add(self, record: AttemptRecord) -> None:
-        """Export one attempt, or count why not."""
+        """Export one attempt, or count why it is not exported."""
         cause = _unusable(record, self._options) or self._export(record)
         if cause:
             left_out = self._summary.left_out
@@ -152,7 +152,7 @@ class _Export:
         """Write the end of the file.
 
         Raises:
-            ConfigError: an agent that was asked for was not seen.
+            ConfigError: a selected agent was not seen.
         """
         self._writer.close()
         if self._seen:
@@ -161,7 +161,7 @@ class _Export:
         return self._summary
 
     def _export(self, record: AttemptRecord) -> str:
-        """Write the rows of an attempt; returns why there are none."""
+        """Write the rows of an attempt; return why there are none, or an empty text."""
         try:
             adapted = self._adapt(record)
         except (CaptureError, RewardError) as error:
@@ -196,7 +196,7 @@ class _Export:
     def _alike(
         self, record: AttemptRecord, examples: Iterator[Conversation]
     ) -> Iterator[dict[str, Any]]:
-        """The examples that a chat template turns into the recorded tokens again."""
+        """Yield the examples that the chat template renders to the recorded tokens."""
         for example in examples:
             render = self._renderer(example.last.policy)
             if render is None:
@@ -210,7 +210,7 @@ class _Export:
             yield example.weighted()
 
     def _renderer(self, policy: str) -> Renderer | None:
-        """Renders conversations of a policy to tokens; None where no engine can."""
+        """Return a renderer from a policy's conversations to tokens; None if no engine has one."""
         model = next((p.model for p in self._policies or () if p.name == policy), "")
         if model not in self._renderers:
             self._renderers[model] = self._make_renderer(model) if model else None
@@ -247,14 +247,14 @@ class _Export:
 
 
 def _trained(config: RunConfig | None, policies: list[Policy] | None) -> Sequence[str]:
-    """The agents that the run trains; all where that is not known."""
+    """Return the agents that the run trains; all if that is unknown."""
     if config is None or policies is None:
         return ("*",)
     return trained_agents(config, policies) or ("*",)
 
 
 def _answering(record: AttemptRecord) -> list[Policy]:
-    """The policies that answered, all taken as trained: the calls themselves say what is not."""
+    """Return the policies that answered, as trainable: each call records whether it is trained."""
     names = {span.call.policy for span in record.spans if span.call is not None}
     return [
         Policy(name=name, trainable=True, train_constrained=True) for name in sorted(names) if name
@@ -262,7 +262,7 @@ def _answering(record: AttemptRecord) -> list[Policy]:
 
 
 def _unusable(record: AttemptRecord, options: ExportOptions) -> str:
-    """Why an attempt is not even looked at; empty when it is."""
+    """Return why an attempt is skipped without reading it further; empty if it is not."""
     attempt = record.attempt
     if not (attempt.status.final and attempt.sealed):
         return "running"

@@ -1,7 +1,7 @@
-"""The store of another process, over HTTP.
+"""The store ``http``: access to a store in another process over HTTP.
 
-Reading order: `store_calls` (what both sides say), `store_client` (`HttpStore`), `store_server`,
-`store_serve` (the command).
+Reading order: `store_calls` (the messages), `store_client` (`HttpStore`), `store_server`
+(`StoreServer`), `store_serve` (the command ``agl store serve``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MODULES: Final = {
     "HttpStoreOptions": "options",
     "StoreServer": "store_server",
 }
-"""Where each name is; loading the plugin imports none of them."""
+"""Module of each name. They are imported on first use, so that loading the plugin stays fast."""
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from agl_core.store import StoreOptions
 
 
 class HttpStoreOptions(StoreOptions):
-    """Options of the store ``http``; all others are options of ``agl store serve``."""
+    """Options of the store ``http``; the server's options are those of ``agl store serve``."""
 
     schemes = ("http", "https")
 

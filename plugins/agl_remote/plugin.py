@@ -1,4 +1,4 @@
-"""What agl-core gets from this package."""
+"""The plugin's hooks, which register the store ``http`` and the command ``agl store serve``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The store's methods as calls over a connection: names, and what each takes and gives.
+"""The store's methods as remote calls: name, request type and response type of each.
 
-Both directions are msgpack in the store's own codec, so text and numbers arrive as any medium keeps
-them. Each span is a blob of its own, so that one with unusual values does not slow down the others.
+Requests and responses are encoded as msgpack with the store's codec, which preserves all text and
+numbers. Each span is encoded separately, so that a span with unusual values does not slow down the
+others.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class StoreMethod(Generic[Q, A]):
-    """One method: its name, and what travels in each direction."""
+    """One remote method with the codecs of its request and response."""
 
     name: str
     question: Codec[Q]
@@ -86,11 +87,11 @@ _ROLLOUTS: Final = Codec(list[Rollout])
 _NOTHING: Final[Codec[None]] = Codec(type(None))
 
 HELLO: Final = StoreMethod("store-hello", _NOTHING, _NOTHING)
-"""Does nothing: a caller that gets an answer has the right key, version and server."""
+"""A call without effect, whose response confirms that key, version and server are right."""
 ENQUEUE: Final = StoreMethod("store-enqueue", _ROLLOUTS, _ROLLOUTS)
 CLAIM: Final = StoreMethod("store-claim", Codec(Claiming), Codec(list[Claim]))
 HAND_BACK: Final = StoreMethod("store-hand-back", _NAMES, _NOTHING)
-"""Takes the ids of claims whose callers left before they had an answer."""
+"""A call that undoes claims, given by id, whose callers disconnected before the response."""
 HEARTBEAT: Final = StoreMethod("store-heartbeat", _NAMES, _NAMES)
 FINISH: Final = StoreMethod("store-finish", Codec(Finishing), Codec(Attempt))
 CANCEL: Final = StoreMethod("store-cancel", Codec(Cancelling), _ROLLOUTS)
@@ -101,6 +102,6 @@ WAIT: Final = StoreMethod("store-wait", Codec(Waiting), _ROLLOUTS)
 CONSUME: Final = StoreMethod("store-consume", _NAMES, Codec(int))
 PUBLISH: Final = StoreMethod("store-publish", Codec(Resources), Codec(Resources))
 RESOURCES: Final = StoreMethod("store-resources", Codec(Version), Codec(list[Resources]))
-"""Gives one or none."""
+"""A call whose response is a list of one version, or an empty list."""
 LEAD: Final = StoreMethod("store-lead", Codec(Leading), _NOTHING)
 PRUNE: Final = StoreMethod("store-prune", Codec(Pruning), Codec(Pruned))

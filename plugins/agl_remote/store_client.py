@@ -1,4 +1,4 @@
-"""A store in another process, used over HTTP."""
+"""The client of a store in another process, over HTTP."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 def make_store(options: HttpStoreOptions, directory: Path) -> HttpStore:
-    """The store ``http``.
+    """Make the store ``http``.
 
     Raises:
         ConfigError: there is no shared key.
@@ -49,20 +49,20 @@ def make_store(options: HttpStoreOptions, directory: Path) -> HttpStore:
 
 
 class HttpStore:
-    """A `StoreLifecycle` that `agl store serve` keeps.
+    """A `StoreLifecycle` whose records are kept by ``agl store serve``.
 
-    It outlives restarts of the server: a request without an answer is sent again, and every method
-    may be repeated. A repetition returns the stored result; its spans are counted as duplicates,
-    and `consume` counts only what the repetition did.
+    It continues after restarts of the server: a request without a response is sent again, and every
+    method may be repeated. A repeated call returns the stored result. Its spans are counted as
+    duplicates, and `consume` counts only the rollouts that the repeated call consumed.
     """
 
     def __init__(self, url: str, key: str, *, patience: Patience | None = None) -> None:
-        """Describe the server; `open` reaches for it.
+        """Configure the store; `open` connects to the server.
 
         Args:
-            url: ``http://host:port``.
+            url: Address, ``http://host:port``.
             key: The secret that all processes of the run share.
-            patience: How long the server may be away.
+            patience: How long to wait for a server that does not respond.
         """
         self.url = url
         self._key = key
@@ -73,11 +73,11 @@ class HttpStore:
         self._claims: set[str] = set()
 
     async def open(self) -> None:
-        """Wait for the server, and find out whether it takes us.
+        """Wait for the server and check that it accepts the key and the version.
 
         Raises:
-            ConfigError: wrong key, or the server is of another version or no store.
-            StoreError: it is open already, or the server stays away.
+            ConfigError: the key is wrong, or the server has another version or is not a store.
+            StoreError: the store is already open, or the server does not respond in time.
         """
         if self._open:
             raise StoreError("The store is open already: open() it once, close() it after use")
@@ -92,7 +92,10 @@ class HttpStore:
             raise
 
     async def close(self) -> None:
-        """Wait a moment for writes in progress; callers that wait get a StoreError. Idempotent."""
+        """Close the store after writes in progress, for which it waits at most `waits.STORE_S`.
+
+        Waiting callers get a StoreError. Idempotent.
+        """
         if not self._open:
             return
         self._open = False
@@ -113,7 +116,7 @@ class HttpStore:
     async def claim(
         self, worker: str, *, limit: int = 1, timeout_s: float | None = None
     ) -> list[Claim]:
-        """As `Store.claim`; times are those of this machine's clock, not of the server's."""
+        """Claim as `Store.claim` does, with times converted to the clock of this machine."""
         claim_id = new_id("cl")
         asked = calls.Claiming(worker=worker, limit=limit, timeout_s=timeout_s, claim_id=claim_id)
         self._claims.add(claim_id)
@@ -184,10 +187,10 @@ class HttpStore:
         await self._write(calls.LEAD, calls.Leading(instance=instance, lease_s=lease_s))
 
     async def prune(self, rollout_ids: Sequence[str], *, dry_run: bool = False) -> Pruned:
-        """Delete spans of final rollouts for good; see `agl_core.store.Prunable`.
+        """Permanently delete spans of final rollouts; see `agl_core.store.Prunable`.
 
         Raises:
-            ConfigError: the server keeps a store that cannot.
+            ConfigError: the server's store is not `Prunable`.
         """
         asked = calls.Pruning(rollout_ids=list(rollout_ids), dry_run=dry_run)
         if self._open:
@@ -199,7 +202,7 @@ class HttpStore:
             await self.close()
 
     async def _read(self, call: calls.StoreMethod[Q, A], asked: Q) -> A:
-        """Ask; a caller who is cancelled takes the question back."""
+        """Send a request, which is cancelled with its caller."""
         task = self._begin(self._ask(call, _packed(asked)), self._calls)
         try:
             await asyncio.wait({task})
@@ -209,7 +212,7 @@ class HttpStore:
         return _result(task)
 
     async def _write(self, call: calls.StoreMethod[Q, A], asked: Q) -> A:
-        """Ask; a caller who is cancelled meanwhile does not stop it."""
+        """Send a request, which continues if its caller is cancelled."""
         task = self._begin(self._ask(call, _packed(asked)), self._writes)
         try:
             await asyncio.wait({task})
@@ -264,7 +267,7 @@ def _result(task: asyncio.Task[T]) -> T:
 
 
 def _report(task: asyncio.Task[Any]) -> None:
-    """Log what became of a write whose caller was cancelled."""
+    """Log the failure of a write whose caller was cancelled."""
     if task.cancelled():
         _log.warning("The store was closed before a write of a cancelled caller reached it")
     elif task.exception() is not None:

@@ -1,4 +1,4 @@
-"""``agl store serve``."""
+"""The command ``agl store serve``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that other processes use over HTTP."""
+"""A server that gives other processes access to a store over HTTP."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 _REMEMBERED: Final = 4096
-"""Claims handed back lately: a request for one of them that arrives late gets nothing."""
+"""Number of recently undone claims to remember: a late request for one of them gets no rollouts."""
 
 
 class StoreServer:
-    """Serves a store until it is stopped; `HttpStore` is the other side.
+    """An HTTP server of a store, with `HttpStore` as its client.
 
-    `claim` and `wait` hold their connection until they have a result. A claim whose caller leaves is
-    queued again; a repeated claim returns the same attempts.
+    `claim` and `wait` keep their connection open until they have a result. If the caller of a claim
+    disconnects, the rollouts are queued again. A repeated claim returns the same attempts.
     """
 
     def __init__(
         self, store: BaseStore, *, key: str, host: str = "127.0.0.1", port: int = 0
     ) -> None:
-        """Describe the server.
+        """Configure the server.
 
         Args:
-            store: Not open; it is the server's from `start` to `stop`.
-            key: Bearer token that every caller has.
+            store: A store that is not open; `start` opens it and `stop` closes it.
+            key: Bearer token that callers must send.
             host: Address to listen on.
-            port: 0 takes a free one.
+            port: Port to listen on; 0 chooses a free one.
         """
         self._store = store
         self._address = (host, port)
@@ -63,13 +63,13 @@ class StoreServer:
         self._handed_back: dict[str, None] = {}
         self._app = RpcApp(self._methods(), key=key, instance=new_id("life"))
         self.url = ""
-        """``http://host:port`` once it was started."""
+        """Address, ``http://host:port``; empty before `start`."""
 
     async def start(self) -> None:
-        """Open the store and serve it; connections are accepted when this returns.
+        """Open the store and serve it; when this returns, connections are accepted.
 
         Raises:
-            ConfigError: the address is taken. The store was not touched.
+            ConfigError: the address is in use; the store was not opened.
             StoreError: the store cannot be opened.
         """
         listener = bind(*self._address)
@@ -83,7 +83,7 @@ class StoreServer:
         await self._server.start(listener)
 
     async def stop(self) -> None:
-        """Answer every caller to try again later, free the port and close the store."""
+        """Respond to every caller to retry later, release the port and close the store."""
         self._app.close()
         await self._server.stop()
         await self._store.close()
@@ -135,7 +135,7 @@ class StoreServer:
         await self._store.hand_back(claim_ids)
 
     async def _displace(self, claim_id: str) -> None:
-        """End a request for the same claim: its connection is dead, its caller is here."""
+        """Cancel an earlier request for the same claim, whose connection is dead."""
         before = self._handing_out.pop(claim_id, None)
         if before is not None:
             before.cancel()
@@ -175,16 +175,16 @@ class StoreServer:
 async def serve_store(
     options: SqliteOptions, *, host: str, port: int, ready: Callable[[str], None]
 ) -> None:
-    """Serve a file until cancelled; attempts that ran when it was last served continue.
+    """Serve a file until cancelled; attempts that were running at the last stop continue.
 
     Args:
-        options: Of the file, which is created if there is none.
+        options: Options of the file, which is created if it does not exist.
         host: Address to listen on.
-        port: 0 for one that the system chooses.
-        ready: Called with the address once calls are taken.
+        port: Port to listen on; 0 chooses a free one.
+        ready: Called with the address once connections are accepted.
 
     Raises:
-        ConfigError: there is no shared key, or the address is taken.
+        ConfigError: there is no shared key, or the address is in use.
         StoreError: the file cannot be used.
     """
     store = SqliteStore(
@@ -221,5 +221,5 @@ def _decoded(blobs: Sequence[bytes]) -> list[Span]:
 
 
 def _left(timeout_s: float | None, request: RpcRequest) -> float | None:
-    """What is left of a timeout that began when the caller first asked."""
+    """Return the seconds left of a timeout that started with the caller's first try."""
     return None if timeout_s is None else max(0.0, timeout_s - request.waited_s)

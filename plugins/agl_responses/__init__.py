@@ -1,5 +1,5 @@
-"""OpenAI Responses at the gateway: requests and answers said as chat completions and back.
+"""OpenAI Responses at the gateway: translates requests and answers to chat completions and back.
 
-`request` reads a request, `conversation` its messages, `answer` says the answer, `plugin` registers
-it all as ``POST /responses``.
+`request` reads a request, `conversation` its messages, `answer` translates the answer, `plugin`
+registers all as ``POST /responses``.
 """

@@ -1,6 +1,6 @@
-"""An answer in the form of OpenAI Responses, from what the chunks of a chat completion add.
+"""An answer in the form of OpenAI Responses, built from the chunks of a chat completion.
 
-A whole answer is a stream whose events are not sent, so both say the same.
+A whole answer is built like a stream whose events are not sent, so both have the same content.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agl_core.types.ids import new_id
 __all__ = ["ResponseBuilder"]
 
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Finish reasons of answers that were cut, and what Responses calls them."""
+"""Reasons for cut answers: finish reasons of chat completions to those of Responses."""
 _ECHOED: Final[dict[str, Any]] = {
     "instructions": None,
     "max_output_tokens": None,
@@ -35,7 +35,7 @@ _ECHOED: Final[dict[str, Any]] = {
     "top_p": None,
     "user": None,
 }
-"""Fields of a request that its response repeats, with what stands there otherwise."""
+"""Fields of a request that its response repeats, with their defaults."""
 _FIXED: Final[dict[str, Any]] = {
     "background": False,
     "previous_response_id": None,
@@ -47,7 +47,7 @@ _FIXED: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class _TextKind:
-    """One of the texts that a message consists of."""
+    """A kind of text in a message, such as reasoning."""
 
     item: str
     prefix: str
@@ -57,7 +57,7 @@ class _TextKind:
 
     @property
     def extras(self) -> dict[str, Any]:
-        """What clients expect beside a text and its parts; log-probabilities are not given."""
+        """Further fields that clients expect with a text; the log-probabilities are empty."""
         return {"logprobs": []} if self.part == "output_text" else {}
 
 
@@ -70,23 +70,23 @@ _REFUSAL: Final = _TextKind("message", "msg", "refusal", "refusal", "response.re
 
 @dataclass(slots=True)
 class _Open:
-    """An output item that is still growing."""
+    """An output item that is not complete yet."""
 
     index: int
     item: dict[str, Any]
     kind: _TextKind | None = None
-    """None: a function call."""
+    """Kind of the text; None for a function call."""
     pieces: list[str] = field(default_factory=list[str])
 
 
 class ResponseBuilder:
-    """Puts a response together and says each step as an event.
+    """A builder that assembles a response and emits each step as an event.
 
-    Fulfils `agl_core.interfaces.DialectAnswer`.
+    Implements `agl_core.interfaces.DialectAnswer`.
     """
 
     def __init__(self, asked: Mapping[str, Any]) -> None:
-        """Set up; `asked` are the fields of the Responses request."""
+        """Create a builder; `asked` are the fields of the Responses request."""
         self._events: list[bytes] = []
         self._sequence = 0
         self._usage: TokenUsage | None = None
@@ -95,7 +95,7 @@ class ResponseBuilder:
         self._text: _Open | None = None
         self._received: dict[int, ReceivedToolCall] = {}
         self._calls: dict[int, _Open] = {}
-        """Those whose name is known, by the position of the call."""
+        """Function calls whose name is known, by their position."""
         self.response: dict[str, Any] = {
             "id": "",
             "object": "response",
@@ -248,7 +248,7 @@ class ResponseBuilder:
         self._emit("response.function_call_arguments.delta", **place, delta=arguments)
 
     def _close_all(self) -> None:
-        """Everything is said; what was cut is the last item."""
+        """Close all items at the end of the answer; only the last one can be cut."""
         for call in self._received.values():
             self._add_call(call, named=False)
         cut = "incomplete" if self._finish in _INCOMPLETE else "completed"

@@ -15,28 +15,28 @@ _ROLES: Final = {
     "system": "system",
     "developer": "system",
 }
-"""Chat templates of open models know no developer."""
+"""Roles of messages; chat templates of open models have no role ``developer``."""
 _TEXTS: Final = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _READABLE: Final = "'message', 'function_call', 'function_call_output' and 'reasoning'"
 
 
 def refuse(field: str, value: Any, fix: str, *, code: str = "unsupported_parameter") -> Problem:
-    """The answer to a field that the gateway cannot serve."""
+    """Return the error for a field that the gateway cannot serve."""
     return Problem(400, code, f"{field}: cannot serve {value!r:.200}: {fix}", param=field)
 
 
 def messages_of(instructions: Any, given: Any) -> list[dict[str, Any]]:
-    """Messages of a conversation.
+    """Return the messages of a conversation.
 
-    What the assistant said between two inputs (reasoning, text, function calls) is one message, as
-    it was when it was sampled.
+    The assistant's items between two inputs (reasoning, text, function calls) become one message,
+    as they were sampled.
 
     Args:
         instructions: Text, or items as in an input.
         given: The input: text or items.
 
     Raises:
-        Problem: 400, an item has no counterpart; names it.
+        Problem: 400, an item has no counterpart; the error names it.
     """
     conversation = _Conversation()
     if isinstance(instructions, str):
@@ -51,7 +51,7 @@ def messages_of(instructions: Any, given: Any) -> list[dict[str, Any]]:
 
 
 class _Conversation:
-    """Messages so far, and the assistant's turn to which more items may belong."""
+    """The messages so far, and the assistant's turn that further items may extend."""
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
@@ -116,7 +116,7 @@ class _Conversation:
         self._open_turn().setdefault("tool_calls", []).append(call)
 
     def _reasoning(self, where: str, item: Mapping[str, Any]) -> None:
-        """What can be read of it; encrypted reasoning is another provider's and says nothing here."""
+        """Add readable reasoning; encrypted reasoning is another provider's and is dropped."""
         parts: Any = item.get("content") or item.get("summary") or ""
         text = _content(f"{where}.content", parts, only_text=True)
         if not text:
@@ -141,7 +141,7 @@ def _string(where: str, item: Mapping[str, Any], name: str) -> str:
 
 
 def _content(where: str, content: Any, *, only_text: bool) -> Any:
-    """Text as it is; a single text part and parts of the assistant or a tool as their text."""
+    """Return one text part, or parts that may only be text, as a text; other parts as a list."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):

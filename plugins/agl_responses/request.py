@@ -1,4 +1,4 @@
-"""A request of OpenAI Responses, said as a chat completion request."""
+"""A request of OpenAI Responses, translated to a chat completion request."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _REFUSED: Final = {
     "top_logprobs": _IN_CHAT,
     "return_token_ids": _IN_CHAT,
 }
-"""Fields that cannot be served unless they say nothing, with the fix."""
+"""Fields that are refused unless their value is in `_SAYS_NOTHING`, with the fix."""
 _SAYS_NOTHING: Final[tuple[Any, ...]] = (None, False, 0)
 _SERVED: Final = frozenset(
     {"input", "instructions", "tools", "tool_choice", "text", "reasoning", "max_output_tokens"}
 )
-"""Fields that are said differently in a chat completion."""
+"""Fields that a chat completion expresses differently."""
 _IGNORED: Final = frozenset(
     {
         "include",
@@ -51,21 +51,21 @@ _IGNORED: Final = frozenset(
         "truncation",
     }
 )
-"""Fields that change nothing of what is sampled here."""
+"""Fields that do not affect sampling."""
 _LOGPROBS: Final = "message.output_text.logprobs"
 
 
 class ResponsesRequest:
-    """A Responses request as the chat completion that asks for the same."""
+    """A Responses request as the equivalent chat completion request."""
 
     def __init__(self, body: bytes) -> None:
         """Translate a body.
 
-        Fields that neither form knows travel on to the backend, as in chat completions.
+        Fields that neither API knows are passed to the backend, as in chat completions.
 
         Raises:
-            Problem: 400, it is no Responses request or asks for what cannot be served; names the
-                field and the fix.
+            Problem: 400, it is not a Responses request or asks for something that cannot be served;
+                the error names the field and the fix.
         """
         self.fields = {name: v for name, v in _object(body).items() if v is not None}
         _check(self.fields)
@@ -97,7 +97,7 @@ class ResponsesRequest:
 
 
 def read(body: bytes) -> tuple[bytes, ResponseBuilder]:
-    """The dialect; see `agl_core.interfaces.Dialect`.
+    """Read a request of the dialect; see `agl_core.interfaces.Dialect`.
 
     Raises:
         Problem: 400, see `ResponsesRequest`.

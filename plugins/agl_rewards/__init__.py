@@ -1,8 +1,8 @@
 """Rewards that a configuration chooses by name.
 
-Four compare the answer with what is expected of it: its text, its number, a pattern, a JSON schema.
-`LlmJudge` asks a language model. `ingest` is the gateway's route ``/v1/rewards``, for agents in any
-language.
+Four compare the answer with the expected one: as text, as a number, with a pattern, with a JSON
+schema. `LlmJudge` asks a language model. `ingest` serves the gateway's route ``/v1/rewards`` for
+agents in any language.
 """
 
 from agl_rewards.exact_match import ExactMatch, ExactMatchOptions

@@ -1,4 +1,4 @@
-"""What the built-in rewards have in common: which part of the output is the answer."""
+"""Options and functions that the built-in rewards share."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class AnswerOptions(BaseModel):
 
 
 ABSENT: Any = object()
-"""The output has no such field."""
+"""Marks an output that lacks the field."""
 
 
 def answer(output: Any, field: str | None) -> Any:
-    """The part of the output at `field`; `ABSENT` when it is not there."""
+    """Return the part of the output at `field`; `ABSENT` if the output lacks it."""
     for part in field.split(".") if field else ():
         if isinstance(output, Mapping):
             output = cast("Mapping[str, Any]", output).get(part, ABSENT)
@@ -40,7 +40,7 @@ def answer(output: Any, field: str | None) -> Any:
 
 
 def expected(task: Task, reward: str) -> Any:
-    """The reference answer of a task.
+    """Return the expected answer of a task.
 
     Raises:
         RewardError: the task has none.

@@ -1,4 +1,4 @@
-"""The answer equals the expected one."""
+"""A reward for an answer that equals the expected one."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class ExactMatchOptions(AnswerOptions):
 
 
 class ExactMatch:
-    """1.0 when the answer equals ``task.expected``, else 0.0.
+    """A reward that is 1.0 if the answer equals ``task.expected``, else 0.0.
 
-    Texts are compared in Unicode form NFC. When one side is text and the other is not, the other
-    is compared as Python writes it; two values that are not text are compared as they are.
+    Texts are compared in Unicode form NFC. If only one side is text, the other is compared as its
+    Python ``str``; two values that are not text are compared directly.
     """
 
     def __init__(self, **options: Any) -> None:

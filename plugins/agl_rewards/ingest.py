@@ -1,4 +1,4 @@
-"""Rewards from agents in any language: one JSON object into the attempt that its sender names."""
+"""Rewards from agents in any language: one JSON object for the attempt that it names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agl_core.types import Losses, Reward, RewardTarget, Span, SpanKind, finite_
 from agl_core.types.ids import new_id
 
 _LARGEST: Final = 64 * 1024
-"""Bytes of a request."""
+"""Most bytes of a request."""
 _ENDED: Final = 410
 _FIX: Final = "give one finite number, such as 0.0, 0.5 or true"
 
@@ -31,7 +31,7 @@ class _Given(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RewardIngest:
-    """Takes rewards of attempts that run, and late ones where the store still does."""
+    """A route that takes rewards of running attempts, and late ones if the store accepts them."""
 
     operators = False
 
@@ -43,7 +43,8 @@ class RewardIngest:
         """Answer one request.
 
         Raises:
-            Problem: it is no reward, its attempt does not run, or the store is not to be had.
+            Problem: the body is not a reward, its attempt does not run, or the store is
+                unavailable.
         """
         identity = request.identity()
         body = await request.body(largest=_LARGEST, advice="send a number, not what it is about")
@@ -58,7 +59,7 @@ class RewardIngest:
         return RouteAnswer(body=msgspec.json.encode({"id": span.id}))
 
     async def _keep(self, span: Span) -> None:
-        """Have the store take it, which it does within the run's grace after the attempt, too."""
+        """Add the span to the store, which accepts late spans within the run's grace period."""
         try:
             ingest = await self._store.add_spans([span])
         except StoreError as error:

@@ -1,4 +1,4 @@
-"""The answer is JSON of the right shape."""
+"""A reward for an answer that is JSON and fits a schema."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class JsonSchemaOptions(AnswerOptions):
 
 
 class JsonSchema:
-    """1.0 when the answer is JSON (or already a value) that the schema accepts, else 0.0.
+    """A reward: 1.0 if the answer is JSON (or already a value) that fits the schema, else 0.0.
 
     The log states at level INFO why an answer scores 0.
     """
@@ -50,7 +50,7 @@ class JsonSchema:
         """Compile the schema; references to other hosts are refused, not fetched.
 
         Raises:
-            ConfigError: the schema cannot be read or is no schema.
+            ConfigError: the schema cannot be read or is not a schema.
         """
         self._options = validate(JsonSchemaOptions, options, where="json_schema")
         schema = self._options.definition
@@ -98,7 +98,7 @@ def _refuse(uri: str) -> NoReturn:
 
 
 def _require_finite(value: Any) -> None:
-    """Refuse what JSON has no number for; Python reads ``1e999`` as infinity."""
+    """Refuse numbers that JSON does not have; Python reads ``1e999`` as infinity."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"it holds the number {value}, which is not finite")
     if isinstance(value, dict):

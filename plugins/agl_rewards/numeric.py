@@ -1,4 +1,4 @@
-"""The answer's number is close enough to the expected one."""
+"""A reward for a number that is close enough to the expected one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class NumericOptions(AnswerOptions):
 
 
 class Numeric:
-    """1.0 when ``|answer - expected| <= max(abs_tol, rel_tol * |expected|)``, else 0.0.
+    """A reward: 1.0 when ``|answer - expected| <= max(abs_tol, rel_tol * |expected|)``, else 0.0.
 
     Numbers are found inside text: with a sign (also U+2212), a currency sign, thousands
     separators (``1,234.5``, ``1'234``, ``1 234`` with a no-break space), an exponent or a percent
@@ -72,7 +72,7 @@ class Numeric:
 
 
 def numbers(text: str) -> list[float]:
-    """Every finite number written in a text, in order."""
+    """Return every finite number in a text, in order."""
     found: list[float] = []
     for match in _NUMBER.finditer(text):
         value = float(_SEPARATORS.sub("", match["digits"]) + (match["exponent"] or ""))
@@ -86,7 +86,7 @@ def numbers(text: str) -> list[float]:
 
 
 def as_number(value: Any, *, pick: Literal["last", "first", "only"] = "last") -> float | None:
-    """The number that a value is or contains; None when there is none or too many."""
+    """Return the number that a value is or contains; None if it has none or too many."""
     if isinstance(value, bool):
         return None
     if isinstance(value, (Real, Decimal)):

@@ -1,4 +1,4 @@
-"""The answer matches a pattern."""
+"""A reward for an answer that matches a pattern."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class RegexOptions(AnswerOptions):
 
 
 class Regex:
-    """1.0 when the answer, as text, matches (and the group captured the expected text)."""
+    """A reward: 1.0 if the answer, as text, matches (and the group equals the expected text)."""
 
     def __init__(self, **options: Any) -> None:
         """Compile the pattern.
 
         Raises:
-            ConfigError: it is malformed, or has no such group.
+            ConfigError: the pattern is malformed or lacks the group.
         """
         self._options = validate(RegexOptions, options, where="regex")
         flags = re.IGNORECASE if self._options.ignore_case else re.RegexFlag(0)

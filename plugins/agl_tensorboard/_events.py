@@ -1,4 +1,4 @@
-"""Event files, written at once in the caller's thread, so that a full disk raises there."""
+"""Event files, written immediately in the caller's thread, so that a full disk raises there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-# protobuf makes its classes while it is imported.
+# protobuf creates its classes on import.
 from tensorboardX.proto.event_pb2 import (
     Event,  # pyright: ignore[reportAttributeAccessIssue]
     SessionLog,  # pyright: ignore[reportAttributeAccessIssue]
@@ -23,20 +23,20 @@ from tensorboardX.summary import text as text_summary
 from agl_core.files import make_private_directory, touch_private
 
 _VERSION: Final = "brain.Event:2"
-"""From this version on, TensorBoard drops later steps where a session starts."""
+"""TensorBoard needs this version or later to drop later steps where a session starts."""
 
 
 class EventFiles:
-    """Appends to a folder of event files.
+    """A writer that appends to a folder of event files.
 
-    tensorboardX's own writer uses a thread that a full disk ends silently.
+    tensorboardX's own writer uses a thread that ends without an error if the disk is full.
     """
 
     def __init__(self, folder: Path, *, first_step: int) -> None:
-        """Begin a file.
+        """Start a file.
 
         Args:
-            folder: Where it goes; made if need be.
+            folder: Folder of the files; created if missing.
             first_step: Values of this and later steps in older files are ignored.
         """
         make_private_directory(folder)
@@ -66,14 +66,15 @@ class EventFiles:
             self._writer.write(event.SerializeToString())
             self._writer.flush()
         except OSError:
-            # The file may end in half a record, which no reader gets past: the next event starts a new file.
+            # The file may end with half a record, and readers stop there: the next event starts a
+            # new file.
             with suppress(OSError):
                 self.close()
             self._writer = None
             raise
 
     def _begun(self) -> Any:
-        """A new file; TensorBoard reads those of a folder in the order of their names."""
+        """Open a new file; TensorBoard reads the files of a folder in the order of their names."""
         now = time.time()
         name = f"events.out.tfevents.{now:.6f}.{socket.gethostname()}.{os.getpid()}"
         touch_private(self._folder / name)

@@ -1,4 +1,4 @@
-"""What agl-core gets from this package; nothing here imports what writes event files."""
+"""Hooks of this package; this module does not import the event file writer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run in TensorBoard."""
+"""A tracker for TensorBoard."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _FOLDER = "tensorboard"
 
 
 class TensorBoardTracker:
-    """Numbers as scalars, the configuration and where the weights lie as texts.
+    """A tracker that writes numbers as scalars, the configuration and paths of weights as texts.
 
-    A resumed run writes into the same folder, and what was written of the steps that it repeats
-    does not count any more.
+    A resumed run writes into the same folder; older values of the steps that it repeats are
+    ignored.
     """
 
     def __init__(self, options: TensorBoardOptions) -> None:

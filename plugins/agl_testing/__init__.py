@@ -1,1 +1,1 @@
-"""Contract suites for plugins, and what tests of agents need: fakes, clocks, the canonical scenario."""
+"""Contract suites for plugins, and tools to test agents: fakes, clocks, the canonical scenario."""

@@ -1,4 +1,4 @@
-"""Comparisons of the records with what happened."""
+"""Checks of an attempt's records against the model server's log."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from agl_testing.fake_openai import Answered
 
 
 def speaker(call: ModelCall) -> str:
-    """Who really made a call: every agent of the scenario asks for a model of its own."""
+    """Return the agent that made a call: every agent of the scenario requests its own model."""
     return call.model.rpartition("@")[0]
 
 
 def check_tokens(played: Played, log: Sequence[Answered]) -> None:
-    """Every recorded call equals its answer in the backend's log."""
+    """Check that every recorded call equals its answer in the backend's log."""
     answers = {answer.id: answer for answer in log}
     assert played.calls, "the gateway recorded no call"
     for call in played.calls:
@@ -38,11 +38,11 @@ def check_tokens(played: Played, log: Sequence[Answered]) -> None:
 def check_identity(
     played: Played, *, names: Mapping[str, str | None] | None = None
 ) -> dict[str, Span]:
-    """Each call has one LLM span, and both name the agent that really spoke.
+    """Check that each call has one LLM span, and that both have the agent that made the call.
 
     Args:
         played: The attempt.
-        names: The agent that called to the name that must be recorded, where they differ.
+        names: Agent to the name that must be recorded, if they differ.
 
     Returns:
         The LLM spans by call id.
@@ -69,7 +69,7 @@ def check_identity(
 
 
 def usage(played: Played) -> dict[str, dict[str, int]]:
-    """What the spans say that calls took, by response id and in OpenAI's form."""
+    """Return the usage in the spans by response id, in OpenAI's form."""
     answered = {call.id: call.response_id for call in played.calls}
     found: dict[str, dict[str, int]] = {}
     for span in played.spans:
@@ -85,7 +85,7 @@ def usage(played: Played) -> dict[str, dict[str, int]]:
 
 
 def without_ids(value: Any) -> Any:
-    """A JSON value without the ids in it, which differ from run to run."""
+    """Return a JSON value without the ids in it, which differ from run to run."""
     if isinstance(value, Mapping):
         named = cast("Mapping[str, Any]", value)
         return {
@@ -99,7 +99,7 @@ def without_ids(value: Any) -> Any:
 
 
 def ancestors(spans: Sequence[Span], span: Span) -> list[Span]:
-    """Spans around `span`, nearest first."""
+    """Return the spans around `span`, nearest first."""
     known = {each.id: each for each in spans}
     found: list[Span] = []
     while span.parent_id is not None and span.parent_id in known:
@@ -109,7 +109,7 @@ def ancestors(spans: Sequence[Span], span: Span) -> list[Span]:
 
 
 def triplets(played: Played, *agents: str) -> list[Triplet]:
-    """The samples of `agents` in causal order."""
+    """Return the triplets of `agents` in causal order."""
     adapted = played.adapt(*agents)
     found = [
         call
@@ -121,7 +121,7 @@ def triplets(played: Played, *agents: str) -> list[Triplet]:
 
 
 def comparable(found: Sequence[Triplet]) -> list[dict[str, Any]]:
-    """Triplets without what differs between two runs that say the same."""
+    """Return triplets without the fields that differ between two equivalent runs."""
     volatile = {"call_id", "rollout_id", "attempt_id", "agent_run_id", "logprobs"}
     return [
         {

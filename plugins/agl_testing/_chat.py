@@ -1,4 +1,4 @@
-"""Ask a backend for chat completions, and read what it answers."""
+"""Chat completion requests to a backend, and parsed answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXT: Final = "What is the price of a red lamp?"
 
 @dataclass(slots=True)
 class Choice:
-    """One choice, put together from a document or from a stream's chunks."""
+    """One choice, assembled from a whole answer or from a stream's chunks."""
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list[int])
@@ -29,13 +29,13 @@ class Answer:
 
     status: int
     error: str = ""
-    """The body of an answer that is an error."""
+    """The body of an error answer."""
     prompt: list[int] = field(default_factory=list[int])
     choices: list[Choice] = field(default_factory=list[Choice])
 
 
 def request(policy: Policy, backend: Backend, content: Any = TEXT, **fields: Any) -> bytes:
-    """The body of a request as the gateway sends it."""
+    """Return the body of a request as the gateway sends it."""
     return msgspec.json.encode(
         {
             "model": backend.model or policy.model or policy.name,
@@ -49,10 +49,10 @@ def request(policy: Policy, backend: Backend, content: Any = TEXT, **fields: Any
 
 
 async def ask(backend: Backend, body: bytes, *, timeout_s: float = 60.0) -> Answer:
-    """Send a request and read all of its answer.
+    """Send a request and read its whole answer.
 
     Raises:
-        EngineError: there is no answer, or it breaks off.
+        EngineError: there is no answer, or the connection breaks.
     """
     reply = await backend.chat(body, headers={}, timeout_s=timeout_s)
     try:

@@ -1,4 +1,4 @@
-"""What the fake server says: replies, their tokens, and the wire forms of both."""
+"""Replies of the fake server, their tokens, and the wire forms of both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agl_testing.vocabulary import EOS_ID, encode, token_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeReply:
-    """One choice as the script wants it."""
+    """One choice that a script asks for."""
 
     text: str = ""
     reasoning: str = ""
@@ -25,12 +25,12 @@ class FakeReply:
 
 
 Script = Callable[[dict[str, Any]], "str | FakeReply"]
-"""From the request's body to a reply; called once per choice."""
+"""Maps the request's body to a reply; called once per choice."""
 
 
 @dataclass(slots=True)
 class AnsweredChoice:
-    """One choice as it was sampled; `token_ids` decode to `raw_text`."""
+    """One sampled choice; `token_ids` decode to `raw_text`."""
 
     index: int
     token_ids: list[int]
@@ -40,12 +40,12 @@ class AnsweredChoice:
     tool_calls: list[dict[str, Any]]
     finish_reason: str
     raw_text: str
-    """Reasoning, text and tool calls as the model would have written them."""
+    """Reasoning, text and tool calls as the model would write them."""
 
 
 @dataclass(slots=True)
 class Answered:
-    """One request and what the server answered: the truth that captures are compared with."""
+    """One request and the server's answer: the truth to compare captures with."""
 
     id: str
     """Response id."""
@@ -57,9 +57,9 @@ class Answered:
     streamed: bool = False
     status: int = 200
     done: bool = False
-    """The answer ended, in full or because the client left."""
+    """Whether the answer ended, in full or because the client disconnected."""
     closed_early: bool = False
-    """The client left before the last byte."""
+    """Whether the client disconnected before the last byte."""
 
     @property
     def usage(self) -> dict[str, int]:
@@ -73,9 +73,9 @@ class Answered:
 
 
 def prompt_ids(body: Mapping[str, Any], *, random: Random | None) -> list[int]:
-    """Render messages and tools with a chat template of our own, ending in a generation prompt.
+    """Render messages and tools with a chat template of this module, plus a generation prompt.
 
-    In the plain spelling the prompt of a turn extends the prompt and the answer of the turn before.
+    In the plain spelling, the prompt of a turn extends the previous turn's prompt and answer.
     """
     ids: list[int] = []
     if body.get("tools"):
@@ -141,7 +141,7 @@ def _wire_call(call: Mapping[str, Any], random: Random) -> dict[str, Any]:
 
 
 def message(choice: AnsweredChoice) -> dict[str, Any]:
-    """The ``message`` of a plain answer."""
+    """Return the ``message`` of a plain answer."""
     content = None if choice.tool_calls and not choice.text else choice.text
     body: dict[str, Any] = {"role": "assistant", "content": content}
     if choice.reasoning:
@@ -152,7 +152,7 @@ def message(choice: AnsweredChoice) -> dict[str, Any]:
 
 
 def logprob_entries(choice: AnsweredChoice, alternatives: list[dict[str, Any]]) -> dict[str, Any]:
-    """The ``logprobs`` of a choice: one entry per token, the end of sequence included."""
+    """Return the ``logprobs`` of a choice: one entry per token, including the end of sequence."""
     entries: list[dict[str, Any]] = []
     for token_id, logprob in zip(choice.token_ids, choice.logprobs, strict=True):
         data = token_bytes(token_id)
@@ -169,7 +169,7 @@ def logprob_entries(choice: AnsweredChoice, alternatives: list[dict[str, Any]]) 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """One streamed token: what it adds to the message and where it stands."""
+    """One streamed token: its addition to the message and its position."""
 
     delta: dict[str, Any]
     position: int
@@ -177,9 +177,9 @@ class Delta:
 
 
 def deltas(choice: AnsweredChoice) -> Iterator[Delta]:
-    """Cut a choice into one delta per token; text appears once its UTF-8 is whole.
+    """Yield one delta per token of a choice; text appears once its UTF-8 is complete.
 
-    Tokens of a tool call's markup carry empty deltas until the call is written out, as with a
+    Tokens of a tool call's markup have empty deltas until the call is complete, as with a
     server-side tool parser.
     """
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")

@@ -1,4 +1,4 @@
-"""Keeps contract suites complete: no test is overridden without a reason."""
+"""The base class that keeps contract suites complete: tests are not overridden without a reason."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 class ContractSuite:
     """Base of the contract suites.
 
-    A subclass supplies fixtures. It may replace a test only by one that is marked
-    ``pytest.mark.xfail(reason="...")``, so that what an implementation does not fulfil is said.
-    That holds for a test that comes from another base class just as well.
+    A subclass supplies fixtures. It may override a test only with one that is marked
+    ``pytest.mark.xfail(reason="...")``, so that a rule which the implementation breaks is reported.
+    This also holds for a test inherited from another base class.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -26,7 +26,7 @@ class ContractSuite:
 
 
 def _rules(cls: type) -> dict[str, object]:
-    """The tests of the suites that `cls` inherits, each as the most basic suite wrote it."""
+    """Return the tests of the suites that `cls` inherits, each from the most basic suite."""
     rules: dict[str, object] = {}
     for base in reversed(cls.__mro__[1:]):
         if issubclass(base, ContractSuite):

@@ -1,6 +1,6 @@
-"""Import an integration in a process in which its framework cannot be found.
+"""Imports an integration in a process in which its framework cannot be found.
 
-Run as ``python -m agl_testing._hidden PACKAGE FRAMEWORK...``; writes what was raised.
+Run as ``python -m agl_testing._hidden PACKAGE FRAMEWORK...``; writes the exceptions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from agl_core.plugins.manager import PluginManager, Source
 
 
 class _Hiding:
-    """A finder that does not find the frameworks."""
+    """A module finder that does not find the frameworks."""
 
     def __init__(self, finder: Any, hidden: frozenset[str]) -> None:
         self._finder = finder
@@ -31,7 +31,7 @@ class _Hiding:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Import the package, then use everything it offers: each use must name its pip line."""
+    """Import the package, then use each exported name: each must raise an error with a pip line."""
     package, hidden = arguments[0], frozenset(arguments[1:])
     sys.meta_path[:] = [_Hiding(finder, hidden) for finder in sys.meta_path]
     module = importlib.import_module(package)

@@ -16,18 +16,18 @@ from agl_core.interfaces import Dialect, DialectAnswer, RouteFactory
 
 @cache
 def installed_dialects() -> Mapping[str, Dialect]:
-    """Those of the plugins of this environment, by method and path below ``/v1``."""
+    """Return the dialects of installed plugins, by method and path below ``/v1``."""
     return make_dialects(load_plugins())
 
 
 @cache
 def installed_routes() -> Mapping[str, RouteFactory]:
-    """Those of the plugins of this environment, by method and path below ``/v1``."""
+    """Return the routes of installed plugins, by method and path below ``/v1``."""
     return make_routes(load_plugins())
 
 
 def whole(answer: DialectAnswer, payload: dict[str, Any]) -> bytes:
-    """A chat completion in the dialect."""
+    """Convert a chat completion to the dialect's document."""
     for delta in AnswerReader().read(Payload(msgspec.json.encode(payload)), whole=True):
         answer.add(delta)
     answer.end()
@@ -35,7 +35,7 @@ def whole(answer: DialectAnswer, payload: dict[str, Any]) -> bytes:
 
 
 def streamed(answer: DialectAnswer, chunks: Iterable[dict[str, Any]]) -> Iterable[bytes]:
-    """Chunks of a chat completion as events of the dialect, one piece for each chunk."""
+    """Yield a chat completion's chunks as events of the dialect, one piece per chunk."""
     reader = AnswerReader()
     for chunk in chunks:
         deltas = reader.read(Payload(msgspec.json.encode(chunk)))

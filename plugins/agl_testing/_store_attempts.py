@@ -28,7 +28,7 @@ _ENDS = (AttemptStatus.SUCCEEDED, AttemptStatus.FAILED, AttemptStatus.CANCELLED)
 
 
 class AttemptRules(ContractSuite):
-    """What an attempt may do, and what becomes of one that does nothing."""
+    """Rules on writes of attempts, and on attempts that do not respond."""
 
     patience_s: ClassVar[float]
 

@@ -18,7 +18,7 @@ Reopen = Callable[[StoreLifecycle], Awaitable[StoreLifecycle]]
 
 
 class LeadRules(ContractSuite):
-    """Who may train on a store."""
+    """Rules on which trainer may use a store."""
 
     durable: ClassVar[bool]
     patience_s: ClassVar[float]

@@ -23,12 +23,12 @@ from agl_testing._guard import ContractSuite
 
 
 class QueueRules(ContractSuite):
-    """How rollouts get in, to a worker, and out."""
+    """Rules on a rollout's way from enqueueing over a worker to consumption."""
 
     durable: ClassVar[bool]
     """Whether records outlive the process."""
     patience_s: ClassVar[float] = 60.0
-    """How long to wait for what a store does at once; bounds the tests, never paces them."""
+    """Seconds to wait for what a store does immediately; only an upper bound for the tests."""
 
     async def test_enqueue_is_idempotent_and_refuses_other_content(
         self, store: StoreLifecycle

@@ -1,4 +1,4 @@
-"""Rules of the store contract: spans, resources, what survives."""
+"""Rules of the store contract: spans, resources, durability."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Reopen = Callable[[StoreLifecycle], Awaitable[StoreLifecycle]]
 
 
 class RecordRules(ContractSuite):
-    """What is written is read again, whole and in order."""
+    """Rules on reading records: complete and in order."""
 
     durable: ClassVar[bool]
     patience_s: ClassVar[float]
@@ -236,7 +236,7 @@ class RecordRules(ContractSuite):
 
 
 class Thing:
-    """No JSON value."""
+    """A value that is not JSON."""
 
     def __repr__(self) -> str:
         return "Thing()"

@@ -1,4 +1,4 @@
-"""Small records that the store contract is exercised with."""
+"""Small records for the tests of the store contract."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from agl_core.types.ids import new_id
 
 
 def rollout(**fields: Any) -> Rollout:
-    """A small rollout request under a fresh id."""
+    """Return a small rollout request with a new id."""
     given: dict[str, Any] = {"id": new_id("ro"), "task": Task(id="t", input="2+2"), "run_id": "run"}
     return Rollout(**{**given, **fields})
 
 
 def span(claim: Claim, **fields: Any) -> Span:
-    """A message span of the claimed attempt."""
+    """Return a message span of the claimed attempt."""
     given: dict[str, Any] = {
         "id": new_id("sp"),
         "rollout_id": claim.rollout.id,
@@ -43,7 +43,7 @@ def span(claim: Claim, **fields: Any) -> Span:
 
 
 def model_call(claim: Claim, **fields: Any) -> Span:
-    """An LLM span with tokens."""
+    """Return an LLM span with tokens."""
     call = ModelCall(
         id=new_id("ca"),
         rollout_id=claim.rollout.id,
@@ -91,5 +91,5 @@ async def succeed(store: Store, claim: Claim, spans: Sequence[Span] = ()) -> Non
 
 
 def short(*, max_attempts: int = 1) -> Limits:
-    """Limits whose lease lapses almost at once."""
+    """Return limits whose lease expires almost immediately."""
     return Limits(timeout_s=60.0, lease_s=0.02, max_attempts=max_attempts)

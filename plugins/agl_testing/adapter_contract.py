@@ -1,4 +1,4 @@
-"""The rules every adapter keeps: what is trained is exactly what was sampled and rewarded."""
+"""The contract of adapters: training data equals what was sampled and rewarded."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _ROUNDS = 30
 
 
 class AdapterContract(ContractSuite):
-    """Subclass it and supply `build_adapter`."""
+    """Contract suite of adapters: subclass it and supply `build_adapter`."""
 
     @pytest.fixture
     def build_adapter(self) -> BuildAdapter:
-        """A callable that takes agent patterns and policies and returns the adapter."""
+        """Return a callable that takes agent patterns and policies and returns the adapter."""
         raise NotImplementedError("Supply the fixture build_adapter")
 
     def test_interleaved_rewards_never_swap(self, build_adapter: BuildAdapter) -> None:
@@ -220,7 +220,7 @@ class AdapterContract(ContractSuite):
 
 
 def _break_join(attempt: ScriptedAttempt, wrong: str) -> None:
-    """Make the recorders contradict each other in one way."""
+    """Make the two recorders contradict each other in one way."""
     if wrong == "twice":
         call_id = attempt.call("writer", [2], [20])
         attempt.call("writer", [2], [21], id=call_id, options=CallOptions(traced=False))
@@ -238,7 +238,7 @@ def _break_join(attempt: ScriptedAttempt, wrong: str) -> None:
 
 
 def _random_conversations(seed: int) -> ScriptedAttempt:
-    """Interleaved agents whose calls continue, fork, repeat, or rewrite their history."""
+    """Return interleaved agents whose calls continue, fork, repeat, or rewrite their history."""
     random = Random(seed)  # noqa: S311 (a reproducible scenario)
     attempt = ScriptedAttempt()
     histories: dict[str, list[list[int]]] = {"a": [[]], "b": [[]]}

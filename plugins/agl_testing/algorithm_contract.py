@@ -1,4 +1,4 @@
-"""The rules every policy-gradient algorithm keeps."""
+"""The contract of policy-gradient algorithms."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _STEPS = 60
 
 
 class AlgorithmContract(ContractSuite):
-    """Subclass it and supply `build_algorithm`."""
+    """Contract suite of algorithms: subclass it and supply `build_algorithm`."""
 
     takes_baseline: ClassVar[bool] = True
-    """False for an algorithm whose advantage is the plain return; the suite checks that it is."""
+    """False for an algorithm whose advantage is the plain return, which the suite then checks."""
 
     @pytest.fixture
     def build_algorithm(self) -> BuildAlgorithm:
-        """A callable that returns a fresh algorithm with its default options."""
+        """Return a callable that returns a new algorithm with its default options."""
         raise NotImplementedError("Supply the fixture build_algorithm")
 
     def test_it_learns_a_bandit(self, build_algorithm: BuildAlgorithm) -> None:
@@ -148,6 +148,6 @@ def _group(returns: Sequence[float]) -> TrajectoryGroup:
 
 
 def _advantages(credits_: Sequence[CallCredit]) -> dict[str, float]:
-    """The one advantage of each call."""
+    """Return the advantage of each call, which all its tokens share."""
     assert all(len(set(credit.advantages)) == 1 for credit in credits_)
     return {credit.call_id: credit.advantages[0] for credit in credits_}

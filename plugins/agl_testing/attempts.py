@@ -1,4 +1,4 @@
-"""Attempts made in tests: the spans that both recorders would write."""
+"""Scripted attempts for tests: the spans that both recorders would write."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _STEP_NS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOptions:
-    """How a scripted call departs from the plain one."""
+    """How a scripted call differs from the plain one."""
 
     run: str = ""
     traced: bool = True
     """False: no client span, as for calls identified by their URL."""
     captured: bool = True
-    """False: the gateway has no record of it."""
+    """False: no record of the gateway."""
     framework: str = ""
     parent: str | None = None
 
@@ -53,7 +53,7 @@ _PLAIN = CallOptions()
 
 
 class ScriptedAttempt:
-    """One attempt in the making; the tests may alter `spans` before they take the record."""
+    """One attempt under construction; tests may change `spans` before they call `record`."""
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class ScriptedAttempt:
         group: str = "group",
         mode: Mode = "train",
     ) -> None:
-        """Begin an attempt.
+        """Create an attempt.
 
         Args:
             name: Distinguishes attempts: rollout ``ro_<name>``, attempt ``at_<name>``.
             task: Id of its task.
-            expected: What its task expects.
+            expected: The task's expected answer.
             group: Id of its group.
             mode: Mode of its rollout.
         """
@@ -97,10 +97,10 @@ class ScriptedAttempt:
         """Record a model call with one choice per response.
 
         Args:
-            agent: Who speaks, as both recorders see it.
+            agent: The agent of the call, as both recorders see it.
             prompt: Exact prompt ids.
             responses: Sampled ids of each choice.
-            options: Which recorder saw what.
+            options: Which recorder saw the call.
             fields: Fields of `ModelCall` to replace.
 
         Returns:
@@ -118,7 +118,7 @@ class ScriptedAttempt:
     def client_span(
         self, agent: str, *, call_id: str | None, options: CallOptions = _PLAIN, **fields: Any
     ) -> Span:
-        """Record the client's side of a call alone."""
+        """Record only the client's side of a call."""
         framework = {semconv.AGL_FRAMEWORK: options.framework} if options.framework else {}
         span = self._span(
             SpanKind.LLM,
@@ -132,17 +132,17 @@ class ScriptedAttempt:
         return self._keep(msgspec.structs.replace(span, **fields))
 
     def gateway_span(self, call: ModelCall) -> Span:
-        """Record the gateway's side of a call alone."""
+        """Record only the gateway's side of a call."""
         span = self._span(SpanKind.LLM, "chat", agent=call.agent or None, call_id=call.id)
         return self._keep(msgspec.structs.replace(span, sequence=0, call=call))
 
     def agent(self, name: str, *, run: str = "") -> Span:
-        """Record that an agent ran."""
+        """Record a run of an agent."""
         self._clock += 1
         return self._keep(self._span(SpanKind.AGENT, name, agent=name, agent_run_id=run or None))
 
     def capture_error(self, message: str, *, call_id: str | None = None) -> Span:
-        """Record that a recorder failed."""
+        """Record a failure of a recorder."""
         self._clock += 1
         span = self._span(SpanKind.MESSAGE, semconv.AGL_CAPTURE_ERROR, call_id=call_id)
         return self._keep(msgspec.structs.replace(span, status="error", error=message))
@@ -160,7 +160,7 @@ class ScriptedAttempt:
         failure: Failure | None = None,
         output: Any = None,
     ) -> AttemptRecord:
-        """The attempt, ended, with all its spans."""
+        """Return the ended attempt with all its spans."""
         attempt = msgspec.structs.replace(
             self.attempt, status=status, failure=failure, output=output, sealed=True
         )

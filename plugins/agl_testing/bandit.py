@@ -1,4 +1,4 @@
-"""A softmax bandit in plain Python: the smallest thing an algorithm can teach."""
+"""A softmax bandit in plain Python: the smallest policy that an algorithm can train."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["Bandit", "make_group", "make_triplet"]
 
 
 def make_triplet(call_id: str, response_ids: Sequence[int], **fields: Any) -> Triplet:
-    """A call of agent ``agent`` that sampled `response_ids` after the prompt ``[0]``.
+    """Return a call of agent ``agent`` that sampled `response_ids` after the prompt ``[0]``.
 
     Args:
         call_id: Its call id.
-        response_ids: What was sampled.
+        response_ids: The sampled ids.
         fields: Fields of `Triplet` to replace.
     """
     triplet = Triplet(
@@ -49,7 +49,7 @@ def make_triplet(call_id: str, response_ids: Sequence[int], **fields: Any) -> Tr
 def make_group(
     returns: Sequence[AgentReturn], calls: Sequence[Sequence[Triplet]]
 ) -> TrajectoryGroup:
-    """A group of attempts, each with one path per call."""
+    """Return a group of attempts, each with one path per call."""
     return TrajectoryGroup(
         group_id="group",
         task_id="task",
@@ -80,8 +80,8 @@ def _path(triplet: Triplet) -> Trajectory:
 class Bandit:
     """A policy over arms, trained by the weighted policy gradient on an algorithm's credits.
 
-    Its whole state is `logits` and the generator; an algorithm that keeps state of its own makes
-    a run that is cut in two end elsewhere.
+    Its whole state is `logits` and the generator. If an algorithm has state itself, a run that is
+    split in two therefore ends with other logits.
     """
 
     seed: int = 0
@@ -103,7 +103,7 @@ class Bandit:
         return [weight / sum(weights) for weight in weights]
 
     def train(self, algorithm: Algorithm, *, steps: int) -> None:
-        """Sample groups, let the algorithm credit them, follow the gradient."""
+        """Sample groups, have the algorithm credit them, and follow the gradient."""
         for _ in range(steps):
             self._step(algorithm)
 

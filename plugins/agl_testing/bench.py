@@ -1,4 +1,4 @@
-"""A bench for agents: the real store, gateway, recorder and adapter around a fake model server."""
+"""A bench for agents: the real store, gateway, recorder and adapter with a fake model server."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ _POLICY: Final = Policy(
     version=1,
 )
 Action = Callable[[Job], Any]
-"""A program to run in a rollout: sync, in a thread of its own, or async, in a task of its own."""
+"""A program to run in a rollout: sync in a separate thread, or async in a separate task."""
 _ROUND_S: Final = 60.0
 _PATIENT: Final = Limits(timeout_s=600.0, lease_s=600.0)
-"""The bench sends no heartbeats, and the machine may be slow."""
+"""Limits without short deadlines: the bench sends no heartbeats, and the machine may be slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """One ended attempt: what the program gave and what was recorded."""
+    """One ended attempt: the program's result and the records."""
 
     job: Job
     record: AttemptRecord
@@ -66,37 +66,37 @@ class Played:
 
     @property
     def spans(self) -> list[Span]:
-        """What tracing recorded, without the gateway's spans, in order."""
+        """Spans that tracing recorded, in order; the gateway's are left out."""
         spans = [span for span in self.record.spans if span.call is None]
         return sorted(spans, key=lambda span: span.order)
 
     @property
     def calls(self) -> list[ModelCall]:
-        """What the gateway recorded, in the order in which the calls began."""
+        """Calls that the gateway recorded, in the order in which they began."""
         calls = [span.call for span in self.record.spans if span.call is not None]
         return sorted(calls, key=lambda call: call.started_ns)
 
     def with_spans(self, spans: Sequence[Span]) -> Played:
-        """The same attempt with other spans, for tests that break a record on purpose."""
+        """Return the same attempt with other spans, for tests that break a record on purpose."""
         record = AttemptRecord(
             rollout=self.record.rollout, attempt=self.record.attempt, spans=[*spans]
         )
         return Played(job=self.job, record=record, output=None, error=None)
 
     def adapt(self, *agents: str) -> AdaptedAttempt:
-        """Join and credit for the training of `agents`.
+        """Join the records and credit them for the training of `agents`.
 
         Raises:
-            CaptureError: the two recorders do not agree.
+            CaptureError: the two recorders disagree.
         """
         return TrajectoryAdapter(agents, policies=[_POLICY]).adapt(self.record)
 
 
 class Bench:
-    """Plays programs as rollouts against `fake`, through a gateway that records."""
+    """Runs programs as rollouts against `fake`, through a recording gateway."""
 
     def __init__(self, fake: FakeOpenAI, store: MemoryStore, gateway: GatewayServer) -> None:
-        """Made by `open`."""
+        """Store the parts; use `open` to create a bench."""
         self.fake = fake
         self.gateway = gateway
         self._store = store
@@ -112,15 +112,15 @@ class Bench:
         routes: Mapping[str, RouteFactory] | None = None,
         dialects: Mapping[str, Dialect] | None = None,
     ) -> AsyncGenerator[Bench, None]:
-        """Start everything on loopback ports that the system chooses.
+        """Start all parts on loopback ports that the system chooses.
 
         Args:
             options: How the fake model server behaves.
-            integrations: Attached as long as the bench is open; an empty list marks requests and no
-                more, None attaches nothing.
-            routes: What the gateway serves beside model calls, by method and path; those of installed
-                plugins when None.
-            dialects: What it speaks beside chat completions; those of installed plugins when None.
+            integrations: Attached while the bench is open. An empty list only marks requests; None
+                attaches nothing.
+            routes: Further routes of the gateway, by method and path; those of installed plugins
+                when None.
+            dialects: Dialects besides chat completions; those of installed plugins when None.
         """
         store = MemoryStore()
         await store.open()
@@ -150,12 +150,12 @@ class Bench:
         rollouts: int = 1,
         recorder: Callable[[Claim], Recorder] | None = None,
     ) -> list[Played]:
-        """Run `action` in that many rollouts at once; each earns the reward 1.0 if it returns.
+        """Run `action` in `rollouts` rollouts in parallel; each gets the reward 1.0 if it returns.
 
         Args:
-            action: The program; an exception it raises is kept in `Played.error`.
-            rollouts: How many; each has a `Job.key` of its own.
-            recorder: Makes each attempt's recorder.
+            action: The program; an exception it raises is stored in `Played.error`.
+            rollouts: Number of rollouts; each has a different `Job.key`.
+            recorder: Creates each attempt's recorder.
         """
         tasks = [
             Rollout(
@@ -171,7 +171,7 @@ class Bench:
                 *(self._attempt(action, claim, pool, recorder or _recorder) for claim in claims)
             )
         finally:
-            # Waiting here would stop this loop, whose servers the threads may wait for.
+            # Waiting would block this loop, and the threads may wait for its servers.
             pool.shutdown(wait=False)
 
     async def one(self, action: Action) -> Played:
@@ -179,10 +179,10 @@ class Bench:
         return (await self.play(action))[0]
 
     def interleave(self, count: int) -> None:
-        """Hold the model's answers until `count` requests wait, then give them in random order.
+        """Hold the model's answers until `count` requests wait, then release them in random order.
 
-        With `count` rollouts of equally many calls, every round of answers mixes all of them. A rollout
-        that has ended is not waited for, so that an error, or an early end, is seen.
+        With `count` rollouts that make equally many calls, every round of answers mixes all of
+        them. An ended rollout is not waited for, so that an error or an early end does not block.
         """
         self._rounds = _Rounds(count, Random(0))  # noqa: S311
         self.fake.pace = self._rounds.pace
@@ -261,7 +261,7 @@ async def _outcome(
 
 
 class _Rounds:
-    """Releases waiting answers a whole round at a time, shuffled."""
+    """Releases waiting answers one whole round at a time, shuffled."""
 
     def __init__(self, count: int, random: Random) -> None:
         self._count = count
@@ -279,7 +279,7 @@ class _Rounds:
         await asyncio.wait_for(mine.wait(), _ROUND_S)
 
     def leave(self) -> None:
-        """One less will ask."""
+        """Wait for one request less in each round."""
         self._count -= 1
         self._release()
 

@@ -1,4 +1,4 @@
-"""The rules every check of a framework's pitfalls keeps.
+"""The contract of checks for a framework's pitfalls.
 
 ::
 
@@ -32,21 +32,21 @@ _BAD = ("warning", "error")
 
 
 class CheckContract(ContractSuite):
-    """Subclass it and supply `check`, `healthy` and `pitfall`."""
+    """Contract suite of checks: subclass it and supply `check`, `healthy` and `pitfall`."""
 
     @pytest.fixture
     def check(self) -> Check:
-        """The check under test."""
+        """Return the check under test."""
         raise NotImplementedError("Supply the fixture check")
 
     @pytest.fixture
     def healthy(self) -> list[AttemptRecord]:
-        """Attempts of the framework without the pitfall."""
+        """Return attempts of the framework without the pitfall."""
         raise NotImplementedError("Supply the fixture healthy")
 
     @pytest.fixture
     def pitfall(self) -> list[AttemptRecord]:
-        """Attempts that show the pitfall."""
+        """Return attempts that show the pitfall."""
         raise NotImplementedError("Supply the fixture pitfall")
 
     def test_it_finds_the_pitfall(self, check: Check, pitfall: list[AttemptRecord]) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 _TURNS = 10
-"""Passes of the loop that a woken task may need to act."""
+"""Iterations of the event loop that a woken task may need to act."""
 
 
 class ManualClock:
-    """The `Clock` of a store: stands still until it is advanced, then stops at every alarm."""
+    """A store's `Clock` that only `advance` moves; it stops at every alarm."""
 
     def __init__(self, now: float = 1_000_000.0) -> None:
         self._elapsed = now
@@ -23,7 +23,7 @@ class ManualClock:
         return self._elapsed
 
     async def wait(self, event: asyncio.Event, *, until: float) -> None:
-        """Return once `event` is set or as much time has passed as lies before `until` now."""
+        """Return once `event` is set or `advance` has covered the time from now to `until`."""
         if self.now() >= until:
             return
         alarm = (until - self._set_by, asyncio.Event())
@@ -37,7 +37,7 @@ class ManualClock:
                 task.cancel()
 
     async def advance(self, seconds: float) -> None:
-        """Move on, stopping at each alarm on the way for as long as its sleeper needs to start."""
+        """Advance the clock; stop at each alarm until its sleeper has run."""
         end = self._elapsed + seconds
         await self._settle()
         while due := [until for until, _ in self._alarms if until <= end]:
@@ -50,7 +50,7 @@ class ManualClock:
         await self._settle()
 
     def set_by(self, seconds: float) -> None:
-        """Set the clock forward or back, as a user does; sleeps keep their length."""
+        """Set the wall clock forward or back, as a user does; sleeps keep their length."""
         self._set_by += seconds
 
     async def _settle(self) -> None:

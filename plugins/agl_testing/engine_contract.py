@@ -1,4 +1,4 @@
-"""The rules every engine keeps: exact tokens, versions, resumption, abort, true abilities.
+"""The contract of engines: exact tokens, versions, resumption, abort, declared abilities.
 
 ::
 
@@ -19,8 +19,8 @@
         @pytest.fixture
         def under_way(self, engine): return lambda: engine.answers_under_way()
 
-The fixtures may have any scope: no rule depends on the order of the others, so that an engine that
-starts slowly is started once for the module.
+The fixtures may have any scope: no test depends on the order of the others, so an engine that
+starts slowly can be started once per module.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ from agl_testing.bandit import make_triplet
 __all__ = ["EngineContract"]
 
 Recompute = Callable[[str, Sequence[int], Sequence[int], float], Sequence[float]]
-"""From a directory of weights, prompt ids, answer ids and a temperature to the log-probability of
-each id of the answer."""
+"""Maps a directory of weights, prompt ids, answer ids and a temperature to the log-probability of
+each id of the answer.
+"""
 Decode = Callable[[Sequence[int]], Awaitable[str | None]]
 UnderWay = Callable[[], Awaitable[int]]
 
 _CONTROL: Final = re.compile(r"(?:\s|\ufffd|<[^<>]{1,60}>|\[/?[A-Z_]{1,30}\])*")
-"""What may stand beside an answer's text: control tokens that are spelled out, white space."""
+"""What decoded ids may contain besides the answer's text: control tokens and white space."""
 _TOOL: Final = {
     "type": "function",
     "function": {
@@ -66,50 +67,51 @@ _PIXEL: Final = (
     "hKmMIQAAAABJRU5ErkJggg=="
 )
 _TRIES: Final = 50
-"""Long answers that are asked for until one is seen under way."""
+"""Most long answers to request until one is observed while it is generated."""
 
 
 class EngineContract(ContractSuite):
-    """Subclass it and supply `engine`, `policy`, `recompute` and `under_way`."""
+    """Contract suite of engines: supply `engine`, `policy`, `recompute` and `under_way`."""
 
     logprobs: ClassVar[Literal["processed", "raw"]] = "processed"
     """Whether log-probabilities are those after temperature."""
     tolerance: ClassVar[float] = 1e-3
-    """Largest difference of a log-probability from its recomputation, in nats."""
+    """Largest difference between a log-probability and its recomputation, in nats."""
     resume_tolerance: ClassVar[float] = 0.0
     """The same between weights trained after `load` and weights trained without it; 0.0: the
-    weights are equal."""
+    weights are equal.
+    """
     long_answer: ClassVar[int] = 256
-    """Most tokens of each of the 32 choices of an answer that is aborted, at temperature 2."""
+    """Most tokens of each of the 32 choices of an answer to abort, at temperature 2."""
     patience_s: ClassVar[float] = 60.0
-    """How long an aborted answer may take to end before the rule fails."""
+    """Seconds that an aborted answer may take to end before the test fails."""
 
     @pytest.fixture
     def engine(self) -> Engine:
-        """A started engine that serves `policy`, and was made with an algorithm if it trains."""
+        """Return a started engine that serves `policy`, with an algorithm if it trains."""
         raise NotImplementedError("Supply the fixture engine")
 
     @pytest.fixture
     def policy(self) -> Policy:
-        """The policy to ask and to train."""
+        """Return the policy to request and to train."""
         raise NotImplementedError("Supply the fixture policy")
 
     @pytest.fixture
     def recompute(self) -> Recompute:
-        """Teacher-forced log-probabilities, computed without the engine's code.
+        """Return a function for teacher-forced log-probabilities, without the engine's code.
 
-        The directory is one that the engine saved, or ``policy.model`` of one that only serves.
+        Its directory is one that the engine saved, or ``policy.model`` if the engine only serves.
         """
         raise NotImplementedError("Supply the fixture recompute")
 
     @pytest.fixture
     def under_way(self) -> UnderWay:
-        """Returns how many requests of `policy` are being answered now."""
+        """Return a function that counts the requests of `policy` being answered now."""
         raise NotImplementedError("Supply the fixture under_way")
 
     @pytest.fixture
     def decode(self, engine: Engine, policy: Policy) -> Decode:
-        """Text of token ids; to be supplied where the backend cannot detokenize."""
+        """Return a function from ids to text; override it if the backend cannot detokenize."""
         return engine.backend(policy.name).detokenize
 
     async def test_ids_decode_to_the_returned_text(
@@ -131,11 +133,11 @@ class EngineContract(ContractSuite):
     async def test_the_gateway_takes_its_tokens_as_exact(
         self, engine: Engine, policy: Policy
     ) -> None:
-        asked = msgspec.structs.replace(policy, trainable=False)  # the probe refuses no such policy
+        asked = msgspec.structs.replace(policy, trainable=False)  # the probe never refuses these
         found = await probe(Route(asked, engine.backend(policy.name)))
         assert found.token_ids, "An answer lacks token ids, log-probabilities or its usage"
         assert found.stream_token_ids, "A stream lacks token ids, log-probabilities or its usage"
-        # "raw" is also what the probe says where an answer shows no alternatives.
+        # The probe also reports "raw" if an answer shows no alternatives.
         assert found.logprobs in (self.logprobs, "raw")
 
     async def test_a_stream_has_the_tokens_of_the_whole_answer(
@@ -361,7 +363,7 @@ class EngineContract(ContractSuite):
     async def _trained(
         self, engine: Engine, batch: Batch, directory: Path
     ) -> tuple[int, tuple[str, str]]:
-        """The version after an update, and its weights as a directory and a fingerprint."""
+        """Return the version after an update, and its weights as a directory and a fingerprint."""
         update: Update = await engine.update(batch)
         await engine.save(batch.policy, str(directory), resumable=False)
         return update.version, (str(directory), await engine.fingerprint(batch.policy))
@@ -389,7 +391,7 @@ async def _refusable(engine: Engine, policy: Policy, content: Any, **fields: Any
 
 
 async def _weights(engine: Engine, policy: Policy, directory: Path) -> str:
-    """The weights that serve, as `Recompute` takes them."""
+    """Return the served weights in the form that `Recompute` takes."""
     if not engine.trains:
         return policy.model
     target = directory / "weights"
@@ -407,7 +409,7 @@ def _need_training(engine: Engine) -> None:
 
 
 async def _batch(engine: Engine, policy: Policy, *, step: int, version: int = 0) -> Batch:
-    """A batch of what the policy answers now."""
+    """Return a batch of answers that the policy samples now."""
     return _batch_of(policy, await _ask(engine, policy, n=2), step=step, version=version)
 
 
@@ -422,7 +424,7 @@ def _batch_of(policy: Policy, answer: Answer, *, step: int, version: int = 0) ->
 def _credited(
     policy: Policy, prompt: Sequence[int], choice: Choice, *, index: int, version: int
 ) -> CreditedCall:
-    """A choice that earned more (the first) or less than its group."""
+    """Return a choice with a positive (the first) or a negative advantage."""
     size, call_id = len(choice.token_ids), f"call-{index}"
     triplet = make_triplet(
         call_id,

@@ -1,14 +1,14 @@
 """A loopback server for OpenAI chat completions with vLLM's extra fields, and a log of the truth.
 
-It takes the dialects of installed plugins too and logs the chat completions that they ask for.
+It also serves the dialects of installed plugins and logs the resulting chat completions.
 
 ::
 
     async with FakeOpenAI(lambda body: "hello") as server:
-        ...                                   # talk to server.base_url
+        ...                                   # send requests to server.base_url
         assert server.log[0].choices[0].text == "hello"
 
-    with FakeOpenAI() as server: ...          # the same on a thread of its own
+    with FakeOpenAI() as server: ...          # the same in a separate thread
 """
 
 from __future__ import annotations
@@ -32,56 +32,56 @@ from agl_testing.vocabulary import decode
 __all__ = ["Answered", "AnsweredChoice", "FakeOpenAI", "FakeOptions", "FakeReply"]
 
 Pace = Callable[[Answered, int], Awaitable[None]]
-"""Awaited before piece k of an answer is sent; 0 is before anything is.
+"""Awaited before each piece of an answer is sent, with its number; 0 is before the first byte.
 
-Raising ConnectionError breaks the connection there.
+Raising ConnectionError breaks the connection at this point.
 """
 Cut = Callable[[bytes], Iterable[bytes]]
-"""From a whole event stream to the pieces in which it is written."""
+"""Splits a whole event stream into the pieces to write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeOptions:
-    """What the server can do and how it misbehaves."""
+    """Abilities and faults of the server."""
 
     token_ids: bool = True
     """Honour ``return_token_ids`` in plain answers."""
     stream_token_ids: bool = True
     logprobs: bool = True
     logprobs_mode: str = "processed"
-    """Whether ``top_logprobs`` follow the temperature (``processed``) or not (``raw``)."""
+    """Whether ``top_logprobs`` are after temperature (``processed``) or before (``raw``)."""
     strict: bool = False
-    """Refuse ``return_token_ids`` with 400, as servers do that know no extra fields."""
+    """Refuse ``return_token_ids`` with 400, as servers do that reject unknown fields."""
     stable: bool = False
     """One spelling per text, so that a conversation's prompts extend each other token by token."""
     max_model_len: int = 1_000_000
     """Longer prompts are refused with 400."""
     overflow_code: str | int = "context_length_exceeded"
-    """Status of that refusal; vLLM's is 400, so only the message says why."""
+    """``code`` of that refusal; vLLM sends 400, so that only the message states the cause."""
     api_key: str | None = None
-    """Bearer token that requests must carry."""
+    """Bearer token that requests must have."""
     models: tuple[str, ...] = ("fake-model",)
     detokenize: bool = False
-    """Say at vLLM's ``/detokenize`` what token ids stand for."""
+    """Serve vLLM's ``/detokenize``, which decodes token ids."""
     tokenize: bool = False
-    """Say at vLLM's ``/tokenize`` how long a prompt is; exact with `stable`."""
+    """Serve vLLM's ``/tokenize``, which returns a prompt's length; exact with `stable`."""
 
 
 @final
 class FakeOpenAI:
-    """Answers ``/v1/chat/completions``, dialects and ``/v1/models``; `log` has the truth."""
+    """Serves ``/v1/chat/completions``, dialects and ``/v1/models``; `log` records the answers."""
 
     def __init__(self, script: Script | None = None, options: FakeOptions | None = None) -> None:
-        """Build a server; it listens once entered.
+        """Create a server; it listens once entered.
 
         Args:
-            script: Gives the reply of every choice; without it the last message is echoed.
-            options: What the server can do.
+            script: Returns the reply of every choice; the last message is echoed when None.
+            options: Abilities and faults.
         """
         self.script: Script = script or _echo
         self.options = options or FakeOptions()
         self.log: list[Answered] = []
-        """Every request that reached the model, in order of arrival."""
+        """Requests that reached the model, in order of arrival."""
         self.refused: list[Answered] = []
         """Requests answered with an error status."""
         self.pace: Pace | None = None
@@ -118,7 +118,7 @@ class FakeOpenAI:
         return self.log
 
     async def ended(self, count: int, *, timeout_s: float = 60.0) -> list[Answered]:
-        """`wait` without blocking the loop."""
+        """Wait like `wait`, without blocking the loop."""
         return await asyncio.to_thread(self.wait, count, timeout_s=timeout_s)
 
     async def __aenter__(self) -> FakeOpenAI:

@@ -1,4 +1,4 @@
-"""What every framework integration keeps, checked against the backend's own log.
+"""The contract of framework integrations, checked against the backend's log.
 
 ::
 
@@ -52,7 +52,7 @@ __all__ = ["IntegrationContract"]
 
 _INTERLEAVED = 50
 _TRIES = 20
-"""More than any framework sends a request that was refused."""
+"""More than the number of times that any framework sends a refused request."""
 _OVERFLOW = {
     "error": {
         "message": "This model's maximum context length is 10 tokens, got 99",
@@ -65,23 +65,23 @@ _STABLE = FakeOptions(stable=True)
 
 
 class IntegrationContract(ContractSuite):
-    """Subclass it in a module of tests and supply the names, `integration` and `program`."""
+    """Contract suite of integrations: supply the names, `integration` and `program`."""
 
     package: ClassVar[str]
     """Import name of the integration."""
     frameworks: ClassVar[tuple[str, ...]]
-    """Import names that the integration needs; they are hidden to see that it says so."""
+    """Import names that the integration needs; a test hides them and checks the error."""
 
     def integration(self) -> Integration:
-        """A fresh, unattached integration."""
+        """Return a new, unattached integration."""
         raise NotImplementedError("Supply integration(): a fresh, unattached integration")
 
     def program(self) -> ScenarioProgram:
-        """The scenario in the framework."""
+        """Return the scenario in the framework."""
         raise NotImplementedError("Supply program(): the scenario in the framework")
 
     def framework_state(self) -> Any:
-        """Everything of the framework that `attach` touches, in a form that compares."""
+        """Return all state of the framework that `attach` changes, in a comparable form."""
         return None
 
     def test_importing_needs_no_framework_and_using_names_the_pip_line(self) -> None:
@@ -191,7 +191,7 @@ class IntegrationContract(ContractSuite):
             played = await self._play(bench, program.run)
             assert played.output == ANSWER
             assert (len(bench.fake.refused), len(bench.fake.log)) == (1, 3)
-            # Some frameworks have a span for each request, so that the one that failed has its own.
+            # Some frameworks write a span per request, so the failed request has a separate span.
             assert skeleton([span for span in played.spans if not _failed(span)]) == EXPECTED
             adapted = played.adapt(PLANNER, WRITER)
             found = _captured.triplets(played, PLANNER, WRITER)
@@ -363,7 +363,7 @@ class IntegrationContract(ContractSuite):
 
     async def _never_mix(self, action: Action) -> None:
         async with self._attached() as bench:
-            # Libraries build much when they are first used, not all of them safely in many threads.
+            # Many libraries initialize on first use, and not all of them are thread-safe then.
             await self._play(bench, action)
             bench.interleave(_INTERLEAVED)
             for played in await bench.play(action, rollouts=_INTERLEAVED):
@@ -382,11 +382,11 @@ def _failed(span: Span) -> bool:
 
 
 class _AgentError(Exception):
-    """What the user's code raises."""
+    """An exception of the user's code."""
 
 
 class _BrokenRecorder(Recorder):
-    """A recorder that fails at everything but the rewards."""
+    """A recorder that raises in every method except for rewards."""
 
     @classmethod
     def of(cls, claim: Claim) -> Recorder:
@@ -409,7 +409,7 @@ def _rewarded(program: ScenarioProgram) -> Action:
 
 
 def _send_functions() -> list[Any]:
-    """The functions that the wire wraps while attached."""
+    """Return the send functions that the wire wraps while attached."""
     libraries = [importlib.import_module(n) for n in ("httpx", "httpx2") if find_spec(n)]
     clients = [getattr(each, name) for each in libraries for name in ("Client", "AsyncClient")]
     return [client.send for client in clients]

@@ -1,4 +1,4 @@
-"""What every plugin keeps, whatever it offers.
+"""The contract of every plugin, independent of what it registers.
 
 ::
 
@@ -40,12 +40,12 @@ print(" ".join(sorted(set(sys.argv[2:]) & set(sys.modules))))
 
 
 class PluginContract(ContractSuite):
-    """Subclass it and supply `plugin`, and `frameworks` where there are any."""
+    """Contract suite of plugins: supply `plugin`, and `frameworks` if there are any."""
 
     plugin: ClassVar[str]
-    """Import name of the module that the entry point names."""
+    """Import name of the module in the entry point."""
     frameworks: ClassVar[tuple[str, ...]] = ()
-    """Import names that only what is chosen may import: loading the plugin must not."""
+    """Import names that loading the plugin must not import; only a chosen component may."""
 
     def test_it_loads_and_offers_or_observes_something(self) -> None:
         manager = self._loaded()
@@ -105,7 +105,7 @@ class PluginContract(ContractSuite):
         return manager
 
     def _source(self) -> Source:
-        """The distribution that ships the plugin, when it is installed."""
+        """Return the distribution that ships the plugin, if it is installed."""
         for entries in installed().values():
             for entry in entries:
                 if entry.module == self.plugin:
@@ -120,7 +120,7 @@ class PluginContract(ContractSuite):
                 yield registry, entry
 
     def _options(self) -> Iterator[tuple[Registration, type[BaseModel]]]:
-        """Every model of options, those inside of others included, that can be had here."""
+        """Yield every options model, including nested ones, whose framework is installed."""
         for registry, entry in self._offers():
             model = _had(registry.options_model, entry.name)
             if model is not None:
@@ -128,7 +128,7 @@ class PluginContract(ContractSuite):
 
 
 def _had(ask: Callable[[str], Any], name: str) -> Any:
-    """What `ask` gives, or None where a framework is missing and the error says how to get it."""
+    """Return the result of `ask`; None if a framework is missing and the error has a pip line."""
     try:
         return ask(name)
     except MissingExtraError as error:

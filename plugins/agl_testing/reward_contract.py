@@ -1,4 +1,4 @@
-"""The rules every reward keeps."""
+"""The contract of rewards."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ __all__ = ["RewardContract"]
 
 
 class RewardContract(ContractSuite):
-    """Subclass it and supply `reward` and `records`."""
+    """Contract suite of rewards: subclass it and supply `reward` and `records`."""
 
     @pytest.fixture
     def reward(self) -> RewardFunction:
-        """The reward function under test."""
+        """Return the reward function under test."""
         raise NotImplementedError("Supply the fixture reward")
 
     @pytest.fixture
     def records(self) -> list[AttemptRecord]:
-        """Ended attempts it must score, at least two, with different outputs."""
+        """Return at least two ended attempts with different outputs for it to score."""
         raise NotImplementedError("Supply the fixture records")
 
     async def test_it_scores_every_record_with_finite_numbers(

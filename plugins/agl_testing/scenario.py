@@ -1,7 +1,7 @@
-"""The canonical scenario: planner, tool, writer; three calls, and texts that do not identify an agent.
+"""The canonical scenario: planner, tool, writer; three calls whose texts do not identify an agent.
 
-A framework's author writes `ScenarioProgram` once in the framework; the contract runs it in every
-form and compares the records with the model server's log.
+The author of an integration writes `ScenarioProgram` once in the framework. The contract runs it in
+every form and compares the records with the model server's log.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ ITEM: Final = "tea"
 TOOL: Final = "lookup"
 TOOL_RESULT: Final = "4 coins"
 ANSWER: Final = "Tea is 4 coins."
-"""What every agent says in the end: answers do not identify agents either."""
+"""Final answer of every agent: answers do not identify agents either."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run of the scenario: where to send, what to ask."""
+    """One run of the scenario: its endpoint and its key."""
 
     base_url: str
     api_key: str
@@ -57,14 +57,14 @@ class Job:
 
     @property
     def question(self) -> str:
-        """The user's text, the first message after the system prompt of the first agent."""
+        """The user's text, the first message after the first agent's system prompt."""
         return f"What is the price of {ITEM}? ({self.key})"
 
     def model(self, agent: str) -> str:
-        """The model name that `agent` must ask for.
+        """Return the model name that `agent` must request.
 
-        It reaches the gateway in the body of the request, on another way than the identity that
-        is under test, so it says who really spoke.
+        It reaches the gateway in the request's body, independent of the identity under test, so it
+        shows which agent made the call.
         """
         return f"{agent}@{self.key}"
 
@@ -82,40 +82,40 @@ CAPABILITIES: Final = (
 
 
 class ScenarioProgram(ABC):
-    """The scenario in one framework. Every method makes new agents, as a user's code would.
+    """The scenario in one framework. Every method creates new agents, as a user's code would.
 
-    The planner has a tool `TOOL` with one text argument, ``item``, that gives `TOOL_RESULT`; what
-    the planner says in the end is the writer's input. All agents have the system prompt `SYSTEM` and use the model
-    ``job.model(agent)``.
+    The planner has a tool `TOOL` with one text argument, ``item``, that returns `TOOL_RESULT`. The
+    planner's final answer is the writer's input. All agents have the system prompt `SYSTEM` and use
+    the model ``job.model(agent)``.
     """
 
     lacks: ClassVar[Mapping[str, str]] = {}
-    """Capability to the reason why the framework has none."""
+    """Missing capability to the reason."""
     wraps_errors: ClassVar[str] = ""
-    """Why the framework raises an error of its own, caused by the one that `fail` is given."""
+    """Why the framework raises another error, caused by the one that `fail` gets."""
     sends_once: ClassVar[str] = ""
-    """Why a request that failed is not sent again."""
+    """Why a failed request is not sent again."""
     hides_usage: ClassVar[str] = ""
-    """Why its spans do not state how many tokens a call took, which the gateway's record does."""
+    """Why the framework's spans have no token usage; the gateway's record has it."""
 
     @abstractmethod
     def run(self, job: Job) -> str:
-        """Planner, tool, planner, writer; returns what the writer said."""
+        """Run planner, tool, planner, writer; return the writer's answer."""
 
     async def arun(self, job: Job) -> str:
-        """`run` with the framework's async interface."""
+        """Do the same as `run` with the framework's async interface."""
         raise NotImplementedError
 
     def stream(self, job: Job) -> str:
-        """`run` with streamed model calls, read to their end."""
+        """Do the same as `run` with streamed model calls, read to their end."""
         raise NotImplementedError
 
     async def astream(self, job: Job) -> str:
-        """`stream` with the framework's async interface."""
+        """Do the same as `stream` with the framework's async interface."""
         raise NotImplementedError
 
     def structured(self, job: Job) -> Mapping[str, Any]:
-        """Let the writer answer `Job.question` in a form with one text field, ``item``."""
+        """Have the writer answer `Job.question` as an object with one text field, ``item``."""
         raise NotImplementedError
 
     async def parallel(self, job: Job) -> Sequence[str]:
@@ -123,20 +123,20 @@ class ScenarioProgram(ABC):
         raise NotImplementedError
 
     def delegate(self, job: Job) -> str:
-        """Let the planner's tool be the writer: planner, tool with writer inside, planner."""
+        """Use the writer as the planner's tool: planner, tool with writer inside, planner."""
         raise NotImplementedError
 
     def judge(self, job: Job) -> str:
-        """Let the planner's tool ask the model `JUDGE` directly, without naming an agent for it."""
+        """Have the planner's tool call the model `JUDGE` directly, without naming an agent."""
         raise NotImplementedError
 
     @abstractmethod
     def fail(self, job: Job, error: Exception) -> str:
-        """`run` with a tool that raises `error`, which nothing on the way catches."""
+        """Do the same as `run` with a tool that raises `error`; nothing catches it."""
 
 
 def reply(body: Mapping[str, Any]) -> FakeReply:
-    """What the model says: asks for the first tool until it has a result, then answers."""
+    """Return the model's reply: request the first tool until its result arrives, then answer."""
     arguments = json.dumps({"item": ITEM})
     tools: Sequence[Mapping[str, Any]] = body.get("tools") or ()
     if tools and body["messages"][-1]["role"] != "tool":
@@ -171,7 +171,7 @@ _STRUCTURE: Final = (SpanKind.AGENT, SpanKind.LLM, SpanKind.TOOL)
 
 
 def skeleton(spans: Sequence[Span]) -> tuple[Node, ...]:
-    """Agents, tools and calls with their nesting and order; other spans pass their children up."""
+    """Return agents, tools and calls, nested and in order; children of other spans move up."""
     recorded = [span for span in sorted(spans, key=lambda s: s.order) if span.call is None]
     known = {span.id for span in recorded}
     children: dict[str | None, list[Span]] = {}
@@ -193,7 +193,7 @@ def skeleton(spans: Sequence[Span]) -> tuple[Node, ...]:
 
 
 def _who_or_what(span: Span) -> str:
-    """The agent of agent and llm spans, whose names differ by framework; else the span's name."""
+    """Return the agent of agent and llm spans, whose names differ by framework; else the name."""
     speaks = span.kind in (SpanKind.AGENT, SpanKind.LLM)
     return f"{span.kind.value} {(span.agent or '-') if speaks else span.name}"
 
@@ -204,12 +204,12 @@ def outline(
     *,
     show: Callable[[Span], str] = _who_or_what,
 ) -> list[str]:
-    """Spans as one line each, indented by how deep they lie; all of them, unlike `skeleton`.
+    """Return one line per span, indented by its depth; of all spans, unlike `skeleton`.
 
     Args:
         spans: In the order of their lines.
         kinds: Only spans of these kinds; every kind when empty.
-        show: A span's line without its indent.
+        show: Returns a span's line without its indent.
     """
     shown = [span for span in spans if not kinds or span.kind.value in kinds]
     parents = {span.id: span.parent_id for span in spans}

@@ -1,4 +1,4 @@
-"""What every store has to do, as tests that an implementation inherits."""
+"""The contract of stores."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from agl_testing._store_records import RecordRules
 
 
 class StoreContract(QueueRules, AttemptRules, RecordRules, LeadRules):
-    """Tests of a `StoreLifecycle`; they need pytest-asyncio in auto mode.
+    """Contract suite of a `StoreLifecycle`; it needs pytest-asyncio in auto mode.
 
-    A subclass declares `durable` and supplies three fixtures: ``store`` and ``dropping_store``,
-    opened and empty, the second with retention ``drop_spans``; and ``reopen``, an async callable
-    that takes a store from its owner as a crash would, without ending its attempts, and gives an
-    opened store on the same medium. The fixtures close what they opened::
+    A subclass declares `durable` and supplies three fixtures. ``store`` and ``dropping_store`` are
+    opened and empty, the second with retention ``drop_spans``. ``reopen`` is an async callable: it
+    takes a store, drops it as a crash would, without ending its attempts, and returns an opened
+    store on the same medium. The fixtures close the stores they open::
 
         class TestMyStore(StoreContract):
             durable = True

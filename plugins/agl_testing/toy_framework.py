@@ -1,8 +1,8 @@
-"""An agent framework in one file, with the hooks that real ones have, over httpx alone.
+"""An agent framework in one file, with the hooks of real ones, which only needs httpx.
 
-It stands in for a framework where a test is about agl-core: agents with tools, plain and streamed
-calls, sync and async, listeners called at every start and end, and its own idea of what runs inside
-what, kept in a context variable.
+Tests of agl-core itself use it as their framework: it has agents with tools, plain and streamed
+calls, sync and async, listeners called at every start and end, and its own record of which run is
+inside which, in a context variable.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["Agent", "Endpoint", "EventKind", "Tool"]
 
 EventKind = Literal["agent", "model", "tool"]
 _Answer = tuple[dict[str, Any], Mapping[str, int]]
-"""A model's message, and what it took."""
+"""A model's message, and its usage."""
 
 
 class Listener(Protocol):
-    """Called at everything the framework runs, in the task that runs it."""
+    """An object that is called at every start and end of a run, in the task that runs it."""
 
     def started(
         self,
@@ -37,7 +37,7 @@ class Listener(Protocol):
         parent_run_id: str | None,
         arguments: str,
     ) -> None:
-        """Only tools have `arguments`: JSON, as the model wrote them."""
+        """Handle the start of a run. Only tools have `arguments`: JSON, as the model wrote them."""
         ...
 
     def ended(
@@ -48,13 +48,13 @@ class Listener(Protocol):
         error: BaseException | None,
         usage: Mapping[str, int],
     ) -> None:
-        """Only models that do not stream report their `usage`, in OpenAI's form."""
+        """Handle the end of a run. Only models without streaming report `usage` (OpenAI's form)."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where models are served."""
+    """The address of a model server."""
 
     base_url: str
     api_key: str
@@ -71,7 +71,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that models may call; it takes and gives text."""
+    """A function that models may call; it takes and returns text."""
 
     name: str
     function: Callable[[str], str]
@@ -88,7 +88,7 @@ _RUN: ContextVar[str | None] = ContextVar("toy_run", default=None)
 
 @dataclass
 class Agent:
-    """Calls its model until it answers without asking for a tool."""
+    """An agent that calls its model until it answers without requesting a tool."""
 
     name: str
     model: str
@@ -127,7 +127,7 @@ class Agent:
         return run.output
 
     def _turns(self, text: str) -> Generator[dict[str, Any], dict[str, Any], str]:
-        """Give request bodies and take the model's messages; returns the last one's text."""
+        """Yield request bodies and receive the model's messages; return the last one's text."""
         messages: list[dict[str, Any]] = [{"role": "system", "content": self.system}]
         messages.append({"role": "user", "content": text})
         body: dict[str, Any] = {"model": self.model, "messages": messages, **self.extra}
@@ -152,7 +152,7 @@ class Agent:
         with httpx.Client(headers=endpoint.headers, timeout=endpoint.timeout_s) as client:
             if not body["stream"]:
                 response = client.post(endpoint.url, json=body)
-                if response.is_server_error:  # is sent once more, as clients do
+                if response.is_server_error:  # is sent again once, as clients do
                     response = client.post(endpoint.url, json=body)
                 return _whole(response)
             with client.stream("POST", endpoint.url, json=body) as response:
@@ -161,7 +161,7 @@ class Agent:
 
     async def _asend(self, body: dict[str, Any]) -> _Answer:
         endpoint = self.endpoint
-        # Others run between the start of a call and its request, as in every real framework.
+        # Other tasks run between the start of a call and its request, as in every real framework.
         await asyncio.sleep(0)
         async with httpx.AsyncClient(
             headers=endpoint.headers, timeout=endpoint.timeout_s
@@ -217,7 +217,7 @@ def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 
 def _merge(events: Iterator[dict[str, Any]]) -> dict[str, Any]:
-    """Put the message back together from its pieces."""
+    """Assemble the message from its chunks."""
     content: list[str] = []
     calls: list[dict[str, Any]] = []
     for event in events:

@@ -1,4 +1,4 @@
-"""A language model of one vector: the smallest thing that an engine can serve, train and save."""
+"""A language model of one vector: the smallest model that an engine can serve, train and save."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _LETTERS = "".join(map(chr, range(32, 127)))
 END = len(_LETTERS)
 """Id of the token that ends an answer."""
 SIZE = END + 1
-"""Ids of the vocabulary: the printable characters of ASCII, and `END`."""
+"""Size of the vocabulary: the printable characters of ASCII, and `END`."""
 WEIGHTS = "weights.json"
 _MOMENTUM = "training_state.json"
 
 
 def encode(text: str) -> list[int]:
-    """Ids of a text; other characters become ``?``."""
+    """Return the ids of a text; other characters become ``?``."""
     return [ord(letter) - 32 if letter in _LETTERS else ord("?") - 32 for letter in text]
 
 
 def decode(ids: Sequence[int]) -> str:
-    """Text of ids; `END` has none."""
+    """Return the text of ids; `END` has none."""
     return "".join(_LETTERS[token] for token in ids if token != END)
 
 
@@ -44,21 +44,21 @@ class Term:
 
 @dataclass(slots=True)
 class ToyModel:
-    """Draws each token from one softmax, whatever came before it."""
+    """A model that draws each token from one softmax, independent of the tokens before it."""
 
     logits: list[float] = field(default_factory=lambda: [0.0] * SIZE)
     momentum: list[float] = field(default_factory=lambda: [0.0] * SIZE)
-    """Of the optimizer."""
+    """Momentum of the optimizer."""
 
     def logprobs(self, temperature: float) -> list[float]:
-        """Log-probability of every token."""
+        """Return the log-probability of every token."""
         scaled = [logit / temperature for logit in self.logits]
         top = max(scaled)
         total = top + math.log(sum(math.exp(value - top) for value in scaled))
         return [value - total for value in scaled]
 
     def sample(self, temperature: float, random: Random) -> tuple[int, float]:
-        """A token with its log-probability; the likeliest one at temperature 0."""
+        """Return a token with its log-probability; the most likely one at temperature 0."""
         values = self.logprobs(temperature or 1.0)
         if temperature == 0:
             token = max(range(SIZE), key=values.__getitem__)
@@ -67,7 +67,7 @@ class ToyModel:
         return token, values[token]
 
     def train(self, terms: Sequence[Term], *, lr: float) -> None:
-        """One step along the weighted policy gradient, with momentum."""
+        """Do one step along the weighted policy gradient, with momentum."""
         chances = [math.exp(value) for value in self.logprobs(1.0)]
         total = sum(term.weight for term in terms) or 1.0
         gradient = [0.0] * SIZE
@@ -86,10 +86,10 @@ class ToyModel:
             (directory / _MOMENTUM).write_bytes(msgspec.json.encode(self.momentum))
 
     def load(self, directory: Path) -> None:
-        """Read what `save` wrote.
+        """Read the files that `save` wrote.
 
         Raises:
-            ConfigError: the directory holds no weights.
+            ConfigError: the directory has no weights.
         """
         self.logits = _numbers(directory / WEIGHTS)
         state = directory / _MOMENTUM
@@ -99,7 +99,7 @@ class ToyModel:
 def toy_logprobs(
     directory: str, prompt: Sequence[int], answer: Sequence[int], temperature: float
 ) -> list[float]:
-    """Log-probabilities of an answer by the weights in a directory, for the engine contract."""
+    """Return an answer's log-probabilities by the weights in a directory (engine contract)."""
     del prompt
     scaled = [logit / temperature for logit in _numbers(Path(directory) / WEIGHTS)]
     total = math.log(sum(map(math.exp, scaled)))

@@ -25,7 +25,7 @@ __all__ = ["ToyProgram"]
 
 
 class ToyProgram(ScenarioProgram):
-    """Agents of `agl_testing.toy_framework`."""
+    """The scenario with agents of `agl_testing.toy_framework`."""
 
     def run(self, job: Job) -> str:
         return _writer(job).run(_planner(job).run(job.question))

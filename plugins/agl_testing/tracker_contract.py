@@ -1,4 +1,4 @@
-"""The rules every experiment tracker keeps, read back from where it writes to.
+"""The contract of experiment trackers, checked by reading the data back from the service.
 
 ::
 
@@ -36,27 +36,27 @@ from agl_testing._guard import ContractSuite
 __all__ = ["Kept", "TrackerContract"]
 
 _AGENTS = ("writer", "@selector", "team/second writer", "Schreiber ü", "a:b", "a;b", "a//b", "c/.")
-"""Programs choose the names of agents freely."""
+"""Agent names with special characters: programs choose the names freely."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What the tracker's service holds of a run."""
+    """A run as the tracker's service stores it."""
 
     numbers: Mapping[str, Mapping[int, Sequence[float]]]
-    """Name to step to every value that is there."""
+    """Every stored value by name and step."""
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The configuration, as `flat_config` gives it."""
+    """The configuration, as `flat_config` returns it."""
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
     """Texts by name."""
     runs: int = 1
-    """Runs that the service has of everything that was tracked there."""
+    """Number of runs in the service after all tracking."""
 
 
 _killed = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
-"""A process that is killed closes nothing."""
+"""A killed process closes nothing."""
 
 Make = Callable[[], Tracker]
 Read = Callable[[TrackedRun], Kept]
@@ -65,31 +65,31 @@ Kill = Callable[[Any], None]
 
 
 class TrackerContract(ContractSuite):
-    """Subclass it and supply `make` and `read`, and `named` if names change on the way."""
+    """Contract suite of trackers: supply `make` and `read`, and `named` if names change."""
 
     @pytest.fixture
     def make(self) -> Make:
-        """Makes a tracker; every one writes to the same place."""
+        """Return a factory of trackers, which all write to the same place."""
         raise NotImplementedError("Supply the fixture make")
 
     @pytest.fixture
     def read(self) -> Read:
-        """Reads what the service has of the run that was tracked last."""
+        """Return a function that reads the last tracked run from the service."""
         raise NotImplementedError("Supply the fixture read")
 
     @pytest.fixture
     def named(self) -> Named:
-        """What the service calls a number."""
+        """Return a function from a number's name to its name in the service."""
         return str
 
     @pytest.fixture
     def kill(self) -> Kill:
-        """Does what the end of its process does to a tracker; nothing more than losing it."""
+        """Return a function that simulates the end of the tracker's process; default: nothing."""
         return lambda _: None
 
     @pytest.fixture
     def tracked(self, tmp_path: Path) -> TrackedRun:
-        """A run that begins."""
+        """Return a run that begins."""
         directory = tmp_path / "runs" / "contract"
         directory.mkdir(parents=True)
         config = {
@@ -164,7 +164,7 @@ class TrackerContract(ContractSuite):
     def test_a_resumed_run_has_one_value_for_each_step(
         self, make: Make, read: Read, named: Named, tracked: TrackedRun, kill: Kill
     ) -> None:
-        """It was killed after step 3, whose checkpoint was not written."""
+        """Kill a run after step 3, whose checkpoint was not written, and resume it."""
         first = [_evaluation(0, 0.1), _step(1), _step(2), _step(3)]
         _track(make(), tracked, first, kill)
         again = [_step(3, reward=0.75), _step(4), _evaluation(4, 0.9)]
@@ -189,7 +189,7 @@ class TrackerContract(ContractSuite):
     def test_a_restarted_run_has_nothing_of_the_try_before(
         self, make: Make, read: Read, named: Named, tracked: TrackedRun, kill: Kill
     ) -> None:
-        """No checkpoint had been written, so nothing is resumed."""
+        """Kill a run before its first checkpoint, so that nothing is resumed."""
         _track(make(), tracked, [_step(1, reward=0.25), _step(2)], kill)
         _track(make(), tracked, [_step(1, reward=0.5)])
         rewards = read(tracked).numbers[named("reward")]
@@ -239,7 +239,7 @@ def _track(
     reports: Iterable[StepReport | Evaluation],
     ending: Report | BaseException | Kill | None = None,
 ) -> None:
-    """Track a run in one thread, as a run does; it ends with a report where nothing is said."""
+    """Track a run in one thread, as a run does; it ends with a report by default."""
     reports = list(reports)
 
     def track() -> None:

@@ -1,7 +1,7 @@
-"""A vocabulary with many spellings of every text: ids decode to text, text does not name ids.
+"""A vocabulary with many spellings of every text: ids determine the text, text does not the ids.
 
-An id stands for one or two bytes, and every such string has hundreds of ids. Two encodings of equal
-texts therefore never agree by accident, so a test that joins calls by content is caught.
+An id encodes one or two bytes, and every such string has hundreds of ids. Two encodings of equal
+texts therefore practically never agree, so a test detects a join by content.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 __all__ = ["EOS_ID", "decode", "encode", "token_bytes"]
 
 EOS_ID: Final = 2
-"""Decodes to nothing."""
+"""Id that decodes to nothing."""
 _ALIASES: Final = 500
 _SPECIAL: Final = 16
 _ONE_BYTE: Final = 256
@@ -21,7 +21,7 @@ _CODES: Final = _ONE_BYTE + 256 * 256
 
 
 def token_bytes(token_id: int) -> bytes:
-    """Bytes that one id stands for; empty for special ids.
+    """Return the bytes of one id; empty for special ids.
 
     Raises:
         ValueError: the id is outside the vocabulary.
@@ -37,12 +37,12 @@ def token_bytes(token_id: int) -> bytes:
 
 
 def decode(ids: Iterable[int]) -> str:
-    """Text of ids; bytes that are no UTF-8 become U+FFFD."""
+    """Return the text of ids; bytes that are not UTF-8 become U+FFFD."""
     return b"".join(map(token_bytes, ids)).decode("utf-8", errors="replace")
 
 
 def encode(text: str, *, random: Random | None) -> list[int]:
-    """Ids that decode to `text`: a random spelling, or the one plain spelling without `random`."""
+    """Return ids that decode to `text`: a random spelling, or the plain one without `random`."""
     data = text.encode()
     if random is None:
         return [_SPECIAL + byte for byte in data]

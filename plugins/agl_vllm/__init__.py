@@ -1,4 +1,4 @@
-"""Control of a running vLLM server: new weights, adapters, pauses. It registers nothing."""
+"""Control of a running vLLM server: new weights, adapters, pauses. It registers no hooks."""
 
 from agl_vllm.control import VllmControl
 

@@ -1,4 +1,4 @@
-"""Requests to the control endpoints of a vLLM server, and what its refusals mean."""
+"""Requests to the control endpoints of a vLLM server, and the meaning of its refusals."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _ERROR: Final = 400
 _NO_KEY: Final = (401, 403)
 _UNKNOWN_PATH: Final = (404, 405)
 _NO_SUCH_PATH: Final = ("Not Found", "Method Not Allowed")
-"""What is said of a path that is not served; of an adapter that is not there, more is."""
+"""Messages for a path that does not exist; the message for a missing adapter is longer."""
 
 
 class Reply(NamedTuple):
-    """What a server answered."""
+    """A server's answer."""
 
     status: int
     answer: Any
-    """JSON, or text where it is none."""
+    """JSON, or text if it is not JSON."""
 
     @property
     def said(self) -> str:
-        """The words of an error in any of the forms that vLLM gives it."""
+        """The message of an error in any of vLLM's forms."""
         if isinstance(self.answer, dict):
             error: Any = self.answer.get("error") or self.answer.get("detail") or self.answer  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
             return str(error.get("message", error) if isinstance(error, dict) else error)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType,reportUnknownArgumentType]
@@ -41,7 +41,7 @@ class Reply(NamedTuple):
 
     @property
     def no_such_path(self) -> bool:
-        """The server does not know the path, rather than the adapter that it is asked for."""
+        """Whether the server lacks the path, not only the adapter in the request."""
         if self.status not in _UNKNOWN_PATH:
             return False
         return isinstance(self.answer, str) or self.said in _NO_SUCH_PATH
@@ -54,7 +54,7 @@ class VllmEndpoints:
         """Describe the server; nothing is sent yet.
 
         Raises:
-            ConfigError: `url` is no address.
+            ConfigError: `url` is not an address.
         """
         if not is_address(url):
             raise ConfigError(
@@ -73,10 +73,10 @@ class VllmEndpoints:
     async def send(
         self, method: str, path: str, body: Any = None, query: Mapping[str, str] | None = None
     ) -> Reply:
-        """Whatever the server answers, an error included.
+        """Send a request and return any answer, including an error.
 
         Raises:
-            EngineError: it does not answer.
+            EngineError: the server does not answer.
         """
         url = self.url + path
         timeout = ClientTimeout(total=self._timeout_s, sock_connect=CONNECT_S)
@@ -90,7 +90,7 @@ class VllmEndpoints:
     async def post(
         self, path: str, body: Any = None, *, needs: str, query: Mapping[str, str] | None = None
     ) -> Any:
-        """The answer to a request that succeeds.
+        """Send a request and return the answer, which must be a success.
 
         Args:
             path: Below the server's address.
@@ -99,13 +99,13 @@ class VllmEndpoints:
             query: Of the URL.
 
         Raises:
-            ConfigError: the server has no such path, or wants a key.
-            EngineError: it does not answer, or says that it failed.
+            ConfigError: the server does not have the path, or requires a key.
+            EngineError: it does not answer, or reports a failure.
         """
         return self.accepted(path, await self.send("POST", path, body, query), needs=needs)
 
     def accepted(self, path: str, reply: Reply, *, needs: str) -> Any:
-        """The answer of a reply; raises as `post` does."""
+        """Return the answer of a successful reply; raise as `post` does."""
         if reply.status < _ERROR:
             return reply.answer
         url, said = self._client.shown(self.url + path), reply.said[:2000]

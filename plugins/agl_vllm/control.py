@@ -1,11 +1,11 @@
-"""Changes the weights of a running vLLM server: its control endpoints, as a trainer calls them.
+"""Control of a running vLLM server's weights by a trainer, through its control endpoints.
 
 Full weights::
 
     async with VllmControl("http://127.0.0.1:8000") as control:
         await control.sync_weights("/checkpoints/step-3")
 
-An adapter, under a name of its own for every version::
+An adapter, with a separate name for every version::
 
     await control.load_adapter("writer-v3", "/checkpoints/writer-v3")
     ...                                    # route new calls to the model "writer-v3"
@@ -28,9 +28,9 @@ from agl_vllm._endpoints import DEV_MODE, LORA, VllmEndpoints
 
 _NOT_FOUND: Final = 404
 _LARGEST_HEADER: Final = 100_000_000
-"""Bytes, by the format's own rule."""
+"""Most bytes of a safetensors header, by the format's rule."""
 _HEADS: Final = ("lm_head", "embed_out", "output_layer")
-"""How models call an output head of their own."""
+"""Names that models give to a separate output head."""
 
 
 class _Device(msgspec.Struct):
@@ -47,15 +47,15 @@ class _ServerInfo(msgspec.Struct):
 
 class _Checksums(msgspec.Struct):
     checksums: dict[str, str]
-    """By the name of the tensor, after the rank of its worker."""
+    """Checksum by the name of the tensor, which follows its worker's rank."""
 
 
 @final
 class VllmControl:
     """The control endpoints of one vLLM server.
 
-    They are beside ``/v1`` and open to every client that reaches the server: vLLM's ``--api-key``
-    protects ``/v1`` alone. Let only the trainer and the gateway reach the port.
+    They are outside ``/v1`` and open to every client that reaches the server: vLLM's ``--api-key``
+    protects only ``/v1``. Let only the trainer and the gateway reach the port.
     """
 
     def __init__(self, url: str, api_key: str = "", *, timeout_s: float = 600.0) -> None:
@@ -63,16 +63,16 @@ class VllmControl:
 
         Args:
             url: ``http://host:port``, or a base URL that ends in ``/v1``.
-            api_key: What the server was given as ``--api-key``.
-            timeout_s: For one request. Loading weights takes as long as reading them from disk,
-                pausing as long as the answers under way.
+            api_key: The server's ``--api-key``.
+            timeout_s: For one request. Loading weights takes as long as reading them from disk;
+                pausing takes as long as the current answers.
 
         Raises:
-            ConfigError: `url` is no such address.
+            ConfigError: `url` is not such an address.
         """
         self._endpoints = VllmEndpoints(url, api_key, timeout_s=timeout_s)
         self._own_head: bool | None = None
-        """Whether a checkpoint needs a head: of a server on a CPU, once it was asked."""
+        """Whether a checkpoint needs a head, for a server on a CPU; None before the first check."""
 
     @property
     def url(self) -> str:
@@ -86,23 +86,23 @@ class VllmControl:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections; idempotent. What is paused stays so."""
+        """Close all connections; idempotent. A paused server stays paused."""
         await self._endpoints.close()
 
     async def sync_weights(self, directory: str) -> None:
-        """Serve the weights in a directory from now on: no answer mixes them with older ones.
+        """Replace the served weights by those in a directory; no answer mixes old and new ones.
 
-        Answers under way are finished with the old weights; calls that come meanwhile wait and get
-        the new ones. Pause the gateway too (`Gateway.pause`), so that it knows which
-        calls those are. Adapters stay, upon the new weights.
+        Current answers finish with the old weights; calls that arrive meanwhile wait and get the
+        new ones. Pause the gateway too (`Gateway.pause`), so that it knows which calls those are.
+        Adapters stay loaded, on top of the new weights.
 
         Args:
             directory: Absolute, as the server sees it: safetensors of the served architecture.
 
         Raises:
             ConfigError: the path is relative, the server was started without these endpoints, or
-                it could change a part of its weights only.
-            EngineError: the server does not answer or could not load them. It stays paused then,
+                it could only change a part of its weights.
+            EngineError: the server does not answer or could not load them. It then stays paused,
                 since part of its weights may be new: sync again, or restart it.
         """
         _absolute(directory)
@@ -119,11 +119,11 @@ class VllmControl:
         await self.resume()
 
     async def pause(self) -> None:
-        """Start no answer from now on; returns when those under way have ended.
+        """Start no more answers; return when the current ones have ended.
 
-        Calls that come are kept until `resume`. vLLM's other ways to pause are not offered: one
-        returns half an answer as if it were a whole one, the other continues half an answer of the
-        old weights with the new ones.
+        Calls that arrive wait until `resume`. vLLM's other modes of pausing are not offered: one
+        returns half an answer as a complete one, the other continues half an answer of the old
+        weights with the new ones.
 
         Raises:
             ConfigError: the server was started without this endpoint.
@@ -132,7 +132,7 @@ class VllmControl:
         await self._endpoints.post("/pause", needs=DEV_MODE, query={"mode": "wait"})
 
     async def resume(self) -> None:
-        """Answer again.
+        """Serve requests again after `pause`.
 
         Raises:
             ConfigError: the server was started without this endpoint.
@@ -141,7 +141,7 @@ class VllmControl:
         await self._endpoints.post("/resume", needs=DEV_MODE)
 
     async def reload_weights(self, directory: str) -> None:
-        """Load weights in place of those that are served, in every worker; part of `sync_weights`.
+        """Replace the served weights in every worker; part of `sync_weights`.
 
         Raises:
             ConfigError: the path is relative, or the server was started without this endpoint.
@@ -152,11 +152,11 @@ class VllmControl:
         await self._endpoints.post("/collective_rpc", body, needs=DEV_MODE)
 
     async def reset_prefix_cache(self) -> None:
-        """Forget what was computed of earlier prompts, which belongs to the weights of then.
+        """Drop the cached prefixes of earlier prompts, which the old weights computed.
 
         Raises:
             ConfigError: the server was started without this endpoint.
-            EngineError: the server does not answer, or still answers calls that hold the cache.
+            EngineError: the server does not answer, or current answers still use the cache.
         """
         answer = await self._endpoints.post("/reset_prefix_cache", needs=DEV_MODE)
         if isinstance(answer, dict) and answer.get("success") is False:  # pyright: ignore[reportUnknownMemberType]
@@ -166,14 +166,14 @@ class VllmControl:
             )
 
     async def load_adapter(self, name: str, directory: str) -> None:
-        """Serve an adapter as the model `name`, beside those that are loaded.
+        """Serve an adapter as the model `name`, in addition to those already loaded.
 
-        Every version needs a name and a directory of its own: the prefix cache knows adapters by
-        both, and under old ones gives new weights what older ones computed.
+        Every version needs a separate name and directory: the prefix cache identifies adapters by
+        both, and would otherwise reuse prefixes that older weights computed.
 
         Args:
             name: Not loaded yet.
-            directory: Absolute, as the server sees it: an adapter in the format of PEFT.
+            directory: Absolute, as the server sees it: an adapter in PEFT's format.
 
         Raises:
             ConfigError: the path is relative, or the server was started without this endpoint.
@@ -183,7 +183,7 @@ class VllmControl:
         await self._endpoints.post("/v1/load_lora_adapter", body, needs=LORA)
 
     async def unload_adapter(self, name: str) -> None:
-        """Serve an adapter no longer; answers under way are finished with it. Idempotent.
+        """Stop serving an adapter; its current answers finish. Idempotent.
 
         Raises:
             ConfigError: the server was started without this endpoint.
@@ -195,14 +195,14 @@ class VllmControl:
             self._endpoints.accepted(path, reply, needs=LORA)
 
     async def _refuse_old_head(self, directory: str) -> None:
-        """Make sure that a reload changes all weights.
+        """Check that a reload changes all weights.
 
-        On a CPU, vLLM 0.32 computes with a packed copy of the output head. Where the head is the
-        embeddings, reloading those leaves the copy as it is: new weights below an old head. So does
-        a directory without a head for a server that has one.
+        On a CPU, vLLM 0.32 computes with a packed copy of the output head. If the head is tied to
+        the embeddings, reloading them does not update the copy: the new weights run with the old
+        head. The same happens with a directory without a head if the server has one.
 
         Raises:
-            ConfigError: so it would be here.
+            ConfigError: the output head would stay old.
         """
         if self._own_head is None:
             self._own_head = await self._has_own_head()
@@ -241,7 +241,7 @@ def _absolute(directory: str) -> str:
 
 
 def _device(answer: Any) -> str:
-    """What the server computes on; empty where it does not say."""
+    """Return the server's device; empty if it does not report it."""
     try:
         return msgspec.convert(answer, _ServerInfo).vllm_config.device_config.device
     except msgspec.ValidationError:
@@ -253,7 +253,7 @@ def _names_head(names: Iterable[str]) -> bool:
 
 
 def _tensor_names(directory: str) -> set[str]:
-    """From the headers of the safetensors files; empty where they cannot be read from here."""
+    """Return the names in safetensors headers; empty if this process cannot read the files."""
     names = set[str]()
     try:
         for file in Path(directory).glob("*.safetensors"):

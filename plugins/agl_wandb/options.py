@@ -1,4 +1,4 @@
-"""Options of the tracker. The key is none of them: it is in ``WANDB_API_KEY`` or a login."""
+"""Options of the tracker. The key is not an option: use ``WANDB_API_KEY`` or a login."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What agl-core gets from this package; nothing here imports wandb."""
+"""Hooks of this package; this module does not import wandb."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run at Weights & Biases."""
+"""A tracker for Weights & Biases."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from agl_wandb.options import WandbOptions
 _NAME: Final = "wandb"
 _PROJECT: Final = "agl"
 _AXIS: Final = "step"
-"""W&B's own step only grows, so the training's is a number that the others are drawn over."""
+"""Axis of all other numbers: W&B's own step can only grow, so the training step is a number."""
 
 
 class WandbTracker:
-    """Numbers as history, the configuration as config, what the run came to as summary.
+    """A tracker that logs numbers as history, the configuration as config, results as summary.
 
     A resumed run keeps the id of the run that it continues.
     """
 
     def __init__(self, options: WandbOptions) -> None:
-        # Errors of wandb itself are reported to its vendor only if the user turns that on.
+        # wandb reports its own errors to its vendor only if the user turns that on.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         self._wandb: Any = importlib.import_module("wandb")
         self._options = options

@@ -1,4 +1,4 @@
-"""An attempt of the benchmarks' agents, as the runner hands one to an agent."""
+"""Attempt contexts for the benchmarks' agents, like those of the runner."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agl_core.types.ids import new_id
 
 
 def attempt_context(url: str) -> AttemptContext:
-    """A fresh one, whose model is at `url`."""
+    """Return a new context whose model is at `url`."""
     rollout = Rollout(id=new_id("ro"), task=Task(id="t"), run_id="bench")
     attempt = Attempt(id=new_id("at"), rollout_id=rollout.id, worker="bench", fence=1)
     return AttemptContext(

@@ -1,8 +1,8 @@
-"""What recording adds to one model call in the agent's process: LangChain's handler and the wire.
+"""Cost of recording one model call in the agent's process: LangChain's handler and the wire.
 
-No request leaves: the callbacks and the preparation of a request are called as LangChain and httpx
-call them, inside a graph node of a running attempt. Beside the handler LangChain's own recorder of
-runs in memory.
+No request is sent: the callbacks and the preparation of a request are called as LangChain and httpx
+call them, inside a graph node of a running attempt. The handler is compared with LangChain's own
+in-memory recorder of runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ANSWER = LLMResult(generations=[[]])
 
 
 class Program:
-    """One graph with one node that calls a model again and again."""
+    """A graph with one node that calls a model repeatedly."""
 
     def __init__(self) -> None:
         self._client = httpx.Client()
@@ -47,14 +47,14 @@ class Program:
         self._none = lambda *_, **__: None
 
     def requests(self) -> list[httpx.Request]:
-        """Made before the clock runs."""
+        """Return requests, which are created before the measurement."""
         url = f"{_URL}/chat/completions"
         return [
             self._client.build_request("POST", url, json=_BODY) for _ in range(CALLS_PER_ATTEMPT)
         ]
 
     def attempt_s(self, *, handler: str | None, wire: bool) -> float:
-        """Seconds of processor time that the recording of one attempt's calls takes."""
+        """Return the processor time, in seconds, to record one attempt's calls."""
         requests = self.requests()
         hooks: Any = self._handlers[handler]() if handler else None
         prepare: Callable[..., Any] = self._wire.prepare if wire else self._none

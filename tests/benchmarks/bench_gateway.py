@@ -1,8 +1,8 @@
-"""Requests per second and latency through the gateway and through a plain proxy, side by side.
+"""Requests per second and latency through the gateway and through a plain proxy.
 
-Every side runs in a fresh process for every window, in turn, so that a machine that drifts drifts
-under all of them. Client and backend share the machine with whatever is measured; ``none`` is the
-client on the backend itself, whose latency the others add to.
+Every side runs in new processes for every window, in turn, so that a drift of the machine affects
+all of them. Client and backend share the machine with the measured side; ``none`` is the client
+directly on the backend, whose latency is part of the others'.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 @contextmanager
 def started(python: str, script: str, *arguments: str) -> Generator[tuple[int, dict[str, Any]]]:
-    """Run a script until its first line of output, JSON; gives its process id and that line."""
+    """Run a script until its first line of output, JSON; yield its process id and that line."""
     line = [python, str(harness.HERE / script), *arguments]
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -47,7 +47,7 @@ def started(python: str, script: str, *arguments: str) -> Generator[tuple[int, d
 
 
 def cpu_s(pid: int | None) -> float:
-    """Processor time that a process has used so far; none without one."""
+    """Return the processor time that a process has used so far; 0.0 without one."""
     if pid is None:
         return 0.0
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -55,7 +55,7 @@ def cpu_s(pid: int | None) -> float:
 
 
 def rss_mb(pid: int | None) -> float:
-    """Memory that a process holds; none without one."""
+    """Return the memory that a process holds; 0.0 without one."""
     if pid is None:
         return 0.0
     return (
@@ -64,7 +64,7 @@ def rss_mb(pid: int | None) -> float:
 
 
 def window(side: str, in_flight: int, peer: str) -> dict[str, Any]:
-    """One side at one load, all processes fresh."""
+    """Measure one side at one load, with new processes."""
     with started(peer, "constant_backend.py") as (_, backend):
         url = f"http://127.0.0.1:{backend['port']}/v1"
         if side == "none":

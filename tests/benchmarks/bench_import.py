@@ -1,4 +1,4 @@
-"""``import agl_core`` beside ``import agentlightning``, over an interpreter that imports nothing."""
+"""``import agl_core`` and ``import agentlightning``, minus an interpreter that imports nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PEER = "agentlightning"
 
 
 def seconds(python: str, statement: str) -> float:
-    """Until a fresh interpreter has run the statement and ended."""
+    """Return the time until a new interpreter has run the statement and ended."""
     begin = time.perf_counter()
     environment = {**os.environ, **harness.OFFLINE}
     subprocess.run([python, "-c", statement], check=True, env=environment)
@@ -27,7 +27,7 @@ def run(*, rounds: int) -> None:
     sides = {"ours": (sys.executable, "import agl_core"), PEER: (peer, "import agentlightning")}
     samples: harness.Samples = {side: [] for side in sides}
     for python, statement in sides.values():
-        seconds(python, statement)  # compiles, and reads the disk
+        seconds(python, statement)  # warm-up: compiles files and fills the disk cache
     for number in range(rounds):
         for side in harness.in_turn(list(sides), number):
             python, statement = sides[side]

@@ -1,17 +1,16 @@
-"""What recording takes of a model call and of a tool call of each framework.
+"""Cost of recording a model call and a tool call in each framework.
 
-One agent with one tool, whose model answers in the process at once, is run in an attempt with agl
-attached, and under OpenInference's instrumentation of the framework. Both are timed where they are
-entered (see `clock` and `entries`): that is the callbacks, what is put around functions of the
-framework and, with agl, the preparation of the request, and not what the framework itself does in
-order to call them. Programs that differ in the number of model calls, or of tools, tell what each of
-these takes.
+One agent with one tool, whose model answers immediately in the process, runs in an attempt with agl
+attached, and under OpenInference's instrumentation of the framework. Both are timed at their entry
+points (see `clock` and `entries`): the callbacks, the wrappers of framework functions and, with
+agl, the preparation of the request. The framework's own work to call them is not included. Programs
+that differ in the number of model calls, or of tools, give the cost of each.
 
-What is left out shows in the processor time of whole runs, with and without, of the program with one
-model call, which is measured beside; the difference is small beside the run and moves with all else
-that the machine does. What disturbs a run only adds to it, so the least of a turn's runs stands for
-the turn. Every figure is the median of the turns. Each round has new processes: what the same code
-takes differs by as much as a third from one process to the next, by where its memory lies.
+For costs outside of the entry points, the processor time of whole runs of the program with one
+model call is measured with and without recording. The difference is small compared with the run and
+changes with the machine's other load. Disturbances only add time, so the minimum of a turn's runs
+counts for the turn. Every figure is the median of the turns. Each round has new processes: the time
+of the same code differs by up to a third between processes, depending on its place in memory.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ _PROGRAMS = {
     for path in sorted((Path(__file__).parent / "frameworks").glob("*.py"))
 }
 FRAMEWORKS = (*_PROGRAMS,)
-"""Those with a program in ``frameworks/``."""
+"""Frameworks with a program in ``frameworks/``."""
 WITHOUT_TOOLS = frozenset(
     name for name, code in _PROGRAMS.items() if "\nCALLS_TOOLS = True" in code
 )
-"""There the program calls the tools itself, and no framework sees it."""
+"""Frameworks whose program calls the tools itself, so that the framework does not see them."""
 WATCHERS = ("agl", "openinference")
 WITHOUT_PEER = frozenset(name for name, code in _PROGRAMS.items() if "def instrument(" not in code)
-"""OpenInference has no instrumentation of it."""
+"""Frameworks without an instrumentation of OpenInference."""
 WHOLE = "answer"
-"""The program whose whole runs are compared with those that nobody watches."""
+"""The program whose whole runs are compared with unrecorded runs."""
 TURNS_PER_ROUND = 2
 RUNS_PER_TURN = 9
 
 Turns = dict[str, dict[str, list[float]]]
-"""By program or kind of work, then by side: microseconds, one for each turn."""
+"""Microseconds, one per turn, by program or kind of work, then by side."""
 
 
 def run(*, rounds: int) -> None:
@@ -91,7 +90,7 @@ def _turn(
 
 
 def _kinds(own: Turns, whole: dict[str, list[float]], *, with_tools: bool) -> Turns:
-    """Microseconds of each turn, by kind of work and side."""
+    """Return the microseconds of each turn, by kind of work and side."""
 
     def each(many: str, few: str) -> dict[str, list[float]]:
         return {side: _less(taken, own[few][side], share=MORE) for side, taken in own[many].items()}
@@ -132,6 +131,6 @@ def _figures(name: str, kinds: Turns) -> dict[str, Any]:
 
 
 def _error(turns: list[float]) -> float:
-    """Standard error of the median, from the quartiles: a normal distribution's has 1.25 sigma."""
+    """Return the median's standard error from the quartiles, as of a normal distribution."""
     low, _, high = statistics.quantiles(turns, n=4)
     return 1.25 * (high - low) / 1.35 / len(turns) ** 0.5

@@ -1,4 +1,4 @@
-"""The SQLite store on disk beside the in-memory store of agentlightning."""
+"""The SQLite store on disk, compared with agentlightning's in-memory store."""
 
 from __future__ import annotations
 

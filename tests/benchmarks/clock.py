@@ -1,13 +1,13 @@
-"""Time of the code that records, apart from the program that it watches.
+"""A clock for the recording code that excludes the recorded program.
 
-A thread's clock runs while it is in a function of the recording, and stands still while that has
-handed on to what it wraps; each such stretch is kept. Coroutines and asynchronous generators are
-timed step by step, so what they wait for costs nothing. Standard library only.
+A thread's clock runs while the thread is in a recording function, and stops while that function
+calls what it wraps; each such stretch is stored. Coroutines and asynchronous generators are timed
+step by step, so waiting is not counted. Standard library only.
 
-The clock on the wall is read, twice a stretch: that of a thread's processor time takes a system call,
-which makes the code after it half as slow again. So a stretch in which the thread was interrupted is
-too long. A program makes the same stretches each time it is run; the median of each over the runs
-leaves the interrupted ones out, and their sum is what recording takes of a run.
+The clock reads the wall time, twice per stretch: reading a thread's processor time takes a system
+call, which makes the code after it slower by half. A stretch in which the thread was interrupted is
+therefore too long. A program has the same stretches in each run; the median of each stretch over
+the runs excludes the interrupted ones, and the sum of the medians is the cost of recording a run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Here(threading.local):
 
 
 class Clock:
-    """Of one process, all its threads."""
+    """A clock for all threads of one process."""
 
     def __init__(self) -> None:
         self._here = _Here()
@@ -41,21 +41,21 @@ class Clock:
         self._reading_ns = statistics.median(self._stretches_ns)
 
     def read(self) -> list[float]:
-        """Nanoseconds of each stretch since the last time, less what reading the clock takes."""
+        """Return nanoseconds of each stretch since the last read, minus the clock's own cost."""
         stretches = [stretch - self._reading_ns for stretch in self._stretches_ns]
         self._stretches_ns.clear()
         return stretches
 
     def ours(self, function: Callable[..., Any]) -> Any:
-        """The same function, timed."""
+        """Return a timed version of a recording function."""
         return self._switched(function, True)
 
     def theirs(self, function: Callable[..., Any]) -> Any:
-        """The same function, in which the clock stands still: what ours hands on to."""
+        """Return a version of a wrapped function during which the clock stops."""
         return self._switched(function, False)
 
     def hands_on(self, wrapper: Callable[..., Any]) -> Any:
-        """A function of ours that is given first what it wraps, as those of ``wrapt`` are."""
+        """Return a timed version of a function that gets the wrapped one first, as in wrapt."""
 
         @functools.wraps(wrapper)
         def call(wrapped: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -68,7 +68,7 @@ class Clock:
         here = self._here
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if here.running is ours:  # of whoever called it
+            if here.running is ours:  # the state is already set by a caller
                 return function(*args, **kwargs)
             before = self._switch(ours)
             try:
@@ -86,12 +86,12 @@ class Clock:
                 return await function(*args, **kwargs)
             return await self._stepped(function(*args, **kwargs), ours)
 
-        # Frameworks look whether what they are given is a coroutine function.
+        # Frameworks check whether a callback is a coroutine function.
         chosen = call_async if inspect.iscoroutinefunction(function) else call
         return functools.update_wrapper(chosen, function, updated=())
 
     def _switch(self, ours: bool) -> bool:
-        """Let the clock run or stand still; gives what it did before."""
+        """Start or stop the clock; return whether it ran before."""
         here = self._here
         before = here.running
         if before is not ours:
@@ -132,7 +132,7 @@ class Clock:
 
 
 def usual_us(runs: list[list[float]]) -> float:
-    """Microseconds of a run's stretches, from several runs of one program."""
+    """Return the microseconds of a run's stretches, from several runs of one program."""
     number = statistics.mode(map(len, runs))
     alike = [stretches for stretches in runs if len(stretches) == number]
     return sum(map(statistics.median, zip(*alike, strict=True))) / 1e3

@@ -1,7 +1,7 @@
 """A backend that answers every chat completion with the same bytes, as fast as Python can.
 
-Its answer has what vLLM's has when ids and log-probabilities are asked for: 400 prompt ids and 80
-sampled tokens. Prints ``{"port": ...}`` once it listens.
+Its answer has the fields of vLLM's with ids and log-probabilities: 400 prompt ids and 80 sampled
+tokens. It prints ``{"port": ...}`` once it listens.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PROMPT_TOKENS, SAMPLED_TOKENS = 400, 80
 
 
 def plain_answer() -> bytes:
-    """One whole answer."""
+    """Return one whole answer."""
     tokens = [{"token": f" t{k}", "logprob": -0.01 * k, "bytes": [32, 116]} for k in _sampled()]
     body = {
         "id": "chatcmpl-constant",
@@ -37,7 +37,7 @@ def plain_answer() -> bytes:
 
 
 def streamed_answer() -> bytes:
-    """One stream, a token per event."""
+    """Return one stream with an event per token."""
     return _framed("text/event-stream", b"".join([*map(_event, _sampled()), b"data: [DONE]\n\n"]))
 
 

@@ -1,6 +1,6 @@
-"""A model that answers in this process: below the client's `send`, where a connection would be.
+"""A model that answers in this process: it replaces the connection below the client's `send`.
 
-It goes by a script, an answer for each request, and so is the same to every framework and side.
+It follows a script with an answer for each request, the same for every framework and side.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ SCRIPTS: dict[str, tuple[int, ...]] = {
     "many_tools": (1 + MORE, 0),
     "many_calls": (1,) * (1 + MORE) + (0,),
 }
-"""By program: how many tools each answer of the model calls; the one that calls none is the last."""
+"""Number of tools that each answer calls, by program; the last answer calls none."""
 
 
 class ConstantModel:
-    """Answers the requests of one program after the other."""
+    """A model that answers the requests of one program after another."""
 
     def __init__(self) -> None:
         self._answers: list[bytes] = []
 
     def expect(self, program: str) -> None:
-        """Begin a script anew, which must have come to its end before."""
+        """Start a program's script; the previous one must have ended."""
         if self._answers:
             raise RuntimeError(f"the program before {program!r} left {len(self._answers)} answers")
         self._answers = [_answer(*each) for each in enumerate(SCRIPTS[program])][::-1]
 
     def install(self) -> None:
-        """Take the place of every connection of httpx and httpx2."""
+        """Replace all connections of httpx and httpx2."""
         for library in [import_module(name) for name in ("httpx", "httpx2") if find_spec(name)]:
             self._replace(library)
 

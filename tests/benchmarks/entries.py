@@ -1,4 +1,4 @@
-"""Where the code that records is entered: by agl-core's hooks, by those of OpenInference."""
+"""Timed entry points of the recording code: agl-core's hooks, and OpenInference's."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from clock import Clock
 
 
 def enter_agl(clock: Clock) -> None:
-    """Time what frameworks and clients call into; before any integration is imported.
+    """Time the entry points of frameworks and clients; call it before importing integrations.
 
-    That is every callback under `guarded`, every function that a `Patch` puts in another's place
-    (the wire's ``send`` among them), and the steps of a `SpanScope`.
+    These are the callbacks under `guarded`, the functions that a `Patch` installs (including the
+    wire's ``send``), and the steps of a `SpanScope`.
     """
     from agl_core import tracing
     from agl_core.tracing import Patch, SpanScope
@@ -38,7 +38,7 @@ def enter_agl(clock: Clock) -> None:
 
 
 def enter_wrapt(clock: Clock) -> None:
-    """Time the functions that OpenInference puts around others; before it is imported."""
+    """Time the wrappers that OpenInference installs; call it before importing OpenInference."""
     import wrapt
 
     wrap, kind = wrapt.wrap_function_wrapper, wrapt.FunctionWrapper
@@ -52,7 +52,7 @@ def enter_wrapt(clock: Clock) -> None:
 
 
 def enter_methods(clock: Clock, owner: type[Any], *beginnings: str) -> None:
-    """Time the methods of a class whose names begin so, inherited ones too."""
+    """Time the methods of a class whose names start with `beginnings`, including inherited ones."""
     for name in dir(owner):
         if name.startswith(beginnings) and callable(getattr(owner, name)):
             setattr(owner, name, clock.ours(getattr(owner, name)))

@@ -1,8 +1,8 @@
-"""A framework's program and who watches it: ``framework_side.py FRAMEWORK WATCHER``.
+"""A framework's program and its recorder: ``framework_side.py FRAMEWORK WATCHER``.
 
-With agl, a watched run is an attempt in a process that agl is attached to; for an unwatched one it
-is detached, so that both are measured in one process. OpenInference's instrumentation is set up once
-as its documentation says, and its spans stay in memory. Whoever watches is timed by itself as well.
+With agl, a recorded run is an attempt in a process that agl is attached to; for an unrecorded run
+it is detached, so that one process measures both. OpenInference's instrumentation is set up once,
+as in its documentation, and its spans stay in memory. The recorder's own time is also measured.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ QUESTION = "What does a lamp cost? Say it in one short sentence. " * 10
 
 
 class Agl:
-    """A run is an attempt."""
+    """Recording with agl: a run is an attempt."""
 
     def __init__(self, framework: Any, clock: Clock) -> None:
         from agl_core.app.parts import make_integrations
@@ -38,7 +38,7 @@ class Agl:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Hold while runs are watched."""
+        """Attach agl while runs are recorded."""
         from agl_core.tracing import attach
 
         attachment = attach(integrations=self._integrations)
@@ -48,7 +48,7 @@ class Agl:
             attachment.detach()
 
     def run(self) -> AbstractContextManager[Any]:
-        """Hold for one run."""
+        """Activate a new attempt for one run."""
         from attempt import attempt_context
 
         from agl_core.tracing import enter
@@ -58,12 +58,12 @@ class Agl:
         return enter(context)
 
     def spans(self) -> int:
-        """Recorded in the last run."""
+        """Return the number of spans of the last run."""
         return len(self._recorder.drain())
 
 
 class OpenInference:
-    """A run is a trace."""
+    """Recording with OpenInference: a run is a trace."""
 
     def __init__(self, framework: Any, clock: Clock) -> None:
         from opentelemetry import trace
@@ -92,7 +92,7 @@ WATCHERS: dict[str, Any] = {"agl": Agl, "openinference": OpenInference}
 
 
 class Side:
-    """Answers the benchmark."""
+    """The actions that the benchmark requests."""
 
     def __init__(self, framework: str, watcher: str) -> None:
         module = importlib.import_module(f"frameworks.{framework}")
@@ -103,23 +103,23 @@ class Side:
         self._ask = module.program()
 
     async def prepare(self) -> dict[str, int]:
-        """Run each program a few times; gives the spans that one run records."""
+        """Run each program a few times; return the number of spans that one run records."""
         counts: dict[str, int] = {}
         with self._watcher.watching():
             for program in [*SCRIPTS] * 3:
                 await self._run(program, watched=True)
                 counts[program] = self._watcher.spans()
         gc.collect()
-        gc.freeze()  # so that what the framework loaded is not looked through in the measured runs
+        gc.freeze()  # keeps the framework's objects out of later garbage collections
         return counts
 
     async def measure(self, *, program: str, runs: int, watched: bool) -> dict[str, float]:
-        """Microseconds: of whoever watches, and processor time of the least run.
+        """Return microseconds: of the recorder, and the processor time of the fastest run.
 
-        Before come two runs that come to know the functions.
+        Two warm-up runs come first.
         """
         gc.collect()
-        gc.disable()  # or it would look through in one run what another left
+        gc.disable()  # a run would otherwise collect the garbage of another
         with self._watcher.watching() if watched else nullcontext():
             for _ in range(2):
                 await self._run(program, watched=watched)
@@ -129,7 +129,7 @@ class Side:
         return {"own": round(usual_us([*stretches]), 1), "whole": min(whole_us)}
 
     async def _run(self, program: str, *, watched: bool) -> tuple[float, list[float]]:
-        """Processor time of all threads, and the stretches of whoever watches."""
+        """Return the processor time of all threads, and the recorder's stretches."""
         self._model.expect(program)
         self._clock.read()
         with self._watcher.run() if watched else nullcontext():

@@ -1,4 +1,4 @@
-"""A gateway over a memory store, with as many open attempts as there are clients.
+"""A gateway with a memory store and one open attempt per client.
 
 ``gateway_process.py BACKEND_URL ATTEMPTS`` prints one JSON line once it listens: the
 port, the API key and the identity headers of every attempt.
@@ -52,7 +52,7 @@ async def serve(backend_url: str, attempts: int) -> None:
 
 
 def main() -> None:
-    """Serve as `agl gateway` does."""
+    """Run the gateway like `agl gateway`."""
     loop = serving_loop()
     asyncio.set_event_loop(loop)
     with rare_collections():

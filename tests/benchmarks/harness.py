@@ -1,4 +1,4 @@
-"""What every benchmark needs: processes to ask in turn, peers' environments, a report."""
+"""Shared parts of the benchmarks: worker processes, peers' environments, a report."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ RESULTS = ROOT / "docs" / "benchmarks"
 PEERS = ROOT / ".tox" / "bench-peers"
 
 OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1"}
-"""Keeps peers from the network, where they would wait for what they do not need here."""
+"""Disables network access of peers, which would wait for data that the benchmarks do not need."""
 
 Samples = dict[str, list[float]]
 """Raw measurements by side."""
 
 
 def machine() -> dict[str, Any]:
-    """Where and how busy: the first thing to ask of any figure."""
+    """Return the machine and its load, which every figure depends on."""
     return {
         "platform": platform.platform(),
         "processor": _processor(),
@@ -48,9 +48,9 @@ def _processor() -> str:
 
 
 def peer_python(name: str, *, extra: str | None = None) -> str:
-    """Interpreter of a peer's own environment, which is made on first use.
+    """Return the interpreter of a peer's own environment, which is created on first use.
 
-    With `extra` this checkout is in it as well, with what that extra of it needs.
+    With `extra`, the environment also contains this checkout with that extra.
     """
     requirements = HERE / "peers" / f"{name}.txt"
     folder = PEERS / name
@@ -79,7 +79,7 @@ class Worker:
         )
 
     def ask(self, do: str, **arguments: Any) -> Any:
-        """Have one action done; gives what it found."""
+        """Run one action in the process and return its result."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
@@ -90,7 +90,7 @@ class Worker:
         return json.loads(answer)["found"]
 
     def close(self) -> None:
-        """End the process, at the latest in a minute."""
+        """End the process within a minute."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -101,7 +101,7 @@ class Worker:
 
 @contextmanager
 def workers(**sides: tuple[str, ...]) -> Generator[dict[str, Worker]]:
-    """One process for each side: its interpreter, its script and that one's arguments."""
+    """Start one process per side, given its interpreter, script and the script's arguments."""
     started = {side: Worker(*line) for side, line in sides.items()}
     try:
         yield started
@@ -112,7 +112,7 @@ def workers(**sides: tuple[str, ...]) -> Generator[dict[str, Worker]]:
 
 @contextmanager
 def folder() -> Generator[str]:
-    """A temporary folder on a disk: many systems keep theirs in memory."""
+    """Yield a temporary folder on a disk: many systems keep theirs in memory."""
     parent = os.environ.get("AGL_BENCH_DIR") or ROOT / ".tox"
     Path(parent).mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=parent) as directory:
@@ -120,22 +120,22 @@ def folder() -> Generator[str]:
 
 
 def in_turn(sides: Sequence[str], round_number: int) -> Sequence[str]:
-    """The order of a round: each other one backwards, so that no side always comes first."""
+    """Return the order of a round: every second one reversed, so that no side is always first."""
     return sides if round_number % 2 == 0 else sides[::-1]
 
 
 def medians(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """By side."""
+    """Return the median of each side."""
     return {side: statistics.median(values) for side, values in samples.items()}
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Median over the rounds of ours over theirs: what slows a round down slows both."""
+    """Return the median over the rounds of ours / theirs: a slow round slows both down."""
     return statistics.median(own / other for own, other in zip(ours, theirs, strict=True))
 
 
 def write(name: str, report: Mapping[str, Any]) -> None:
-    """Put a benchmark's figures where the documentation has them."""
+    """Write a benchmark's figures into the documentation's folder."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(report, indent=1) + "\n")
@@ -144,5 +144,5 @@ def write(name: str, report: Mapping[str, Any]) -> None:
 
 
 def say(text: str) -> None:
-    """Tell the user how far it is."""
+    """Print the progress."""
     sys.stderr.write(text + "\n")

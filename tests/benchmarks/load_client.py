@@ -1,8 +1,8 @@
-"""Keeps a number of requests in flight over as many connections, on bare sockets.
+"""A client that keeps a number of requests in flight over as many connections, on bare sockets.
 
-``load_client.py URL API_KEY IN_FLIGHT SECONDS`` with one JSON list of header dictionaries
-on standard input, one per connection. Prints ``begin`` and ``end`` around the window, then requests
-and latencies in it as JSON, and how many of the connections were answered at all.
+``load_client.py URL API_KEY IN_FLIGHT SECONDS`` reads one JSON list of header dictionaries, one per
+connection, from standard input. It prints ``begin`` and ``end`` around the window, then its
+requests and latencies as JSON, and the number of connections that got an answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PROMPT = "Say what the item costs in one short sentence. " * 20
 
 
 class Connection(asyncio.Protocol):
-    """Sends the next request as soon as an answer is whole."""
+    """A connection that sends the next request as soon as an answer is complete."""
 
     def __init__(self, head: bytes, body: bytes, number: int) -> None:
         self.latencies: list[float] = []
@@ -83,7 +83,7 @@ def _head(url: str, api_key: str, headers: dict[str, str], body: bytes) -> bytes
 
 
 async def load(options: argparse.Namespace, identities: list[dict[str, str]]) -> dict[str, object]:
-    """Run one window."""
+    """Measure one window."""
     request = {
         "model": "policy",
         "messages": [
@@ -102,7 +102,7 @@ async def load(options: argparse.Namespace, identities: list[dict[str, str]]) ->
         await loop.create_connection(lambda c=connection: c, parts.hostname, parts.port)
         connections.append(connection)
     await asyncio.sleep(_WARM_UP_S)
-    # A first wave of many is answered all at once and late.
+    # The first wave of many requests is answered late and together.
     latest = time.perf_counter() + _LONGEST_WARM_UP_S
     while not all(one.latencies for one in connections) and time.perf_counter() < latest:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
@@ -132,7 +132,7 @@ async def load(options: argparse.Namespace, identities: list[dict[str, str]]) ->
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
     parser.add_argument("api_key")

@@ -1,4 +1,4 @@
-"""The figures of all benchmarks on one page, ``docs/benchmarks/README.md``."""
+"""The page ``docs/benchmarks/README.md`` with the figures of all benchmarks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PEER = "agentlightning"
 
 
 def text() -> str:
-    """The page as the files have it."""
+    """Return the page from the figures in the files."""
     parts = [_HEAD]
     for name, rows in (
         ("store", _store),

@@ -1,8 +1,8 @@
-"""What one writes first: FastAPI in front, httpx behind, every call kept in a list.
+"""The simplest proxy: FastAPI, httpx, and a list of all calls.
 
-``plain_proxy.py BACKEND_URL`` prints ``{"port": ...}`` once it listens. It asks the backend for token
-ids and log-probabilities and takes them out of the client's answer, as the gateway does; it knows
-neither authentication nor attempts, retries, deadlines nor a store.
+``plain_proxy.py BACKEND_URL`` prints ``{"port": ...}`` once it listens. Like the gateway, it
+requests token ids and log-probabilities from the backend and removes them from the client's answer.
+It has no authentication, attempts, retries, deadlines or store.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ records: list[dict[str, Any]] = []
 
 @app.post("/v1/chat/completions")
 async def chat(body: dict[str, Any]) -> Any:
-    """Forward one call and keep it."""
+    """Forward one call and store it."""
     asked = {**body, "return_token_ids": True, "logprobs": True}
     answer = (await app.state.client.post(app.state.backend, json=asked)).json()
     choices = answer["choices"]

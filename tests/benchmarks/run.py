@@ -1,8 +1,8 @@
 """Run benchmarks by name, or all: ``python tests/benchmarks/run.py [NAME ...] [--rounds N]``.
 
-Every one runs both sides in turn in one go, keeps the raw samples and writes
-``docs/benchmarks/NAME.json``. What others have made lives in environments of its own, which are
-made on first use under ``.tox/bench-peers``.
+Each benchmark runs both sides in turn, stores the raw samples and writes
+``docs/benchmarks/NAME.json``. Peers have separate environments, which are created on first use
+under ``.tox/bench-peers``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAMES = sorted(
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {NAMES}")
     parser.add_argument("--rounds", type=int, default=5)

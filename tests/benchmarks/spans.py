@@ -1,4 +1,4 @@
-"""What both stores are given: the same tokens and text, of which each makes its own spans."""
+"""Input of both stores: the same tokens and text, from which each store makes its own spans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VOCABULARY = 151_000
 
 @dataclass(frozen=True)
 class Tokens:
-    """Of one model call."""
+    """Tokens of one model call."""
 
     prompt: list[int]
     sampled: list[int]
@@ -22,7 +22,7 @@ class Tokens:
 
 
 class Stopwatch:
-    """Time on the wall and of the processor, all threads of the process, since it was made."""
+    """Wall time, and processor time of all threads, since its creation."""
 
     def __init__(self) -> None:
         self._wall, self._processor = time.perf_counter(), time.process_time()
@@ -35,7 +35,7 @@ class Stopwatch:
 
 
 def tokens(calls: int) -> list[Tokens]:
-    """Random ones, the same in every process."""
+    """Return random tokens, the same in every process."""
     dice = random.Random(0)
     return [
         Tokens(

@@ -1,4 +1,4 @@
-"""The in-memory store of agentlightning, measured in an interpreter of its own."""
+"""The in-memory store of agentlightning, measured in a separate interpreter."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def spans_of(attempt: Attempt, tokens: Iterator[spans.Tokens]) -> list[Span]:
 
 
 async def ingest(rollouts: int) -> dict[str, float]:
-    """Time to record the spans of so many rollouts, one call per rollout."""
+    """Return the time to record the spans of `rollouts` rollouts, one call per rollout."""
     store, tokens = InMemoryLightningStore(), iter(spans.tokens(rollouts * spans.ROLLOUT_SPANS))
     attempts = [(await store.start_rollout({"question": "q"})).attempt for _ in range(rollouts)]
     writes = [spans_of(attempt, tokens) for attempt in attempts]
@@ -63,7 +63,7 @@ async def ingest(rollouts: int) -> dict[str, float]:
 
 
 async def lifecycle(rollouts: int, workers: int) -> dict[str, float]:
-    """Time for so many rollouts from the queue to their spans read back."""
+    """Return the time of `rollouts` rollouts from enqueueing to reading their spans back."""
     store, left = InMemoryLightningStore(), iter(range(rollouts))
     tokens = cycle(spans.tokens(10 * spans.ROLLOUT_SPANS))
 

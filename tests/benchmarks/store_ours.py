@@ -18,7 +18,7 @@ from agl_core.types import AttemptStatus, Choice, Claim, ModelCall, Rollout, Spa
 from agl_core.types.ids import new_id
 
 _FILL_ROLLOUTS = 1000
-"""Per transaction, where a store is merely filled."""
+"""Rollouts per transaction when a store is only filled."""
 
 
 def span(claim: Claim, sequence: int, call: ModelCall | None) -> Span:
@@ -89,7 +89,7 @@ def _delete(path: Path) -> None:
 
 
 async def ingest(rollouts: int, directory: str) -> dict[str, float]:
-    """Time to record the spans of so many rollouts, one transaction per rollout."""
+    """Return the time to record the spans of `rollouts` rollouts, one transaction per rollout."""
     tokens = iter(spans.tokens(rollouts * spans.ROLLOUT_SPANS))
     async with opened(directory) as store:
         claims = await claimed(store, rollouts)
@@ -104,7 +104,7 @@ async def ingest(rollouts: int, directory: str) -> dict[str, float]:
 
 
 async def lifecycle(rollouts: int, workers: int, directory: str) -> dict[str, float]:
-    """Time for so many rollouts from the queue to their spans read back."""
+    """Return the time of `rollouts` rollouts from enqueueing to reading their spans back."""
     left, tokens = iter(range(rollouts)), cycle(spans.tokens(10 * spans.ROLLOUT_SPANS))
     async with opened(directory) as store:
 
@@ -126,7 +126,7 @@ async def lifecycle(rollouts: int, workers: int, directory: str) -> dict[str, fl
 async def growth(
     sizes: list[int], rounds: int, directory: str
 ) -> dict[str, dict[str, list[float]]]:
-    """Seconds per span written and per rollout read, in turn in stores that hold so many spans."""
+    """Return seconds per span written and per rollout read, in turn in stores of these sizes."""
     found: dict[str, dict[str, list[float]]] = {"ingest": {}, "query": {}}
     async with AsyncExitStack() as stack:
         stores = {size: await stack.enter_async_context(opened(directory)) for size in sizes}
@@ -139,7 +139,7 @@ async def growth(
 
 
 async def _filled(store: SqliteStore, size: int) -> list[str]:
-    """Fill a store; the ids of its rollouts."""
+    """Fill a store and return the ids of its rollouts."""
     ids: list[str] = []
     while (missing := size // spans.ROLLOUT_SPANS - len(ids)) > 0:
         claims = await claimed(store, min(missing, _FILL_ROLLOUTS))

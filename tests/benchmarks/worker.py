@@ -1,4 +1,4 @@
-"""The side of a benchmark that is measured: a process that answers requests, a JSON line each.
+"""The measured side of a benchmark: a process that answers requests, one JSON line each.
 
 Standard library only: the interpreters of peers import it too.
 """

@@ -1,4 +1,4 @@
-"""Directories that hold an adapter without the model it belongs to, and models with it merged."""
+"""Directories with an adapter but without its base model, and merging the two."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agl_torch.sources import ADAPTER, is_adapter
 
 ADAPTER_FILE: Final = "adapter_model.safetensors"
 PREFIX: Final = "base_model.model."
-"""Of every name in an adapter's file."""
+"""Prefix of every tensor name in an adapter's file."""
 _BASE_FILE: Final = "base.json"
 _CONFIG_FILE: Final = "adapter_config.json"
 _RESUMABLE: Final = "training_state*"
@@ -27,24 +27,24 @@ _DOWN: Final = ".lora_A.weight"
 
 
 def write_base(directory: Path, *, model: str, dtype: torch.dtype, **digests: str) -> None:
-    """Write which weights an adapter belongs to.
+    """Write a file that identifies the weights an adapter was trained on.
 
     Args:
-        directory: The adapter's.
-        model: Its directory or name on the hub.
-        dtype: Of its weights as they were served.
-        digests: ``sha256`` of those, as `agl_torch.weights.fingerprint` computes it, or one of an
-            engine's own.
+        directory: The adapter's directory.
+        model: Directory or hub name of the base model.
+        dtype: Dtype of the base model's served weights.
+        digests: ``sha256`` of those weights, as `agl_torch.weights.fingerprint` computes it, or a
+            digest that the engine defines.
     """
     base = {"model": model, "dtype": str(dtype).removeprefix("torch."), **digests}
     (directory / _BASE_FILE).write_text(json.dumps(base, indent=2) + "\n", encoding="utf-8")
 
 
 def check_base(directory: Path, *, dtype: torch.dtype, sha256: str) -> None:
-    """Check that an adapter belongs to these weights; those of another dtype are not compared.
+    """Check that an adapter was trained on these weights; skip weights of another dtype.
 
     Raises:
-        TrainingError: it was trained on others.
+        TrainingError: it was trained on different weights.
     """
     check_digest(directory, "sha256", sha256, dtype=dtype)
 
@@ -52,10 +52,10 @@ def check_base(directory: Path, *, dtype: torch.dtype, sha256: str) -> None:
 def check_digest(
     directory: Path, name: str, digest: str, *, dtype: torch.dtype | None = None
 ) -> None:
-    """Compare a digest of weights with the one that `write_base` wrote; one of them may be missing.
+    """Compare a digest with the one that `write_base` wrote; skip the check if either is missing.
 
     Raises:
-        TrainingError: they differ.
+        TrainingError: the digests differ.
     """
     file = directory / ADAPTER / _BASE_FILE
     base = json.loads(file.read_bytes()) if file.is_file() else {}
@@ -70,10 +70,10 @@ def check_digest(
 
 
 def read_adapter(directory: Path) -> dict[str, Tensor]:
-    """An adapter's tensors, under peft's names.
+    """Return an adapter's tensors under peft's names.
 
     Raises:
-        ConfigError: they cannot be read.
+        ConfigError: the file cannot be read.
     """
     path = directory / ADAPTER / ADAPTER_FILE
     try:
@@ -83,16 +83,16 @@ def read_adapter(directory: Path) -> dict[str, Tensor]:
 
 
 def model_of(source: str) -> str:
-    """The model that a directory's weights have the shape of: an adapter's own, or the directory."""
+    """Return `source`, or the base model if `source` is the directory of an adapter."""
     directory = Path(source)
     return model_of(_base_of(directory)["model"]) if is_adapter(directory) else source
 
 
 def load_weights(source: str, *, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """A model from its directory or the hub, or from an adapter's with the adapter merged.
+    """Load a model from a directory or the hub; merge the adapter if the directory has one.
 
     Raises:
-        ConfigError: there is no such model.
+        ConfigError: the model cannot be loaded.
     """
     directory = Path(source)
     if not is_adapter(directory):
@@ -103,7 +103,7 @@ def load_weights(source: str, *, dtype: torch.dtype, device: torch.device) -> Pr
 
 @torch.no_grad()
 def merge(model: PreTrainedModel, directory: Path) -> PreTrainedModel:
-    """Add an adapter's products to the weights where they belong, in float32."""
+    """Add an adapter's products to the weights of its layers, in float32."""
     config = json.loads((directory / ADAPTER / _CONFIG_FILE).read_bytes())
     scale = config["lora_alpha"] / config["r"]
     tensors = read_adapter(directory)
@@ -118,12 +118,12 @@ def merge(model: PreTrainedModel, directory: Path) -> PreTrainedModel:
 
 
 def export(source: Path, target: Path) -> None:
-    """Write a saved policy as a directory that transformers and vLLM load: an adapter is merged.
+    """Write a saved policy as a directory that transformers and vLLM load, with the adapter merged.
 
-    The adapter stays beside the merged weights, so that a run with an adapter can load them too.
+    The directory also keeps the adapter, so that a run with LoRA can load it.
 
     Raises:
-        ConfigError: the model that the adapter belongs to is not there.
+        ConfigError: the adapter's base model is not found.
     """
     shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(_RESUMABLE))
     if not is_adapter(source):

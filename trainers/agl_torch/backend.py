@@ -24,7 +24,7 @@ _EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What a backend needs to know of its policy."""
+    """The data of a policy that its backend uses."""
 
     policy: str
     template: ChatTemplate
@@ -34,7 +34,7 @@ class Endpoint:
 
 
 class DocumentReply:
-    """An answer that is there: a whole completion, or a refusal."""
+    """A reply with a complete JSON document: a completion or an error."""
 
     def __init__(self, status: int, document: Mapping[str, Any]) -> None:
         self.status = status
@@ -45,11 +45,11 @@ class DocumentReply:
         yield self._content
 
     async def close(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: the generation has ended."""
 
 
 class StreamReply:
-    """An answer in the making, as server-sent events."""
+    """A running generation as server-sent events."""
 
     status = 200
     headers: Mapping[str, str] = _EVENTS
@@ -60,10 +60,10 @@ class StreamReply:
         self._deadline = deadline
 
     async def body(self) -> AsyncIterator[bytes]:
-        """Events as tokens come.
+        """Yield events as tokens are sampled.
 
         Raises:
-            EngineError: generation failed or ran out of time; the slots are free again.
+            EngineError: generation failed or timed out; its slots are freed.
         """
         try:
             while not self._completion.done:
@@ -75,12 +75,12 @@ class StreamReply:
             self._generation.cancelled = True
 
     async def close(self) -> None:
-        """Free the answer's slots before the next token."""
+        """Cancel the generation; its slots are freed before the next token."""
         self._generation.cancelled = True
 
 
 class TorchBackend(Backend):
-    """Answers one policy's requests with what the worker's thread generates."""
+    """Backend of one policy; the worker's thread generates the answers."""
 
     def __init__(self, endpoint: Endpoint, worker: Worker[Any]) -> None:
         self._endpoint = endpoint
@@ -90,7 +90,7 @@ class TorchBackend(Backend):
         self,
         body: bytes,
         *,
-        headers: Mapping[str, str],  # noqa: ARG002 (in process, nothing speaks in headers)
+        headers: Mapping[str, str],  # noqa: ARG002 (unused in process)
         timeout_s: float,
     ) -> DocumentReply | StreamReply:
         """Answer a request body.
@@ -127,14 +127,14 @@ class TorchBackend(Backend):
         return DocumentReply(200, completion.document())
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
-        """Text of the ids; control tokens have none."""
+        """Return the text of the ids without control tokens."""
         return self._endpoint.vocabulary.decode(token_ids)
 
     async def count_tokens(self, body: bytes) -> Counted:
-        """Length of the prompt that a chat request makes.
+        """Return the length of a chat request's prompt.
 
         Raises:
-            ValueError: the body is no request, or the chat template refuses its messages.
+            ValueError: the body is not a valid request, or the chat template rejects its messages.
         """
         try:
             request = parse_request(msgspec.json.decode(body))
@@ -143,14 +143,14 @@ class TorchBackend(Backend):
         return Counted(len(await self._encoded(request)), self._endpoint.max_model_len)
 
     async def context_length(self) -> int:
-        """Tokens that a prompt and its answer may have together."""
+        """Return the maximum number of tokens of a prompt with its answer."""
         return self._endpoint.max_model_len
 
     async def _encoded(self, request: ChatRequest) -> tuple[int, ...]:
-        """Ids of the prompt.
+        """Return the token ids of the prompt.
 
         Raises:
-            RequestError: the messages cannot be shown to the model.
+            RequestError: the chat template cannot render the messages.
         """
         tools = request.tools if request.uses_tools else ()
         try:
@@ -186,7 +186,7 @@ class TorchBackend(Backend):
 
 
 async def _pieces(generation: Generation, *, deadline: float) -> list[Piece]:
-    """All pieces that have come, at least one."""
+    """Wait for a piece and return it with all others in the queue."""
     remaining = deadline - generation.loop.time()
     try:
         first = await asyncio.wait_for(generation.pieces.get(), timeout=max(remaining, 0.0))

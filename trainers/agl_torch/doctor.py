@@ -1,4 +1,4 @@
-"""What ``agl doctor`` says of the engine: whether the run fits into the device's memory."""
+"""Check of ``agl doctor``: whether the run fits into the device's memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ENGINE: Final = "torch"
 
 
 def check(records: Sequence[AttemptRecord], config: RunConfig) -> Iterable[Finding]:
-    """The sum that the engine refuses a run by; nothing for other engines."""
+    """Report the memory estimate that `check_memory` uses; nothing for other engines."""
     del records
     plugins = load_plugins()
     if engine_name(config, plugins) != _ENGINE:

@@ -31,16 +31,18 @@ from agl_torch.weights import fingerprint
 
 _LOG = logging.getLogger(__name__)
 _SWITCH_INTERVAL_S = 0.0005
-"""While the engine runs. Its thread takes the interpreter's lock back after each of some 300 tensor
-operations per token, and waits up to this long for it when agents are busy in Python. At the
-default of 5 ms, generation beside one fully busy thread took 1.1 to 1.7 times as long."""
+"""Interpreter switch interval while the engine runs.
+
+The engine's thread reacquires the GIL after each of about 300 tensor operations per token, and
+waits up to this long for it when agents are busy in Python. At the default of 5 ms, generation next
+to one fully busy thread took 1.1 to 1.7 times as long."""
 
 
 class TorchEngine(Engine):
     """Policies on one device, served and trained by one thread.
 
-    An update waits for the requests under way and then has the device to itself, so no request
-    mixes old and new weights; requests that come meanwhile are answered by the new version.
+    An update waits for the running requests and then uses the device alone, so no request mixes
+    old and new weights. Requests that arrive during the update are answered by the new version.
     """
 
     trains = True
@@ -52,8 +54,8 @@ class TorchEngine(Engine):
             setup: How to train; None serves only.
 
         Raises:
-            ConfigError: there is no such device, or the algorithm's loss is unknown or its options
-                are wrong.
+            ConfigError: the device does not exist, the algorithm's loss is unknown, or the loss's
+                options are invalid.
         """
         self._options = options
         self._setup = setup
@@ -67,7 +69,7 @@ class TorchEngine(Engine):
         self._trainers: dict[str, PolicyTrainer] = {}
 
     async def start(self, policies: Sequence[Policy]) -> None:
-        """Load every policy and begin to serve.
+        """Load every policy and start to serve.
 
         Raises:
             ConfigError: a model path is wrong or its tokenizer has no chat template.
@@ -83,17 +85,17 @@ class TorchEngine(Engine):
             raise
 
     async def stop(self) -> None:
-        """End the thread; answers under way end with an error."""
+        """Stop the thread; running requests fail with an error."""
         await self._worker.stop()
         if self._interval is not None:
             sys.setswitchinterval(self._interval)
             self._interval = None
 
     def backend(self, policy: str) -> TorchBackend:
-        """The endpoint of one policy.
+        """Return the backend of one policy.
 
         Raises:
-            ConfigError: there is no such policy.
+            ConfigError: the policy does not exist.
         """
         return TorchBackend(self._policy(policy).endpoint, self._worker)
 
@@ -101,52 +103,52 @@ class TorchEngine(Engine):
         """Train ``batch.policy``.
 
         Raises:
-            ConfigError: the policy is frozen, or the engine was made without an algorithm.
-            TrainingError: the batch is malformed or gives no finite gradient.
+            ConfigError: the policy is frozen, or the engine was created without an algorithm.
+            TrainingError: the batch is malformed, or its gradient is not finite.
         """
         trainer = self._trainer(batch.policy)
         return await self._worker.run(lambda: self._update(trainer, batch), lane=batch.policy)
 
     async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:
-        """Write weights and tokenizer as a servable directory.
+        """Write weights and tokenizer to a directory.
 
-        A resumable one holds an adapter alone where there is one: `export` merges it.
+        With LoRA, a resumable directory has only the adapter; `export` merges it into the model.
         """
         loaded = self._policy(policy)
         await self._worker.run(lambda: self._save(loaded, Path(directory), resumable=resumable))
 
     @staticmethod
     async def export(source: str, target: str) -> None:
-        """Write a saved policy as a directory that any program can serve."""
+        """Write a saved policy as a directory that transformers and vLLM can load."""
         await asyncio.to_thread(export, Path(source), Path(target))
 
     async def load(self, policy: str, directory: str, *, version: int) -> None:
-        """Restore weights, and the optimizer's state if it was saved.
+        """Restore the weights, and the optimizer's state if it was saved.
 
         Raises:
-            ConfigError: the directory holds no weights of this policy's kind.
+            ConfigError: the directory has no weights that fit this policy.
         """
         loaded = self._policy(policy)
         await self._worker.run(lambda: self._restore(loaded, Path(directory), version), lane=policy)
 
     @staticmethod
     def renderer(model: str) -> Renderer:
-        """How conversations with a model become tokens; see `agl_core.interfaces.Engine.renderer`."""
+        """Return the model's chat template as a function; see `Engine.renderer`."""
         template = ChatTemplate(load_tokenizer(model), source=model)
         whole = {"add_generation_prompt": False}
         return lambda messages, tools: template.encode(messages, tools=tools, options=whole)
 
     def shows_tools(self, policy: str) -> bool:
-        """Whether the policy's chat template renders the tools of a request."""
+        """Return whether the policy's chat template renders the tools of a request."""
         return self._policy(policy).endpoint.template.shows_tools()
 
     def vocab_size(self, policy: str) -> int:
-        """Rows of the policy's embedding: every token id is below it."""
+        """Return the number of rows of the policy's embedding; every token id is smaller."""
         embedding: Any = self._policy(policy).weights.model.get_input_embeddings()
         return int(embedding.num_embeddings)
 
     async def fingerprint(self, policy: str) -> str:
-        """sha256 over the names and bytes of the policy's weights."""
+        """Return the sha256 of the names and bytes of the policy's weights."""
         loaded = self._policy(policy)
         return await self._worker.run(lambda: fingerprint(loaded.weights.tensors()))
 
@@ -241,10 +243,10 @@ class TorchEngine(Engine):
 
 
 def device_of(name: str) -> torch.device:
-    """The device of the option `device`.
+    """Return the device that the option `device` selects.
 
     Raises:
-        ConfigError: there is no GPU although one is asked for.
+        ConfigError: the option is ``cuda`` and torch finds no GPU.
     """
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
@@ -253,7 +255,7 @@ def device_of(name: str) -> torch.device:
 
 
 def _name_idle_devices(device: torch.device) -> None:
-    """Warn of GPUs that the engine does not use: it holds everything on one."""
+    """Log a warning about unused GPUs: the engine uses only one."""
     if device.type != "cuda" or torch.cuda.device_count() < 2:  # noqa: PLR2004
         return
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
@@ -269,14 +271,14 @@ def _name_idle_devices(device: torch.device) -> None:
 
 
 def dtype_of(name: str, device: torch.device) -> torch.dtype:
-    """The arithmetic of the option `dtype`."""
+    """Return the dtype that the option `dtype` selects."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
 
 
 def thread_count(options: TorchOptions) -> int:
-    """All cores but one, which is the event loop's and the agents'."""
+    """Return all cores but one, which is left to the event loop and the agents."""
     if options.deterministic:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -1,4 +1,4 @@
-"""One way to call any Hugging Face causal language model, for serving and for training alike."""
+"""Forward pass of any Hugging Face causal language model, for both serving and training."""
 
 from __future__ import annotations
 
@@ -18,35 +18,36 @@ from agl_core.errors import ConfigError
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 CHUNK_LOGITS = 2**24
-"""Logits that exist at a time while log-probabilities are computed: 64 MiB in float32."""
+"""Maximum number of logits in memory while log-probabilities are computed: 64 MiB in float32."""
 _PROBE_TOKENS = 6
 _SAME = 0.05
-"""Logits that differ by less than this share of their spread are the same but for rounding."""
+"""Two results count as equal if their logits differ by less than this fraction of the logits'
+standard deviation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What a model reads: R rows of T tokens that look at K keys (cached ones included)."""
+    """Input of a forward pass: R rows of T tokens that attend to K keys (cached ones included)."""
 
     tokens: Tensor
     """(R, T)"""
     positions: Tensor
     """(R, T) position ids."""
     mask: Tensor | None
-    """(R, 1, T, K) True where a token sees a key. None: a token sees all before it, and K = T."""
+    """(R, 1, T, K) True where a token attends to a key. None: plain causal attention, and K = T."""
     key_positions: Tensor
-    """(R, K) or (1, K) position ids of the keys, for models with a sliding window."""
+    """(R, K) or (1, K) position ids of the keys; models with a sliding window use them."""
 
 
 class CausalModel:
-    """A causal language model whose output head runs only where logits are wanted.
+    """A causal language model that computes logits only for selected tokens.
 
-    The head's input is narrowed by a hook, so that whatever a model does to its logits afterwards
-    (scaling, soft caps) stays its own affair. Not thread-safe: one thread calls it.
+    A hook selects the tokens before the output head, so that everything the model does to its
+    logits afterwards (scaling, soft caps) still runs. Not thread-safe: only one thread may call it.
     """
 
     def __init__(self, module: nn.Module, *, activate: Callable[[], None] | None = None) -> None:
-        """Prepare `module`, a ``PreTrainedModel`` or a peft wrapper of one.
+        """Wrap `module`, a ``PreTrainedModel`` or a peft wrapper of one.
 
         Args:
             activate: Called before every forward pass; selects the adapter of a shared module.
@@ -62,14 +63,15 @@ class CausalModel:
         parameters = inspect.signature(_unwrapped(module).forward).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
         self._head_input: Callable[[Tensor], Tensor] | None = None
-        """What the output head reads (1, S, H), given the layers' result (R, T, H)."""
+        """Computes the head's input (1, S, H) from the layers' output (R, T, H)."""
         self._layers = [
             layer for layer in module.modules() if isinstance(layer, GradientCheckpointingLayer)
         ]
         self._no_mask = torch.ones((1, 1, 1, 2), dtype=torch.bool)
-        """Stands for no mask until a layer reads it; fits no keys if a layer ever does."""
+        """Placeholder for "no mask", replaced by None at each layer. Its shape fits no keys: a
+        layer that reads it fails."""
         self._maskless: bool | None = None
-        """Whether the layers are causal without a mask; None until it is needed."""
+        """Whether the layers are causal without a mask; None until it has been tested."""
         model: Any = module  # a transformers model, whose methods nn.Module does not declare
         model.get_output_embeddings().register_forward_pre_hook(self._replace)
 
@@ -80,10 +82,11 @@ class CausalModel:
     def logits(
         self, rows: Rows, *, select: Tensor, cache: Any = None, recompute: bool = False
     ) -> Tensor:
-        """Logits (S, V) in float32 after the tokens at `select`, indices into the R*T tokens.
+        """Return the logits (S, V) in float32 after the tokens at `select`.
 
         Args:
-            recompute: For the gradient, keep the input of each layer and compute the rest again.
+            select: (S,) indices into the R*T tokens.
+            recompute: Use gradient checkpointing: keep only each layer's input for the gradient.
         """
 
         def selected(hidden: Tensor) -> Tensor:
@@ -100,12 +103,13 @@ class CausalModel:
         temperatures: Tensor,
         recompute: bool = False,
     ) -> Tensor:
-        """Log-probabilities (S,) of `targets` (S,) after the tokens at `select`.
+        """Return the log-probabilities (S,) of `targets` (S,) after the tokens at `select`.
 
-        At most `CHUNK_LOGITS` logits exist at a time; the gradient computes those of a chunk again.
+        At most `CHUNK_LOGITS` logits are in memory at a time; the backward pass recomputes those of
+        each chunk.
 
         Args:
-            recompute: As of `logits`.
+            recompute: As for `logits`.
         """
         size = max(1, CHUNK_LOGITS // self._vocabulary)
         if len(select) <= size:
@@ -126,10 +130,10 @@ class CausalModel:
         return torch.cat(chunks)
 
     def _chunk(self, hidden: Tensor, targets: Tensor, temperatures: Tensor) -> Tensor:
-        """Log-probabilities (C,) by the layers' result (C, H).
+        """Return the log-probabilities (C,) from the layers' output (C, H).
 
-        The whole model is called, for what it does to logits after its head; its layers read one
-        token, whose result the head does not see.
+        This calls the whole model, because some models change the logits after the head. Its layers
+        run on one dummy token, and the hook replaces their output.
         """
         one = targets.new_zeros((1, 1))
         self._head_input = lambda _: hidden[None]
@@ -147,7 +151,7 @@ class CausalModel:
         cache: Any = None,
         recompute: bool = False,
     ) -> Tensor:
-        """Logits (1, S, V) of a pass whose head reads what `head_input` makes."""
+        """Return the logits (1, S, V) of a pass with the result of `head_input` as head input."""
         if self._activate is not None:
             self._activate()
         if rows.mask is None and not self._is_maskless():
@@ -177,7 +181,7 @@ class CausalModel:
 
     @contextmanager
     def _layers_that(self, *, recompute: bool) -> Generator[None]:
-        """Let layers read nothing where `_no_mask` stands, and keep little for the gradient."""
+        """Patch the layers to replace `_no_mask` by None and, if asked, to checkpoint."""
         before = [vars(layer).get("forward") for layer in self._layers]
         for layer in self._layers:
             layer.forward = partial(self._layer, layer.forward, recompute)
@@ -201,7 +205,7 @@ class CausalModel:
         )
 
     def _is_maskless(self) -> bool:
-        """Compare a short pass without a mask to the same with one, once."""
+        """Test once whether a short pass gives the same logits without a mask as with one."""
         if self._maskless is None:
             self._maskless = bool(self._layers)
             places = torch.arange(_PROBE_TOKENS, device=self.device)
@@ -212,7 +216,7 @@ class CausalModel:
                     plain, masked = (
                         self.logits(rows, select=places) for rows in (probe, _masked(probe))
                     )
-            except (RuntimeError, ValueError, TypeError):  # a layer's own way of masking
+            except (RuntimeError, ValueError, TypeError):  # the layers need the mask
                 self._maskless = False
             else:
                 self._maskless &= bool((plain - masked).abs().max() < _SAME * masked.std())
@@ -224,7 +228,7 @@ class CausalModel:
         return self._within(rows, self._windows)
 
     def _within(self, rows: Rows, window: int | None) -> Tensor:
-        """Hide keys that lie `window` or more positions back."""
+        """Return the mask without keys that are `window` or more positions back."""
         if rows.mask is None:
             if window is None or rows.tokens.shape[1] <= window:
                 return self._no_mask
@@ -237,7 +241,7 @@ class CausalModel:
         return self._bias(mask) if torch.is_grad_enabled() else mask
 
     def _bias(self, mask: Tensor) -> Tensor:
-        """The mask as numbers to add; each layer would make and keep its own of a boolean one."""
+        """Return the mask as an additive bias: a layer would make its own of a boolean one."""
         kind = mask.device.type
         dtype = next(self.module.parameters()).dtype
         if torch.is_autocast_enabled(kind):
@@ -247,7 +251,7 @@ class CausalModel:
 
 
 def _masked(rows: Rows) -> Rows:
-    """The same rows, each token's view of those before it spelt out."""
+    """Return the same rows with an explicit causal mask."""
     places = torch.arange(rows.tokens.shape[1], device=rows.tokens.device)
     causal = places[None, :] <= places[:, None]
     return replace(rows, mask=causal.expand(len(rows.tokens), 1, -1, -1))
@@ -259,7 +263,7 @@ def _logprobs(logits: Tensor, targets: Tensor, temperatures: Tensor) -> Tensor:
 
 
 def _windows(config: Any) -> int | dict[str, int | None] | None:
-    """The sliding window of all layers, or of each kind of layer where a model mixes them."""
+    """Return the sliding window of all layers, or of each kind of layer in a mixed model."""
     window = getattr(config, "sliding_window", None)
     kinds: set[str] = set(getattr(config, "layer_types", None) or ())
     if unknown := kinds - {_FULL, _SLIDING}:
@@ -273,5 +277,5 @@ def _windows(config: Any) -> int | dict[str, int | None] | None:
 
 
 def _unwrapped(module: Any) -> nn.Module:
-    """The transformers model inside a peft wrapper."""
+    """Return the transformers model inside a peft wrapper."""
     return module.get_base_model() if hasattr(module, "get_base_model") else module

@@ -24,29 +24,29 @@ from agl_torch.weights import fingerprint, plain_tensors, write_model
 
 
 class SharedBase:
-    """A frozen model with any number of adapters, one of which, or none, is switched on."""
+    """A frozen model with any number of adapters, of which at most one is active."""
 
     def __init__(self, model: PreTrainedModel, source: str) -> None:
-        """Hold a model.
+        """Wrap a model.
 
         Args:
-            model: As it was loaded.
-            source: From where; an adapter's directory names it.
+            model: The loaded model.
+            source: Directory or hub name it was loaded from; saved adapters name it.
         """
         self.model = model
         self.source = str(Path(source).absolute()) if Path(source).is_dir() else source
         self._sha256 = ""
         self._tuner: LoraModel | None = None
         self._adapters: dict[str, str] = {}
-        """By policy. The names peft gets are made up: it looks for them among the parts of weights'
-        names, where a policy's own could be a layer's too."""
+        """peft's adapter name by policy. Generated, because peft searches the parts of weights'
+        names for it, and a policy's name could be equal to a layer's."""
         self._active: str | None = None
 
     def attach(self, policy: str, options: LoraOptions, *, seed: int) -> None:
-        """Add an adapter for `policy` that changes nothing yet; its weights are float32.
+        """Add a float32 adapter for `policy` that initially leaves the model's output unchanged.
 
         Raises:
-            ConfigError: the model has no layer named in `options.targets`, or it cannot be merged.
+            ConfigError: no layer matches `options.targets`, or the adapter could not be merged.
         """
         adapter = self._adapters[policy] = f"policy_{len(self._adapters)}"
         config = LoraConfig(
@@ -67,13 +67,13 @@ class SharedBase:
                 ) from error
         self._check_embeddings(options)
         for _, parameter in self.parameters(adapter):
-            # Of a bfloat16 model's type, it would lose most of what the optimizer adds.
+            # In bfloat16, rounding would discard most of each optimizer step.
             parameter.data = parameter.data.float()
         self._active = adapter
         self.activate(None)
 
     def _check_embeddings(self, options: LoraOptions) -> None:
-        """Refuse an adapter on an embedding, or on a head that is one."""
+        """Raise for an adapter on an embedding, or on a head tied to the embedding."""
         tied = getattr(self.model.config, "tie_word_embeddings", False)
         if tied and isinstance(self.model.get_output_embeddings(), LoraLayer):
             raise ConfigError(
@@ -94,7 +94,7 @@ class SharedBase:
             self._tuner.inject_adapter(self.model, adapter)
 
     def activate(self, adapter: str | None) -> None:
-        """Switch on one adapter, or none."""
+        """Activate one adapter, or deactivate all."""
         if adapter == self._active:
             return
         for layer in self.layers():
@@ -104,11 +104,11 @@ class SharedBase:
         self._active = adapter
 
     def adapter(self, policy: str) -> str:
-        """Name of the adapter that `policy` has been given."""
+        """Return peft's name of the adapter of `policy`."""
         return self._adapters[policy]
 
     def parameters(self, adapter: str) -> list[tuple[str, Parameter]]:
-        """An adapter's weights, by names that do not depend on its own."""
+        """Return an adapter's weights under names that do not contain the adapter's name."""
         ending = f".{adapter}.weight"
         return [
             (name.removesuffix(ending) + ".weight", parameter)
@@ -117,23 +117,23 @@ class SharedBase:
         ]
 
     def layers(self) -> Iterator[LoraLayer]:
-        """The adapted layers."""
+        """Yield the layers that have an adapter."""
         yield from (layer for layer in self.model.modules() if isinstance(layer, LoraLayer))
 
     @property
     def sha256(self) -> str:
-        """Of the frozen weights; computed once, as they do not change."""
+        """Fingerprint of the frozen weights, computed once."""
         if not self._sha256:
             self._sha256 = fingerprint(plain_tensors(self.model))
         return self._sha256
 
     def without_adapter(self) -> CausalModel:
-        """The frozen model itself."""
+        """Return the frozen model."""
         return CausalModel(self.model, activate=lambda: self.activate(None))
 
 
 class FrozenWeights:
-    """A shared model as it was loaded."""
+    """The unchanged weights of a shared model."""
 
     def __init__(self, base: SharedBase) -> None:
         """Serve `base` without adapters."""
@@ -151,10 +151,10 @@ class FrozenWeights:
         yield from plain_tensors(self._base.model)
 
     def publish(self) -> None:
-        """Nothing changes."""
+        """Do nothing: frozen weights do not change."""
 
     def save(self, directory: Path, *, whole: bool = True) -> None:
-        del whole  # nothing changes
+        del whole  # a frozen policy has no adapter to save alone
         write_model(self.model, dict(self.tensors()), directory)
 
     def load(self, directory: Path) -> None:
@@ -162,10 +162,10 @@ class FrozenWeights:
 
 
 class LoraWeights:
-    """One policy's adapter over a shared base."""
+    """One policy's adapter on a shared base model."""
 
     def __init__(self, base: SharedBase, policy: str) -> None:
-        """Train and serve the adapter of `policy`, which is attached to `base`."""
+        """Use the adapter of `policy`, which must be attached to `base`."""
         self._base = base
         self._adapter = adapter = base.adapter(policy)
         self.serving = CausalModel(base.model, activate=lambda: base.activate(adapter))
@@ -183,10 +183,10 @@ class LoraWeights:
         yield from self.parameters()
 
     def publish(self) -> None:
-        """The served adapter is the trained one."""
+        """Do nothing: the served adapter is the trained one."""
 
     def save(self, directory: Path, *, whole: bool = True) -> None:
-        """Write the adapter, and the merged model around it if it is to be whole."""
+        """Write the adapter, and also the merged model if `whole`."""
         if whole:
             write_model(self.model, self._merged(), directory)
         beside = directory / ADAPTER
@@ -215,17 +215,18 @@ class LoraWeights:
         set_peft_model_state_dict(self.model, state, adapter_name=self._adapter)
 
     def _state(self) -> dict[str, Tensor]:
-        """The adapter's weights under peft's names."""
-        # "auto" asks the hub for the model's configuration, for embeddings, which take no adapter.
+        """Return the adapter's weights under peft's names."""
+        # The default "auto" requests the model's configuration from the hub to decide about
+        # embeddings, which never have an adapter.
         return get_peft_model_state_dict(
             self.model, adapter_name=self._adapter, save_embedding_layers=False
         )
 
     @torch.no_grad()
     def _merged(self) -> dict[str, Tensor]:
-        """Every weight, with the adapter's product added where it belongs.
+        """Return every weight, with the adapter's product added to the adapted layers.
 
-        What has no adapter is the model's own; the sums wait in the CPU's memory to be written.
+        Weights without an adapter are the model's own tensors; the sums are on the CPU.
         """
         merged = dict(plain_tensors(self._base.model))
         for name, layer in self._base.model.named_modules():

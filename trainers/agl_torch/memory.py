@@ -1,4 +1,4 @@
-"""What a policy's weights and one pass of training take of a device's memory, in bytes."""
+"""Estimate of the device memory that weights and one training pass need, in bytes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _FLOAT32: Final = 4
 _LAYER_HIDDEN: Final = 10
 _LAYER_INNER: Final = 3
 _LOGIT_COPIES: Final = 5
-"""Logits, the same by temperature, what their sum of exponentials keeps, and two gradients."""
+"""The logits, the logits divided by temperature, the buffer that logsumexp keeps, and two
+gradients."""
 _SYSTEM: Final = 0.9
-"""Share of a device's memory that a run may plan with."""
+"""Fraction of a device's memory that a run may use."""
 REMEDY: Final = (
     "lower engine.pack_tokens, set engine.lora, choose a smaller model, or train on several GPUs "
     "with engine.name = 'verl'"
@@ -35,7 +36,7 @@ REMEDY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What of a model the sums need."""
+    """The sizes of a model that the estimate uses."""
 
     layers: int
     hidden: int
@@ -45,13 +46,13 @@ class ModelShape:
 
     @classmethod
     def of(cls, config: Any) -> ModelShape:
-        """Read a transformers configuration."""
+        """Return the sizes from a transformers configuration."""
         hidden = int(config.hidden_size)
         inner = getattr(config, "intermediate_size", None) or 4 * hidden
         return cls(int(config.num_hidden_layers), hidden, int(inner), int(config.vocab_size))
 
     def layer(self, tokens: int, width: int) -> int:
-        """What one layer keeps for the gradient, where numbers take `width` bytes."""
+        """Return the bytes that one layer keeps for the gradient, at `width` bytes per number."""
         return width * tokens * (_LAYER_HIDDEN * self.hidden + _LAYER_INNER * self.inner)
 
 
@@ -61,16 +62,16 @@ class PassShape:
 
     rows: int
     tokens: int
-    """Of each row, padding included."""
+    """Tokens of each row, padding included."""
     terms: int
     """Tokens whose log-probabilities are trained."""
     width: int
-    """Bytes of a number in the layers' arithmetic."""
+    """Bytes of one number in the dtype of the layers."""
     masked: bool
-    """Whether a row has branches, and so a mask of its own."""
+    """Whether a row has branches and therefore needs an explicit mask."""
 
     def needs(self, shape: ModelShape, *, recompute: bool) -> dict[str, int]:
-        """Parts of the sum by what they are for."""
+        """Return the bytes by purpose."""
         read = self.rows * self.tokens
         logits = min(self.terms * shape.vocabulary, max(CHUNK_LOGITS, shape.vocabulary))
         kept = (
@@ -96,17 +97,17 @@ def policy_needs(
     dtype: torch.dtype,
     reference: bool,
 ) -> dict[str, int]:
-    """What weights, optimizer and a pass of `pack_tokens` tokens take, part by part.
+    """Return the bytes of weights, optimizer and a pass of `pack_tokens` tokens, by purpose.
 
-    The passes of several policies follow each other, so that the largest counts.
+    The passes of several policies run one after another, so only the largest counts.
 
     Args:
-        trains: Whether policies that are trainable are trained.
-        dtype: Of served weights.
-        reference: Whether trained policies keep their first weights.
+        trains: Whether the engine trains the trainable policies.
+        dtype: Dtype of the served weights.
+        reference: Whether trained policies keep their initial weights.
 
     Raises:
-        OSError, ValueError: a model has no configuration, or one that transformers does not know.
+        OSError, ValueError: a model's configuration is missing or unknown to transformers.
     """
     width, lora, sums = dtype.itemsize, options.lora, Counter[str]()
     shared: set[str] = set()
@@ -121,7 +122,7 @@ def policy_needs(
         if not policy.trainable:
             continue
         trained = count if lora is None else _adapter(model, lora)
-        copies = width * count if lora is None and width != _FLOAT32 else 0  # served, and per pass
+        copies = width * count if lora is None and width != _FLOAT32 else 0  # served, and autocast
         sums[f"weights of policy {policy.name}"] = _FLOAT32 * trained + copies
         if not trains:
             continue
@@ -145,15 +146,15 @@ def check_memory(
     dtype: torch.dtype,
     reference: bool,
 ) -> None:
-    """Refuse a run whose weights and shortest steps need more than the device has.
+    """Check that weights, optimizer and one pass fit into the device's memory.
 
     Raises:
-        ConfigError: gives the sum.
+        ConfigError: they do not; the message lists the bytes by purpose.
     """
     try:
         parts = policy_needs(policies, options, trains=trains, dtype=dtype, reference=reference)
     except (OSError, ValueError):
-        return  # loading the model says what is wrong with it
+        return  # loading the model raises the error with its cause
     total = total_memory(device)
     if sum(parts.values()) > usable(total):
         raise ConfigError(
@@ -163,14 +164,14 @@ def check_memory(
 
 
 def _outline(source: str) -> Any:
-    """The model without its weights."""
+    """Return the model on the meta device, without weights."""
     config = AutoConfig.from_pretrained(model_of(source))
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config)
 
 
 def _adapter(model: nn.Module, lora: LoraOptions) -> int:
-    """Parameters of an adapter."""
+    """Return the number of parameters of an adapter."""
     head: Any = model
     targets = lora.targets
     return sum(
@@ -186,14 +187,14 @@ def _adapter(model: nn.Module, lora: LoraOptions) -> int:
 
 
 def total_memory(device: torch.device) -> int:
-    """All memory of a device; the machine's, for a CPU."""
+    """Return the total memory of a GPU, or of the machine for a CPU."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Memory that this process can have further; None where the system does not say."""
+    """Return the bytes that this process can still allocate; None if unknown."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
@@ -208,11 +209,11 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def usable(memory: int) -> int:
-    """What of `memory` a run may plan with."""
+    """Return the part of `memory` that a run may use."""
     return int(memory * _SYSTEM)
 
 
 def itemized(parts: Mapping[str, int]) -> str:
-    """The sum, part by part."""
+    """Return the sum and its parts as text."""
     listed = " + ".join(f"{name} {size / _GB:.2f}" for name, size in parts.items() if size)
     return f"{sum(parts.values()) / _GB:.2f} GB ({listed})"

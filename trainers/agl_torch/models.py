@@ -1,4 +1,4 @@
-"""Models and tokenizers from a directory or the hub, with errors that name the fix."""
+"""Loading models and tokenizers from a directory or the hub."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from agl_core.errors import ConfigError
 from agl_torch.sources import check_source
 
 _LOADING: Final = Lock()
-"""While transformers loads a model, it replaces functions of torch for the whole process."""
+"""Held while transformers loads a model: it patches torch functions for the whole process."""
 
 
 def load_model(source: str, *, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """A causal language model in evaluation mode, without gradients.
+    """Load a causal language model in evaluation mode, without gradients.
 
     Raises:
-        ConfigError: there is no such model.
+        ConfigError: the model cannot be loaded.
     """
     check_source(source)
     with _LOADING, without_progress_bars():
@@ -40,10 +40,10 @@ def load_model(source: str, *, dtype: torch.dtype, device: torch.device) -> PreT
 
 
 def load_tokenizer(source: str) -> Any:
-    """The tokenizer beside a model.
+    """Load the tokenizer from a model's directory or hub name.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the tokenizer cannot be loaded.
     """
     check_source(source)
     try:
@@ -56,10 +56,10 @@ def load_tokenizer(source: str) -> Any:
 
 
 def context_length(config: Any, *, wanted: int | None) -> int:
-    """Longest sequence: what the model was built for, or less if wanted.
+    """Return the maximum sequence length: `wanted`, or the model's own limit if None.
 
     Raises:
-        ConfigError: more is wanted, or neither says anything.
+        ConfigError: `wanted` exceeds the model's limit, or both are missing.
     """
     own: int | None = getattr(config, "max_position_embeddings", None)
     if wanted is None:
@@ -78,7 +78,7 @@ def context_length(config: Any, *, wanted: int | None) -> int:
 
 
 def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Tokens that end an answer, by the model's settings and the tokenizer's."""
+    """Return the end-of-sequence tokens of the model's configurations and the tokenizer."""
     generation = getattr(model, "generation_config", None)
     ends: set[int] = set()
     for holder in (generation, model.config, tokenizer):
@@ -94,7 +94,7 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def without_progress_bars() -> Generator[None]:
-    """Keep transformers' progress bars out of the program's own display."""
+    """Disable transformers' progress bars, which would disturb the program's display."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:

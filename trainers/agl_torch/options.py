@@ -62,7 +62,7 @@ class TorchOptions(EngineOptions):
     half of the memory that is free."""
 
     def check_model(self, model: str) -> None:
-        """Refuse a path that leads nowhere before PyTorch is imported.
+        """Check the model's path without importing PyTorch.
 
         Raises:
             ConfigError: see `check_source`.

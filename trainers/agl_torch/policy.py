@@ -1,4 +1,4 @@
-"""Policies as the engine holds them: weights shared where they may be, tokenizers, versions."""
+"""Loaded policies: weights, shared where possible, with tokenizer and endpoint."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class LoadedPolicy:
     policy: Policy
     weights: Weights
     reference: CausalModel | None
-    """The weights as they were before training, when a divergence to them is asked for."""
+    """The initial weights, if the loss has a KL term against them."""
     tokenizer: Any
     endpoint: Endpoint
     ends: frozenset[int]
-    """Tokens that end an answer."""
+    """Ids of the tokens that end an answer."""
 
 
 class PolicyLoader:
-    """Loads policies; frozen ones and adapters share the model they come from."""
+    """Loads policies; frozen policies and adapters share one copy of their base model."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class PolicyLoader:
         """Create a loader.
 
         Args:
-            dtype: Of served weights; trained ones are float32 in any case.
-            seed: Of new adapters.
-            reference: Keep trainable policies' first weights for a divergence to them.
+            dtype: Dtype of the served weights; trained weights are always float32.
+            seed: Seed of new adapters.
+            reference: Keep the initial weights of trainable policies for the KL term.
         """
         self._options = options
         self._device = device

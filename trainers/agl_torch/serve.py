@@ -1,4 +1,4 @@
-"""``agl serve``: a directory of weights behind an OpenAI-compatible endpoint."""
+"""``agl serve``: serves a directory of weights at an OpenAI-compatible endpoint."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ async def serve(
     """Serve until cancelled.
 
     Args:
-        directory: Weights and tokenizer as `Engine.save` or Hugging Face writes them.
+        directory: Weights and tokenizer, as `Engine.save` or transformers writes them.
         host: Address to listen on.
-        port: 0 for one the system chooses.
-        device: As `TorchOptions.device`.
-        ready: Is given the base URL once requests are taken.
+        port: 0 lets the system choose one.
+        device: As in `TorchOptions.device`.
+        ready: Receives the base URL when the server accepts requests.
 
     Raises:
-        ConfigError: the directory holds no model, or the address is taken.
-        TrainingError: the directory is a checkpoint's, and a file of that is damaged.
+        ConfigError: the directory has no model, or the address is in use.
+        TrainingError: the directory belongs to a checkpoint with a damaged file.
     """
     checkpoint = checkpoint_of(directory)
     if checkpoint is not None:

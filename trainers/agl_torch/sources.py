@@ -1,4 +1,4 @@
-"""Where a model is: a directory, or a name on the hub. Imports no library of models."""
+"""Checks of a model's directory or hub name, without importing torch or transformers."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Final
 from agl_core.errors import ConfigError
 
 ADAPTER: Final = "adapter"
-"""Directory of an adapter, in peft's format, below that of the policy's tokenizer."""
+"""Subdirectory of a policy's directory with its adapter in peft's format."""
 
 
 def is_adapter(directory: Path) -> bool:
-    """Whether a policy's directory holds an adapter without the model it belongs to."""
+    """Return whether a policy's directory has an adapter but not its base model."""
     alone = not (directory / "config.json").exists()
     return alone and (directory / ADAPTER / "adapter_config.json").is_file()
 
 
 def check_source(source: str) -> None:
-    """Refuse a path that leads nowhere before the hub is asked for it.
+    """Check a model's path before it is requested from the hub.
 
     Raises:
-        ConfigError: there is no model, or no directory of one.
+        ConfigError: the name is empty, or the path is not a model's directory.
     """
     if not source:
         raise ConfigError("A policy has no model: set 'model', or 'model' of the policy")

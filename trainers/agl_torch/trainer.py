@@ -1,4 +1,4 @@
-"""Training one policy: read this file from `PolicyTrainer.train` downwards."""
+"""Training of one policy: read this file from `PolicyTrainer.train` downwards."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from agl_torch.training.tree import Ints, Row
 
 @dataclass(slots=True)
 class _Pass:
-    """What one update carries along."""
+    """State of one update."""
 
     batch: TensorBatch
     step: int
     metrics: Metrics
     reference: Tensor
-    """(M,) log-probabilities under the reference; NaN where they have not been asked for."""
+    """(M,) log-probabilities under the reference; NaN where not yet computed."""
     moved: bool = False
-    """The weights are no longer those that the update began with."""
+    """Whether an optimizer step of this update has changed the weights."""
 
 
 class PolicyTrainer:
@@ -46,7 +46,7 @@ class PolicyTrainer:
     def __init__(
         self, loaded: LoadedPolicy, setup: AlgorithmSetup, *, loss: Loss, options: TorchOptions
     ) -> None:
-        """Prepare to train `loaded`; nothing is computed yet."""
+        """Create the optimizer and the scorers of `loaded`."""
         self._policy = loaded.policy.name
         self._setup = setup
         self._loss = loss
@@ -66,7 +66,7 @@ class PolicyTrainer:
         self._checkpointing = options.gradient_checkpointing
 
     def train(self, batch: Batch) -> dict[str, float]:
-        """Take the batch's optimizer steps; returns what was seen on the way.
+        """Take the batch's optimizer steps and return the metrics.
 
         Raises:
             TrainingError: the batch is malformed, or a gradient is not finite.
@@ -93,10 +93,10 @@ class PolicyTrainer:
         }
 
     def _step(self, update: _Pass, terms: Ints, *, total: float) -> int:
-        """One optimizer step on a minibatch; returns the tokens read for it.
+        """Take one optimizer step on a minibatch and return the number of tokens read.
 
-        The minibatch's loss is a sum over its terms by the sum of their weights, `total`, so its
-        gradient adds up pack by pack, whichever way the terms are packed.
+        The minibatch's loss is the sum over its terms divided by the sum of their weights, `total`.
+        Its gradient is therefore a sum over packs and does not depend on the packing.
         """
         rows = self._packer.rows(update.batch.forest, terms)
         for group in self._packer.packs(rows):
@@ -117,7 +117,7 @@ class PolicyTrainer:
         return sum(map(len, rows))
 
     def _accumulate(self, update: _Pass, rows: Sequence[Row], *, total: float) -> None:
-        """Add one pack's share of the gradient."""
+        """Add the gradient of one pack."""
         batch = update.batch
         recompute = self._recompute(rows)
         pack = batch.layout.pack(rows, device=self._device)
@@ -141,10 +141,10 @@ class PolicyTrainer:
         self._report(update, terms, output, {**means, "loss": losses})
 
     def _recompute(self, rows: Sequence[Row]) -> bool:
-        """Whether to compute layers again for the gradient of a pass.
+        """Return whether to use gradient checkpointing for a pass.
 
         Raises:
-            TrainingError: the pass needs more memory than there is either way.
+            TrainingError: the pass does not fit into the free memory.
         """
         free = free_memory(self._device)
         if free is None:
@@ -173,7 +173,7 @@ class PolicyTrainer:
         return recompute
 
     def _unallocated(self) -> int:
-        """Bytes of gradients and moments that are not there yet."""
+        """Return the bytes of gradients and moments that are not allocated yet."""
         missing = 0
         for parameter in self._parameters:
             size = parameter.numel() * parameter.element_size()
@@ -182,7 +182,7 @@ class PolicyTrainer:
         return missing
 
     def _reference_logprobs(self, update: _Pass, pack: Pack) -> Tensor | None:
-        """The pack's log-probabilities under the frozen reference, computed once per update."""
+        """Return the pack's log-probabilities under the reference, computed once per update."""
         if self._reference is None:
             return None
         if bool(update.reference[pack.terms].isnan().any()):
@@ -203,16 +203,16 @@ class PolicyTrainer:
         update.metrics.largest(maxima, terms.weights)
 
     def save(self, directory: Path) -> None:
-        """Write the optimizer's state beside the weights."""
+        """Write the optimizer's state into the directory of the weights."""
         save_state(self._optimizer, self._names, directory)
 
     def load(self, directory: Path) -> None:
-        """Continue from `save`; from weights alone, with a fresh optimizer."""
+        """Restore the state that `save` wrote; without one, start with a fresh optimizer."""
         load_state(self._optimizer, self._names, directory)
 
 
 def _optimizer(parameters: Sequence[Parameter], setup: AlgorithmSetup) -> torch.optim.AdamW:
-    """AdamW that decays matrices only."""
+    """Return AdamW with weight decay on matrices only."""
     matrices = [parameter for parameter in parameters if parameter.ndim > 1]
     vectors = [parameter for parameter in parameters if parameter.ndim <= 1]
     groups = [

@@ -1,4 +1,4 @@
-"""The weights of a policy: all of a model's, or a low-rank adapter on a shared model."""
+"""The weights of a policy: a full model, or a low-rank adapter on a shared model."""
 
 from __future__ import annotations
 
@@ -18,51 +18,51 @@ from agl_torch.models import without_progress_bars
 
 
 class Weights(Protocol):
-    """One policy's weights, ready to serve and, unless frozen, to train."""
+    """One policy's weights, for serving and, unless frozen, for training."""
 
     serving: CausalModel
     training: CausalModel
-    """The float32 weights that the optimizer changes; may be the served ones themselves."""
+    """The float32 weights that the optimizer changes; may be the same object as `serving`."""
 
     @property
     def model(self) -> PreTrainedModel:
-        """The transformers model underneath, for its configuration."""
+        """The wrapped transformers model."""
         ...
 
     def parameters(self) -> list[tuple[str, Parameter]]:
-        """What training changes, in a fixed order; empty for a frozen policy."""
+        """Return the trained parameters in a fixed order; empty for a frozen policy."""
         ...
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Every weight by its plain name."""
+        """Yield every weight with its name in the original model."""
         ...
 
     def publish(self) -> None:
-        """Let the trained weights serve."""
+        """Copy the trained weights to the served ones."""
         ...
 
     def save(self, directory: Path, *, whole: bool = True) -> None:
         """Write a directory that transformers and vLLM can load.
 
         Args:
-            whole: False for what changes in training alone, where the rest lies elsewhere.
+            whole: False writes only the trained weights: for LoRA, the adapter without its model.
         """
         ...
 
     def load(self, directory: Path) -> None:
-        """Take over what `save` wrote.
+        """Load the weights that `save` wrote.
 
         Raises:
-            ConfigError: the directory holds no such weights.
+            ConfigError: the directory does not have weights of this kind.
         """
         ...
 
 
 class FullWeights:
-    """All weights of a model of the policy's own."""
+    """A full model that belongs to one policy."""
 
     def __init__(self, trained: PreTrainedModel, served: PreTrainedModel | None = None) -> None:
-        """Train `trained`, and serve it or the copy of another dtype that is given."""
+        """Train `trained`, and serve `served`, a copy in another dtype, or `trained` itself."""
         self._trained = trained.requires_grad_(requires_grad=True)
         self._served = trained if served is None else served
         self.training = CausalModel(trained)
@@ -87,26 +87,26 @@ class FullWeights:
             served.copy_(trained)
 
     def save(self, directory: Path, *, whole: bool = True) -> None:
-        del whole  # all of it changes
+        del whole  # training changes every weight
         with without_progress_bars():
             self._trained.save_pretrained(directory)
 
     def load(self, directory: Path) -> None:
-        # On the CPU: a second copy might not fit beside the one in use.
+        # On the CPU: the device may not have memory for a second copy.
         read = load_weights(str(directory), dtype=self._trained.dtype, device=torch.device("cpu"))
         self._trained.load_state_dict(read.state_dict())
         self.publish()
 
 
 def plain_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Weights under the names they have without adapters, leaving the adapters out."""
+    """Yield the model's weights without adapters, under their names in the original model."""
     for name, tensor in module.state_dict().items():
         if ".lora_" not in name:
             yield name.replace(".base_layer.", "."), tensor
 
 
 def fingerprint(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """sha256 over names, types, shapes and bytes, by ascending name."""
+    """Return the sha256 over names, dtypes, shapes and bytes, in ascending order of names."""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors, key=lambda item: item[0]):
         digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
@@ -116,7 +116,7 @@ def fingerprint(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def write_model(like: PreTrainedModel, tensors: Mapping[str, Tensor], directory: Path) -> None:
-    """Save `tensors`, by plain name, as a model of the class and configuration of `like`."""
+    """Save `tensors` as a model with the class and configuration of `like`."""
     with torch.device("meta"):
         model = type(like)(like.config)
     model.load_state_dict(dict(tensors), assign=True)

@@ -1,7 +1,7 @@
-"""The only importer of verl: everything that this package takes of it, by name.
+"""The only module that imports verl: every name of verl that this package uses.
 
-Names are looked up when they are used, since verl imports its plugins, of which `agl_verl.cpu` is
-one, while it is being imported itself.
+Names are imported at first use, because verl imports its plugins, such as `agl_verl.cpu`, during
+its own import.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from packaging.specifiers import SpecifierSet
 from agl_core.errors import ConfigError
 
 SUPPORTED: Final = SpecifierSet(">=0.9.1,<0.10")
-"""Of verl; the extra says the same."""
+"""Supported versions of verl; the extra in pyproject.toml has the same range."""
 
 _PLACES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -56,11 +56,11 @@ def __getattr__(name: str) -> Any:
 
 
 def check_version() -> None:
-    """Check that verl is there and of a version that this package knows.
+    """Check that a supported version of verl is installed.
 
     Raises:
-        ImportError: it is not installed.
-        ConfigError: it is of another version.
+        ImportError: verl is not installed.
+        ConfigError: its version is not supported.
     """
     try:
         found = importlib.metadata.version("verl")
@@ -74,20 +74,20 @@ def check_version() -> None:
 
 
 def advantage_estimator(name: str) -> Callable[..., Any]:
-    """Verl's advantage estimator of that name."""
+    """Return verl's advantage estimator of that name."""
     return importlib.import_module("verl.trainer.ppo.core_algos").get_adv_estimator_fn(name)
 
 
 def policy_loss(name: str) -> Callable[..., Any]:
-    """Verl's policy loss of that name."""
+    """Return verl's policy loss of that name."""
     return importlib.import_module("verl.trainer.ppo.core_algos").get_policy_loss_fn(name)
 
 
 def checkpoint_engine(backend: str, module: str | None) -> Any:
-    """Verl's checkpoint engine of that name, which `module` registers where it is not verl's own.
+    """Return a checkpoint engine by name, after importing `module`, which may register it.
 
     Raises:
-        ValueError: there is none, or it lacks a package; lists those available.
+        ValueError: it is unknown, or a package it needs is missing; lists those available.
     """
     if module:
         importlib.import_module(module)
@@ -95,13 +95,13 @@ def checkpoint_engine(backend: str, module: str | None) -> Any:
 
 
 def rollout_names() -> list[str]:
-    """What verl can serve with here, if it is installed, sorted."""
+    """Return the sorted names of verl's rollouts; their packages may not be installed."""
     registry = importlib.import_module("verl.workers.rollout.replica").RolloutReplicaRegistry
-    return sorted(registry._registry)  # noqa: SLF001 (there is no function for it)
+    return sorted(registry._registry)  # noqa: SLF001 (no public function)
 
 
 def default_config() -> Any:
-    """Verl's own configuration of a PPO trainer, with its defaults, as an OmegaConf tree."""
+    """Return verl's default configuration of a PPO trainer as an OmegaConf tree."""
     from hydra import compose, initialize_config_module  # noqa: PLC0415
     from hydra.core.global_hydra import GlobalHydra  # noqa: PLC0415
 

@@ -60,14 +60,14 @@ class VerlAlgorithmOptions(LossOptions):
 
 
 class VerlAlgorithm:
-    """verl's choice of an advantage and a loss; fulfils `agl_core.interfaces.Algorithm`.
+    """An advantage estimator and a loss of verl; implements `agl_core.interfaces.Algorithm`.
 
-    verl's estimator sees one row per attempt, with what the attempt and the agent earned in it.
-    Rewards of runs, calls and choices are added by `agl_core.training.advantages.broadcast`.
+    verl's estimator gets one row per attempt, with the rewards of the attempt and the agent.
+    `agl_core.training.advantages.broadcast` adds the rewards of runs, calls and choices.
     """
 
     engine = "verl"
-    """Chosen where a run names none."""
+    """The engine of a run that does not name one."""
     loss = "policy_gradient"
 
     def __init__(self, options: VerlAlgorithmOptions) -> None:
@@ -98,7 +98,7 @@ class VerlAlgorithm:
 
 
 def _lengths(group: TrajectoryGroup) -> list[int]:
-    """Sampled tokens that each attempt continued from."""
+    """Return the number of sampled tokens in each attempt's continued calls."""
     return [
         sum(len(call.response_ids) for path in paths for call in path.calls if call.continued)
         for paths in group.trajectories

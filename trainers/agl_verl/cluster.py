@@ -1,4 +1,4 @@
-"""The Ray cluster that verl's workers live in."""
+"""The Ray cluster that runs verl's workers."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _ADDRESS: Final = "RAY_ADDRESS"
 _PLATFORM: Final = "VERL_PLATFORM"
 _MODULES: Final = "VERL_USE_EXTERNAL_MODULES"
 _CPUS: Final = 3
-"""That verl reserves beside a device of the trainer's."""
+"""CPUs that verl reserves for each device of the trainer."""
 _CPUS_OF_ROLLOUT: Final = 2
-"""The same beside one that is a replica's alone."""
+"""CPUs that verl reserves for each device that only a replica uses."""
 
 
 def choose_device(wanted: str, address: str | None) -> str:
-    """``cpu`` or ``cuda``.
+    """Return ``cpu`` or ``cuda``.
 
     Raises:
-        ConfigError: there is no GPU although one is asked for.
+        ConfigError: `wanted` is ``cuda``, torch finds no GPU, and no cluster address is set.
     """
     import torch  # noqa: PLC0415
 
@@ -45,10 +45,10 @@ def choose_device(wanted: str, address: str | None) -> str:
 
 
 def use_platform(device: str) -> None:
-    """Let verl know the platform, before it is imported.
+    """Set the environment variables that select verl's platform; call it before importing verl.
 
     Raises:
-        ConfigError: verl was imported for another one.
+        ConfigError: verl was already imported for another platform.
     """
     cpu = os.environ.get(_PLATFORM) == ENVIRONMENT[_PLATFORM]
     if "verl" in sys.modules and cpu != (device == "cpu"):
@@ -64,7 +64,7 @@ def use_platform(device: str) -> None:
 
 
 def _forget(environment: MutableMapping[str, str]) -> None:
-    """Take out what an earlier engine on a CPU put in."""
+    """Remove the variables that an earlier engine on a CPU set."""
     for name, value in ENVIRONMENT.items():
         kept = [each for each in environment.pop(name, "").split(",") if each not in ("", value)]
         if kept:
@@ -72,30 +72,34 @@ def _forget(environment: MutableMapping[str, str]) -> None:
 
 
 def _variables(there: Mapping[str, str]) -> dict[str, str]:
-    """What verl reads on a CPU, beside the modules that `there` has it import already."""
+    """Return verl's variables for a CPU, keeping the external modules that `there` lists."""
     modules = [*there.get(_MODULES, "").split(","), ENVIRONMENT[_MODULES]]
     return {**ENVIRONMENT, _MODULES: ",".join(dict.fromkeys(filter(None, modules)))}
 
 
 @dataclass(frozen=True)
 class _Claim:
-    """Devices that a part of the run needs."""
+    """The devices that one part of the run needs."""
 
     whom: str
     keys: str
-    """The options that say how many."""
+    """The options that set the number."""
     places: int
     devices_each: int
-    """That must lie on one node, in each place."""
+    """Devices of each place, all on one node."""
     cpus: int
-    """That verl reserves beside each."""
+    """CPUs that verl reserves for each device."""
 
     @property
     def devices(self) -> int:
         return self.places * self.devices_each
 
     def take(self, left: list[list[float]]) -> int:
-        """Take places of `left`, devices and CPUs by node, the fullest first; gives how many fit."""
+        """Subtract the places from `left`, fullest nodes first, and return how many fit.
+
+        Args:
+            left: Devices and CPUs left on each node.
+        """
         for taken in range(self.places):
             fitting = [
                 node
@@ -125,7 +129,7 @@ def _claims(config: Any) -> list[_Claim]:
 
 
 class Cluster:
-    """A connection to Ray; a cluster that it started ends with it."""
+    """A connection to Ray; closing it stops the cluster if it started one."""
 
     def __init__(self, *, device: str, address: str | None) -> None:
         self._device = device
@@ -133,10 +137,10 @@ class Cluster:
         self._connected = False
 
     def connect(self, config: Any) -> None:
-        """Join the cluster, or start one.
+        """Connect to the cluster, or start one.
 
         Args:
-            config: verl's, for ``ray_kwargs`` and the number of devices.
+            config: verl's configuration, with ``ray_kwargs`` and the numbers of devices.
 
         Raises:
             ConfigError: the cluster cannot be reached or started, or has too few devices or CPUs.
@@ -147,7 +151,7 @@ class Cluster:
             arguments = self._arguments(config)
             try:
                 ray.init(**arguments)
-            except Exception as error:  # Ray raises it as such where a node does not start
+            except Exception as error:  # Ray raises a bare Exception if a node does not start
                 raise ConfigError(self._refused(error)) from error
             self._connected = True
         elif self._device == "cpu":
@@ -155,7 +159,7 @@ class Cluster:
         self._check(_claims(config))
 
     def close(self) -> None:
-        """Leave; ends what was started by `connect`. Idempotent."""
+        """Disconnect, and stop the cluster if `connect` started it. Idempotent."""
         if self._connected:
             import ray  # noqa: PLC0415
 
@@ -163,7 +167,7 @@ class Cluster:
             self._connected = False
 
     def _arguments(self, config: Any) -> dict[str, Any]:
-        """Of ``ray.init``; what the user gives is taken last, key by key."""
+        """Return the arguments of ``ray.init``; the user's keys override ours."""
         from omegaconf import OmegaConf  # noqa: PLC0415
 
         from agl_verl import _compat  # noqa: PLC0415
@@ -179,7 +183,7 @@ class Cluster:
         arguments: dict[str, Any] = {
             "namespace": f"agl-verl-{uuid4().hex[:8]}",
             "log_to_driver": False,
-            "logging_level": logging.ERROR,  # what matters is raised
+            "logging_level": logging.ERROR,  # errors are raised
             "runtime_env": {key: each for key, each in environment.items() if each is not None},
         }
         if self._address:
@@ -238,7 +242,11 @@ class Cluster:
 
 
 def _check_variables() -> None:
-    """Workers of a connection that other code opened need the platform too."""
+    """Check that a connection which other code opened passes our variables to workers.
+
+    Raises:
+        ConfigError: it does not.
+    """
     import ray  # noqa: PLC0415
 
     variables: Mapping[str, str] = ray.get_runtime_context().runtime_env.get("env_vars") or {}

@@ -1,4 +1,4 @@
-"""verl's configuration: its defaults, what a run says, and what the user adds under ``[verl]``."""
+"""verl's configuration: its defaults, the run's settings, and the user's table ``[verl]``."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _CPU: Final[Mapping[str, Any]] = MappingProxyType(
             "ppo_max_token_len_per_gpu": 4096,
             "fsdp_config": _CPU_FSDP,
         },
-        # Weights that only compute lie in pinned memory with verl, of which a CPU has none. The
-        # optimizer that others need is never asked for a step.
+        # verl puts forward-only weights into pinned memory, which a CPU does not have. Other
+        # weights need an optimizer; it never takes a step.
         "ref": {
             "fsdp_config": {**_CPU_FSDP, "forward_only": False},
             "optim": "${actor_rollout_ref.actor.optim}",
@@ -57,29 +57,29 @@ _GPU: Final[Mapping[str, Any]] = MappingProxyType(
 _WITHOUT_FLASH: Final[Mapping[str, Any]] = MappingProxyType(
     {"use_remove_padding": False, "override_config": {"attn_implementation": "sdpa"}}
 )
-"""Of the model on a GPU where flash-attn, which verl asks for, cannot be imported. Rows are padded
-then, as on a CPU, since only flash-attn reads several in one."""
+"""Model options on a GPU without flash-attn, which verl needs by default. Rows are then padded, as
+on a CPU, since only flash-attn supports several rows in one sequence."""
 _TRANSFERS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
         "cpu": {"backend": TRANSFER, "custom_backend_module": "agl_verl.cpu.weights"},
         "cuda": {"backend": "nccl"},
     }
 )
-"""By device, how weights come to replicas on devices of their own."""
+"""Checkpoint engine for replicas with their own devices, by device type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What is known of the models before anything starts."""
+    """Properties of the models that are known before the start."""
 
     context: int | None = None
-    """Tokens that the trained policy's model takes; None where it does not say."""
+    """Context length of the trained policy's model; None if unknown."""
     row_tokens: int | None = None
-    """Of the engine's option `max_row_tokens`."""
+    """The engine's option `max_row_tokens`."""
     frozen: int = 0
-    """Models that are served beside the trained policy."""
+    """Number of frozen models."""
     here: bool = True
-    """The run is to start in this environment, which must have the server and what it needs."""
+    """Whether the run will start in this environment, which then needs the server's packages."""
 
 
 def make_config(
@@ -91,19 +91,19 @@ def make_config(
     actor: Mapping[str, Any],
     served: Served = Served(),
 ) -> Any:
-    """The configuration that verl's workers are made with.
+    """Return the configuration for verl's workers.
 
     Args:
-        given: What the user wrote under ``[verl]``.
+        given: The user's table ``[verl]``.
         device: ``cpu`` or ``cuda``.
         model: Path or hub name of the trained policy's weights.
         setup: How to train; None serves only.
-        actor: What the loss sets of ``actor_rollout_ref.actor``.
-        served: What is known of the models.
+        actor: Keys of ``actor_rollout_ref.actor`` that the loss sets.
+        served: Properties of the models.
 
     Raises:
-        ConfigError: a key is unknown or belongs elsewhere, a value is of the wrong kind or
-            refused by verl, or the replicas of one GPU take more than it has.
+        ConfigError: a key is unknown or belongs to another section, verl rejects a value, or the
+            replicas of one GPU need more than its memory.
     """
     from omegaconf import OmegaConf  # noqa: PLC0415
 
@@ -143,14 +143,16 @@ def _machine(device: str) -> dict[str, Any]:
 
 
 def _rollout(given: Mapping[str, Any], merged: Any, served: Served) -> dict[str, Any]:
-    """How long a sequence replicas take, and how much of a GPU.
+    """Return the replicas' sequence length and share of GPU memory.
 
-    verl hands ``response_length`` to vLLM as the limit of any answer, so it is the whole sequence's.
-    A sequence may be one token longer than a row: a call that this cuts is too long for a row, which
-    `agl_verl.convert.rows` reports, and so is not trained as if the model had ended it.
+    verl passes ``response_length`` to vLLM as the limit of every answer, so it is set to the length
+    of a whole sequence. A sequence may be one token longer than a row. A call that is truncated at
+    this limit is therefore too long for a row, and `agl_verl.convert.rows` reports it instead of
+    training it as if the model had ended it.
 
     Raises:
-        ConfigError: more is asked of a GPU or of the model's context than there is.
+        ConfigError: the sequence length exceeds the model's context, or the replicas' shares
+            exceed a GPU.
     """
     rollout = merged[ROOT].rollout
     longest = rollout.max_model_len
@@ -178,20 +180,20 @@ def _rollout(given: Mapping[str, Any], merged: Any, served: Served) -> dict[str,
 
 
 def row_limit(config: Any, row_tokens: int | None) -> int:
-    """Tokens of the longest row that is trained."""
+    """Return the maximum length of a trained row in tokens."""
     micro = int(config[ROOT].actor.ppo_max_token_len_per_gpu)
     return min(micro, row_tokens or micro)
 
 
 def frozen_on_one(config: Any, frozen: int) -> int:
-    """Frozen replicas on the fullest device: each model has one, in the next free place."""
+    """Return the number of frozen replicas on the fullest device; each model has one replica."""
     trainer = config.trainer
     devices = int(trainer.n_gpus_per_node) * int(trainer.nnodes)
     return math.ceil(frozen / max(1, devices // max(1, replica_size(config[ROOT].rollout))))
 
 
 def use_of(config: Any, served: Served) -> Use:
-    """How a configuration uses its GPUs, for the sums of `agl_verl.memory`."""
+    """Return how a configuration uses its GPUs, for the estimate of `agl_verl.memory`."""
     root, trainer = config[ROOT], config.trainer
     rank = int(root.model.get("lora", {}).get("rank", 0) or root.model.lora_rank or 0)
     return Use(
@@ -229,12 +231,12 @@ def _plain(value: Any) -> Any:
 
 
 def has_own_devices(config: Any) -> bool:
-    """Whether replicas of the trained policy lie on other devices than the training workers."""
+    """Return whether the trained policy's replicas have their own devices."""
     return bool(config[ROOT].rollout.nnodes)
 
 
 def context_of(model: str, *, trust_remote_code: bool = False) -> int | None:
-    """Tokens that a model takes; None where its configuration cannot be read or does not say."""
+    """Return a model's context length; None if its configuration is unreadable or lacks it."""
     from transformers import AutoConfig  # noqa: PLC0415
 
     try:
@@ -246,7 +248,7 @@ def context_of(model: str, *, trust_remote_code: bool = False) -> int | None:
 
 
 def replica_size(rollout: Any) -> int:
-    """Devices of one replica."""
+    """Return the number of devices of one replica."""
     return (
         int(rollout.tensor_model_parallel_size)
         * int(rollout.data_parallel_size)
@@ -255,10 +257,10 @@ def replica_size(rollout: Any) -> int:
 
 
 def has_adapter(model: Any) -> bool:
-    """Whether verl trains a low-rank adapter, which it takes under two names."""
+    """Return whether verl trains a low-rank adapter; verl has two options for it."""
     return int(model.get("lora", {}).get("rank", 0) or 0) > 0 or int(model.lora_rank or 0) > 0
 
 
 def has_linear_adapter(model: Any) -> bool:
-    """Whether it is one of verl's own making on linear layers, which `agl_torch.adapters` merges."""
+    """Return whether verl creates the adapter on linear layers, so `agl_torch` can merge it."""
     return has_adapter(model) and not (model.lora_adapter_path or model.get("target_parameters"))

@@ -1,4 +1,4 @@
-"""Checks of the options that a user gives verl, before anything is started."""
+"""Checks of the user's options for verl, before anything starts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _OURS: Final[Mapping[str, str]] = MappingProxyType(
         "ray_kwargs.ray_init.address": "engine.ray_address",
     }
 )
-"""verl's options that a run states elsewhere."""
+"""verl's options that are set by options of agl-core."""
 
 _WHOLE: Final = "a checkpoint holds all that serving and a resumption need"
 _FILLED: Final = (
@@ -67,7 +67,7 @@ _FIXED: Final[Mapping[str, str]] = MappingProxyType(
         "trainer.device": "engine.device says it",
     }
 )
-"""verl's options that may not be set, and why."""
+"""verl's options that must not be set, and why."""
 
 _ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -80,7 +80,7 @@ _ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
         "trainer": "[train]",
     }
 )
-"""Sections of verl's own trainer, whose place the training loop takes, and what to use instead."""
+"""Sections of verl's own trainer, which the training loop replaces, and what to use instead."""
 
 _TRAINER: Final = ("n_gpus_per_node", "nnodes")
 _TRACKING: Final = ("logger", "project_name")
@@ -90,9 +90,9 @@ _AXES: Final = (
     "data_parallel_size",
     "pipeline_model_parallel_size",
 )
-"""Of one replica."""
+"""Options whose product is the number of devices of one replica."""
 _OPEN: Final = ("ray_kwargs.ray_init.",)
-"""Tables that verl passes on to other libraries; their keys are not checked."""
+"""Tables that verl passes to other libraries; their keys are not checked."""
 
 _IN_PLACE: Final = "naive"
 _STRATEGIES: Final = ("fsdp", "fsdp2")
@@ -102,17 +102,17 @@ _PACKAGES: Final[Mapping[str, str]] = MappingProxyType(
         "cupy-cuda13x for CUDA 13, or cupy-cuda12x for CUDA 12"
     }
 )
-"""What a transfer needs that verl[vllm] does not bring."""
+"""Advice for packages that a checkpoint engine needs and verl[vllm] does not install."""
 _SERVERS: Final[Mapping[str, str]] = MappingProxyType({"vllm": "vllm"})
-"""Rollouts and the package that each needs."""
+"""Package that each rollout needs."""
 
 
 def check_given(given: Mapping[str, Any], config: Any) -> None:
-    """Check what a user wrote, against verl's defaults.
+    """Check the user's options against verl's defaults.
 
     Raises:
-        ConfigError: names every key that is unknown or belongs elsewhere, and every value of the
-            wrong kind.
+        ConfigError: lists every key that is unknown or belongs to another section, and every value
+            of the wrong type.
     """
     known = {key: value for key, value in given.items() if key in _READ}
     problems = [*_misplaced(given), *_wrong(known, config, "")]
@@ -121,15 +121,15 @@ def check_given(given: Mapping[str, Any], config: Any) -> None:
 
 
 def check_merged(config: Any, *, device: str, here: bool = True) -> None:
-    """Resolve references in the whole configuration and let verl's classes look at it.
+    """Resolve references in the whole configuration and validate it with verl's classes.
 
     Args:
-        config: verl's, merged.
+        config: verl's merged configuration.
         device: ``cpu`` or ``cuda``.
-        here: Whether packages must be installed: the run is to start in this environment.
+        here: Whether the run will start in this environment, so that packages must be installed.
 
     Raises:
-        ConfigError: verl refuses a value, or the numbers of devices do not fit each other.
+        ConfigError: verl rejects a value, or the numbers of devices are inconsistent.
     """
     from hydra.errors import HydraException  # noqa: PLC0415
     from omegaconf import OmegaConf  # noqa: PLC0415
@@ -201,7 +201,11 @@ def _check_sizes(config: Any) -> None:
 
 
 def _check_transfer(rollout: Any, *, here: bool) -> None:
-    """New weights are handed over in place, or sent to devices of the replicas' own."""
+    """Check the checkpoint engine, which sends new weights to the replicas.
+
+    Raises:
+        ConfigError: it does not fit the replicas' devices, or it is not available.
+    """
     backend, key = rollout.checkpoint_engine.backend, f"verl.{ROOT}.rollout.checkpoint_engine"
     if (backend == _IN_PLACE) == bool(rollout.nnodes):
         raise ConfigError(
@@ -265,9 +269,9 @@ def _has(tree: Mapping[str, Any], path: str) -> bool:
 
 
 def _wrong(given: Mapping[str, Any], node: Any, path: str) -> list[str]:
-    """What of `given` verl does not know or takes another kind of value for.
+    """Return a message for every unknown key and every value of the wrong type in `given`.
 
-    Known is what its defaults or the classes that read them have.
+    Known keys are those of verl's defaults and of the classes that read them.
     """
     known = _keys(node)
     found: list[str] = []
@@ -284,7 +288,7 @@ def _wrong(given: Mapping[str, Any], node: Any, path: str) -> list[str]:
 
 
 def _wrong_value(value: Any, default: Any, path: str) -> list[str]:
-    """Numbers, booleans and tables must stay what they are; verl looks at the rest itself."""
+    """Check that numbers, booleans and tables keep their type; verl checks the rest."""
     wrong = f"verl.{path} = {value!r}: must be"
     if hasattr(default, "keys"):
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""One thread for everything that waits for Ray."""
+"""The thread for all calls that block on Ray."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MEMORY: Final = (
     "from the checkpoint"
 )
 _NO_MEMORY: Final = ("OutOfMemoryError", "can't allocate memory")
-"""What torch says for want of it, on a GPU and on a CPU."""
+"""Parts of torch's out-of-memory messages, on a GPU and on a CPU."""
 _REFUSALS: Final = (
     ArithmeticError,
     AssertionError,
@@ -29,25 +29,25 @@ _REFUSALS: Final = (
     TypeError,
     ValueError,
 )
-"""What verl raises in this process where it cannot continue."""
+"""Exceptions that verl raises in this process when it cannot continue."""
 
 
 class Driver:
-    """Runs verl's calls one after the other, off the event loop, and converts their errors."""
+    """Runs verl's calls one after another in its own thread, and converts their errors."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="agl-verl")
         self._closed = False
         self._waiting: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
-        """What `wait_for` waits for."""
+        """Event loop and task of the running `wait_for`."""
 
     async def run(self, work: Callable[[], T]) -> T:
-        """The result of `work`.
+        """Run `work` in the driver's thread and return its result.
 
         Raises:
-            AglError: what `work` or a worker raised of ours, as it was.
-            TrainingError: verl failed otherwise, or a worker died.
-            EngineError: `close` was called before.
+            AglError: `work` or a worker raised it; passed on unchanged.
+            TrainingError: verl raised another error, or a worker died.
+            EngineError: the driver is closed.
         """
         if self._closed:
             raise EngineError("Engine 'verl' was stopped: start another")
@@ -55,13 +55,13 @@ class Driver:
         return await loop.run_in_executor(self._pool, lambda: self._work(work))
 
     def interrupt(self) -> None:
-        """Give up what `wait_for` waits for: once Ray ends, it would never return."""
+        """Cancel the running `wait_for`, which would never return after Ray's shutdown."""
         if self._waiting is not None:
             loop, task = self._waiting
             loop.call_soon_threadsafe(task.cancel)
 
     def close(self) -> None:
-        """Finish what has begun and take nothing more."""
+        """Wait for the running work; later calls of `run` raise."""
         self._closed = True
         self._pool.shutdown(wait=True)
 
@@ -70,7 +70,7 @@ class Driver:
         return _converting(work)
 
     async def watched(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, unless `interrupt` is called."""
+        """Return the result of `work`; `interrupt` cancels it."""
         task = asyncio.current_task()
         assert task is not None
         self._waiting = asyncio.get_running_loop(), task
@@ -81,11 +81,11 @@ class Driver:
 
 
 _own = threading.local()
-"""The driver whose thread this is."""
+"""The driver that owns the current thread."""
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
-    """Run verl's coroutine in a driver's thread, which has no event loop of its own.
+    """Run a coroutine of verl in a driver's thread, which has no running event loop.
 
     Raises:
         asyncio.CancelledError: `Driver.interrupt` was called.
@@ -112,15 +112,15 @@ def _converting(work: Callable[[], T]) -> T:
 
 
 def _logged(error: BaseException, since: float) -> str:
-    """What the failed process wrote: verl and vLLM often say no more than "see above"."""
+    """Return the end of the failed process's log: verl's errors often only refer to it."""
     logs = folder()
     return "" if logs is None else f"\n{cause_in(logs, str(error), since=since)}"
 
 
 def cause_of(error: Any) -> BaseException:
-    """What was raised first, in whichever process.
+    """Return the original exception, raised in any process.
 
-    Ray wraps it once per process that it passes, in classes that are of its own class as well.
+    Ray wraps it once per process it passes through, in a class that also derives from its class.
     """
     while isinstance(inner := getattr(error, "cause", None), BaseException):
         error = inner
@@ -145,7 +145,7 @@ def _text(cause: BaseException) -> str:
 
 
 def _last_line(error: BaseException) -> str:
-    """Where Ray's texts, tracebacks and all, come to the point."""
+    """Return the last line of Ray's message, which has the cause after the tracebacks."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     last = lines[-1] if lines else type(error).__name__
     return last.partition(" Some common causes include")[0]

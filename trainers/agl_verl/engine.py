@@ -1,4 +1,4 @@
-"""The ``verl`` engine: policies on verl's workers and replicas, in a Ray cluster."""
+"""The ``verl`` engine: trains and serves policies with verl in a Ray cluster."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ _WEIGHTS: Final = ("*.safetensors", "*.bin")
 
 
 class VerlEngine(Engine):
-    """One trained policy, and frozen ones beside it on the trainer's devices.
+    """One trained policy, and any number of frozen ones on the trainer's devices.
 
-    verl's training workers hold one set of weights, so one policy can be trained; it may serve
-    several named agents. Its replicas lie on the trainer's devices and hand their memory over
-    while it trains, or on devices of their own and continue to serve. The training loop sees to it
-    that no call is under way while they take new weights.
+    verl's training workers hold one set of weights, so only one policy can be trained; it may
+    serve several agents. Its replicas either share the trainer's devices and release their memory
+    during training, or have their own devices and continue to serve. The training loop ensures
+    that no call is running while they load new weights.
     """
 
     trains = True
 
     def __init__(self, options: VerlOptions, setup: AlgorithmSetup | None) -> None:
-        """Prepare an engine; `start` begins processes.
+        """Prepare an engine; `start` starts its processes.
 
         Args:
             setup: How to train; None serves only.
 
         Raises:
             ImportError: verl is not installed.
-            ConfigError: verl is of another version, there is no such device, or the algorithm's
-                loss is unknown or its options are wrong.
+            ConfigError: verl's version is unsupported, the device does not exist, the algorithm's
+                loss is unknown, or the loss's options are invalid.
         """
         _compat.check_version()
         self._options = options
@@ -64,24 +64,24 @@ class VerlEngine(Engine):
         self._policies: dict[str, Policy] = {}
         self._versions: dict[str, int] = {}
         self._replicas: dict[str, Replicas] = {}
-        """By the model that they serve; a trainable policy's under its own name."""
+        """By model for frozen policies, by policy name for trainable ones; see `_key`."""
         self._fleets: dict[str, Fleet | LaterFleet] = {}
         self._trainer: PolicyTrainer | None = None
         self._visions: dict[str, Vision | None] = {}
         self._vocab_sizes: dict[str, int] = {}
         self._shows_tools: dict[str, bool] = {}
-        """These three by model."""
+        """By model, as are `_visions` and `_vocab_sizes`."""
         self._reviving = asyncio.Lock()
         self._merged: TemporaryDirectory[str] | None = None
         self._config: Any = None
         self._pool: Any = None
 
     async def start(self, policies: Sequence[Policy]) -> None:
-        """Join or start Ray, load every policy's weights and serve them.
+        """Connect to Ray or start it, load every policy's weights and serve them.
 
         Raises:
-            ConfigError: several policies are to be trained, a model path is wrong or its tokenizer
-                has no chat template, or the cluster is too small.
+            ConfigError: several policies are trainable, a model path is wrong or its tokenizer has
+                no chat template, or the cluster is too small.
         """
         trained = [policy for policy in policies if policy.trainable and self._setup is not None]
         _check_one(trained)
@@ -99,7 +99,7 @@ class VerlEngine(Engine):
             )
 
     async def stop(self) -> None:
-        """End what was started, or is being started; idempotent."""
+        """Stop all processes, also during `start`; idempotent."""
         self._driver.interrupt()
         for fleet in self._fleets.values():
             await fleet.close()
@@ -114,25 +114,25 @@ class VerlEngine(Engine):
             self._merged.cleanup()
 
     def backend(self, policy: str) -> Fleet | LaterFleet:
-        """The endpoint of one policy.
+        """Return the backend of one policy.
 
         Raises:
-            ConfigError: there is no such policy.
+            ConfigError: the policy does not exist.
         """
         self._policy(policy)
         return self._fleets[policy]
 
     def image_token(self, policy: str) -> int | None:
-        """The id that stands in a prompt for each part of an image; None for text alone."""
+        """Return the id of the image placeholder token; None for a text model."""
         vision = self._visions[self._policy(policy).model]
         return None if vision is None else vision.token
 
     def shows_tools(self, policy: str) -> bool:
-        """Whether the model's chat template renders the tools of a request."""
+        """Return whether the model's chat template renders the tools of a request."""
         return self._shows_tools[self._policy(policy).model]
 
     def vocab_size(self, policy: str) -> int:
-        """Rows of the policy's embedding: every token id is below it."""
+        """Return the size of the model's vocabulary; every token id is smaller."""
         return self._vocab_sizes[self._policy(policy).model]
 
     @property
@@ -141,26 +141,26 @@ class VerlEngine(Engine):
         return any(replicas.apart for replicas in self._replicas.values())
 
     async def update(self, batch: Batch) -> Update:
-        """Train ``batch.policy``; the new version serves when this returns. See `train`."""
+        """Train ``batch.policy`` and publish the new version; see `train` and `publish`."""
         update = await self.train(batch)
         await self.publish(batch.policy)
         return update
 
     async def train(self, batch: Batch) -> Update:
-        """Train ``batch.policy``; the old version serves until `publish`, where replicas can.
+        """Train ``batch.policy``; replicas with their own devices serve the old version meanwhile.
 
-        A replica that dies in between cannot get the old version from any process: `publish` replaces
-        it, and calls that found it dead wait until then.
+        If a replica dies during training, no process has the old version any more: `publish`
+        replaces the replica, and calls to it wait until then.
 
         Raises:
-            ConfigError: the policy is frozen, or the engine was made without an algorithm.
+            ConfigError: the policy is frozen, or the engine was created without an algorithm.
             TrainingError: the batch is malformed, a loss is not finite, or a worker died.
         """
         trainer, before = self._trained(batch.policy), self._versions[batch.policy]
         replicas = self._replicas[batch.policy]
 
         def work() -> Trained:
-            if not replicas.apart:  # one started now would serve the first weights as this version
+            if not replicas.apart:  # one with its own devices would serve its initial weights
                 replicas.repair()
             replicas.sleep()
             return trainer.train(batch)
@@ -181,7 +181,7 @@ class VerlEngine(Engine):
         )
 
     async def publish(self, policy: str) -> None:
-        """Serve what `train` made of ``policy``.
+        """Serve the weights that `train` produced for ``policy``.
 
         Raises:
             EngineError: a replica is dead and cannot be replaced.
@@ -200,21 +200,21 @@ class VerlEngine(Engine):
             self._reviving.release()
 
     async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:
-        """Write weights and tokenizer as a servable directory, and the training state below it."""
+        """Write weights and tokenizer to a directory; see `PolicyTrainer.save`."""
         trainer, version = self._trained(policy), self._versions[policy]
         target = Path(directory)
         await self._driver.run(lambda: trainer.save(target, version=version, resumable=resumable))
 
     @staticmethod
     async def export(source: str, target: str) -> None:
-        """Write a saved policy as a directory that any program can serve: an adapter is merged."""
+        """Write a saved policy for transformers and vLLM, with the adapter merged."""
         await asyncio.to_thread(export, Path(source), Path(target))
 
     async def load(self, policy: str, directory: str, *, version: int) -> None:
-        """Restore what `save` wrote, as `version`; without an algorithm its weights alone.
+        """Restore what `save` wrote, as `version`; without an algorithm, only its weights.
 
         Raises:
-            ConfigError: the directory holds no such state.
+            ConfigError: the directory has no such state.
         """
         key = _key(self._policy(policy))
         trainer = None if self._trainer is None else self._trained(policy)
@@ -229,12 +229,12 @@ class VerlEngine(Engine):
 
         await self._driver.run(work)
         self._versions[policy] = version
-        if self._trainer is None:  # at other addresses, under another name
+        if self._trainer is None:  # restarted replicas have other addresses and another model name
             before, self._fleets[policy] = self._fleets[policy], self._fleet(key)
             await before.close()
 
     async def fingerprint(self, policy: str) -> str:
-        """sha256 over the weights in training, or over the files of a frozen policy's."""
+        """Return the sha256 of the trained weights, or of a frozen policy's weight files."""
         if self._trainer is not None and self._policy(policy).trainable:
             return await self._driver.run(self._trained(policy).fingerprint)
         return await asyncio.to_thread(files_digest, self._policy(policy).model)
@@ -275,7 +275,7 @@ class VerlEngine(Engine):
                 self._start_frozen(_key(policy))
 
     def _whole(self, directory: Path) -> str:
-        """A saved policy as replicas load it: an adapter is merged, for as long as the engine runs."""
+        """Return a directory that replicas can load; a merged adapter is kept until `stop`."""
         if not is_adapter(directory):
             return str(directory)
         before, self._merged = self._merged, TemporaryDirectory(prefix="agl-merged-")
@@ -291,7 +291,7 @@ class VerlEngine(Engine):
             self._replicas[key] = frozen
 
     def _later(self, key: str) -> LaterFleet:
-        """A frozen policy's replica, started once an agent asks it."""
+        """Return a frozen policy's backend whose replica starts at the first call."""
 
         async def start() -> Fleet:
             await self._driver.run(lambda: self._start_frozen(key))
@@ -304,7 +304,7 @@ class VerlEngine(Engine):
         return Fleet(replicas.addresses, replicas.model, lambda index: self._revive(key, index))
 
     async def _revive(self, key: str, index: int) -> str | None:
-        """Replace a replica that is dead; calls that find it dead meanwhile wait."""
+        """Replace a dead replica; other calls to it wait meanwhile. See `agl_verl.fleet.Revive`."""
         async with self._reviving:
             replicas, version = self._replicas[key], self._versions.get(key, 0)
             if await self._driver.run(lambda: replicas.state(index)) == "alive":
@@ -328,20 +328,20 @@ class VerlEngine(Engine):
 
 
 def _key(policy: Policy) -> str:
-    """Weights that may change are one policy's; frozen policies share their model's replica."""
+    """Return the key of a policy's replicas: frozen policies of one model share a replica."""
     return policy.name if policy.trainable else policy.model
 
 
 def _only_for_others(policy: Policy) -> bool:
-    """Whether a policy serves all agents that no policy names, so that it may get no call."""
+    """Return whether a policy serves only the agents no other names, so it may get no calls."""
     return not policy.trainable and set(policy.agents) == {"*"}
 
 
 def served_by(policies: Sequence[Policy], options: VerlOptions, *, here: bool = True) -> Served:
-    """What a configuration has to know of the policies' models.
+    """Return the properties of the policies' models that the configuration depends on.
 
     Args:
-        here: Whether the run is to start in this environment.
+        here: Whether the run will start in this environment.
     """
     trained = next((policy for policy in policies if policy.trainable), policies[0])
     frozen = {policy.model for policy in policies if not policy.trainable}
@@ -354,10 +354,10 @@ def served_by(policies: Sequence[Policy], options: VerlOptions, *, here: bool = 
 
 
 def _check_memory(config: Any, served: Served, model: str, *, trust_remote_code: bool) -> None:
-    """Refuse what cannot fit into a GPU of this machine; those of others are not known.
+    """Check that the run fits into this machine's first GPU; other machines are not checked.
 
     Raises:
-        ConfigError: with the sums.
+        ConfigError: it does not fit; the message lists the sums.
     """
     import torch  # noqa: PLC0415
     from transformers import AutoConfig  # noqa: PLC0415
@@ -380,7 +380,7 @@ def _check_one(trained: Sequence[Policy]) -> None:
 
 
 def _tokenizer_of(model: str, *, trust_remote_code: bool) -> Any:
-    """The tokenizer of a model whose files were checked, before any process is started for it.
+    """Check a model's files before any process starts, and return its tokenizer.
 
     Raises:
         ConfigError: a file is missing or unusable.
@@ -398,7 +398,7 @@ def _tokenizer_of(model: str, *, trust_remote_code: bool) -> Any:
     except (OSError, ValueError) as error:
         raise ConfigError(f"Cannot load model {model!r}: {error}") from error
     if not tokenizer.encode("a", add_special_tokens=False):
-        # Without its file transformers makes one that knows no words.
+        # If the file is missing, transformers creates a tokenizer with an empty vocabulary.
         raise ConfigError(f"Cannot load model {model!r}: its tokenizer knows no text")
     if not getattr(tokenizer, "chat_template", None):
         raise ConfigError(

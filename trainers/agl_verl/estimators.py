@@ -1,4 +1,4 @@
-"""verl's own advantage estimators, applied to the attempts of one group."""
+"""verl's advantage estimators, applied to the attempts of one group."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ __all__ = [
 ]
 
 DECOUPLED = "gdpo"
-"""The estimator that takes every channel of rewards by itself."""
+"""The estimator that normalises every reward channel separately."""
 
 WHITENED = ("reinforce_plus_plus", "reinforce_plus_plus_baseline", DECOUPLED)
-"""Estimators that bring the advantages of the whole batch to mean 0 and spread 1 at the end."""
+"""Estimators that finally whiten the batch's advantages: mean 0, standard deviation 1."""
 
 USABLE = ("grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "opo", *WHITENED)
-"""Estimators that need nothing but the returns of each group and the lengths of its attempts."""
+"""Estimators that need only the returns of each group and the lengths of its attempts."""
 
 SCALED = ("grpo", "grpo_vectorized", "grpo_passk", DECOUPLED)
-"""Those that can divide by the spread of the group's returns."""
+"""Estimators that can divide by the standard deviation of the group's returns."""
 
 _VARIANCES = "needs the variance of every token under the weights in training"
 _UNUSABLE: Mapping[str, str] = MappingProxyType(
@@ -57,28 +57,29 @@ def _usable(name: str) -> str:
 
 
 EstimatorName = Annotated[str, AfterValidator(_usable)]
-"""An estimator of verl whose advantages are made from the returns of groups alone."""
+"""Name of an estimator in `USABLE`."""
 
 
 def group_advantages(
     name: str, returns: Sequence[float], lengths: Sequence[int], *, scale: bool = True
 ) -> list[float]:
-    """One advantage per attempt of a group, by verl's function of that name.
+    """Return one advantage per attempt of a group, computed by verl's function of that name.
 
-    verl is given one row per attempt with the return on its last token, in double precision. Where
-    all returns are equal, or there is one, the advantages are exactly 0: the first is what verl's
-    functions give but for rounding, which a division by the spread would blow up. For a group of
-    one they give the plain return, that is no baseline at all.
+    verl gets one row per attempt with the return on its last token, in double precision. If all
+    returns are equal, or there is only one, the advantages are exactly 0. For equal returns verl's
+    functions give 0 except for rounding errors, which the division by the standard deviation would
+    amplify. For a group of one they give the return without a baseline.
 
-    For `WHITENED` it is what verl's functions whiten in the end, which `agl_verl.whitening` does
-    when the batch is complete: the plain return for ``reinforce_plus_plus``, without a baseline and
-    with verl's default discount of 1, and the return less the group's mean for the other.
+    For `WHITENED` estimators the result is the value before whitening, which `agl_verl.whitening`
+    does when the batch is complete: for ``reinforce_plus_plus`` the return without a baseline, with
+    verl's default discount of 1, and for ``reinforce_plus_plus_baseline`` the return minus the
+    group's mean.
 
     Args:
-        name: One of `USABLE` but `DECOUPLED`.
+        name: One of `USABLE` except `DECOUPLED`.
         returns: One per attempt.
-        lengths: Sampled tokens of each attempt; `opo` weighs its baseline by them.
-        scale: ``norm_adv_by_std_in_grpo``; only `SCALED` read it.
+        lengths: Sampled tokens of each attempt; `opo` weights its baseline by them.
+        scale: ``norm_adv_by_std_in_grpo``; only `SCALED` estimators use it.
 
     Raises:
         TrainingError: the group is empty.
@@ -121,27 +122,27 @@ def decoupled_advantages(
     weights: Mapping[str, float],
     scale: bool = True,
 ) -> list[float]:
-    """One advantage per attempt of a group, by verl's ``gdpo`` before it whitens the batch.
+    """Return one advantage per attempt of a group as verl's ``gdpo`` does, before whitening.
 
     ::
 
         A[i] = sum over channels k of  w_k * (r_k[i] - mean(r_k)) / (std(r_k) + 1e-6)
 
-    so that a channel of large rewards does not drown the others (GDPO,
-    https://arxiv.org/abs/2601.05242). r_k are the unweighted sums of a channel. An attempt that
-    failed has its penalty in each of them, and returns that name no channel are one. Attempts
-    without a reward of a channel are left out before; one of weight 0 in ``channel_weights``, which
-    leaves out no agent, counts 0 where it is missing.
+    so that a channel with large rewards does not dominate the others (GDPO,
+    https://arxiv.org/abs/2601.05242). r_k are the unweighted sums of a channel. A failed attempt
+    has its penalty in every channel, and returns without channels are treated as one channel.
+    Attempts that lack a channel are already excluded, except for a channel with weight 0 in
+    ``channel_weights``: there a missing reward counts as 0.
 
     Args:
         returns: One per attempt.
         lengths: Sampled tokens of each attempt.
-        weights: Channel to w_k, 1 where it is left out.
+        weights: w_k by channel; 1 if missing.
         scale: ``norm_adv_by_std_in_grpo``.
 
     Raises:
-        TrainingError: the group is empty, or a reward names less than an agent, whose share
-            in a channel no advantage of the whole attempt can hold.
+        TrainingError: the group is empty, or a reward's target is a run, call or choice, which
+            one advantage per attempt cannot represent.
     """
     channels = sorted({channel for each in returns for channel in each.channels})
     if not channels:

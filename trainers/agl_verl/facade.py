@@ -1,4 +1,4 @@
-"""The trainer as an object, for programs that are no run file."""
+"""Training with verl from Python code."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from agl_core.interfaces import Observer, RewardFunction
 __all__ = ["VerlTrainer"]
 
 _NAME: Final = "verl"
-"""Of the engine and of the algorithm."""
+"""Name of both the engine and the algorithm."""
 
 
 class VerlTrainer:
-    """`agl_core.train` with verl: its engine, and its algorithm where the run names no other.
+    """`agl_core.train` with engine ``verl`` and, by default, algorithm ``verl``.
 
     ::
 
@@ -35,15 +35,15 @@ class VerlTrainer:
         *,
         observers: Sequence[Observer] = (),
     ) -> None:
-        """Check the configuration; nothing is started, and verl need not be there yet.
+        """Check the configuration, without starting anything or importing verl.
 
         Args:
-            config: A run's configuration, as a file, a mapping or a `RunConfig`. Of the last, what
-                was set counts, not what has a default.
+            config: A run's configuration, as a file, a mapping or a `RunConfig`. Of a `RunConfig`,
+                only explicitly set fields are used.
             observers: Called at every step and evaluation.
 
         Raises:
-            ConfigError: a key or value is wrong, or the run names another engine.
+            ConfigError: a key or value is invalid, or the configuration names another engine.
         """
         self._data = _with_verl(_plain(config))
         self._observers = observers
@@ -57,7 +57,7 @@ class VerlTrainer:
         val_tasks: Any = None,
         reward: RewardFunction | Mapping[str, Callable[..., Any]] | None = None,
     ) -> Report:
-        """Train; arguments and errors as of `agl_core.train`, over what the configuration says."""
+        """Train as `agl_core.train` does; arguments override the configuration."""
         return train(
             agent,
             tasks,

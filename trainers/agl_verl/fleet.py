@@ -1,4 +1,4 @@
-"""Replicas of one policy as one backend."""
+"""One backend for all replicas of a policy."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from agl_core.interfaces import Backend, BackendReply, Counted
 from agl_core.serving import HttpBackend
 
 _HEAD: Final = 2048
-"""Bytes of a request's beginning that choose its replica: those of one conversation are equal."""
+"""Number of leading bytes of a request that select its replica; they are the same for all
+requests of a conversation."""
 _SLACK: Final = 8
-"""Calls that a replica may have more under way than the idlest before others are moved there."""
+"""Number of running calls by which a replica may exceed the least busy one before calls move."""
 
 Revive = Callable[[int], Awaitable[str | None]]
-"""Replaces a replica by its index if it is dead, and gives its address, be it new or not; None where
-it lives and was never replaced. Raises AglError where it is dead and cannot be replaced."""
+"""Replaces a replica, given by index, if it is dead, and returns the current address; returns None
+if it is alive and was never replaced. Raises AglError if it is dead and cannot be replaced."""
 
 
 def _url(address: str) -> str:
@@ -26,13 +27,15 @@ def _url(address: str) -> str:
 
 
 class Fleet(Backend):
-    """Sends a conversation to the replica that has its beginning cached, unless others idle."""
+    """Sends each conversation to one replica, for its prefix cache, unless that one is too busy."""
 
     def __init__(self, addresses: Sequence[str], model: str, revive: Revive) -> None:
-        """Describe the replicas.
+        """Create backends for the replicas.
 
         Args:
-            model: Their name for the weights, which the gateway puts into requests.
+            addresses: ``host:port`` of each replica.
+            model: The replicas' model name, which requests must contain.
+            revive: Called with the index of a replica that failed.
         """
         self.model = model
         self._backends = [HttpBackend(_url(each), model=model) for each in addresses]
@@ -42,10 +45,10 @@ class Fleet(Backend):
     async def chat(
         self, body: bytes, *, headers: Mapping[str, str], timeout_s: float
     ) -> BackendReply:
-        """Send one request body as it stands; a replica that died is replaced once.
+        """Send one request body unchanged; if its replica is dead, replace it and retry once.
 
         Raises:
-            EngineError: no answer could be had.
+            EngineError: the replica failed, also after a replacement.
         """
         index = self._choose(body)
         asked = self._backends[index]
@@ -84,7 +87,7 @@ class Fleet(Backend):
         return _Counted(reply, self._under_way, index)
 
     async def _renewed(self, index: int, asked: HttpBackend, error: EngineError) -> bool:
-        """Whether another replica has taken the place of the one that was asked."""
+        """Return whether the replica that failed has been replaced."""
         try:
             address = await self._revive(index)
         except AglError as failure:
@@ -106,7 +109,7 @@ class Fleet(Backend):
 
 
 class _Counted:
-    """An answer that counts as under way until it is closed."""
+    """A reply that counts as running until it is closed."""
 
     def __init__(self, reply: BackendReply, under_way: list[int], index: int) -> None:
         self._reply = reply
@@ -126,9 +129,9 @@ class _Counted:
 
 
 class LaterFleet(Backend):
-    """Replicas that are started by the first call; calls that come meanwhile wait.
+    """Replicas that the first call starts; other calls wait until they have started.
 
-    A start that failed is not tried again: each try takes minutes.
+    A failed start is not retried, since each try takes minutes.
     """
 
     def __init__(self, start: Callable[[], Awaitable[Fleet]]) -> None:

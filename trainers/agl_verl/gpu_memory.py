@@ -1,4 +1,4 @@
-"""Waiting until a GPU is free of the engine that a new replica replaces."""
+"""Waiting until a replaced engine has released its GPU memory."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _QUERY_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What nvidia-smi says of one."""
+    """A GPU as nvidia-smi reports it."""
 
     names: tuple[str, str]
-    """Its number and its UUID."""
+    """Index and UUID."""
     total: int
     free: int
     holders: tuple[str, ...]
-    """Processes on it, with what they hold."""
+    """Its processes and their memory, as text."""
 
 
 def gpus() -> list[Gpu]:
-    """The GPUs of this machine; empty without nvidia-smi."""
+    """Return the GPUs of this machine; empty without nvidia-smi."""
     devices = _ask("index,uuid,memory.total,memory.free", of="gpu")
     processes = _ask("gpu_uuid,pid,used_memory,process_name", of="compute-apps")
     return [
@@ -45,12 +45,12 @@ def gpus() -> list[Gpu]:
             ),
         )
         for index, uuid, total, free in devices
-        if total.isdecimal() and free.isdecimal()  # not of a GPU that shares the host's memory
+        if total.isdecimal() and free.isdecimal()  # excludes GPUs that share the host's memory
     ]
 
 
 def _ask(fields: str, *, of: str) -> list[list[str]]:
-    """The rows of a query; the last field may hold commas."""
+    """Return the rows of a query; the last field may contain commas."""
     try:
         done = subprocess.run(  # noqa: S603
             ["nvidia-smi", f"--query-{of}={fields}", "--format=csv,noheader,nounits"],  # noqa: S607
@@ -67,10 +67,10 @@ def _ask(fields: str, *, of: str) -> list[list[str]]:
 
 
 def await_free(devices: Sequence[str], share: float, wait_s: float = _WAIT_S) -> None:
-    """Wait until each GPU in `devices`, by number or UUID, has `share` of its memory free.
+    """Wait until each GPU in `devices` (index or UUID) has the fraction `share` of its memory free.
 
     Raises:
-        EngineError: it has not, in time; says who holds it.
+        EngineError: it has not after `wait_s`; the message names the processes.
     """
     ends_at = monotonic() + wait_s
     while True:
@@ -100,7 +100,7 @@ def _refusal(full: Sequence[Gpu], share: float, wait_s: float) -> str:
 
 
 def await_free_of(worker: Any, share: float) -> None:
-    """`await_free` for the devices of a worker, in its process."""
+    """Call `await_free` for a worker's devices; runs in the worker's process."""
     del worker
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     await_free([name for name in visible.split(",") if name], share)

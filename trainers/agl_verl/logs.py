@@ -1,4 +1,4 @@
-"""The end of what a process of Ray's wrote before it failed."""
+"""Reading the end of a failed Ray process's log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SIGNS: Final = re.compile(r"Error|Exception|Traceback|FATAL|Killed")
 
 
 def folder() -> Path | None:
-    """Where the Ray of this process keeps its logs on this machine; None before it is started."""
+    """Return the log directory of this process's Ray; None if Ray is not started."""
     import ray  # noqa: PLC0415
 
     worker = getattr(getattr(ray, "_private", None), "worker", None)
@@ -26,12 +26,12 @@ def folder() -> Path | None:
 
 
 def cause_in(logs: Path, message: str, *, since: float) -> str:
-    """What to add to an error: the end of the log with its cause, and where the logs are.
+    """Return text to append to an error: the end of the relevant log, and the log directory.
 
     Args:
-        logs: Ray's folder.
-        message: The error, which may name the process.
-        since: Logs that were last written before, in seconds since the epoch, are of others.
+        logs: Ray's log directory.
+        message: The error message, which may name the process.
+        since: Seconds since the epoch; logs last written before this time are ignored.
     """
     where = f"Logs of Ray's workers: {logs}"
     for file in _candidates(logs, message, since):
@@ -42,7 +42,7 @@ def cause_in(logs: Path, message: str, *, since: float) -> str:
 
 
 def _candidates(logs: Path, message: str, since: float) -> list[Path]:
-    """Logs of the process that is named; else of those that wrote lately, errors first."""
+    """Return the named process's logs, then recently written logs with signs of an error."""
     files = [
         (file, file.stat().st_mtime)
         for kind in ("err", "out")
@@ -57,7 +57,7 @@ def _candidates(logs: Path, message: str, since: float) -> list[Path]:
 
 
 def _end(file: Path) -> Sequence[str]:
-    """Its last lines, without Ray's own marks; none of a file that cannot be read."""
+    """Return the last lines without Ray's markers; empty if the file cannot be read."""
     try:
         with file.open("rb") as stream:
             stream.seek(0, 2)

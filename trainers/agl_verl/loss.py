@@ -1,16 +1,16 @@
-"""Which of verl's policy losses is used, and how.
+"""Selection and options of verl's policy losses.
 
-Every loss term has a weight. verl takes one per token as ``rollout_is_weights``; what its losses
-make of it:
+Every loss term has a weight, which verl gets per token as ``rollout_is_weights``. verl's losses use
+the weights as follows:
 
 ==================================  =======================================================
 vanilla, dppo_tv, dppo_kl, cispo,   the token's loss times the weight
 gpg, dro, gspo
 sapo                                the same, always averaged by seq-mean-token-mean
-clip_cov, kl_cov                    the same; which tokens they hold back depends, as always
-                                    in verl, on the micro-batch that a token is in
+clip_cov, kl_cov                    the same; the tokens they exclude depend, as always in
+                                    verl, on the other tokens of the micro-batch
 geo_mean                            one weight per row, the geometric mean: not usable
-bypass_mode                         nothing: not usable
+bypass_mode                         ignores the weights: not usable
 ==================================  =======================================================
 """
 
@@ -30,7 +30,7 @@ __all__ = ["AggMode", "LossOptions", "PolicyLoss", "PolicyLossName", "PolicyLoss
 AggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
 
 _NEVER = 1e9
-"""A bound that no ratio reaches: verl's losses clamp its logarithm to 20 at most."""
+"""A bound that no ratio reaches: verl's losses clamp the log ratio to at most 20."""
 
 _CLIP = ("clip_low", "clip_high")
 _COV = ("clip_cov_ratio", "clip_cov_lb", "clip_cov_ub")
@@ -48,7 +48,7 @@ _READ: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "cispo": _CLIP,
     }
 )
-"""Policy losses that take a weight per token exactly, and the options that each reads."""
+"""Policy losses that apply weights per token exactly, and the options that each reads."""
 
 _UNUSABLE: Mapping[str, str] = MappingProxyType(
     {
@@ -70,13 +70,13 @@ def _usable(name: str) -> str:
 
 
 PolicyLossName = Annotated[str, AfterValidator(_usable)]
-"""A policy loss of verl that takes weights per token."""
+"""Name of a policy loss of verl that applies weights per token."""
 
 _OF_POLICY_LOSS = (*_COV, "kl_cov_ratio", "ppo_kl_coef", "dro_beta")
-"""Options that verl reads from ``actor.policy_loss``; others it reads from ``actor``."""
+"""Options that verl reads from ``actor.policy_loss``; it reads the others from ``actor``."""
 
 _CALLS_APART = ("gspo",)
-"""Losses whose ratio runs over a row, which must then be one choice."""
+"""Losses with one ratio per row; each row must then be one choice."""
 
 
 class LossOptions(BaseModel):
@@ -114,7 +114,7 @@ class LossOptions(BaseModel):
 
     @property
     def loss_mode(self) -> str:
-        """Name of the loss, as verl has it."""
+        """Name of the loss in verl."""
         raise NotImplementedError
 
     @model_validator(mode="after")
@@ -160,30 +160,30 @@ class PolicyLossOptions(LossOptions):
 
 
 class PolicyLoss:
-    """What an engine must set of verl's actor, and of the rows it is given."""
+    """The options of verl's actor, and the requirements on rows, of one policy loss."""
 
     def __init__(self, options: PolicyLossOptions) -> None:
         self.options = options
 
     def prepared(self, batch: Batch) -> Batch:
-        """A batch with the advantages that the loss is to have, before minibatches are drawn."""
+        """Return the batch with its advantages whitened if the options say so."""
         return whitened(batch) if self.options.whiten else batch
 
     @property
     def agg_mode(self) -> AggMode:
-        """Arguments of `agl_verl.convert.tensors_of`."""
+        """Argument of `agl_verl.convert.tensors_of`."""
         if self.options.loss_mode == "sapo":
             return "seq-mean-token-mean"
         return self.options.loss_agg_mode or "token-mean"
 
     @property
     def row_per_choice(self) -> bool:
-        """Whether the loss takes a row for one choice, so that rows must not be merged."""
+        """Whether the loss treats each row as one choice, so that rows must not be merged."""
         return self.options.loss_mode in _CALLS_APART
 
     @property
     def actor(self) -> dict[str, Any]:
-        """Keys of verl's ``actor_rollout_ref.actor``, nested as they are there."""
+        """Keys of verl's ``actor_rollout_ref.actor``, nested as in verl's configuration."""
         options = self.options
         read = _READ[options.loss_mode]
         actor: dict[str, Any] = {"loss_agg_mode": self.agg_mode}

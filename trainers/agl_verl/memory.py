@@ -1,9 +1,9 @@
-"""What a run takes of one GPU's memory, by formula; imports neither torch nor verl.
+"""Estimate of the memory that a run needs on one GPU; imports neither torch nor verl.
 
-Letters: ``P`` parameters, ``A`` those of an adapter, ``t`` those that are trained (``P`` or ``A``),
-``N`` GPUs that share them, ``T`` tokens of a micro-batch, ``L`` layers, ``H`` hidden size, ``I`` inner
-size, ``V`` vocabulary, ``u`` share of a GPU that a replica takes, ``f`` frozen replicas on it, ``M``
-its memory.
+Symbols: ``P`` parameters, ``A`` parameters of an adapter, ``t`` trained parameters (``P`` or
+``A``), ``N`` GPUs that share them, ``T`` tokens of a micro-batch, ``L`` layers, ``H`` hidden size,
+``I`` inner size, ``V`` vocabulary size, ``u`` fraction of a GPU that a replica uses, ``f`` frozen
+replicas per GPU, ``M`` memory of a GPU.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from agl_core.errors import ConfigError
 
 GB: Final = 10**9
 _PROCESS: Final = 2 * GB
-"""What CUDA, NCCL and CUDA graphs take for each process that uses the GPU."""
+"""Memory of CUDA, NCCL and CUDA graphs for each process on the GPU."""
 _KV_BYTES: Final = 2
 _REPLICA_OVERHEAD: Final = 2 * GB
-"""Of a replica's share: activations and graphs of vLLM, which keys and values cannot have."""
+"""Part of a replica's memory that vLLM needs for activations and graphs."""
 MOST_OF_A_GPU: Final = 0.9
-"""Share that the replicas of one GPU may take together; vLLM's own default for one."""
+"""Maximum fraction of a GPU for all its replicas; vLLM's default for one replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A causal language model."""
+    """The sizes of a causal language model."""
 
     layers: int
     hidden: int
@@ -35,14 +35,14 @@ class Shape:
     heads: int
     kv_heads: int
     width: int
-    """Of one head."""
+    """Size of one head."""
     tied: bool = False
-    """The output head is the embedding."""
+    """Whether output head and embedding share weights."""
     experts: int = 1
 
     @classmethod
     def of(cls, config: Any) -> Shape:
-        """Read a transformers configuration, or that of the text part of a model that sees."""
+        """Return the sizes from a transformers configuration (of a vision model: its text part)."""
         text = getattr(config, "text_config", None) or config
         heads, hidden = int(text.num_attention_heads), int(text.hidden_size)
         experts = getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None)
@@ -62,7 +62,7 @@ class Shape:
 
     @property
     def layer(self) -> int:
-        """Parameters of one layer."""
+        """Number of parameters of one layer."""
         attention = 2 * self.hidden * self.width * (self.heads + self.kv_heads)
         return attention + 3 * self.hidden * self.inner * self.experts
 
@@ -75,7 +75,7 @@ class Shape:
         return self.layers * self.layer + self.embeddings
 
     def adapter(self, rank: int) -> int:
-        """Parameters of an adapter on all linear layers."""
+        """Return the number of parameters of an adapter on all linear layers."""
         heads, keys = self.heads * self.width, self.kv_heads * self.width
         sides = 2 * (self.hidden + heads) + 2 * (self.hidden + keys)
         return self.layers * rank * (sides + 3 * (self.hidden + self.inner))
@@ -92,24 +92,24 @@ class Use:
 
     gpus: int = 1
     micro_batch: int
-    """Tokens: ``actor.ppo_max_token_len_per_gpu``."""
+    """Tokens of a micro-batch: ``actor.ppo_max_token_len_per_gpu``."""
     rank: int = 0
-    """Of an adapter; 0 trains all weights."""
+    """Rank of the adapter; 0 trains all weights."""
     share: float
-    """Of a GPU that one replica takes: ``rollout.gpu_memory_utilization``."""
+    """Fraction of a GPU for one replica: ``rollout.gpu_memory_utilization``."""
     replica: int = 1
-    """GPUs of one replica."""
+    """Number of GPUs of one replica."""
     frozen: int = 0
-    """Frozen replicas on the fullest GPU."""
+    """Number of frozen replicas on the fullest GPU."""
     apart: bool = False
-    """The trained policy's replicas lie on other GPUs."""
+    """Whether the trained policy's replicas have their own GPUs."""
     offloaded: bool = False
-    """Weights and optimizer wait in host memory."""
+    """Whether weights and optimizer state are offloaded to host memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One row of the sum."""
+    """One term of the estimate."""
 
     what: str
     formula: str
@@ -119,7 +119,7 @@ class Part:
 
 
 def parts_of(shape: Shape, use: Use, memory: int) -> list[Part]:
-    """The rows of the sum for one GPU of `memory` bytes."""
+    """Return the terms of the estimate for one GPU with `memory` bytes."""
     count = shape.parameters
     trained = shape.adapter(use.rank) if use.rank else count
     held = 0 if use.offloaded else 1
@@ -147,7 +147,7 @@ def parts_of(shape: Shape, use: Use, memory: int) -> list[Part]:
 
 
 def totals(parts: Sequence[Part]) -> tuple[int, int]:
-    """Bytes while replicas serve, and while the policy trains."""
+    """Return the bytes needed while replicas serve, and while the policy trains."""
     return (
         sum(part.size for part in parts if part.serving),
         sum(part.size for part in parts if part.training),
@@ -155,23 +155,23 @@ def totals(parts: Sequence[Part]) -> tuple[int, int]:
 
 
 def cached_tokens(shape: Shape, use: Use, memory: int) -> int:
-    """Tokens whose keys and values fit into one replica; negative where its weights do not."""
+    """Return the number of tokens that a replica can cache; negative if its weights do not fit."""
     room = use.replica * (int(use.share * memory) - _REPLICA_OVERHEAD) - 2 * shape.parameters
     return room // shape.token
 
 
 def itemized(parts: Sequence[Part], *, serving: bool) -> str:
-    """One of the two sums, part by part."""
+    """Return one of the two sums with its parts as text."""
     taken = [part for part in parts if part.size and (part.serving if serving else part.training)]
     listed = " + ".join(f"{part.what} {part.size / GB:.1f}" for part in taken)
     return f"{sum(part.size for part in taken) / GB:.1f} GB ({listed})"
 
 
 def problems(shape: Shape, use: Use, memory: int, *, longest: int) -> list[str]:
-    """What does not fit into a GPU of `memory` bytes; empty where all does.
+    """Return what does not fit into a GPU with `memory` bytes, as messages.
 
     Args:
-        longest: Tokens of the longest prompt and answer that are to be served.
+        longest: Maximum number of tokens of a prompt with its answer.
     """
     found: list[str] = []
     parts = parts_of(shape, use, memory)
@@ -192,10 +192,10 @@ def problems(shape: Shape, use: Use, memory: int, *, longest: int) -> list[str]:
 
 
 def check_fits(shape: Shape, use: Use, memory: int, *, longest: int) -> None:
-    """Refuse what cannot fit, with the sums.
+    """Check that the run fits into a GPU.
 
     Raises:
-        ConfigError: a sum exceeds the memory of a GPU.
+        ConfigError: it does not; the message lists the sums.
     """
     if found := problems(shape, use, memory, longest=longest):
         raise ConfigError(
@@ -206,7 +206,7 @@ def check_fits(shape: Shape, use: Use, memory: int, *, longest: int) -> None:
 
 
 def default_share(replicas: int) -> float:
-    """``gpu_memory_utilization`` where a GPU holds that many replicas: 0.5, 0.3, 0.2, 0.15 ..."""
+    """Return ``gpu_memory_utilization`` by the number of replicas per GPU: 0.5, 0.3, 0.2, 0.15."""
     return 0.5 if replicas <= 1 else int(60 / replicas) / 100
 
 
@@ -223,11 +223,11 @@ _EXAMPLES: Final = (
     ("Qwen2.5-7B, LoRA 32", _QWEN_7, 80, Use(micro_batch=8192, share=0.4, rank=32)),
     ("Qwen2.5-7B", _QWEN_7, 80, Use(gpus=8, micro_batch=16384, share=0.3, frozen=1)),
 )
-"""Models, GB of a GPU, and how they use it."""
+"""Name, shape, GB of a GPU, and use of the GPU."""
 
 
 def table() -> str:
-    """The sums of some models, and the formula of each row, as Markdown."""
+    """Return the estimates of `_EXAMPLES` and the formula of each term as a Markdown table."""
     sums = [parts_of(shape, use, size * GB) for _, shape, size, use in _EXAMPLES]
     columns = [
         f"{name}; {use.gpus} x {size} GB, `T` {use.micro_batch}, `u` {use.share:g}, `f` {use.frozen}"

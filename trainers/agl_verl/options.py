@@ -31,7 +31,7 @@ class VerlOptions(EngineOptions):
     of ``trainer`` the numbers of nodes and GPUs. May be written as the table ``[verl]``."""
 
     def check_model(self, model: str) -> None:
-        """Refuse a path that leads nowhere before verl is imported.
+        """Check the model's path without importing verl.
 
         Raises:
             ConfigError: see `check_source`.

@@ -1,4 +1,4 @@
-"""What a run would give verl and vLLM, and what it would take of a GPU, before anything starts."""
+"""A run's configuration of verl and vLLM and its estimated GPU memory, before the start."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ _CHECK: Final = "verl.memory"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run as verl would get it."""
+    """verl's configuration for a run, and the sizes for the memory estimate."""
 
     verl: Any
     """verl's configuration, resolved."""
     shape: Shape
     use: Use
     longest: int
-    """Tokens of the longest prompt and answer that replicas serve."""
+    """Maximum number of tokens of a prompt with its answer that replicas serve."""
     max_tokens: int | None
-    """Longest answer that the run asks for."""
+    """The run's limit on tokens per answer."""
 
 
 def plan_of(config: RunConfig, *, device: str) -> Plan:
-    """Render a run's configuration for a device that need not be here.
+    """Create the plan of a run; this machine need not have the device.
 
     Raises:
-        ConfigError: the run does not train with verl, its model cannot be read, a value is wrong or
-            refused by verl, or an answer could be longer than what is served.
+        ConfigError: the run does not train with verl, its model cannot be read, verl rejects a
+            value, or the limit on answers exceeds the length that replicas serve.
     """
     from transformers import AutoConfig  # noqa: PLC0415
 
@@ -52,7 +52,7 @@ def plan_of(config: RunConfig, *, device: str) -> Plan:
     plugins = load_plugins()
     if engine_name(config, plugins) != _ENGINE:
         raise ConfigError(f"The run does not train with verl: set engine.name = {_ENGINE!r}")
-    use_platform("cpu")  # of this process, which computes nothing
+    use_platform("cpu")  # for this process, which does not compute
     from agl_verl.config import make_config, use_of  # noqa: PLC0415
     from agl_verl.engine import served_by  # noqa: PLC0415
 
@@ -87,7 +87,7 @@ def plan_of(config: RunConfig, *, device: str) -> Plan:
 
 
 def sums(plan: Plan, memory: int) -> list[str]:
-    """The sums as lines: each part with its formula, and what does not fit."""
+    """Return the estimate as lines: each part with its formula, the sums, and the problems."""
     parts = parts_of(plan.shape, plan.use, memory)
     serving, training = totals(parts)
     lines = [
@@ -118,7 +118,7 @@ def _when(part: Part) -> str:
 
 
 def own_memory() -> int | None:
-    """Of this machine's first GPU; None where there is none."""
+    """Return the memory of this machine's first GPU; None without a GPU."""
     import torch  # noqa: PLC0415
 
     if not torch.cuda.is_available():
@@ -157,7 +157,7 @@ def command(
 
 
 def check(records: Sequence[AttemptRecord], config: RunConfig) -> Iterable[Finding]:
-    """The sum of the run, for ``agl doctor``; nothing for other engines, or without a GPU."""
+    """Report the memory estimate; nothing for other engines or without a GPU."""
     del records
     if engine_name(config, load_plugins()) != _ENGINE:
         return

@@ -1,4 +1,4 @@
-"""What agl-core gets from this package."""
+"""The hooks of this package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""verl's replicas of one model: started, put to sleep, given new weights, replaced."""
+"""verl's replicas of one model: starting, sleeping, updating weights, replacing."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ State: TypeAlias = Literal["alive", "silent", "dead"]
 
 
 class Replicas:
-    """All replicas that serve one model. Everything here waits for Ray."""
+    """All replicas that serve one model. Every method blocks on Ray."""
 
     def __init__(self, config: Any, members: list[Any], workers: Any = None) -> None:
         self._rollout = config.actor_rollout_ref.rollout
         self._members = members
         self.model = str(members[0].model_config.path)
         self.replaced = [0] * len(members)
-        """How often each replica was."""
+        """How often each replica was restarted."""
         self.apart = False
-        """Whether they lie on other devices than the trainer, and serve while it trains."""
+        """Whether the replicas have their own devices and serve during training."""
         self._sync = None if workers is None else _manager(config, workers, members)
 
     @staticmethod
     def pool(config: Any) -> Any:
-        """The devices of the run."""
+        """Create the resource pool with the trainer's devices."""
         devices = [int(config.trainer.n_gpus_per_node)] * int(config.trainer.nnodes)
         manager = _compat.ResourcePoolManager(resource_pool_spec={"agl": devices}, mapping={})
         manager.create_resource_pool()
@@ -41,7 +41,7 @@ class Replicas:
 
     @staticmethod
     def workers(config: Any, pool: Any, *, reference: bool) -> Any:
-        """Training workers with the policy's weights, one per device."""
+        """Start training workers with the policy's weights, one per device."""
         import ray  # noqa: PLC0415
 
         from agl_verl.worker import Actor  # noqa: PLC0415
@@ -61,7 +61,7 @@ class Replicas:
 
     @classmethod
     def of_workers(cls, config: Any, workers: Any) -> Replicas:
-        """Replicas of the training workers' weights, on devices of theirs or on their own."""
+        """Start replicas of the trained policy, on the workers' devices or on their own."""
         rollout = config.actor_rollout_ref.rollout
         apart, devices = has_own_devices(config), workers.world_size
         if apart:
@@ -77,7 +77,7 @@ class Replicas:
 
     @classmethod
     def frozen(cls, config: Any, pool: Any, *, model: str, first: int) -> Replicas:
-        """One replica of weights that never change, beside the trainer on its devices."""
+        """Start one replica of a frozen model on the trainer's devices."""
         config = config.copy()
         rollout = config.actor_rollout_ref.rollout
         context = context_of(
@@ -97,19 +97,19 @@ class Replicas:
         return [member.server_address for member in self._members]
 
     def sleep(self) -> None:
-        """Hand the devices' memory to the trainer, where they share it."""
+        """Release GPU memory for the trainer, unless the replicas have their own devices."""
         if self._rollout.free_cache_engine and not self.apart:
             wait_for(_all(member.sleep() for member in self._members))
 
     def sync(self, version: int) -> None:
-        """Serve the weights of the training workers, as `version`, with no cache of older ones."""
+        """Serve the training workers' weights as `version`, and clear caches of older weights."""
         if self._sync is None:
             raise EngineError(f"The replicas of {self.model!r} are frozen")
         self._sync.update_weights(version)
         wait_for(_all(member.clear_kv_cache() for member in self._members))
 
     def state(self, index: int) -> State:
-        """How the replica's process is."""
+        """Return whether the replica's process is alive, dead, or does not answer."""
         import ray  # noqa: PLC0415
         from ray.exceptions import GetTimeoutError, RayActorError  # noqa: PLC0415
 
@@ -123,7 +123,7 @@ class Replicas:
         return "alive"
 
     def replace(self, index: int, version: int) -> str:
-        """Start a dead replica again and give it the weights of `version`.
+        """Restart a dead replica and load the weights of `version` into it.
 
         Raises:
             EngineError: verl cannot restart replicas of this kind.
@@ -134,10 +134,10 @@ class Replicas:
         return str(self._members[index].server_address)
 
     def repair(self) -> None:
-        """Start every dead replica again; `sync` gives it weights.
+        """Restart every dead replica; `sync` must load weights into it.
 
         Raises:
-            EngineError: one is dead, and verl cannot restart replicas of this kind.
+            EngineError: a replica is dead, and verl cannot restart replicas of this kind.
         """
         for index in range(len(self._members)):
             if self.state(index) == "dead":
@@ -154,10 +154,10 @@ class Replicas:
         self.replaced[index] += 1
 
     def _await_free(self, member: Any) -> None:
-        """Wait until the devices hold no more of an engine that was ended.
+        """Wait until the memory of a stopped engine is free on its devices.
 
         Raises:
-            EngineError: another process holds their memory; names the process.
+            EngineError: a process still uses the memory; the message names it.
         """
         import ray  # noqa: PLC0415
 
@@ -165,7 +165,7 @@ class Replicas:
         ray.get([each.__ray_call__.remote(await_free_of, share) for each in member.workers])
 
     def close(self) -> None:
-        """End servers of our own in order; those of verl's end with their processes."""
+        """Stop ``agl_cpu`` servers; verl's own servers end with their processes."""
         import ray  # noqa: PLC0415
         from ray.exceptions import RayError  # noqa: PLC0415
 
@@ -173,18 +173,18 @@ class Replicas:
             return
         for member in self._members:
             for server in member.servers:
-                with contextlib.suppress(RayError):  # it is dead already
+                with contextlib.suppress(RayError):  # it may be dead already
                     ray.get(server.stop.remote(), timeout=_PING_S)
 
     def restart(self, model: str) -> None:
-        """Serve the weights in the directory `model` instead."""
+        """Restart the replicas with the weights in the directory `model`."""
         self.close()
         self.model = model
         for member in self._members:
             member.model_config.path = model
             if self._rollout.name != ROLLOUT:
                 _end(member.servers)
-                member.servers = []  # verl adds to them
+                member.servers = []  # verl appends to the list
                 self._await_free(member)
             wait_for(member.launch_servers())
 
@@ -215,7 +215,7 @@ async def _all(work: Any) -> None:
 
 
 def _end(servers: Sequence[Any]) -> None:
-    """Kill actors and wait until Ray knows, so that others may have their names."""
+    """Kill actors and wait until Ray has released their names."""
     import ray  # noqa: PLC0415
     from ray.exceptions import RayActorError  # noqa: PLC0415
 

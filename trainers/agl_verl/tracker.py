@@ -1,4 +1,4 @@
-"""The tracker ``verl``: a run in verl's own backends, by verl's own names."""
+"""The tracker ``verl``: sends a run's numbers to verl's tracking backends."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class VerlTrackerOptions(BaseModel):
 
 
 class VerlTracker:
-    """Numbers by way of ``verl.utils.tracking.Tracking``.
+    """Sends numbers through ``verl.utils.tracking.Tracking``.
 
-    verl's variables of the environment say where its backends write to. Where they are not set,
-    files go into the run's directory.
+    verl's environment variables set where its backends write. Without them, files are written to
+    the run's directory.
     """
 
     def __init__(self, options: VerlTrackerOptions) -> None:
@@ -66,7 +66,7 @@ class VerlTracker:
         self._sent_log = SentLog.open(run, _NAME) or SentLog.create(
             run, _NAME, secrets.token_hex(4)
         )
-        # verl looks up `trainer` in whatever configuration it is given.
+        # verl reads the key `trainer` of the configuration.
         config = {**run.config, "trainer": {}}
         try:
             if "wandb" in options.backends:
@@ -102,15 +102,15 @@ class VerlTracker:
     def _log(self, numbers: Mapping[str, float], step: int) -> None:
         self._tracking.log(data=dict(numbers), step=step)
         for backend in self._tracking.logger.values():
-            # TensorBoard's keeps what it is given for two minutes, which a kill would lose.
+            # TensorBoard's writer buffers for two minutes; a killed process would lose the data.
             writer = getattr(backend, "writer", None)
             if writer is not None:
                 writer.flush()
 
     def _begin_at_wandb(self, run: TrackedRun, config: Mapping[str, Any]) -> None:
-        """Open the run under an id that a resumption has too; verl then continues the open one.
+        """Open the wandb run under an id that survives resuming; verl then uses the open run.
 
-        wandb reads its environment once in a process, so the id cannot be given by that.
+        wandb reads its environment only once per process, so a variable cannot set the id.
         """
         wandb: Any = importlib.import_module("wandb")
         wandb.init(
@@ -125,13 +125,13 @@ class VerlTracker:
 
     @staticmethod
     def _places(folder: Path) -> dict[str, str]:
-        """Where verl's own files go, unless the user says so by the same variables."""
+        """Return the variables for verl's output files that the user has not set."""
         places: dict[str, str] = {}
         if "TENSORBOARD_DIR" not in os.environ:
             places["TENSORBOARD_DIR"] = str(folder / "tensorboard")
         if not {"VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT"} & os.environ.keys():
             folder.mkdir(parents=True, exist_ok=True)
-            # verl empties the file that it opens, so a resumed run has another.
+            # verl truncates the file that it opens, so a resumed run needs another.
             number = len(list(folder.glob("numbers-*.jsonl"))) + 1
             places["VERL_FILE_LOGGER_PATH"] = str(folder / f"numbers-{number}.jsonl")
         return places
@@ -139,7 +139,7 @@ class VerlTracker:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Generator[None, None, None]:
-    """Variables that are set for as long as this is entered: verl's backends take no others."""
+    """Set environment variables temporarily: verl's backends have no other option for paths."""
     os.environ.update(variables)
     try:
         yield

@@ -1,4 +1,4 @@
-"""One policy's training on verl's workers: read from `PolicyTrainer.train` downwards."""
+"""Training of one policy on verl's workers: read from `PolicyTrainer.train` downwards."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from agl_verl.vision import BLANK, Vision
 from agl_verl.writing import files_digest, writing
 
 STATE: Final = "training_state"
-"""Directory of what only a resumption needs, below the weights."""
+"""Subdirectory with the state that only resuming needs."""
 _EXPORTED: Final = "huggingface"
-"""Where verl puts weights and tokenizer as transformers read them."""
+"""Subdirectory to which verl writes weights and tokenizer in transformers' format."""
 _OF_MODEL: Final = ("config.json", "generation_config.json")
-"""What a directory without a model's weights lacks."""
+"""Files that a directory without a model's weights does not have."""
 
 
 @dataclass(slots=True)
 class Trained:
-    """What an update did."""
+    """Result of an update."""
 
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     rows: dict[str, int] = field(default_factory=dict[str, int])
     lost: dict[str, int] = field(default_factory=dict[str, int])
     taken: list[Mapping[str, float]] = field(default_factory=list[Mapping[str, float]])
-    """Numbers of each optimizer step."""
+    """Metrics of each optimizer step."""
     skipped: int = 0
-    """Minibatches without a weighted token."""
+    """Number of minibatches in which every token has weight 0."""
 
     def add_rows(self, rows: Rows) -> None:
         for agent, count in rows.by_agent.items():
@@ -58,9 +58,9 @@ class Trained:
 
 
 class PolicyTrainer:
-    """Turns batches into rows and has verl's workers take the optimizer's steps on them.
+    """Converts batches to rows and runs optimizer steps on them with verl's workers.
 
-    Everything here waits for Ray, and so belongs into the `Driver`'s thread.
+    Every method blocks on Ray and must run in the `Driver`'s thread.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class PolicyTrainer:
         """Take the batch's optimizer steps.
 
         Raises:
-            TrainingError: the batch is malformed, nothing of it fits, or a loss is not finite.
+            TrainingError: the batch is malformed, no call fits into a row, or a loss is not finite.
         """
         setup, trained, batch = self._setup, Trained(), self._loss.prepared(batch)
         for epoch in range(setup.epochs):
@@ -113,13 +113,13 @@ class PolicyTrainer:
         return trained
 
     def save(self, directory: Path, *, version: int, resumable: bool) -> None:
-        """Write weights and tokenizer as transformers read them, and the optimizer's state below.
+        """Write weights and tokenizer in transformers' format, and the optimizer's state.
 
-        Where a low-rank adapter is trained, a resumable directory holds the adapter in the place of
-        the weights; `agl_torch.adapters.export` merges it.
+        With LoRA, a resumable directory has the adapter instead of the weights;
+        `agl_torch.adapters.export` merges it.
 
         Raises:
-            TrainingError: they could not be written.
+            TrainingError: the files could not be written.
         """
         state = directory / STATE
         state.mkdir(parents=True, exist_ok=True)
@@ -140,17 +140,17 @@ class PolicyTrainer:
         shutil.rmtree(exported)
         if alone:
             write_base(weights, model=self._base, dtype=torch.bfloat16, **self._base_digest())
-        if self._vision is not None:  # verl leaves it out where torchvision is not installed
+        if self._vision is not None:  # verl does not write it if torchvision is not installed
             self._vision.save(directory)
         if not resumable:
             shutil.rmtree(state)
 
     def load(self, directory: Path) -> None:
-        """Take over what `save` wrote.
+        """Restore what `save` wrote.
 
         Raises:
-            ConfigError: the directory holds no training state of verl's.
-            TrainingError: it holds an adapter of other weights.
+            ConfigError: the directory has no training state of engine ``verl``.
+            TrainingError: its adapter was trained on other weights.
         """
         state = directory / STATE
         if not state.is_dir():
@@ -163,17 +163,17 @@ class PolicyTrainer:
         self._workers.load_checkpoint(local_path=str(state), del_local_after_load=False)
 
     def fingerprint(self) -> str:
-        """sha256 over the weights."""
+        """Return the sha256 of the weights."""
         return str(self._workers.fingerprint()[0])
 
     @property
     def _base(self) -> str:
-        """The model that an adapter belongs to."""
+        """Directory or hub name of the adapter's base model."""
         path = Path(self._config.model.path)
         return str(path.absolute()) if path.is_dir() else str(path)
 
     def _base_digest(self) -> dict[str, str]:
-        """sha256 of its files, computed once; nothing for a name on the hub, or without an adapter."""
+        """Return the sha256 of the base model's files; empty for a hub name or without adapter."""
         files = Path(self._base).glob("*.safetensors")
         if has_adapter(self._config.model) and not self._digest and any(files):
             self._digest["sha256_of_files"] = files_digest(self._base)
@@ -191,12 +191,12 @@ class PolicyTrainer:
 
     def _limit(self) -> int:
         micro = int(self._config.actor.ppo_max_token_len_per_gpu)
-        if self._vision is not None:  # a row without an image gets a blank one
+        if self._vision is not None:  # a row without an image gets a blank image
             micro -= self._vision.lengths([BLANK])[0]
         return min(micro, self._options.max_row_tokens or micro)
 
     def _step(self, rows: Rows, images: Sequence[str], trained: Trained) -> Mapping[str, float]:
-        """One optimizer step."""
+        """Take one optimizer step and return its metrics."""
         tensors = tensors_of(
             rows.rows,
             multiple=self._ranks,
@@ -221,7 +221,7 @@ class PolicyTrainer:
         return found
 
     def _reference(self, tensors: Any) -> Any:
-        """Log-probabilities under the weights that training began with."""
+        """Return the log-probabilities under the initial weights."""
         asked = tensors.clone()
         asked.set_non_tensor("compute_loss", False)
         if has_adapter(self._config.model):
@@ -233,7 +233,7 @@ class PolicyTrainer:
 
 
 def _name(key: str) -> str:
-    """Verl's metric under its plain name."""
+    """Return the name of verl's metric without its prefix."""
     return key.removeprefix("actor/")
 
 

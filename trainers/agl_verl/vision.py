@@ -1,4 +1,4 @@
-"""What a model is shown beside text: images as its tensors, and the positions of their tokens."""
+"""Images as input tensors of a model, and the positions of their tokens."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ BLANK: Final = (
     "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAFklEQVR4nGP8//8/AwMDEwMDAwMDAwAkBgMB"
     "/DXemwAAAABJRU5ErkJggg=="
 )
-"""A small white image."""
+"""A white image of 2 x 2 pixels."""
 _BROKEN: Final = (ValueError, SyntaxError, OSError, OverflowError, MemoryError)
-"""What Pillow raises of files that are no images, or were cut off, or made to harm."""
+"""Exceptions that Pillow raises for files that are not images, truncated or malicious."""
 _SEEN: Final = 256
-"""Images whose tensors are kept: a conversation shows the same one in each of its calls."""
+"""Size of the cache of image tensors: every call of a conversation contains the same images."""
 
 
 class Vision:
-    """How models with rotary positions in time, height and width see: Qwen's VL models, GLM-4V..."""
+    """Image inputs of models with rotary positions in time, height and width (Qwen VL, GLM-4V)."""
 
     def __init__(self, model: str, config: Any) -> None:
-        """Take over a model's image processor, without its weights.
+        """Load a model's image processor, and the model without weights.
 
         Raises:
-            ConfigError: the model's directory holds no image processor.
+            ConfigError: the image processor cannot be loaded.
         """
         from transformers import AutoModel  # noqa: PLC0415
 
-        # Beside the other Auto classes it asks for torchvision, which it does without.
+        # Imported from the top level, the class requires torchvision; from this module it does not.
         from transformers.models.auto.image_processing_auto import (  # noqa: PLC0415
             AutoImageProcessor,
         )
@@ -54,31 +54,31 @@ class Vision:
         with torch.device("meta"):
             self._shape: Any = AutoModel.from_config(config)
         self.token = int(config.image_token_id)
-        """Stands in a prompt for each part of an image."""
+        """Id of the image placeholder token; an image has several in a prompt."""
         self._merged = int(config.vision_config.spatial_merge_size) ** 2
         self._tensors = lru_cache(_SEEN)(self._processed)
 
     def inputs(self, urls: Sequence[str]) -> dict[str, Tensor]:
-        """Images in the order of the prompt as the model takes them: ``pixel_values``, their grids.
+        """Return the model's inputs for images in prompt order: ``pixel_values`` and grids.
 
         Args:
-            urls: One ``data:`` URL at least.
+            urls: At least one ``data:`` URL.
 
         Raises:
-            TrainingError: one holds no image.
+            TrainingError: a URL does not contain an image.
         """
         found = [self._tensors(url) for url in urls]
         return {name: torch.cat([each[name] for each in found]) for name in found[0]}
 
     def lengths(self, urls: Sequence[str]) -> list[int]:
-        """Tokens of each image in a prompt."""
+        """Return the number of tokens of each image in a prompt."""
         return [int(self._tensors(url)[_GRID].prod()) // self._merged for url in urls]
 
     def positions(self, ids: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Positions (3, L) in time, height and width of the tokens `ids` (L,).
+        """Return positions (3, L) in time, height and width of the tokens `ids` (L,).
 
         Args:
-            inputs: What `inputs` gave for the images in `ids`; empty where there are none.
+            inputs: Result of `inputs` for the images in `ids`; empty if there are none.
         """
         if not inputs:
             return torch.arange(len(ids)).expand(3, -1)
@@ -90,7 +90,7 @@ class Vision:
         return places[:, 0]
 
     def save(self, directory: Path) -> None:
-        """Write the image processor beside weights."""
+        """Write the image processor into the directory of the weights."""
         self._processor.save_pretrained(str(directory))
 
     def _processed(self, url: str) -> dict[str, Tensor]:
@@ -99,10 +99,10 @@ class Vision:
 
 
 def vision_of(model: str, *, trust_remote_code: bool = False) -> Vision | None:
-    """How a model sees; None where it reads text alone, or sees in a way that is not known here.
+    """Return the image inputs of a model; None for text models and unsupported vision models.
 
     Raises:
-        ConfigError: its image processor cannot be loaded.
+        ConfigError: the image processor cannot be loaded.
     """
     from transformers import AutoConfig  # noqa: PLC0415
     from transformers.models.auto.modeling_auto import MODEL_MAPPING  # noqa: PLC0415
@@ -115,7 +115,7 @@ def vision_of(model: str, *, trust_remote_code: bool = False) -> Vision | None:
 
 
 def vocab_size_of(model: str, *, trust_remote_code: bool = False) -> int:
-    """Token ids of a model are below it."""
+    """Return the size of a model's vocabulary."""
     from transformers import AutoConfig  # noqa: PLC0415
 
     config: Any = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
@@ -123,10 +123,10 @@ def vocab_size_of(model: str, *, trust_remote_code: bool = False) -> int:
 
 
 def _image(url: str) -> Any:
-    """The picture in a ``data:`` URL in RGB, what is transparent in it white.
+    """Return the image of a ``data:`` URL in RGB, with a white background.
 
     Raises:
-        TrainingError: there is none.
+        TrainingError: the URL does not contain an image.
     """
     from PIL import Image  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Advantages of a whole batch brought to mean 0 and spread 1, as verl's ``masked_whiten`` does."""
+"""Whitening of a batch's advantages (mean 0, standard deviation 1), as in verl."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from agl_core.types import Batch
 
 
 def whitened(batch: Batch) -> Batch:
-    """The batch with its trained tokens' advantages whitened, every token counting the same.
+    """Return the batch with the advantages of its trained tokens whitened; tokens count equally.
 
     ::
 
         A'[j] = (A[j] - mean(A)) / sqrt(var(A) + 1e-8)        var over n - 1
 
-    over the loss terms with a weight above 0, in double precision; others keep theirs. Where all
-    of them are equal they are exactly 0, whatever rounding would leave of them.
+    over the loss terms with a positive weight, in double precision; other terms are unchanged. This
+    is verl's ``masked_whiten``, except that equal advantages give exactly 0.
     """
     import numpy as np  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""verl's training worker, with what a run needs to know of its weights."""
+"""verl's training worker, extended by methods for its weights."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from agl_verl import _compat
 
 
 class Actor(_compat.ActorRolloutRefWorker):
-    """Trains a policy and hands its weights to the replicas; one process per device."""
+    """Trains a policy and sends its weights to the replicas; one process per device."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if _compat.get_platform().device_name == "cpu" and not torch.distributed.is_initialized():
-            # verl would ask for gloo twice, once for the CPU and once for the device.
+            # verl would request gloo twice, once for the CPU and once for the device.
             torch.distributed.init_process_group(
                 backend="gloo",
                 rank=int(os.environ["RANK"]),
@@ -30,12 +30,12 @@ class Actor(_compat.ActorRolloutRefWorker):
 
     @_compat.register(dispatch_mode=_compat.Dispatch.ONE_TO_ALL)
     def data_parallel_size(self) -> int:
-        """Ranks that a batch is divided among."""
+        """Return the number of ranks that share a batch."""
         return int(self.actor.engine.get_data_parallel_size())
 
     @_compat.register(dispatch_mode=_compat.Dispatch.ONE_TO_ALL)
     def fingerprint(self) -> str:
-        """sha256 over names, types, shapes and bytes of the weights, by ascending name."""
+        """Return the sha256 over names, dtypes, shapes and bytes, in ascending order of names."""
         tensors, _ = self.actor.engine.get_per_tensor_param(base_sync_done=True)
         digests = {name: _digest(name, tensor) for name, tensor in tensors}
         total = hashlib.sha256()
@@ -45,7 +45,7 @@ class Actor(_compat.ActorRolloutRefWorker):
 
     @_compat.register(dispatch_mode=_compat.Dispatch.ONE_TO_ALL)
     def write_merged(self, directory: str) -> None:
-        """Write weights with the adapter merged."""
+        """Write the weights with the adapter merged."""
         tensors, _ = self.actor.engine.get_per_tensor_param(base_sync_done=True)
         merged = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors}
         if _is_first():
@@ -53,10 +53,10 @@ class Actor(_compat.ActorRolloutRefWorker):
 
     @_compat.register(dispatch_mode=_compat.Dispatch.ONE_TO_ALL)
     def write_adapter(self, directory: str) -> None:
-        """Write the adapter alone, in PEFT's format."""
+        """Write only the adapter, in peft's format."""
         engine = self.actor.engine
         lora = engine.model_config.lora
-        lora["merge"] = False  # verl gives the adapter's tensors then
+        lora["merge"] = False  # makes verl return the adapter's tensors
         try:
             tensors, _ = engine.get_per_tensor_param(base_sync_done=True)
             adapter = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors}
@@ -70,7 +70,7 @@ class Actor(_compat.ActorRolloutRefWorker):
 
 
 def _is_first() -> bool:
-    """Whether this process writes what all ranks have."""
+    """Return whether this process is rank 0, which writes files for all ranks."""
     return int(os.environ.get("RANK", "0")) == 0
 
 

@@ -1,4 +1,4 @@
-"""Directories of weights: why one could not be written, and the sha256 of one."""
+"""Directories of weights: errors while writing them, and their sha256."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from agl_verl.driver import cause_of
 
 @contextmanager
 def writing(directory: Path) -> Generator[None]:
-    """Name the directory and the room that is left: writers of tensors say neither.
+    """Add the directory and its free disk space to a worker's write error.
 
     Raises:
-        TrainingError: a worker could not write.
+        TrainingError: a worker could not write its files.
     """
     from ray.exceptions import RayError, RayTaskError  # noqa: PLC0415
 
@@ -36,10 +36,10 @@ def writing(directory: Path) -> Generator[None]:
 
 
 def files_digest(model: str) -> str:
-    """sha256 over the weight files of a directory, by name.
+    """Return the sha256 over a directory's weight files, in order of names.
 
     Raises:
-        EngineError: the model is no directory of this machine.
+        EngineError: the model is not a local directory with weights.
     """
     files = sorted(Path(model).glob("*.safetensors"))
     if not files:

@@ -1,4 +1,4 @@
-"""OpenAI chat completions: what a request says, what the backend is asked, what the client sees."""
+"""Chat completion requests: parse the client's request and prepare the one for the backend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agl_core.text import exact_bytes, replaced_json
 from agl_core.types import Sampling
 
 PATH: Final = "/chat/completions"
-"""Below ``/v1``."""
+"""Path below ``/v1``."""
 _TRANSPORT: Final = frozenset(
     {
         "messages",
@@ -36,7 +36,7 @@ _SAMPLING: Final = frozenset(
 FINISH_REASONS: Final = frozenset(
     {"stop", "length", "tool_calls", "function_call", "content_filter"}
 )
-"""Finish reasons of an answer that reached its end; with any other the backend gave it up."""
+"""Finish reasons of a completed answer; any other means that the backend aborted it."""
 _NEUTRAL: Final = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
@@ -50,7 +50,7 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class _Typed(msgspec.Struct):
-    """The fields whose values the gateway acts on; the others travel as they came."""
+    """The fields that the gateway uses; all others are forwarded unchanged."""
 
     messages: list[dict[str, Any]]
     model: str = ""
@@ -72,12 +72,12 @@ _typed = msgspec.json.Decoder(_Typed)
 
 
 class Wants(msgspec.Struct, frozen=True):
-    """What the client itself asked for; everything else is taken out of its answer."""
+    """The optional fields that the client requested; the others are removed from its answer."""
 
     token_ids: bool
     logprobs: bool
     usage: bool
-    """In streams; a plain answer always has it."""
+    """Applies to streams; other answers always have the usage."""
 
     @property
     def everything(self) -> bool:
@@ -85,24 +85,24 @@ class Wants(msgspec.Struct, frozen=True):
 
 
 class RequestChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """How a request is changed on its way to the backend."""
+    """Changes to a request before it is sent to the backend."""
 
     model: str
-    """The backend's name for the weights."""
+    """The model's name at the backend."""
     capture: bool
-    """Ask for token ids, log-probabilities and usage, and state the sampling defaults."""
+    """Request token ids, log-probabilities and usage, and set the sampling defaults explicitly."""
     seed: int | None = None
-    """Used when the client sent none."""
+    """Used if the client sent no seed."""
     replace_seed: bool = False
     """Use `seed` even if the client sent one: equal seeds make the samples of a group equal."""
     temperature: float | None = None
-    """Replaces the client's."""
+    """Replaces the client's temperature."""
     max_tokens: int | None = None
-    """Caps the client's."""
+    """Upper limit of the client's ``max_tokens``."""
 
 
 class ChatRequest:
-    """A chat request: `fields` as raw JSON, the typed values beside it."""
+    """A chat request: all `fields` as raw JSON, and the ones that the gateway uses as values."""
 
     __slots__ = ("_extra", "_typed", "fields", "wants")
 
@@ -110,7 +110,7 @@ class ChatRequest:
         """Parse a body.
 
         Raises:
-            Problem: 400, the body is no chat request; it names the field.
+            Problem: 400; the body is not a chat request. The message names the invalid field.
         """
         try:
             try:
@@ -159,18 +159,21 @@ class ChatRequest:
         return self._typed.seed
 
     def digest(self) -> bytes:
-        """Digest of messages and tools that spacing and key order do not change."""
+        """Return a digest of messages and tools, independent of whitespace and key order."""
         content = _canonical.encode((self._typed.messages, self._typed.tools or []))
         return hashlib.sha256(content).digest()
 
     def whole_digest(self) -> str:
-        """Digest of all that is asked for, however it is spaced, ordered or delivered."""
+        """Return a digest of all fields except those for streaming.
+
+        It does not depend on whitespace and key order.
+        """
         asked = self.fields.keys() - _DELIVERY
         content = {name: msgspec.json.decode(self.fields[name]) for name in asked}
         return hashlib.sha256(_canonical.encode(content)).hexdigest()
 
     def prepare(self, plan: RequestChanges) -> tuple[bytes, Sampling]:
-        """Body for the backend, and the sampling parameters it states."""
+        """Return the body for the backend, and its sampling parameters."""
         changes: dict[str, Any] = {"model": plan.model}
         typed = self._typed
         if plan.seed is not None and (typed.seed is None or plan.replace_seed):
@@ -181,10 +184,10 @@ class ChatRequest:
         return _encoder.encode(body), self._sampling(changes)
 
     def _capture_fields(self, plan: RequestChanges) -> dict[str, Any]:
-        """Fields of a trained call.
+        """Return the fields to change in a trained call.
 
-        Temperature and top_p are always stated: a server may otherwise fall back on defaults that
-        come with the model, and the recorded distribution would be wrong.
+        They always include ``temperature`` and ``top_p``: without them a server may use defaults
+        of the model, and the recorded sampling parameters would be wrong.
         """
         typed = self._typed
         changes: dict[str, Any] = {"return_token_ids": True, "logprobs": True}
@@ -197,7 +200,10 @@ class ChatRequest:
         return changes
 
     def _capped(self, cap: int) -> dict[str, int]:
-        """Both names of the limit, where the client sent them; a negative value means no limit."""
+        """Return the capped limit under each name that the client used, else ``max_tokens``.
+
+        A negative value means no limit.
+        """
         typed = self._typed
         asked = {
             "max_tokens": typed.max_tokens,
@@ -235,7 +241,7 @@ def _first(*values: Any) -> Any:
 
 
 def distortions(sampling: Sampling) -> list[str]:
-    """Why sampled tokens do not follow the plain distribution that a loss assumes, as causes."""
+    """Return the causes why tokens were not sampled from the distribution that a loss assumes."""
     causes: list[str] = []
     if sampling.temperature == 0:
         causes.append("sampling_temperature_zero")
@@ -253,11 +259,11 @@ def distortions(sampling: Sampling) -> list[str]:
 
 
 def derive_seed(seed: int, *, agent: str, digest: bytes, occurrence: int) -> int:
-    """Seed of one call, equal in every execution of the same rollout.
+    """Return the seed of one call, the same in every execution of the same rollout.
 
-    The first 31 bits of sha256 over the rollout's seed, the agent, the digest of messages and tools
-    and how often this agent has asked exactly this in the attempt: independent of the order in
-    which parallel agents happen to speak.
+    It is the first 31 bits of the sha256 of the rollout's seed, the agent, the digest of messages
+    and tools, and the number of earlier equal requests of the agent in the attempt. So it does not
+    depend on the order in which parallel agents send their requests.
     """
     text = exact_bytes(f"{seed}\0{agent}\0{digest.hex()}\0{occurrence}")
     return int.from_bytes(hashlib.sha256(text).digest()[:4], "big") >> 1

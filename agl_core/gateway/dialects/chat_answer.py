@@ -1,8 +1,8 @@
-"""OpenAI chat completions: what the gateway reads of an answer, and what of it the client sees.
+"""Chat completion answers: decode the fields that the gateway uses, and build the client's answer.
 
-Answers are large and mostly log-probabilities, so none is turned into Python objects as a whole: one
-scan cuts it into raw fields, one decodes those that are read, and what the client sees is put
-together from the raw ones.
+Answers are large and consist mostly of log-probabilities, so an answer is not decoded completely.
+One pass splits it into raw fields, a second one decodes the fields that the gateway uses. The
+client's answer is built from the raw fields.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class MessageFields(msgspec.Struct):
     """A ``message``, or a part of one in a ``delta``."""
 
     content: str | list[Any] | None = None
-    """Text, or with some servers a list of parts."""
+    """Text; some servers send a list of parts."""
     reasoning_content: str | list[Any] | None = None
     reasoning: str | list[Any] | None = None
     refusal: str | None = None
@@ -74,7 +74,7 @@ class AnswerFields(msgspec.Struct):
 
 
 class _Known(AnswerFields):
-    """All that is decoded of an answer."""
+    """All fields of an answer that are decoded."""
 
     error: Any = None
     object: Any = None
@@ -94,11 +94,11 @@ _AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL
 _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _MOST_FAULTS: Final = 32
 _LONGEST: Final = 300
-"""Digits of an integer."""
+"""Largest number of digits of an integer."""
 
 
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]+|\\.)*"?|(?P<number>-?Infinity|-?NaN)', re.DOTALL)
-"""A string, closed or not, or a number that JSON has no form for."""
+"""A string, closed or not, or a number that JSON cannot express."""
 _BOM: Final = b"\xef\xbb\xbf"
 
 
@@ -118,17 +118,17 @@ class Payload:
     )
 
     def __init__(self, data: bytes) -> None:
-        """Read it; `faults` names the fields that are not what they should be, which are left out.
+        """Read a payload; invalid fields are left out, and `faults` names them.
 
         Raises:
-            msgspec.DecodeError: it is no JSON object.
+            msgspec.DecodeError: the payload is not a JSON object.
         """
         self.data = data
-        """As it came, or as JSON for every parser where it was none."""
+        """The received bytes, repaired if they are not valid JSON."""
         self.faults: list[str] = []
         try:
             if not data.isascii():
-                data.decode()  # raw fields are not checked
+                data.decode()  # msgspec does not check the UTF-8 of raw fields
             self._read_all(data)
         except _UNREADABLE:
             self._read_otherwise(data)
@@ -169,15 +169,17 @@ class Payload:
             self.error = document
 
     def read_as_error(self) -> None:
-        """Take the whole object for an error, as in an event named so, unless a field is one."""
+        """Use the whole object as the error, for an event named ``error`` without that field."""
         self.error = self.error or _ANY.decode(self.data)
 
     def stripped(self, wants: Wants, *, model: str) -> bytes:
-        """The answer without what the client did not ask for; one without choices as it is.
+        """Return the answer without fields that the client did not request.
+
+        An answer without ``choices`` is returned unchanged.
 
         Args:
-            wants: What the client asked for.
-            model: The name that it asked for.
+            wants: The optional fields that the client requested.
+            model: The model's name in the client's request.
         """
         if "choices" not in self._fields:
             return self.data
@@ -189,7 +191,7 @@ class Payload:
         return _ENCODER.encode(fields)
 
     def stripped_chunk(self, wants: Wants, *, model: str) -> bytes:
-        """`stripped` for one chunk of a stream; empty when nothing is left for the client."""
+        """Return a chunk of a stream like `stripped`; empty if nothing is left for the client."""
         if "choices" not in self._fields:
             return self.data
         usage = _NULL if wants.usage else self._fields.pop("usage", _NULL)
@@ -200,14 +202,14 @@ class Payload:
 
 
 def _stripped_rows(raw: msgspec.Raw, wants: Wants) -> Any:
-    """The choices without ids and log-probabilities that the client did not ask for."""
+    """Return the choices without ids and log-probabilities that the client did not request."""
     try:
         return [_stripped_row(row, wants) for row in _RAW_ROWS.decode(raw)]
     except _UNREADABLE:
         pass
     try:
         return [_stripped_any(row, wants) for row in _RAW_LIST.decode(raw)]
-    except _UNREADABLE:  # no list
+    except _UNREADABLE:  # not a list
         return raw
 
 
@@ -227,7 +229,7 @@ def _stripped_row(row: dict[str, msgspec.Raw], wants: Wants) -> dict[str, msgspe
 
 
 def repaired(data: bytes, *, numbers: bool = True) -> bytes:
-    """`replaced_json`, with null for NaN and Infinity and without a byte order mark: JSON for every parser."""
+    """Apply `replaced_json`, remove a byte order mark, and replace NaN and Infinity by null."""
     data = replaced_json(data.removeprefix(_BOM))
     if numbers and (b"NaN" in data or b"Infinity" in data):
         data = _TOKEN.sub(lambda match: b"null" if match["number"] else match[0], data)
@@ -235,18 +237,17 @@ def repaired(data: bytes, *, numbers: bool = True) -> bytes:
 
 
 def read_loosely(data: bytes) -> tuple[AnswerFields, Any, list[str]]:
-    """Read an answer some of whose fields are not what they should be.
-
-    What cannot be read is left out and named: its place, what was expected and what stood there.
+    """Read an answer with invalid fields, which are left out.
 
     Returns:
-        The fields, the whole document, and the faults.
+        The fields, the whole document, and the faults: path, expected type and value of each
+        invalid field.
 
     Raises:
-        msgspec.DecodeError: it is no JSON object.
+        msgspec.DecodeError: the data is not a JSON object.
     """
     faults: list[str] = []
-    # Numbers that are none stay, so that they can be named.
+    # NaN and Infinity are kept here, so that a fault can quote them.
     text = repaired(data, numbers=False)
     try:
         document: Any = json.loads(
@@ -262,7 +263,7 @@ def read_loosely(data: bytes) -> tuple[AnswerFields, Any, list[str]]:
 
 
 class _NoNumber:
-    """A number that no field can hold: NaN, an infinity, or one of far too many digits."""
+    """A number that no field can hold: NaN, an infinity, or an integer with too many digits."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -299,7 +300,7 @@ def _converted(document: dict[str, Any], faults: list[str]) -> AnswerFields:
 
 
 def _leave_out(document: dict[str, Any], path: str, *, what: str) -> Any:
-    """Remove the value that an error names, or the object that holds it; returns the value."""
+    """Remove the value at the path of an error, or the object around it; return the value."""
     steps: list[str | int] = [int(at) if at else name for name, at in _STEP.findall(path)]
     owners: list[Any] = [document]
     for step in steps[:-1]:

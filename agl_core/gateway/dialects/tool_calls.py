@@ -1,4 +1,4 @@
-"""Tool calls of one answer, put together from the fragments that servers send of them."""
+"""Assemble the tool calls of an answer from the fragments in its stream."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["AssembledToolCall", "CallPart", "FunctionPart", "ToolCalls", "plain_
 
 
 class FunctionPart(msgspec.Struct):
-    """What is called, or a fragment of it."""
+    """The ``function`` of a tool call, or a fragment of it."""
 
     name: str | None = None
     arguments: str | dict[str, Any] | list[Any] | None = None
-    """JSON text; with some servers the arguments themselves."""
+    """JSON text; some servers send a JSON object or array instead."""
 
 
 class CallPart(msgspec.Struct):
@@ -37,10 +37,10 @@ class CallPart(msgspec.Struct):
 
 
 class AssembledToolCall(msgspec.Struct, eq=False):
-    """One call so far."""
+    """One tool call, assembled from the fragments received until now."""
 
     position: int
-    """Among the calls of its answer, in the order in which they began."""
+    """Position among the tool calls of the answer, in the order in which they began."""
     index: int | None
     id: str = ""
     type: str = "function"
@@ -48,7 +48,7 @@ class AssembledToolCall(msgspec.Struct, eq=False):
     arguments: list[str] = []
 
     def add(self, part: CallPart) -> None:
-        """Take a fragment; a name that it repeats counts once."""
+        """Add a fragment; a repeated name is not appended."""
         self.id = self.id or part.id or ""
         self.type = part.type or self.type
         self.name += "" if part.name == self.name else part.name
@@ -57,7 +57,7 @@ class AssembledToolCall(msgspec.Struct, eq=False):
 
     @property
     def whole(self) -> bool:
-        """Its arguments are an object that is closed: more of them would be no JSON."""
+        """Whether the arguments are a complete JSON object, to which nothing can be appended."""
         text = "".join(self.arguments)
         if not text.rstrip().endswith("}"):
             return False
@@ -72,7 +72,7 @@ class AssembledToolCall(msgspec.Struct, eq=False):
 
 
 class ToolCalls:
-    """The calls of one choice, in the order in which they began."""
+    """The tool calls of one choice, in the order in which they began."""
 
     def __init__(self) -> None:
         self.calls: list[AssembledToolCall] = []
@@ -81,19 +81,20 @@ class ToolCalls:
         return len(self.calls)
 
     def wire(self) -> list[dict[str, Any]]:
-        """As a message has them."""
+        """Return the tool calls in the format of a message."""
         return [call.wire() for call in self.calls]
 
     def add(self, parts: Sequence[CallPart], *, whole: bool) -> list[AssembledToolCall]:
-        """Take the entries of one ``tool_calls``; the call that each belongs to.
+        """Add the entries of one ``tool_calls``; return the tool call that each belongs to.
 
-        Those of a whole message are one call each. Fragments of a stream belong together by their
-        id, else by their index. Servers that give every call the same index, or none, are read by
-        their ids; those that give neither, by position, name and whether the arguments are closed.
+        Each entry of a whole message is one tool call. Fragments of a stream are matched by their
+        id, else by their index. The id is enough for servers that give every tool call the same
+        index or none. Without id and index, a fragment is matched by position, name and whether the
+        arguments are complete.
 
         Args:
-            parts: In their order.
-            whole: They are of a message, not of a delta.
+            parts: The entries, in their order.
+            whole: The entries are from a message, not from a delta.
         """
         found: list[AssembledToolCall] = []
         rest = len(self.calls) - len(parts)
@@ -109,12 +110,13 @@ class ToolCalls:
     def _known(
         self, part: CallPart, place: int, *, taken: Sequence[AssembledToolCall]
     ) -> AssembledToolCall | None:
-        """The call that a fragment continues; None for one that begins.
+        """Return the tool call that a fragment continues; None if it begins a new one.
 
         Args:
             part: The fragment.
-            place: Of the call, if the fragments of this chunk continue the latest calls in order.
-            taken: Calls that other fragments of this chunk belong to.
+            place: Position of the tool call if the fragments of this chunk continue the latest
+                tool calls in order.
+            taken: Tool calls that other fragments of this chunk belong to.
         """
         latest = self.calls[::-1]
         if part.id:
@@ -135,7 +137,7 @@ class ToolCalls:
 
 
 def _by_id(part: CallPart, latest: Sequence[AssembledToolCall]) -> AssembledToolCall | None:
-    """The call with the id of a fragment, or that has its index and no id yet."""
+    """Return the tool call with the fragment's id, or the one with its index and no id yet."""
     same = [call for call in latest if part.index is None or call.index in (part.index, None)]
     for call in same:
         if call.id == part.id:
@@ -145,13 +147,13 @@ def _by_id(part: CallPart, latest: Sequence[AssembledToolCall]) -> AssembledTool
 
 
 def _begins(part: CallPart, call: AssembledToolCall) -> bool:
-    """Whether a fragment with a name cannot belong to a call, whose arguments are closed."""
+    """Whether a fragment begins a new tool call, because the arguments of `call` are complete."""
     more = bool(part.arguments) or part.name != call.name
     return bool(part.name) and more and call.whole
 
 
 def plain_text(value: Any) -> str:
-    """Text as it is; parts, which some servers send instead, as JSON."""
+    """Return text unchanged; encode a list of parts, which some servers send, as JSON."""
     if isinstance(value, str):
         return value
-    return msgspec.json.encode(value, enc_hook=lambda _: None).decode()  # NaN is no JSON
+    return msgspec.json.encode(value, enc_hook=lambda _: None).decode()  # JSON has no NaN

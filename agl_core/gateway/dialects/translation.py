@@ -1,4 +1,4 @@
-"""Between a client that speaks a plugin's dialect and the exchange, which speaks chat completions."""
+"""Translate between a plugin's dialect and the chat completions that the exchange handles."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ _BROKEN: Final = {
 
 
 class AnswerReader:
-    """Reads the first choice of a chat completion, chunk by chunk, for a dialect."""
+    """Reads the first choice of a chat completion, chunk by chunk, into `AnswerDelta`."""
 
     def __init__(self) -> None:
         self._calls = ToolCalls()
         self._function: AssembledToolCall | None = None
-        """A call in the older form."""
+        """A call in the older ``function_call`` format."""
         self._usage: TokenUsage | None = None
         self._finish: str | None = None
 
     @property
     def finished(self) -> bool:
-        """The backend has said how its answer ended, and that it reached its end."""
+        """Whether the answer has a finish reason of a completed answer."""
         return self._finish in FINISH_REASONS
 
     @property
     def given_up(self) -> dict[str, str]:
-        """The message of an answer whose finish reason is not that of one that reached its end."""
+        """The error of an answer with any other finish reason; empty if there is none."""
         if self._finish is None or self.finished:
             return {}
         return {"message": f"The backend gave its answer up with finish reason {self._finish!r}"}
 
     def read(self, chunk: Payload, *, whole: bool = False) -> Iterator[AnswerDelta]:
-        """What a chunk adds, or a whole chat completion."""
+        """Yield the additions of a chunk or of a whole chat completion."""
         if chunk.usage is not None and (chunk.usage.stated or self._usage is None):
             self._usage = chunk.usage
         known: dict[str, Any] = {"id": chunk.id or "", "usage": self._usage}
@@ -79,9 +79,9 @@ class AnswerReader:
 
 
 class _TranslatedSend:
-    """An ASGI ``send`` that turns the chat completion sent through it into a dialect's answer.
+    """An ASGI ``send`` that translates a chat completion into a dialect's answer.
 
-    Answers with an error status pass as they are.
+    Answers with an error status are forwarded unchanged.
     """
 
     def __init__(self, answer: DialectAnswer, send: asgi.Send) -> None:
@@ -89,7 +89,7 @@ class _TranslatedSend:
         self._answer = answer
         self._reader = AnswerReader()
         self._head: asgi.Message | None = None
-        """Of a whole answer, until its body is there."""
+        """The start message of an answer that is not a stream, held until its body is complete."""
         self._whole: list[bytes] = []
         self._parser: EventParser | None = None
         self._ended = False
@@ -143,7 +143,7 @@ class _TranslatedSend:
         return b"".join(map(self._answer.add, self._reader.read(chunk)))
 
     def _end(self, error: Mapping[str, Any] | None = None) -> bytes:
-        """Once: the answer is whole, or it will not be."""
+        """Return the last bytes of the stream: its end or an error; empty when called again."""
         if self._ended:
             return b""
         self._ended = True
@@ -177,9 +177,9 @@ class _TranslatedSend:
 
 
 def translating(dialect: Dialect) -> Translate:
-    """How a request of a dialect becomes a chat completion request, and where its answer is sent.
+    """Return a function that translates a request and wraps ``send`` to translate the answer.
 
-    What it returns raises `Problem`, as the dialect does.
+    The function raises `Problem` if the dialect refuses the request.
     """
 
     def translate(body: bytes, send: asgi.Send) -> tuple[bytes, asgi.Send]:

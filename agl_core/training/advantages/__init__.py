@@ -1,7 +1,7 @@
-"""Advantages: what an attempt earned against its group, then per sampled token.
+"""Advantages of attempts relative to their group, and of sampled tokens.
 
-One module per estimator of the attempt's advantage; `broadcast` holds the credit rule that all
-of them share.
+Each estimator of an attempt's advantage has a module. The module `broadcast` has the credit rule
+that assigns advantages to tokens, which all estimators share.
 """
 
 from agl_core.training.advantages.broadcast import Weighting, broadcast, over_trained

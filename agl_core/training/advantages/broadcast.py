@@ -1,4 +1,4 @@
-"""From one advantage per attempt to advantages and weights per sampled token."""
+"""The credit rule: advantages and weights per sampled token from one advantage per attempt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agl_core.types import AgentReturn, CallCredit, TrajectoryGroup, Triplet
 
 
 def require_returns(returns: Sequence[float]) -> None:
-    """Refuse a group without attempts.
+    """Check that a group has attempts.
 
     Raises:
         TrainingError: there are no returns.
@@ -26,7 +26,7 @@ def require_returns(returns: Sequence[float]) -> None:
 
 
 def centred(values: Sequence[float]) -> list[float]:
-    """Each value less the mean; exactly 0 where all are equal, without a rounding error."""
+    """Return each value minus the mean; exactly 0, without rounding errors, if all are equal."""
     if not values or min(values) == max(values):
         return [0.0] * len(values)
     mean = math.fsum(values) / len(values)
@@ -36,40 +36,40 @@ def centred(values: Sequence[float]) -> list[float]:
 _Key = TypeVar("_Key")
 
 Weighting = Literal["token", "sequence", "attempt"]
-"""``token``: every sampled token counts 1. ``sequence``: every call counts 1, its tokens share it.
-``attempt``: every attempt counts 1, so neither turns nor lengths change its share of the loss."""
+"""How tokens are weighted in the loss. ``token``: every sampled token has weight 1. ``sequence``:
+the tokens of a call share a weight of 1. ``attempt``: the tokens of an attempt share a weight of 1,
+so its share of the loss depends neither on the number of calls nor on their lengths."""
 
 
 def broadcast(
     group: TrajectoryGroup, advantages: Sequence[float], *, weighting: Weighting
 ) -> list[CallCredit]:
-    """Give every trained choice of a group its advantage: the credit rule of the house.
+    """Return the advantage and token weights of every trained choice of a group.
 
-    Units nest: choice in call in agent run in agent in attempt. For attempt i of the group, its
-    agent's call j (in causal order), the run k that j belongs to and choice m of j::
+    These units are nested: attempt, agent, agent run, call, choice. For attempt i of the group, its
+    agent's call j (in causal order), the run k of call j and choice m of call j::
 
         A[i]       = estimator(R)[i]                    R[i] = attempt- plus agent-level rewards
-        U'[i,k]    = U[i,k] - mean_i U[i,k]             U: rewards aimed at run k
-        c'[i,j]    = c[i,j] - mean_i c[i,j]             c: rewards aimed at call j
+        U'[i,k]    = U[i,k] - mean_i U[i,k]             U: rewards that name run k
+        c'[i,j]    = c[i,j] - mean_i c[i,j]             c: rewards that name call j
         q'[i,j,m]  = q[i,j,m] - mean_{i,m} q[i,j,m]     q: rewards that name choice m
 
         continued choice:  A[i] + U'[i,k] + c'[i,j] + q'[i,j,m]
-        other choices:     q'[i,j,m], and only where a reward names the choice
+        other choices:     q'[i,j,m], and only if a reward names the choice
 
-    and every token of the choice gets that advantage. The means run over the attempts that have
-    a continued choice in their k-th run or of their j-th call, and so are trained; a unit that no
-    reward names counts 0 there. Choices that no reward
-    names stay out of the last mean and its term is 0 for them. Run, call and choice terms are not
-    scaled, so the size of such a reward against 1 says how much it matters. A unit that only one
-    attempt has is its own mean: its term is 0.
+    Every token of the choice has this advantage. The means of U and c are over the attempts with a
+    continued choice in their k-th run or of their j-th call; a run or call without a reward counts
+    as 0. The mean of q is over choices that a reward names; the term is 0 for other choices. Run,
+    call and choice terms are not scaled, so the effect of such a reward depends on its absolute
+    size. If a mean is over a single value, the term is 0.
 
-    Since the baseline is taken over attempts before anything is broadcast, the number of an
-    agent's calls changes no advantage.
+    The baseline is computed over attempts before advantages are assigned to calls, so it does not
+    depend on the number of an agent's calls.
 
     Args:
         group: Attempts of one task for one agent.
         advantages: ``estimator(R)``, one per attempt; see `over_trained`.
-        weighting: How the tokens share the loss.
+        weighting: How tokens are weighted in the loss.
 
     Raises:
         TrainingError: the group is empty, or its lists and `advantages` differ in length.
@@ -103,14 +103,15 @@ def broadcast(
 def over_trained(
     group: TrajectoryGroup, estimator: Callable[[TrajectoryGroup], Sequence[float]]
 ) -> list[float]:
-    """``estimator(R)`` over the attempts of which a token is trained with it; 0 for the others.
+    """Return ``estimator(R)`` for the attempts that have a continued choice, and 0 for the others.
 
-    An attempt whose only trained choices are ones that rewards name, of calls that nothing
-    continued, takes no part in the baseline of the returns: no token of it has that return.
+    An attempt without a continued choice is left out of the baseline of the returns, because none
+    of its tokens is trained with the return. Only its choices that a reward names are trained.
 
     Args:
         group: Attempts of one task for one agent.
-        estimator: Takes a group of these attempts alone; gives one advantage for each.
+        estimator: Called with a group of the attempts with a continued choice; returns one
+            advantage per attempt.
 
     Raises:
         TrainingError: the group is empty.
@@ -141,7 +142,7 @@ _Unit = tuple[int, int]
 def _centred_rewards(
     group: TrajectoryGroup,
 ) -> tuple[dict[_Unit, float], dict[_Unit, float], dict[tuple[str, int], float]]:
-    """U', c' and q' of the credit rule."""
+    """Return U', c' and q' of `broadcast`."""
     runs: dict[int, dict[_Unit, float]] = defaultdict(dict)
     calls: dict[int, dict[_Unit, float]] = defaultdict(dict)
     choices: dict[int, dict[tuple[str, int], float]] = defaultdict(dict)
@@ -176,7 +177,7 @@ def _triplets(group: TrajectoryGroup, index: int) -> Iterator[Triplet]:
 def _weighted(
     values: Sequence[tuple[Triplet, float]], weighting: Weighting
 ) -> Iterator[CallCredit]:
-    """Spread each choice's advantage over its tokens, with the weights of one attempt."""
+    """Yield the credit of each choice of one attempt, with its advantage for every token."""
     total = sum(len(triplet.response_ids) for triplet, _ in values)
     for triplet, value in values:
         length = len(triplet.response_ids)

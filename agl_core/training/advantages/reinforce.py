@@ -1,4 +1,4 @@
-"""Plain returns as advantages, with or without the group's mean as a baseline."""
+"""REINFORCE advantages: returns, with or without the group's mean as a baseline."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ Baseline = Literal["none", "mean"]
 
 
 def reinforce_advantages(returns: Sequence[float], *, baseline: Baseline = "none") -> list[float]:
-    """One advantage per attempt of a group.
+    """Return one advantage per attempt of a group.
 
     ::
 
         A_i = R_i              baseline "none"
-        A_i = R_i - mean(R)    baseline "mean"; a group of one has advantage 0
+        A_i = R_i - mean(R)    baseline "mean"; 0 in a group of one attempt
 
     after Williams 1992, "Simple statistical gradient-following algorithms for connectionist
-    reinforcement learning". Without a baseline the gradient is unbiased and its variance high, and
-    adding a constant to every reward changes what is learned.
+    reinforcement learning". Without a baseline, the gradient is unbiased but has a high variance,
+    and adding a constant to every reward changes the updates.
 
     Raises:
         TrainingError: the group is empty.

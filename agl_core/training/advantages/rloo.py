@@ -8,7 +8,7 @@ from agl_core.training.advantages.broadcast import centred, require_returns
 
 
 def rloo_advantages(returns: Sequence[float]) -> list[float]:
-    """One advantage per attempt of a group: the return against the mean of the others.
+    """Return one advantage per attempt: the return minus the mean return of the other attempts.
 
     ::
 
@@ -16,7 +16,7 @@ def rloo_advantages(returns: Sequence[float]) -> list[float]:
 
     after Kool et al. 2019, "Buy 4 REINFORCE Samples, Get a Baseline for Free!", and Ahmadian et
     al. 2024, "Back to Basics" (arXiv:2402.14740): the baseline does not depend on the attempt's own
-    return, so the gradient is unbiased. A group of one has no others: advantage 0.
+    return, so the gradient is unbiased. In a group of one attempt, the advantage is 0.
 
     Raises:
         TrainingError: the group is empty.

@@ -1,4 +1,4 @@
-"""Named algorithms: each picks an advantage and a loss and validates its options."""
+"""Algorithms: each one combines an advantage estimator with a loss and validates its options."""
 
 from agl_core.training.algorithms.grpo import GRPO, GRPOOptions
 from agl_core.training.algorithms.reinforce import Reinforce, ReinforceOptions

@@ -1,4 +1,4 @@
-"""Options that every policy-gradient algorithm shares."""
+"""Options that all policy-gradient algorithms share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agl_core.training.advantages import Weighting
 
 
 class PolicyGradientOptions(BaseModel):
-    """How the loss ``policy_gradient`` bounds and weighs what an advantage asks for."""
+    """Options of the loss ``policy_gradient``: clipping, probability ratio and token weights."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 

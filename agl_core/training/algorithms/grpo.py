@@ -22,7 +22,7 @@ class GRPOOptions(PolicyGradientOptions):
 
 
 class GRPO:
-    """Group relative policy optimisation; fulfils `agl_core.interfaces.Algorithm`."""
+    """Group relative policy optimisation; implements `agl_core.interfaces.Algorithm`."""
 
     loss = "policy_gradient"
 

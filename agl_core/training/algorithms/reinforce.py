@@ -23,7 +23,7 @@ class ReinforceOptions(PolicyGradientOptions):
 
 
 class Reinforce:
-    """The plain policy gradient; fulfils `agl_core.interfaces.Algorithm`."""
+    """The plain policy gradient; implements `agl_core.interfaces.Algorithm`."""
 
     loss = "policy_gradient"
 

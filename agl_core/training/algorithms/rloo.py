@@ -15,7 +15,7 @@ class RLOOOptions(PolicyGradientOptions):
 
 
 class RLOO:
-    """REINFORCE with a leave-one-out baseline; fulfils `agl_core.interfaces.Algorithm`."""
+    """REINFORCE with a leave-one-out baseline; implements `agl_core.interfaces.Algorithm`."""
 
     loss = "policy_gradient"
 

@@ -1,1 +1,1 @@
-"""AgentScope 1, whose agents are called and exchange messages in hubs."""
+"""AgentScope 1: records agents and hubs by wrapping their methods."""

@@ -1,6 +1,6 @@
-"""Zero-code mode, and the only one: this version has no hook that always runs.
+"""Zero-code mode for version 1, which has no other mode: no hook of this version always runs.
 
-Its class hooks are left out for an object that already replies, and copy what they are given.
+Its class hooks do not run for an agent that is already replying, and they get copies of arguments.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _OTHERS: Final = (
     ("_retrieve_from_knowledge", CONTEXT, ("msg",)),
     ("_compress_memory_if_needed", SUMMARIZER, ()),
 )
-"""Functions of `ReActAgent` in which a model is asked, but not for the agent's answer."""
+"""Functions of `ReActAgent` that call a model, but not for the agent's answer."""
 
 
 class WrapsOfAll:
-    """Wraps the functions that README.md lists, and puts them back."""
+    """Wraps the functions that README.md lists."""
 
     def __init__(self) -> None:
         self._patches: list[Patch] = []
@@ -42,10 +42,10 @@ class WrapsOfAll:
         self._known: set[tuple[type[Any], str]] = set()
 
     def attach(self) -> None:
-        """Wrap them.
+        """Wrap the functions.
 
         Raises:
-            ConfigError: this version lacks one, or it takes other parameters.
+            ConfigError: this version lacks one, or its parameters differ.
         """
         if self._patches:
             return
@@ -55,7 +55,7 @@ class WrapsOfAll:
         self._patches = patches
 
     def detach(self) -> None:
-        """Put the original functions back, the last wrapped first."""
+        """Restore the original functions, the last wrapped first."""
         with self._lock:
             while self._patches:
                 self._patches.pop().remove()
@@ -73,7 +73,7 @@ class WrapsOfAll:
             yield _patch(ReActAgent, name, said_by(who), parameters)
 
     def _prepare(self, agent: Any) -> None:
-        """Wrap what the classes of an agent's parts implement: they have it of their own."""
+        """Wrap methods of the classes of an agent's model and memory: each class has its own."""
         model = getattr(agent, "model", None)
         if isinstance(model, ChatModelBase):
             self._wrap(type(model), "__call__", splitting)

@@ -1,4 +1,4 @@
-"""`PromptBudget` as the framework's own kind of thing: a formatter whose prompts fit."""
+"""A prompt budget as a formatter of AgentScope 1."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from agl_core.budget import PromptBudget
 
 
 class PromptBudgetFormatter(FormatterBase):
-    """Cuts what a formatter has made to a number of tokens; see `agl_core.PromptBudget`.
+    """Cuts another formatter's prompts to a number of tokens; see `agl_core.PromptBudget`.
 
-    What one call sends is cut; the agent's memory stays as it is, so that every call is cut from the whole history
-    from the whole. The formatter has to make messages in OpenAI's form. Outside a rollout nothing
-    is cut, unless the budget has a count of its own.
+    It changes one request and not the agent's memory, so each call is cut from the whole history.
+    The other formatter must return messages in OpenAI's form. Outside a rollout nothing is cut,
+    unless the budget has its own ``count``.
     """
 
     def __init__(
@@ -29,17 +29,17 @@ class PromptBudgetFormatter(FormatterBase):
         """Set a budget.
 
         Args:
-            formatter: Makes the prompt that is cut.
-            budget: A `PromptBudget`, or its tokens; when None, ``prompt_budgets`` of the run has
-                them for the agent.
-            toolkit: The agent's, whose tools are part of each prompt and count as well.
+            formatter: The formatter whose prompts are cut.
+            budget: A `PromptBudget`, or a number of tokens. When None, the agent's number in the
+                run's ``prompt_budgets``, else three quarters of the model's context.
+            toolkit: The agent's toolkit, whose tools are part of each prompt and count as well.
         """
         self.formatter = formatter
         self.budget = budget if isinstance(budget, PromptBudget) else PromptBudget(budget)
         self.toolkit = toolkit
 
     async def format(self, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
-        """Format as the given one does, then cut."""
+        """Call the given formatter and cut its messages."""
         messages = await self.formatter.format(*args, **kwargs)
         toolkit: Any = self.toolkit
         tools: Sequence[Mapping[str, Any]] = () if toolkit is None else toolkit.get_json_schemas()

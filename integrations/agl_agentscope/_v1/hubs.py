@@ -1,4 +1,4 @@
-"""Hubs, and the messages that agents receive there."""
+"""Record hubs and the messages that their agents receive."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from agl_core.types import SpanKind
 Live = Callable[[], bool]
 Function = Callable[..., Any]
 Receivers = Callable[[], Iterable[Any]]
-"""Asked where telemetry may fail: what an agent has them in is private."""
+"""Called inside a guard, because it reads a private attribute of the agent."""
 
 HUB: Final = "hub"
-"""Name of the span around what is said in a hub."""
+"""Name of the span around the messages of a hub."""
 BROADCAST: Final = "broadcast"
 """Name of a message's span, which lists its receivers."""
 HUB_NAME: Final = "agl.agentscope.hub"
 PARTICIPANTS: Final = "agl.agentscope.participants"
-"""On a hub's span: its own name, and the names of those who were in it at first."""
+"""On a hub's span, with `HUB_NAME`: names of the agents that were in it when it was entered."""
 
 
 class Hubs:
-    """Records what `MsgHub` is entered, left and used for."""
+    """Wraps the methods with which a `MsgHub` is entered, left and broadcasts."""
 
     def __init__(self) -> None:
         self._open: ByIdentity[list[SpanScope]] = ByIdentity()
@@ -45,7 +45,7 @@ class Hubs:
         return enter
 
     def leaving(self, original: Function, live: Live) -> Function:
-        del live  # a hub that was entered is left
+        del live  # end an open span even after `detach`
 
         async def leave(hub: Any, *args: Any, **kwargs: Any) -> Any:
             try:
@@ -56,7 +56,7 @@ class Hubs:
         return leave
 
     def announcing(self, original: Function, live: Live) -> Function:
-        """Wrap what a hub itself broadcasts."""
+        """Wrap a hub's own ``broadcast``."""
 
         async def broadcast(hub: Any, msg: Any) -> Any:
             if not live() or active() is None:
@@ -98,7 +98,7 @@ class Hubs:
 
 
 def broadcasting(original: Function, live: Live) -> Function:
-    """Wrap what an agent does with its reply: the other agents of its hubs receive it."""
+    """Wrap the function with which an agent sends its reply to the other agents of its hubs."""
 
     async def broadcast(agent: Any, msg: Any) -> Any:
         if not live() or active() is None:
@@ -113,7 +113,7 @@ def _subscribers(agent: Any) -> list[Any]:
 
 
 async def _delivered(msg: Any, receivers: Receivers, step: Callable[[], Awaitable[Any]]) -> Any:
-    """Record the messages; a model call while one is received is not the sender's."""
+    """Record the messages; model calls of the receivers are not the sender's calls."""
     span = _open_message(msg, receivers)
     if span is None:
         return await step()

@@ -1,4 +1,4 @@
-"""What the framework's own objects say, as attributes of spans."""
+"""Read the framework's objects as span attributes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, cast
 
 
 def names(agents: Iterable[Any]) -> list[str]:
-    """Names of agents, each once; an agent need not have one."""
+    """Return the names of agents, each once; the id for an agent without a name."""
     return list(dict.fromkeys(str(getattr(agent, "name", None) or agent.id) for agent in agents))
 
 
 def result(content: Any) -> Any:
-    """Content: text where that is all of it, the framework's blocks elsewhere."""
+    """Return content as a string if it has only text blocks, else as the framework's blocks."""
     if not isinstance(content, Sequence) or isinstance(content, str):
         return content
     blocks = cast("Sequence[Any]", content)
@@ -22,7 +22,7 @@ def result(content: Any) -> Any:
 
 
 def received(content: Any) -> Any:
-    """Content as other agents get it: without the sender's thoughts."""
+    """Return content as other agents get it: without the sender's thinking blocks."""
     if not isinstance(content, list):
         return content
     blocks = cast("list[Any]", content)

@@ -1,4 +1,4 @@
-"""What an agent's reply is made of: the reply, and what others say in it."""
+"""Record agents' replies, and the model calls in them that are not the agent's."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Function = Callable[..., Any]
 Prepare = Callable[[Any], None]
 
 _INTERRUPTION: Final = "_is_interrupted"
-"""Key of a message's metadata by which the framework says that a reply was cancelled."""
+"""Key in a message's metadata by which the framework marks a cancelled reply."""
 _FOLDING: Final = "MultiAgentFormatter"
-"""Ending of the formatters that write the conversation into one message."""
+"""Suffix of the names of formatters that write the conversation into one message."""
 
 
 class Replies:
-    """Records what `AgentBase.__call__` does, whichever agents share a class, a task or an object."""
+    """Records `AgentBase.__call__`, also of agents that share a class, a task or an object."""
 
     def __init__(self, prepare: Prepare) -> None:
         """Record replies.
@@ -56,7 +56,7 @@ class Replies:
         if wrong := self._usage.enter(agent, context, remembers=_remembers(agent)):
             span.set_attributes({SHARED: wrong})
         formatter = getattr(agent, "formatter", None)
-        # PromptBudgetFormatter has the one that it cuts as its `formatter`.
+        # PromptBudgetFormatter has the formatter that it wraps as its `formatter`.
         folding = type(getattr(formatter, "formatter", formatter)).__name__.endswith(_FOLDING)
         span.set_attributes({FOLDS: folding})
         self._look_at_plan(agent, span)
@@ -64,7 +64,7 @@ class Replies:
         return span
 
     def _look_at_plan(self, agent: Any, span: SpanScope) -> None:
-        """A plan's hint says when each of its parts was made and finished."""
+        """Mark a reply with a plan: its hint has the times when parts were made and finished."""
         notebook = getattr(agent, "plan_notebook", None)
         if notebook is not None and notebook.current_plan is not None:
             span.set_attributes({CLOCK: PLAN})
@@ -83,7 +83,7 @@ class Replies:
 
 
 def said_by(name: str) -> Callable[[Function, Live], Function]:
-    """A wrapper of functions that ask a model in a reply, but not for the agent's own answer."""
+    """Return a wrapper that records a function's model calls under the reserved name `name`."""
 
     def wrap(original: Function, live: Live) -> Function:
         async def call(*args: Any, **kwargs: Any) -> Any:
@@ -98,7 +98,7 @@ def said_by(name: str) -> Callable[[Function, Live], Function]:
 
 
 def _remembers(agent: Any) -> bool:
-    """Whether the agent has anything in its memory; one that is kept elsewhere counts as full."""
+    """Return whether the agent's memory has content; one without ``content`` counts as full."""
     memory = getattr(agent, "memory", None)
     content: Any = getattr(memory, "content", None)
     return memory is not None if content is None else bool(content)

@@ -1,4 +1,4 @@
-"""Answers whose text has think tags, with the thoughts in thinking blocks."""
+"""Move the thoughts of answers with think tags into thinking blocks."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Stream = AsyncGenerator[ChatResponse, None]
 
 
 class ThinkTagsModel(ChatModelBase):
-    """A model whose agent gets a thinking block and a text block where it thinks in ``<think>`` tags.
+    """A model whose answers with ``<think>`` tags are split into thinking and text blocks.
 
-    In rollouts the models of agents do so anyway; this does it everywhere. What a model server has
-    parsed already comes as a thinking block in any case.
+    In rollouts the integration splits the answers of all agents' models; this class also does so
+    outside. Thoughts that the model server has parsed are thinking blocks in any case.
     """
 
     def __init__(self, model: ChatModelBase) -> None:
-        """Split what `model` answers; every other attribute is the model's own."""
+        """Wrap `model`; all other attributes are those of `model`."""
         object.__setattr__(self, "model", model)
 
     async def __call__(self, *args: Any, **kwargs: Any) -> ChatResponse | Stream:
-        """Ask the model; the framework's signature."""
+        """Call the model and split its answer."""
         return split(await self.model(*args, **kwargs))
 
     def __getattr__(self, name: str) -> Any:
@@ -39,7 +39,7 @@ class ThinkTagsModel(ChatModelBase):
 
 
 def splitting(original: Callable[..., Any], live: Callable[[], bool]) -> Callable[..., Any]:
-    """Wrap the ``__call__`` of a class of models: what an agent asks itself comes split."""
+    """Wrap the ``__call__`` of a model class, so that agents get split answers."""
 
     async def call(model: Any, *args: Any, **kwargs: Any) -> Any:
         answer = await original(model, *args, **kwargs)
@@ -49,14 +49,14 @@ def splitting(original: Callable[..., Any], live: Callable[[], bool]) -> Callabl
 
 
 def split(answer: Any) -> Any:
-    """The answer with thinking blocks; itself where there is no thought in its text."""
+    """Return the answer with thinking blocks, unchanged if its text has no think tags."""
     if isinstance(answer, ChatResponse):
         return _whole(answer, tags())
     return _streamed(cast("Stream", answer)) if isinstance(answer, AsyncGenerator) else answer
 
 
 async def _streamed(answer: Stream) -> Stream:
-    """Every chunk has all that was said so far, so each is split as a whole."""
+    """Split each chunk as a whole, because it has the whole text so far."""
     names = tags()
     async with aclosing(answer):
         async for chunk in answer:

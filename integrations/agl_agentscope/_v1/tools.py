@@ -1,4 +1,4 @@
-"""The use of a tool, with the exception that the framework turns into words for the model."""
+"""Record tool calls with the exception that the framework turns into text for the model."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Live = Callable[[], bool]
 Function = Callable[..., Any]
 
 _UNREACHED: Final = ("FunctionNotFoundError", "FunctionInactiveError")
-"""How the framework begins what it says itself of a call that reaches no tool."""
+"""First words of the framework's result for a call that reaches no tool."""
 
 
 def recording(original: Function, live: Live) -> Function:
-    """Wrap `Toolkit.call_tool_function`, which gives a stream of what the tool says."""
+    """Wrap `Toolkit.call_tool_function`, which returns the tool's results as a stream."""
 
     async def call_tool_function(toolkit: Any, tool_call: Any) -> Any:
         use = _begin(toolkit, tool_call) if live() else None
@@ -38,7 +38,7 @@ def recording(original: Function, live: Live) -> Function:
 
 
 class _Use:
-    """One use of a tool, by a copy of the toolkit that sees what the tool's function does."""
+    """One tool call; `toolkit` is a copy of the toolkit in which the tool's function is wrapped."""
 
     def __init__(self, span: SpanScope, toolkit: Any, name: str) -> None:
         self.span = span
@@ -46,7 +46,7 @@ class _Use:
         self._whole = False
         self.toolkit = toolkit
         tool = toolkit.tools.get(name)
-        # What runs in the background has been answered for by the time it fails.
+        # A tool that runs in the background fails after its call has got a result.
         if tool is not None and not getattr(tool, "async_execution", False):
             self.toolkit = _with(toolkit, name, tool, self._watched(tool.original_func))
 
@@ -55,7 +55,8 @@ class _Use:
         result = messages.result(chunk.content)
         self.span.set_attributes({semconv.GEN_AI_TOOL_RESULT: result})
         if self._whole:
-            # Who has it reads no further: the framework leaves the stream of its last tool.
+            # The result is complete, and the framework does not read its last tool's stream to
+            # the end.
             self.span.end()
         elif not self._ran and str(result).startswith(_UNREACHED):
             self.span.end(failed=str(result))
@@ -102,7 +103,7 @@ def _begin(toolkit: Any, tool_call: Mapping[str, Any]) -> _Use | None:
 
 
 def _with(toolkit: Any, name: str, tool: Any, function: Function) -> Any:
-    """A copy of the toolkit in which one tool's function is another."""
+    """Return a copy of the toolkit in which the tool `name` calls `function`."""
     copied, registered = copy.copy(toolkit), copy.copy(tool)
     registered.original_func = function
     copied.tools = {**toolkit.tools, name: registered}

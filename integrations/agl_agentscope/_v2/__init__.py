@@ -1,1 +1,1 @@
-"""AgentScope 2: agents through their middleware."""
+"""AgentScope 2: records agents through their middleware."""

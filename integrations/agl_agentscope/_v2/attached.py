@@ -1,4 +1,4 @@
-"""Zero-code mode: every agent that replies is given the middleware while agl is attached."""
+"""Zero-code mode for version 2: every agent that replies gets the middleware while attached."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LISTS: Final = (
     "_model_call_middlewares",
     "_compress_context_middlewares",
 )
-"""Where an agent keeps its middleware, one list per hook; there is no public way to add any."""
+"""An agent's private lists of middleware, one for each hook; no public function adds to them."""
 
 
 class MiddlewareOfAll:
-    """Hands one `AglMiddleware` to every agent that has none, also to those made before."""
+    """Adds an `AglMiddleware` to every agent without one, also to those made before `attach`."""
 
     def __init__(self) -> None:
         self._patches: list[Patch] = []
@@ -32,10 +32,10 @@ class MiddlewareOfAll:
         self._ours = AglMiddleware(lambda: bool(self._patches))
 
     def attach(self) -> None:
-        """Watch the two public functions by which agents reply.
+        """Wrap the two public functions by which agents reply.
 
         Raises:
-            ConfigError: agents of this version reply otherwise.
+            ConfigError: this version's functions have other parameters.
         """
         if self._patches:
             return
@@ -48,7 +48,7 @@ class MiddlewareOfAll:
         self._patches = patches
 
     def detach(self) -> None:
-        """Put the original functions back, and take the middleware from agents."""
+        """Restore the original functions, and remove the middleware from agents."""
         while self._patches:
             self._patches.pop().remove()
         for agent in self._given.owners():

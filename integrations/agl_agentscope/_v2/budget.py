@@ -1,4 +1,4 @@
-"""`PromptBudget` as the framework's own kind of thing: a middleware that cuts what is formatted."""
+"""A prompt budget as a middleware of AgentScope 2."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from agl_core.budget import PromptBudget
 class PromptBudgetMiddleware(MiddlewareBase):
     """Cuts each prompt of an agent to a number of tokens; see `agl_core.PromptBudget`.
 
-    What one call sends is cut; the agent's context stays as it is, so that every call is cut from the whole history
-    from the whole. It cuts what the formatter of the agent's model has made, which has to be
-    messages in OpenAI's form. Outside a rollout it does nothing, unless the budget has a count of
-    its own.
+    It changes one request and not the agent's context, so each call is cut from the whole history.
+    It cuts the messages of the model's formatter, which must be in OpenAI's form. Outside a rollout
+    it does nothing, unless the budget has its own ``count``.
     """
 
     def __init__(self, budget: PromptBudget | int | None = None) -> None:
         """Set a budget.
 
         Args:
-            budget: A `PromptBudget`, or its tokens; when None, ``prompt_budgets`` of the run has
-                them for the agent.
+            budget: A `PromptBudget`, or a number of tokens. When None, the agent's number in the
+                run's ``prompt_budgets``, else three quarters of the model's context.
         """
         self.budget = budget if isinstance(budget, PromptBudget) else PromptBudget(budget)
 
     async def on_model_call(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: Callable[..., Any]
     ) -> Any:
-        """Ask the model with a formatter that cuts; the framework's signature."""
+        """Call the model with a formatter that cuts the prompt."""
         del agent
         model = copy.copy(input_kwargs["current_model"])
         model.formatter = _Fitting(model.formatter, self.budget, input_kwargs.get("tools") or ())
@@ -40,7 +39,7 @@ class PromptBudgetMiddleware(MiddlewareBase):
 
 
 class _Fitting:
-    """A formatter whose prompts fit; it keeps the fields of the given one."""
+    """A formatter that cuts another formatter's prompts, with that formatter's attributes."""
 
     def __init__(
         self, formatter: Any, budget: PromptBudget, tools: Sequence[Mapping[str, Any]]
@@ -50,7 +49,7 @@ class _Fitting:
         self._tools = tools
 
     async def format(self, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
-        """Format as the given one does, then cut."""
+        """Call the given formatter and cut its messages."""
         messages = await self._formatter.format(*args, **kwargs)
         return [dict(each) for each in await self._budget.afit(messages, tools=self._tools)]
 

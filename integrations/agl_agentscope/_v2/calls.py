@@ -1,4 +1,4 @@
-"""A model of the framework whose requests have a span each, the repeated ones too."""
+"""Record each request of a model, also repeated ones, as a span."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from agl_core.tracing import SpanScope, SpanStart, active, guarded
 from agl_core.types import SpanKind
 
 _REQUEST = "_call_api"
-"""What a class of models implements: one request. The framework repeats it when it fails."""
+"""Method of a model class that sends one request; the framework calls it again after a failure."""
 
 
 def recording(model: Any, turn: SpanScope) -> Any:
-    """A copy of the model that records; what has no `_REQUEST` is left to the wire.
+    """Return a copy of the model that records its requests.
+
+    The HTTP layer records the requests of a model without `_REQUEST`.
 
     Args:
-        model: Of the framework.
-        turn: The agent's turn in which it is asked.
+        model: A model of the framework.
+        turn: The span of the agent's turn that calls the model.
     """
     request = getattr(model, _REQUEST, None)
     if request is None:

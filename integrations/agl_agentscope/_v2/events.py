@@ -1,6 +1,7 @@
-"""What only the events of a reply report.
+"""Record what only a reply's events report.
 
-Who is handed a task, which calls of tools reach none, and which wait for the user's permission.
+These are tasks handed to another agent, tool calls that reach no tool, and tool calls that wait for
+the user's permission.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from agl_core import semconv
 from agl_core.tracing import SpanScope, active, guarded
 
 _UNREACHED: Final = frozenset({"error", "denied", "interrupted"})
-"""States of the result of a call that came to no tool: it names none, is wrong, or was forbidden."""
+"""States of the result of a call that reached no tool: unknown name, bad arguments, not allowed."""
 
 
 class ReplyEvents:
-    """Looks at the events of one reply."""
+    """Reads the events of one reply."""
 
     def __init__(self, agent: Agent, span: SpanScope, usage: Usage) -> None:
         self._agent = agent
@@ -35,14 +36,14 @@ class ReplyEvents:
         self._waits_for: list[str] = []
 
     def see(self, event: object) -> None:
-        """Record what an event reports; most, such as those of each token, add nothing."""
-        look = _LOOKS.get(type(event))  # isinstance is slow for classes of pydantic
+        """Record an event; most events, such as those of each token, are ignored."""
+        look = _LOOKS.get(type(event))  # isinstance is slow for pydantic classes
         if look is not None:
             look(self, event)
 
     @guarded(FRAMEWORK)
     def handed_out(self, event: RequireExternalExecutionEvent) -> None:
-        """Calls are done elsewhere; so are those by which a team's leader hands out tasks."""
+        """Record tool calls that external code executes: a team leader assigns tasks with them."""
         context = active()
         for call in event.tool_calls:
             self._usage.reached(self._agent, call.id)
@@ -52,13 +53,13 @@ class ReplyEvents:
 
     @guarded(FRAMEWORK)
     def parked(self, event: RequireUserConfirmEvent) -> None:
-        """The reply ends here, with a message of the framework's own, until the user answers."""
+        """Record that the reply ends with a message of the framework and waits for the user."""
         self._waits_for += [call.name for call in event.tool_calls]
         self._span.set_attributes({PARKED: list(self._waits_for)})
 
     @guarded(FRAMEWORK)
     def answered(self, event: Any) -> None:
-        """A call has its result, which the framework wrote itself where the call reached no tool."""
+        """Record a call whose result the framework wrote, because the call reached no tool."""
         call_id, state = event.tool_call_id, str(event.state)
         if self._usage.forget_reached(self._agent, call_id) or state not in _UNREACHED:
             return

@@ -1,4 +1,4 @@
-"""What the framework's own objects say, as attributes of spans."""
+"""Read the framework's objects as span attributes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from agl_core import semconv
 from agl_core.tracing import AttemptContext, handoff
 
 RESUMING: Final = (UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEvent)
-"""Inputs with which an agent continues the reply before."""
+"""Types of input with which an agent continues its previous reply."""
 _ASSIGN: Final = "TeamAssign"
-"""The tool by which the leader of a `TeamPipeline` gives a task to a member."""
+"""Tool with which the leader of a `TeamPipeline` gives a task to a member."""
 
 
 def answer(response: ChatResponse) -> Mapping[str, Any]:
-    """Id and usage of a model's answer."""
+    """Return the id and usage of a model's answer."""
     usage = response.usage
     return {
         semconv.GEN_AI_RESPONSE_ID: response.id,
@@ -43,14 +43,14 @@ def answer(response: ChatResponse) -> Mapping[str, Any]:
 
 
 def arguments(given: str) -> Any:
-    """A tool's arguments as the model gave them: parsed where they are JSON, else the text."""
+    """Parse a tool's arguments as JSON; return the model's text if they are not JSON."""
     with suppress(ValueError):
         return json.loads(given)
     return given
 
 
 def result(content: Any) -> Any:
-    """A tool's result: text where that is all of it, the framework's own form elsewhere."""
+    """Return a tool's result: a string if it has only text, else the framework's form."""
     if not isinstance(content, Sequence) or isinstance(content, str):
         return content
     blocks = cast("Sequence[Any]", content)
@@ -60,7 +60,7 @@ def result(content: Any) -> Any:
 
 
 def exchange(agent: Any, call_id: str) -> tuple[Any, Any]:
-    """A call of a tool and its result, as the agent remembers them; None for what it does not."""
+    """Return a tool call and its result from the agent's context, None for each that is missing."""
     for message in reversed(agent.state.context):
         calls = [each for each in message.get_content_blocks("tool_call") if each.id == call_id]
         if calls:
@@ -71,7 +71,7 @@ def exchange(agent: Any, call_id: str) -> tuple[Any, Any]:
 
 
 def record_handoff(context: AttemptContext, source: str, call: Any) -> None:
-    """Record that a task was handed to a member of the agent's team."""
+    """Record that an agent gave a task to a member of its team."""
     given = arguments(call.input)
     if call.name != _ASSIGN or not isinstance(given, Mapping):
         return

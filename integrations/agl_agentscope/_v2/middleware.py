@@ -1,7 +1,7 @@
-"""AgentScope's middleware, turned into spans and scopes.
+"""Middleware that records AgentScope's replies, calls and tools as spans and scopes.
 
-`AglMiddleware` holds nothing but what it needs to warn of agents that are used wrongly, so one
-object serves any number of agents, rollouts, threads and tasks.
+The only state of `AglMiddleware` is for warnings about agents that are used wrongly, so one object
+serves any number of agents, rollouts, threads and tasks.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from agl_core.tracing import AttemptContext, SpanScope, SpanStart, active, guard
 
 Next = Callable[..., Any]
 _FAILED: Final = "error"
-"""State of a tool's result that holds the words of an exception."""
+"""State of a tool's result that contains the message of an exception."""
 
 
 class AglMiddleware(MiddlewareBase):
-    """Records what an agent does, and names itself in its requests.
+    """Records an agent's replies, calls and tools, and adds its name to each model request.
 
-    Outside a rollout it does nothing, so it may stay in production. Give it last: only what lies
-    inside of it is the agent's own model call.
+    Outside a rollout it does nothing, so production code may keep it. Put it last in the list:
+    model calls of middleware after it would count as the agent's.
     """
 
     def __init__(self, live: Callable[[], bool] = lambda: True) -> None:
-        """One that records while `live` says so."""
+        """Make a middleware that records while `live` returns True."""
         self._live = live
         self._usage = Usage()
 
     def on_reply(
         self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Next
     ) -> AsyncGenerator[Any, None]:
-        """Go around one reply of an agent; the framework's signature."""
+        """Record one reply of an agent."""
         span = self._open_reply(agent, input_kwargs)
         items = next_handler(**input_kwargs)
         if span is None:
@@ -53,7 +53,7 @@ class AglMiddleware(MiddlewareBase):
     async def on_model_call(
         self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Next
     ) -> ChatResponse | AsyncGenerator[ChatResponse, None]:
-        """Go around one call of an agent's model; the framework's signature."""
+        """Record one model call of an agent, and split thinking from its answer's text."""
         span = self._open_turn(agent)
         if span is None:
             return await next_handler(**input_kwargs)
@@ -69,7 +69,7 @@ class AglMiddleware(MiddlewareBase):
     def on_acting(
         self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Next
     ) -> AsyncGenerator[Any, None]:
-        """Go around one use of a tool; the framework's signature."""
+        """Record one tool call."""
         span = self._open_tool(agent, input_kwargs)
         items = next_handler(**input_kwargs)
         if span is None:
@@ -79,7 +79,7 @@ class AglMiddleware(MiddlewareBase):
     async def on_compress_context(
         self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Next
     ) -> None:
-        """Let what summarises an agent's context speak for itself; the framework's signature."""
+        """Record the calls that summarize an agent's context under `SUMMARIZER`."""
         del agent
         context = active() if self._live() else None
         if context is None:
@@ -115,7 +115,7 @@ class AglMiddleware(MiddlewareBase):
 
     @guarded(FRAMEWORK)
     def _open_turn(self, agent: Agent) -> SpanScope | None:
-        """The agent speaks; each request that its model makes for that has a span."""
+        """Open the agent's scope for one model call; each of its requests has its own span."""
         context = active() if self._live() else None
         key = ("call", id(agent))
         if context is None or _is_seen(key):
@@ -145,7 +145,7 @@ def _open(context: AttemptContext, start: SpanStart, key: object) -> SpanScope:
 
 
 def _is_seen(key: object) -> bool:
-    """Whether the span around records this very work, for another middleware of ours."""
+    """Return whether another `AglMiddleware` already records the same reply, call or tool."""
     around = TRACER.innermost()
     return around is not None and around.key == key
 

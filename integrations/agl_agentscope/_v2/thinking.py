@@ -1,4 +1,4 @@
-"""Answers whose text has think tags, with the thoughts in thinking blocks."""
+"""Move the thoughts of answers with think tags into thinking blocks."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ Stream = AsyncGenerator[ChatResponse, None]
 
 
 class ThinkTagsMiddleware(MiddlewareBase):
-    """Gives an agent a thinking block and a text block where its model thinks in ``<think>`` tags.
+    """Splits answers with ``<think>`` tags into thinking and text blocks.
 
-    `AglMiddleware` does so in rollouts; this does it everywhere. What a model server has parsed
-    already comes as a thinking block anyway. Blocks are never sent back to the model as thoughts,
-    in the framework's own formatters.
+    `AglMiddleware` does so in rollouts; this class also does so outside. Thoughts that the model
+    server has parsed are thinking blocks in any case. The framework's own formatters do not send
+    thinking blocks back to the model.
     """
 
     async def on_model_call(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: Callable[..., Any]
     ) -> ChatResponse | Stream:
-        """Split the answer; the framework's signature."""
+        """Split the model's answer."""
         del agent
         answer: ChatResponse | Stream = await next_handler(**input_kwargs)
         return split(answer)
 
 
 def split(answer: ChatResponse | Stream) -> ChatResponse | Stream:
-    """The answer with thinking blocks; itself where there is no thought in its text."""
+    """Return the answer with thinking blocks, unchanged if its text has no think tags."""
     return _whole(answer) if isinstance(answer, ChatResponse) else _streamed(answer)
 
 
@@ -69,7 +69,7 @@ async def _streamed(answer: Stream) -> Stream:
 
 
 def _pieces(chunk: ChatResponse, parser: ThinkParser) -> list[ChatResponse]:
-    """A chunk of a stream as chunks of one kind each, with what is certain by now."""
+    """Split a chunk into chunks of one kind each; the parser holds back text that may be a tag."""
     texts = [block for block in chunk.content if isinstance(block, TextBlock)]
     if not texts:
         return [chunk]

@@ -1,4 +1,4 @@
-"""The algorithm through the whole algorithm contract."""
+"""The algorithm contract for this algorithm."""
 
 from __future__ import annotations
 

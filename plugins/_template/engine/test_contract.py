@@ -1,4 +1,4 @@
-"""The engine through the whole engine contract."""
+"""The engine contract for this engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TestTemplate(EngineContract):
 
     @pytest.fixture
     def policy(self, tmp_path: Path) -> Policy:
-        """A model to begin with."""
+        """Return a policy with initial weights."""
         ToyModel().save(tmp_path / "model", resumable=False)
         return Policy(name="policy", model=str(tmp_path / "model"), trainable=True)
 
@@ -35,7 +35,7 @@ class TestTemplate(EngineContract):
 
     @pytest.fixture
     def recompute(self) -> Callable[..., list[float]]:
-        """By the library alone, without the engine."""
+        """Return a function that uses only the library, not the engine."""
         return toy_logprobs
 
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""The framework through the whole integration contract."""
+"""The integration contract for this framework."""
 
 from agl_template._integration import TemplateIntegration
 from agl_testing.integration_contract import IntegrationContract

@@ -1,4 +1,4 @@
-"""The store through the whole store contract."""
+"""The store contract for this store."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TestTemplate(StoreContract):
     async def reopen(
         self, tmp_path: Path
     ) -> AsyncIterator[Callable[[TemplateStore], Awaitable[TemplateStore]]]:
-        """Takes a store from its owner as a crash would."""
+        """Return a function that drops a store as a crash would and opens it again."""
         again = make_store(TemplateOptions(), tmp_path)
 
         async def take_over(store: TemplateStore) -> TemplateStore:

@@ -1,4 +1,4 @@
-"""The tracker through the whole tracker contract."""
+"""The tracker contract for this tracker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TestTemplate(TrackerContract):
 
     @pytest.fixture
     def read(self) -> Callable[[TrackedRun], Kept]:
-        """By the service's own client."""
+        """Return a function that reads through the service's own client."""
 
         def kept(run: TrackedRun) -> Kept:
             written = json.loads((run.directory / TemplateOptions().file).read_text())

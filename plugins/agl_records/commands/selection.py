@@ -1,4 +1,4 @@
-"""The store and filters of rollouts: arguments and options that the subcommands share."""
+"""Arguments and options for the store and for rollout filters, shared by the subcommands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """Which rollouts; None and () do not filter."""
+    """Filters of rollouts; None and () do not filter."""
 
     statuses: tuple[RolloutStatus, ...] = ()
     mode: Mode | None = None
@@ -63,7 +63,7 @@ def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def filters_of(options: dict[str, Any]) -> Filters:
-    """The filters of `filter_options`, which are removed from `options`."""
+    """Remove the options of `filter_options` from `options` and return them as filters."""
     statuses = cast("tuple[str, ...]", options.pop("statuses"))
     return Filters(
         statuses=tuple(RolloutStatus(status) for status in statuses),
@@ -74,10 +74,10 @@ def filters_of(options: dict[str, Any]) -> Filters:
 
 
 def located(state: CliState, target: str) -> StoreAddress:
-    """The store that a command's argument names.
+    """Return the store that a command's argument names.
 
     Raises:
-        ConfigError: there is none, or only a run's own record names its server.
+        ConfigError: there is no store, or only the run's own record names its server.
     """
     address = locate_store(target, state.plugins())
     address.check_named(_typed_with(address.url or "", target))
@@ -85,7 +85,7 @@ def located(state: CliState, target: str) -> StoreAddress:
 
 
 def _typed_with(url: str, target: str) -> str:
-    """The command that runs, with an address in place of its target."""
+    """Return the current command line with an address in place of the target."""
     context = click.get_current_context()
     arguments = [each for each in context.command.params if isinstance(each, click.Argument)]
     given = [context.params.get(each.name or "") for each in arguments]
@@ -98,18 +98,18 @@ def _typed_with(url: str, target: str) -> str:
 
 @asynccontextmanager
 async def reading(state: CliState, address: StoreAddress) -> AsyncGenerator[StoreLifecycle, None]:
-    """The store, open for reading; of local plugin files only those of the command line are loaded."""
+    """Open the store for reading; only local plugin files of the command line are loaded."""
     async with open_for_reading(address, state.plugins()) as store:
         yield store
 
 
 def store_of(state: CliState, address: StoreAddress) -> StoreLifecycle:
-    """The store, not open."""
+    """Return the store, not opened."""
     return make_store_at(address, state.plugins())
 
 
 def seconds(text: str) -> float:
-    """Seconds of an age such as ``90s``, ``15m``, ``12h``, ``7d`` or ``2w``.
+    """Return the seconds of an age such as ``90s``, ``15m``, ``12h``, ``7d`` or ``2w``.
 
     Raises:
         ConfigError: the text is not an age.

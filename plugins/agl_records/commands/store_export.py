@@ -71,8 +71,8 @@ def command(
 
 
 async def _write(state: CliState, address: StoreAddress, filters: Filters, output: str) -> int:
-    """Write the lines; returns the number of records."""
-    lines = -2  # the head and the end
+    """Write the lines; return the number of records."""
+    lines = -2  # the first and last line are not records
     async with reading(state, address) as store:
         with writing(output) as stream:
             async for line in export_lines(store, filters.query):
@@ -105,7 +105,7 @@ def _headers(given: tuple[str, ...]) -> dict[str, str]:
 
 
 def _report(sent: Sent, endpoint: str) -> int:
-    """Say what was sent; 1 if the collector did not keep all of it."""
+    """Report what was sent; return 1 if the collector rejected a part of it."""
     click.echo(f"sent {sent.spans} spans of {sent.attempts} attempts to {endpoint}")
     if sent.running:
         click.echo(f"left out {sent.running} attempts that have not ended")

@@ -101,7 +101,7 @@ def _report(pruned: Pruned, *, dry_run: bool, before: int | None, after: int | N
 
 
 def _file_size(address: StoreAddress) -> int | None:
-    """Bytes on disk, the write-ahead log included; None where the store is not a file."""
+    """Return bytes on disk, including the write-ahead log; None if the store is not a file."""
     path = address.file
     if path is None:
         return None

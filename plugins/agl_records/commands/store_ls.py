@@ -28,20 +28,20 @@ from agl_records.commands.selection import (
 from agl_records.commands.tree import excerpt, rewards_of
 
 _BATCH = 20
-"""Rollouts whose spans are read at a time."""
+"""Number of rollouts whose spans are read together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """One page of rollouts, and how many there are in all."""
+    """One page of rollouts, with counts over all pages."""
 
     rollouts: list[Rollout]
     counts: dict[str, int]
-    """By status, of all that the other filters let through."""
+    """Number of rollouts by status that pass all filters except that on the status."""
     matching: int
-    """Rollouts that all filters let through, on every page."""
+    """Number of rollouts on all pages."""
     rewards: dict[str, dict[str, float]]
-    """Rollout id to the rewards of its last attempt by channel, where they are still there."""
+    """Rewards of each rollout's last attempt by channel, unless their spans were deleted."""
 
 
 @click.command()
@@ -91,7 +91,7 @@ def command(
 
 
 async def listing(store: Store, filters: Filters, *, limit: int, before: str | None) -> Listing:
-    """The newest page before a rollout, and counts over all pages."""
+    """Return the newest page before a rollout, and counts over all pages."""
     newest: deque[Rollout] = deque(maxlen=limit or None)
     counts: Counter[str] = Counter()
     matching = 0
@@ -112,7 +112,7 @@ async def listing(store: Store, filters: Filters, *, limit: int, before: str | N
 
 
 async def _rewards(store: Store, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
-    """A few rollouts at a time: their spans come with all tokens."""
+    """Read rewards, a few rollouts at a time: their spans contain all tokens."""
     found: dict[str, dict[str, float]] = {}
     ended = [rollout for rollout in rollouts if rollout.attempt is not None]
     for start in range(0, len(ended), _BATCH):
@@ -175,7 +175,7 @@ def _cells(rollout: Rollout, rewards: Mapping[str, float]) -> Sequence[str]:
 
 
 def _reward(rewards: Mapping[str, float]) -> str:
-    """A number where the main channel is the only one."""
+    """Return only a number if the main channel is the only one."""
     if [*rewards] == ["main"]:
         return f"{rewards['main']:+.3f}"
     return ", ".join(f"{channel} {value:+.3f}" for channel, value in rewards.items())

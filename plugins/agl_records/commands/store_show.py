@@ -17,7 +17,7 @@ from agl_records.commands.selection import located, reading, store_argument
 from agl_records.commands.tree import agent_totals, merge_calls, named, reward_text, token_counts
 
 _LONGEST = 2000
-"""Characters shown of a value."""
+"""Most characters shown of a value."""
 
 
 @click.command()

@@ -37,7 +37,7 @@ _BATCH = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to show."""
+    """Rollouts and spans to show."""
 
     rollout: str | None
     agents: tuple[str, ...]
@@ -49,7 +49,7 @@ class Wanted:
         return asked or any(attempt.failure for attempt in rollout.attempts)
 
     def spans(self, spans: Sequence[Span], aliases: Mapping[str, Mapping[str, str]]) -> list[Span]:
-        """Those of the agents asked for, by name or alias; all without any.
+        """Return the spans of the selected agents, by name or alias; all if none is selected.
 
         Args:
             spans: Of one rollout.
@@ -127,10 +127,10 @@ def command(  # noqa: PLR0913 - one per option
 
 
 async def find(store: Store, wanted: Wanted) -> tuple[list[tuple[Rollout, list[Span]]], int]:
-    """The newest rollouts that are wanted, oldest first, and how many were candidates.
+    """Return the newest selected rollouts, oldest first, and the number of candidates.
 
     Raises:
-        ConfigError: the one rollout asked for does not exist, or no rollout has the agents.
+        ConfigError: the selected rollout does not exist, or no rollout has the agents.
     """
     query = RolloutQuery(ids=(wanted.rollout,)) if wanted.rollout is not None else None
     ids = [r.id async for page in rollout_pages(store, query) for r in page if wanted.shows(r)]
@@ -158,7 +158,7 @@ async def find(store: Store, wanted: Wanted) -> tuple[list[tuple[Rollout, list[S
 
 
 def _aliases(spans: Iterable[Span]) -> dict[str, dict[str, str]]:
-    """Attempt id to agent to alias."""
+    """Return agent to alias by attempt id."""
     by_attempt: dict[str, list[Span]] = {}
     for span in spans:
         by_attempt.setdefault(span.attempt_id, []).append(span)
@@ -179,7 +179,7 @@ async def _load(store: Store, ids: Sequence[str]) -> list[tuple[Rollout, list[Sp
 
 
 def rollout_tree(rollout: Rollout, spans: Sequence[Span], *, messages: bool = False) -> Tree:
-    """One rollout with its attempts; with what was said if `messages`."""
+    """Return one rollout with its attempts; with the texts of calls if `messages`."""
     from rich.text import Text  # noqa: PLC0415
     from rich.tree import Tree  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""An attempt's spans as a tree of text."""
+"""An attempt's spans as a text tree."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _NS_PER_S: Final = 1e9
 
 @dataclass(slots=True)
 class AgentTotals:
-    """What one agent did in an attempt."""
+    """Calls, tokens and rewards of one agent in an attempt."""
 
     alias: str = ""
-    """What `agl.alias` calls it; empty without one."""
+    """Its `agl.alias`; empty if it has none."""
     calls: int = 0
     prompt_tokens: int = 0
     sampled_tokens: int = 0
     reward: float | None = None
-    """Sum of the rewards aimed at the agent, one of its runs or calls; None without any."""
+    """Sum of the rewards for the agent, its runs and its calls; None if there are none."""
 
 
 @dataclass(slots=True)
@@ -42,10 +42,10 @@ class _Node:
 
 
 def merge_calls(spans: Iterable[Span]) -> list[Span]:
-    """One span per model call: structure from tracing, tokens from the gateway.
+    """Return one span per model call: structure from tracing, tokens from the gateway.
 
-    Calls that only the gateway saw, superseded tries among them, hang under the attempt and come
-    last, in order of time.
+    Calls that only the gateway saw, including superseded tries, become children of the attempt and
+    are last, in order of time.
     """
     ordered = sorted(spans, key=lambda span: span.order)
     seen = {
@@ -70,7 +70,7 @@ def merge_calls(spans: Iterable[Span]) -> list[Span]:
 
 
 def agent_totals(spans: Sequence[Span]) -> dict[str, AgentTotals]:
-    """Calls, tokens and own rewards by agent, in order of appearance; from merged spans."""
+    """Return calls, tokens and rewards of each agent in merged spans, in order of appearance."""
     totals: dict[str, AgentTotals] = {}
     aliases = aliases_of(spans)
     owner_of_call: dict[str, str] = {}
@@ -101,10 +101,10 @@ def agent_totals(spans: Sequence[Span]) -> dict[str, AgentTotals]:
 
 
 def add_spans(tree: Tree, spans: Sequence[Span], *, messages: bool = False) -> None:
-    """Hang merged spans into a tree; a span whose parent is not there hangs under the attempt.
+    """Add merged spans to a tree; a span whose parent is missing becomes a child of the attempt.
 
     Args:
-        messages: Show also what each call was asked and what it answered, whole.
+        messages: Also show the full prompt and answer of each call.
     """
     agents = list(dict.fromkeys(span.agent for span in spans if span.agent))
     colours = {name: _COLOURS[at % len(_COLOURS)] for at, name in enumerate(agents)}
@@ -124,7 +124,7 @@ def add_spans(tree: Tree, spans: Sequence[Span], *, messages: bool = False) -> N
 
 
 def _reachable(roots: list[_Node], nodes: dict[str, _Node]) -> list[_Node]:
-    """Roots, plus one span of every cycle of parents, so that every span is shown."""
+    """Return the roots, plus one span of every cycle of parents, so that every span is shown."""
     seen: set[str] = set()
 
     def visit(start: _Node) -> None:
@@ -145,7 +145,7 @@ def _reachable(roots: list[_Node], nodes: dict[str, _Node]) -> list[_Node]:
 
 
 def label(span: Span, colours: dict[str, str]) -> Text:
-    """One line for a span."""
+    """Return one line for a span."""
     from rich.text import Text  # noqa: PLC0415
 
     text = Text(no_wrap=True, overflow="ellipsis")
@@ -172,13 +172,13 @@ def label(span: Span, colours: dict[str, str]) -> Text:
 
 
 def excerpt(text: str) -> str:
-    """Text on one line, cut to a readable length."""
+    """Return a text as one line, cut to a readable length."""
     flat = " ".join(text.split())
     return flat if len(flat) <= _EXCERPT else f"{flat[: _EXCERPT - 3]}..."
 
 
 def spoken(call: ModelCall) -> list[Text]:
-    """The messages of a call, then its choices, each with its role before it."""
+    """Return the messages of a call, then its choices, each after its role."""
     from rich.text import Text  # noqa: PLC0415
 
     said = [(str(each.get("role", "?")), _content(each), _calls(each)) for each in call.messages]
@@ -200,7 +200,7 @@ def spoken(call: ModelCall) -> list[Text]:
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    """A message's text, or why it has none; other parts by their type."""
+    """Return a message's text, or why it has none; other parts by their type."""
     content = message.get("content") or message.get("refusal")
     if content is None or isinstance(content, str):
         return content or ""
@@ -218,7 +218,7 @@ def _part(part: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """Control characters, which steer a terminal, as their escapes."""
+    """Escape control characters, which terminals interpret."""
     return "".join(
         char if char in "\n\t" or char.isprintable() else char.encode("unicode_escape").decode()
         for char in text
@@ -234,7 +234,7 @@ def _asked_tool(tool: Mapping[str, Any]) -> str:
 
 
 def _calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Tool calls of a message, as far as they are in the wire's form; the older form too."""
+    """Return a message's tool calls that have the wire's form, or the older form."""
     given, older = message.get("tool_calls"), message.get("function_call")
     calls = cast("list[Any]", given) if isinstance(given, list) else []
     found: list[dict[str, Any]] = [each for each in calls if isinstance(each, dict)]
@@ -263,7 +263,7 @@ def _answer(call: ModelCall) -> str:
 
 
 def rewards_of(spans: Iterable[Span]) -> dict[str, float]:
-    """Channel to the sum of its rewards, whatever their targets, unweighted."""
+    """Return the unweighted sum of rewards by channel, over all targets."""
     channels: dict[str, float] = {}
     for span in spans:
         if span.reward is not None:
@@ -273,7 +273,7 @@ def rewards_of(spans: Iterable[Span]) -> dict[str, float]:
 
 
 def reward_text(reward: Reward) -> str:
-    """One line for a reward."""
+    """Return one line for a reward."""
     target = reward.target
     aim = "attempt"
     if target.call is not None:
@@ -290,17 +290,17 @@ def reward_text(reward: Reward) -> str:
 
 
 def named(agent: str, alias: str) -> str:
-    """An agent's name with its alias, if it has one."""
+    """Return an agent's name with its alias, if it has one."""
     return f"{agent} ({alias})" if alias else agent
 
 
 def token_counts(prompt: int, sampled: int) -> str:
-    """How many tokens were recorded; those of agents that do not train are not."""
+    """Return the numbers of recorded tokens; those of untrained agents are not recorded."""
     return f"{prompt}+{sampled} tokens" if prompt or sampled else "tokens not recorded"
 
 
 def _tokens(call: ModelCall | None) -> tuple[int, int]:
-    """Prompt and sampled tokens."""
+    """Return the numbers of prompt and sampled tokens."""
     if call is None:
         return 0, 0
     return len(call.prompt_token_ids), sum(len(choice.token_ids) for choice in call.choices)

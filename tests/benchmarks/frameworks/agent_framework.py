@@ -1,4 +1,4 @@
-"""Microsoft Agent Framework, over chat completions."""
+"""Microsoft Agent Framework with chat completions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def lookup(item: str) -> str:
 
 
 def program() -> Any:
-    """What asks the agent."""
+    """Return a function that asks the agent."""
     connections = AsyncOpenAI(base_url=URL, api_key="none")
     client = OpenAIChatCompletionClient(model="policy", async_client=connections)
     agent = Agent(client, "You keep a shop.", name="clerk", tools=[lookup])
@@ -31,10 +31,10 @@ def program() -> Any:
 
 
 def instrument(provider: Any, clock: Clock) -> None:
-    """Set OpenInference up: it rewrites the spans that the framework makes of itself.
+    """Set OpenInference up: it rewrites the spans that the framework itself makes.
 
-    What the framework reads of its own objects for these spans is timed where it is a function; what
-    stands between is not.
+    The functions with which the framework reads its own objects for these spans are timed; code
+    between them is not.
     """
     from agent_framework import observability
     from openinference.instrumentation.agent_framework import AgentFrameworkToOpenInferenceProcessor

@@ -1,4 +1,4 @@
-"""AgentScope 2, which OpenInference does not know: recording has nothing to stand beside."""
+"""AgentScope 2, which OpenInference does not instrument, so there is no comparison."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def lookup(item: str) -> str:
 
 
 def program() -> Any:
-    """What asks the agent: a new one each time, as it remembers what it was asked."""
+    """Return a function that asks a new agent each time, since an agent remembers its questions."""
     model = OpenAIChatModel(OpenAICredential(api_key="none", base_url=URL), "policy", stream=False)
     toolkit = Toolkit(tools=[FunctionTool(lookup, permission=ALLOWED)])
 
@@ -35,7 +35,7 @@ def program() -> Any:
 
 
 def enter_agl(clock: Clock) -> None:
-    """Time the middleware's methods, and what goes around each request of a model."""
+    """Time the middleware's methods, and the wrapper of each model request."""
     from agl_agentscope._v2 import calls
     from agl_agentscope._v2.middleware import AglMiddleware
 
@@ -46,7 +46,7 @@ def enter_agl(clock: Clock) -> None:
     def recorded_timed(request: Any, *args: Any) -> Any:
         return clock.ours(recorded(clock.theirs(request), *args))
 
-    calls._recorded = clock.theirs(recorded_timed)  # what it prepares is the clock's own
+    calls._recorded = clock.theirs(recorded_timed)  # excludes the clock's own wrapping
 
 
 def _handing_on(method: Any, clock: Clock) -> Any:

@@ -1,4 +1,4 @@
-"""AutoGen: an assistant of agentchat."""
+"""AutoGen with an assistant of agentchat."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def lookup(item: str) -> str:
 
 
 def program() -> Any:
-    """What asks a new agent: one that was asked before has the history."""
+    """Return a function that asks a new agent each time, since an agent keeps its history."""
     model = OpenAIChatCompletionClient(
         model="policy", base_url=URL, api_key="none", model_info=_KNOWS
     )

@@ -1,4 +1,4 @@
-"""CrewAI: an agent by itself."""
+"""CrewAI with a single agent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from crewai.events.event_listener import EventListener
 from crewai.tools import tool
 from entries import enter_wrapt
 
-EventListener().formatter.verbose = False  # as a crew has it that is not asked to print
+EventListener().formatter.verbose = False  # as in a crew that is not verbose
 
 
 @tool(TOOL)
@@ -29,7 +29,7 @@ def lookup(item: str) -> str:
 
 
 def program() -> Any:
-    """What asks the agent, in a thread as a sync program has it."""
+    """Return a function that asks the agent in a thread, as in a sync program."""
     clerk = Agent(
         role="clerk",
         goal="Answer.",
@@ -48,7 +48,7 @@ def program() -> Any:
 
 
 def instrument(provider: Any, clock: Clock) -> None:
-    """Set OpenInference up: its instrumentation of CrewAI leaves the model calls to the client's."""
+    """Set OpenInference up: it instruments CrewAI, and model calls through the client."""
     enter_wrapt(clock)
     from openinference.instrumentation.crewai import CrewAIInstrumentor
     from openinference.instrumentation.openai import OpenAIInstrumentor

@@ -1,4 +1,4 @@
-"""LangChain: an agent of LangGraph that asks OpenAI's client."""
+"""LangChain: an agent of LangGraph that uses OpenAI's client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def lookup(item: str) -> str:
 
 
 def program() -> Any:
-    """What asks the agent."""
+    """Return a function that asks the agent."""
     model = ChatOpenAI(model="policy", base_url=URL, api_key="none")
     agent = create_agent(model, tools=[lookup], system_prompt="You keep a shop.", name="clerk")
 

@@ -1,4 +1,4 @@
-"""The plain client of OpenAI, and a loop that calls the tools."""
+"""OpenAI's plain client, and a loop that calls the tools."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def lookup(item: str) -> str:
 
 
 def program() -> Any:
-    """What asks the model until it calls no tool."""
+    """Return a function that asks the model until it calls no tool."""
     client = AsyncOpenAI(base_url=URL, api_key="none")
 
     async def ask(question: str) -> None:

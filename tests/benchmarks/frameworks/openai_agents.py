@@ -1,4 +1,4 @@
-"""The OpenAI Agents SDK, over chat completions."""
+"""The OpenAI Agents SDK with chat completions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from constant_model import PRICE, URL
 from entries import enter_methods, enter_wrapt
 from openai import AsyncOpenAI
 
-set_trace_processors([])  # nobody sends traces to OpenAI, which the SDK does on its own
+set_trace_processors([])  # the SDK would send traces to OpenAI
 
 
 @function_tool
@@ -26,7 +26,7 @@ async def lookup(item: str) -> str:
 
 
 def program() -> Any:
-    """What asks the agent."""
+    """Return a function that asks the agent."""
     client = AsyncOpenAI(base_url=URL, api_key="none")
     model = OpenAIChatCompletionsModel(model="policy", openai_client=client)
     agent = Agent(name="clerk", instructions="You keep a shop.", model=model, tools=[lookup])

@@ -1,1 +1,1 @@
-"""The OpenAI chat completions dialect: messages to token ids, token ids to messages."""
+"""The OpenAI chat completions API: from messages to token ids, and from token ids to messages."""

@@ -1,4 +1,4 @@
-"""The request body: what is honoured, what changes nothing, and what is refused by name."""
+"""The request body: supported, ignored and rejected fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _IGNORED: Final = frozenset(
     {"model", "user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier",
      "request_id", "priority"}
 )  # fmt: skip
-"""Fields that say nothing about the answer."""
+"""Fields that do not affect the answer."""
 
 _NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
     "frequency_penalty": (0,),
@@ -29,11 +29,11 @@ _NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
 }
-"""Fields that are accepted with these values only."""
+"""Fields that are accepted only with these values."""
 
 
 class RequestError(ValueError):
-    """A request that cannot be answered; becomes an HTTP 400."""
+    """A request that cannot be answered; the backend replies with HTTP 400."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class StreamOptions(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """A chat completions request, less the fields that change nothing."""
+    """A chat completions request without the ignored fields."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -82,16 +82,16 @@ class ChatRequest(BaseModel):
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """Strings that end generation: the stops, and a first call that shall be the only one."""
+        """Strings that end generation: the stops and, without parallel tool calls, a call's end."""
         alone = self.uses_tools and not self.parallel_tool_calls
         return (*self.stops, CLOSE) if alone else self.stops
 
     def sampling(self, *, room: int, default: int) -> Sampling:
-        """How to sample.
+        """Return the sampling parameters.
 
         Args:
-            room: Tokens left in the model's context.
-            default: Limit of a request that names none.
+            room: Number of tokens left in the model's context.
+            default: Token limit if the request does not set one.
         """
         asked = self.max_completion_tokens or self.max_tokens or default
         return Sampling(
@@ -104,10 +104,10 @@ class ChatRequest(BaseModel):
 
 
 def parse_request(document: Any) -> ChatRequest:
-    """Check a decoded request body.
+    """Validate a decoded request body.
 
     Raises:
-        RequestError: a field is unknown, unsupported or malformed; names it.
+        RequestError: a field is unknown, unsupported or malformed; the message names it.
     """
     if not isinstance(document, dict):
         raise RequestError("The request body must be a JSON object")

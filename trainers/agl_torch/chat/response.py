@@ -1,4 +1,4 @@
-"""The answer's documents: one JSON object, or the chunks of a stream."""
+"""Reply documents: one JSON object, or the chunks of a stream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agl_torch.serving.sequence import Generation, Piece
 
 @dataclass(slots=True)
 class _Choice:
-    """One answer on its way from tokens to text and tool calls."""
+    """One choice while its tokens are converted to text and tool calls."""
 
     detokenizer: Detokenizer
     stop: StopText
@@ -29,7 +29,7 @@ class _Choice:
     begun: bool = False
 
     def read(self, piece: Piece) -> list[Event]:
-        """Text and calls that a piece completes."""
+        """Return the text and calls that a piece completes."""
         text = self.stop.feed(self.detokenizer.feed(piece.tokens))
         if piece.finish is not None:
             text += self.stop.feed(self.detokenizer.finish()) + self.stop.finish()
@@ -50,10 +50,10 @@ class _Choice:
 
 
 class Completion:
-    """Turns the pieces of one request into OpenAI chat completion documents.
+    """Converts the pieces of one request to OpenAI chat completion documents.
 
-    Token ids are in vLLM's places: ``prompt_token_ids`` at the top, in a stream's first chunk, and
-    ``token_ids`` in every choice.
+    Token ids are in the same fields as vLLM's: ``prompt_token_ids`` at the top level, for a stream
+    in the first chunk, and ``token_ids`` in every choice.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Completion:
         return all(choice.finish is not None for choice in self._choices)
 
     def add(self, piece: Piece) -> dict[str, Any]:
-        """Take a piece in; returns the chunk of a stream that it makes."""
+        """Add a piece and return the stream chunk for it."""
         choice = self._choices[piece.choice]
         events = choice.read(piece)
         logprobs = self._logprobs(piece)
@@ -107,13 +107,13 @@ class Completion:
         return chunk
 
     def usage_chunk(self) -> dict[str, Any] | None:
-        """The last chunk, if the request asked for usage."""
+        """Return the chunk with usage numbers, if the request asked for it."""
         if not self._request.stream_options.include_usage:
             return None
         return self._document("chat.completion.chunk", choices=[], usage=self._usage())
 
     def document(self) -> dict[str, Any]:
-        """The whole answer, once `done`."""
+        """Return the complete document; valid when `done`."""
         choices = [self._whole(index, choice) for index, choice in enumerate(self._choices)]
         document = self._document("chat.completion", choices=choices, usage=self._usage())
         if self._request.return_token_ids:
@@ -190,7 +190,7 @@ def _call(call: ToolCall, index: int | None) -> dict[str, Any]:
 
 
 def error_document(message: str, *, param: str | None, code: str | None) -> dict[str, Any]:
-    """The body of a refusal."""
+    """Return the body of an error reply."""
     return {
         "error": {
             "message": message,

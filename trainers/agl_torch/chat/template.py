@@ -1,4 +1,4 @@
-"""Messages to prompt tokens by the tokenizer's chat template."""
+"""Conversion of messages to prompt tokens with the tokenizer's chat template."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class PromptError(ValueError):
 
 
 class ChatTemplate:
-    """Renders messages and tools as the ids the model reads before its answer.
+    """Renders messages and tools as the token ids of the prompt.
 
-    Only the template makes control tokens. Where a user, a tool or a system message spells one
-    out, it is cut after its first character and both parts are encoded by themselves, so that it
-    stays text; what an assistant said may hold such markers as it can sample as text, such as
-    ``<tool_call>``. Everything else is encoded exactly as transformers would.
+    Only the template produces control tokens. If a user, tool or system message contains the text
+    of a control token, the text is divided after its first character and both parts are encoded
+    separately, so that it stays text. Assistant messages may contain markers that are not special
+    tokens, such as ``<tool_call>``. Everything else is encoded exactly as transformers does it.
     """
 
     def __init__(self, tokenizer: Any, *, source: str) -> None:
         """Wrap a tokenizer.
 
         Args:
-            source: Where the tokenizer came from, for messages.
+            source: Directory or hub name of the tokenizer, for error messages.
 
         Raises:
             ConfigError: the tokenizer has no chat template.
@@ -72,13 +72,13 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] = (),
         options: Mapping[str, Any] | None = None,
     ) -> tuple[int, ...]:
-        """Prompt ids, the opening of the assistant's turn included.
+        """Return the prompt's token ids, including the start of the assistant's turn.
 
         Args:
-            options: Further variables of the template.
+            options: Additional template variables.
 
         Raises:
-            PromptError: a message cannot be rendered; says which or why.
+            PromptError: a message cannot be rendered; the message names it or the reason.
         """
         key = msgspec.json.encode([messages, tools, options])
         if key in self._cache:
@@ -91,7 +91,7 @@ class ChatTemplate:
         return ids
 
     def shows_tools(self) -> bool:
-        """Whether tools change the prompt; True where it is not known."""
+        """Return whether tools change the prompt; True if the test prompt cannot be rendered."""
         asked = [{"role": "user", "content": "?"}]
         try:
             return self.encode(asked, tools=[_TOOL]) != self.encode(asked)
@@ -115,7 +115,7 @@ class ChatTemplate:
         return tuple(ids)
 
     def _message(self, index: int, message: Message) -> dict[str, Any]:
-        """The message as templates expect it: text content, arguments as mappings."""
+        """Return the message in the form templates expect: text content, arguments as mappings."""
         plain = dict(message)
         role = plain.get("role")
         if not isinstance(role, str):
@@ -134,10 +134,10 @@ class ChatTemplate:
         return plain
 
     def _say_otherwise(self, index: int, message: dict[str, Any]) -> None:
-        """Put what no chat template reads of an answer into the fields that they do read.
+        """Move the fields of an answer that templates ignore to fields that they render.
 
         Raises:
-            PromptError: it cannot be said otherwise, and the model would not see it.
+            PromptError: the field has no equivalent, so the prompt would lack it.
         """
         function = message.pop("function_call", None)
         if function is not None and not message.get("tool_calls"):
@@ -160,7 +160,7 @@ class ChatTemplate:
             )
 
     def _content(self, index: int, content: Any) -> Any:
-        """What the template gets to show of a message: text, unless a model takes more than that."""
+        """Return the content for the template: text, unless a subclass supports other parts."""
         return _text(index, content)
 
     def _guard(self, message: dict[str, Any], breaker: str) -> dict[str, Any]:
@@ -201,12 +201,12 @@ class ChatTemplate:
         )
 
     def _ids(self, text: str) -> list[int]:
-        # The template writes the beginning-of-sequence token itself where the model wants one.
+        # The template writes the beginning-of-sequence token if the model needs one.
         return token_ids(self._tokenizer(text, add_special_tokens=False)) if text else []
 
 
 def token_ids(encoded: Any) -> list[int]:
-    """The ids of one text, whichever form a tokenizer answers in: list, nested list or mapping."""
+    """Return the ids of one text from a tokenizer's result: a list, nested list or mapping."""
     if isinstance(encoded, Mapping) or hasattr(encoded, "input_ids"):
         encoded = encoded["input_ids"]
     if len(encoded) == 1 and not isinstance(encoded[0], int):
@@ -262,7 +262,7 @@ def _part(index: int, part: Any) -> str:
 
 
 def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """The call with its arguments as a mapping; a string that is no JSON object stays one."""
+    """Return the call with its arguments as a mapping; keep a string that is not a JSON object."""
     function = call.get("function", call)
     if not isinstance(function, Mapping):
         return dict(call)
@@ -284,7 +284,7 @@ def _arguments(arguments: Any) -> Any:
 
 
 def _wrap_arguments(message: dict[str, Any]) -> dict[str, Any]:
-    """For templates that insist on mappings: what is no object becomes the only value of one."""
+    """Wrap string arguments in a mapping, for templates that require mappings."""
     if "tool_calls" not in message:
         return message
     calls: list[Any] = []

@@ -1,4 +1,4 @@
-"""Sampled tokens to text, token by token or all at once."""
+"""Conversion of sampled tokens to text, incrementally or as a whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNFINISHED = "\ufffd"
 
 
 class Vocabulary:
-    """What the tokens of a tokenizer mean as text."""
+    """The text of a tokenizer's tokens."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -21,20 +21,20 @@ class Vocabulary:
         self.token = lru_cache(maxsize=None)(self._token)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of `tokens`; control tokens have none."""
+        """Return the text of `tokens` without control tokens."""
         spoken = [token for token in tokens if token not in self._silent]
         return self._tokenizer.decode(spoken, clean_up_tokenization_spaces=False)
 
     def _token(self, token: int) -> str:
-        """Text of one token by itself, control tokens spelled out."""
+        """Return the text of one token, including control tokens."""
         return self._tokenizer.decode([token], clean_up_tokenization_spaces=False)
 
     def stopper(self, stops: Sequence[str]) -> Callable[[list[int]], bool] | None:
-        """A test whether the newest of an answer's tokens completes one of `stops`."""
+        """Return a function that tests whether an answer's newest token completes a stop string."""
         if not stops:
             return None
-        # A token holds at least one byte, so this many tokens hold any stop string that the newest
-        # completes; the rest lets a character begin before them.
+        # A token has at least one byte, so this many tokens contain any stop string that the newest
+        # completes; the extra 4 allow for a character that starts before them.
         reach = max(len(stop.encode()) for stop in stops) + 4
 
         def stopped(tokens: list[int]) -> bool:
@@ -45,7 +45,7 @@ class Vocabulary:
 
 
 class Detokenizer:
-    """Text of a growing answer, in stretches that add up to the text of the whole."""
+    """Incremental decoder; its parts concatenate to the text of the whole answer."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -54,7 +54,7 @@ class Detokenizer:
         self._end = 0
 
     def feed(self, tokens: Sequence[int]) -> str:
-        """Text that `tokens` add; characters whose bytes are still incomplete wait."""
+        """Return the text that `tokens` add; hold back characters with incomplete bytes."""
         self._tokens.extend(tokens)
         text = self._new_text()
         if text.endswith(_UNFINISHED):
@@ -63,19 +63,19 @@ class Detokenizer:
         return text
 
     def finish(self) -> str:
-        """Text of what still waits."""
+        """Return the text that is still held back."""
         text = self._new_text()
         self._begin = self._end = len(self._tokens)
         return text
 
     def _new_text(self) -> str:
-        # Decoded together with the stretch before: some tokenizers treat a beginning specially.
+        # Decoded with the part before: some tokenizers treat the first token specially.
         known = self._vocabulary.decode(self._tokens[self._begin : self._end])
         return self._vocabulary.decode(self._tokens[self._begin :])[len(known) :]
 
 
 class StopText:
-    """Cuts an answer before the first stop string, holding back what may begin one."""
+    """Truncates an answer before the first stop string; holds back text that may start one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
@@ -83,7 +83,7 @@ class StopText:
         self.stopped = False
 
     def feed(self, text: str) -> str:
-        """Text that is certainly before any stop string."""
+        """Return the text that certainly precedes any stop string."""
         if self.stopped or not self._stops:
             return "" if self.stopped else text
         self._held += text
@@ -95,7 +95,7 @@ class StopText:
         return self._release(len(self._held) - keep)
 
     def finish(self) -> str:
-        """Text still held: no stop string came of it."""
+        """Return the text still held back: it did not become a stop string."""
         return "" if self.stopped else self._release(len(self._held))
 
     def _release(self, length: int) -> str:

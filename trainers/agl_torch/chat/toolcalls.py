@@ -1,4 +1,4 @@
-"""Tool calls in the text a model writes, found while it is still writing."""
+"""Incremental parsing of tool calls in generated text."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _ESCAPED = re.compile(r"\\.", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call the model made."""
+    """A tool call of the model."""
 
     index: int
     id: str
     name: str
     arguments: str
-    """JSON object, written as chat templates write it."""
+    """JSON object, formatted as chat templates format it."""
 
 
 Event = str | ToolCall
-"""A stretch of text, or a whole call."""
+"""A piece of text, or a complete call."""
 
 
 class ToolCallParser:
-    """Splits ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>`` from text around it.
+    """Separates ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>`` from other text.
 
-    Text is held back while it may be the beginning of a marker, and so is a call until it is
-    whole, so every way to cut a text gives the same text and calls. What stands between the
-    markers and is no call stays text, letter for letter. White space next to a call is dropped. A
-    call that the text ends in is one if its JSON is whole.
+    Text that may start a marker and incomplete calls are held back, so the result does not depend
+    on how the text is divided into pieces. Content between markers that is not a valid call stays
+    text, unchanged. White space next to a call is dropped. A call without closing marker at the end
+    of the text counts if its JSON is complete.
     """
 
     def __init__(self, *, response_id: str, choice: int = 0) -> None:
@@ -46,7 +46,7 @@ class ToolCallParser:
         self._calls = 0
 
     def feed(self, text: str) -> list[Event]:
-        """Events that `text` completes."""
+        """Return the events that `text` completes."""
         self._held += text
         events: list[Event] = []
         while self._advance(events):
@@ -54,7 +54,7 @@ class ToolCallParser:
         return _joined(events)
 
     def finish(self) -> list[Event]:
-        """Events of what is still held: the text ends here."""
+        """Return the events of the text that is still held back; call it at the end of the text."""
         events: list[Event] = []
         if self._inside:
             self._close(self._held, OPEN + self._held, events)
@@ -67,7 +67,7 @@ class ToolCallParser:
         return _joined(events)
 
     def _advance(self, events: list[Event]) -> bool:
-        """Consume up to the next marker; False when more text is needed."""
+        """Consume text up to the next marker; return False when more text is needed."""
         if self._inside:
             end = _closing(self._held)
             if end < 0:
@@ -110,7 +110,7 @@ class ToolCallParser:
 
 
 def _parse(body: str) -> tuple[str, str] | None:
-    """Name and arguments of a call, or None when `body` is none."""
+    """Return name and arguments of a call, or None if `body` is not a call."""
     try:
         call: Any = json.loads(body)
     except (ValueError, RecursionError):
@@ -124,7 +124,7 @@ def _parse(body: str) -> tuple[str, str] | None:
 
 
 def _closing(text: str) -> int:
-    """Where the call ends: the first closing marker outside a JSON string; -1: not yet."""
+    """Return the index of the first closing marker outside a JSON string, or -1."""
     end = text.find(CLOSE)
     while end >= 0:
         if _ESCAPED.sub("", text[:end]).count('"') % 2 == 0:
@@ -134,7 +134,7 @@ def _closing(text: str) -> int:
 
 
 def _partial(text: str) -> int:
-    """Length of the longest end of `text` that may begin an opening marker."""
+    """Return the length of the longest suffix of `text` that may start an opening marker."""
     for length in range(min(len(text), len(OPEN) - 1), 0, -1):
         if OPEN.startswith(text[-length:]):
             return length
@@ -142,7 +142,7 @@ def _partial(text: str) -> int:
 
 
 def _joined(events: list[Event]) -> list[Event]:
-    """Neighbouring texts as one."""
+    """Merge adjacent texts."""
     merged: list[Event] = []
     for event in events:
         if isinstance(event, str) and merged and isinstance(merged[-1], str):

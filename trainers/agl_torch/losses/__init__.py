@@ -1,4 +1,4 @@
-"""Losses of the ``torch`` engine, one module each. They know nothing of algorithms."""
+"""Losses of the ``torch`` engine, one module each, independent of algorithms."""
 
 from agl_torch.losses.base import Loss, LossOutput, Terms
 

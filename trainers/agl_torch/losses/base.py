@@ -1,4 +1,4 @@
-"""What a loss gets and gives."""
+"""Input and output of a loss."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """Sampled tokens of whole sequences, one entry each, all (S,)."""
+    """Sampled tokens of complete choices; every tensor is (S,)."""
 
     logprobs: Tensor
-    """Log-probabilities under the weights in training, with gradient."""
+    """Log-probabilities under the trained weights, with gradient."""
     behaviour: Tensor
-    """The same when sampled."""
+    """Log-probabilities recorded at sampling."""
     advantages: Tensor
     weights: Tensor
-    """Share in the loss; 0 trains nothing."""
+    """Weight of each token in the loss; 0 excludes it."""
     sequences: Tensor
-    """Index of the sequence each token belongs to, 0, 1, ... within these terms."""
+    """Index of each token's choice, numbered 0, 1, ... within these terms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossOutput:
-    """A loss per token; the trainer weighs, sums and divides."""
+    """A loss per token; the trainer computes the weighted mean."""
 
     losses: Tensor
     """(S,) with gradient."""
     means: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
-    """Metrics per token (S,), reported as their weighted mean."""
+    """Metrics per token (S,); the weighted mean is reported."""
     maxima: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
-    """Metrics per token (S,), reported as their largest."""
+    """Metrics per token (S,); the maximum is reported."""
 
 
 class Loss(Protocol):
-    """A loss that a trainer can be given by name."""
+    """A loss that is registered by name."""
 
     def __call__(self, terms: Terms) -> LossOutput: ...

@@ -1,4 +1,4 @@
-"""Imitation of the sampled tokens."""
+"""Cross-entropy of the sampled tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from agl_torch.losses.base import LossOutput, Terms
 
 
 class CrossEntropy:
-    """``-log p`` of every token, whatever its advantage; the weights say what is imitated."""
+    """``-log p`` of every token. Ignores advantages; tokens with weight 0 are not imitated."""
 
     def __call__(self, terms: Terms) -> LossOutput:
         return LossOutput(losses=-terms.logprobs)

@@ -13,10 +13,10 @@ _SLOPE = math.expm1(_LINEAR_FROM)
 
 
 class _K3(torch.autograd.Function):
-    """``exp(d) - d - 1``, beyond d = 10 its tangent there.
+    """``exp(d) - d - 1``, continued by its tangent for d > 10.
 
-    Its derivative is ``expm1(d)``. Autograd would take it as ``exp(d) - 1``, which in 32-bit floats
-    keeps no digit of a small d.
+    The derivative is ``expm1(d)``. Autograd would compute ``exp(d) - 1``, which for small d loses
+    all digits in float32.
     """
 
     @staticmethod
@@ -32,10 +32,10 @@ class _K3(torch.autograd.Function):
 
 
 def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """``exp(d) - d - 1`` with ``d = reference - logprobs``, never negative.
+    """Return ``exp(d) - d - 1`` with ``d = reference - logprobs``; never negative.
 
-    Its mean over tokens of the policy estimates KL(policy || reference) without bias (Schulman
-    2020, "Approximating KL divergence"). Beyond d = 10 the exponential continues as its tangent, so
-    that neither it nor its gradient overflows and both still pull the policy back.
+    Its mean over tokens sampled from the policy is an unbiased estimate of KL(policy || reference)
+    (Schulman 2020, "Approximating KL divergence"). For d > 10 the function continues as its
+    tangent, so that neither value nor gradient overflows and the gradient does not vanish.
     """
     return _K3.apply(reference.float() - logprobs.float())  # type: ignore[no-any-return]

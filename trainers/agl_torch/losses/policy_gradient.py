@@ -27,11 +27,11 @@ class PolicyGradientOptions(BaseModel):
 
 
 class PolicyGradient:
-    """``-min(r A, clip(r, 1 - low, 1 + high) A)`` with ``r`` the new by the old probability.
+    """``-min(r A, clip(r, 1 - low, 1 + high) A)``, ``r`` being new / old probability.
 
     Schulman et al. 2017, arXiv:1707.06347; with ratios per sequence, Zheng et al. 2025,
-    arXiv:2507.18071. On the weights that sampled the tokens every ratio is 1 and the gradient is
-    that of REINFORCE.
+    arXiv:2507.18071. Under the weights that sampled the tokens, every ratio is 1 and the gradient
+    is that of REINFORCE.
     """
 
     def __init__(self, options: PolicyGradientOptions) -> None:
@@ -54,7 +54,7 @@ class PolicyGradient:
 
 
 def _sequence_means(values: Tensor, terms: Terms) -> Tensor:
-    """For every token the mean over its sequence's trained tokens."""
+    """Return, for every token, the mean over its choice's trained tokens."""
     count = int(terms.sequences.max()) + 1 if len(values) else 0
     trained = (terms.weights > 0).to(values.dtype)
     sums = values.new_zeros(count).index_add(0, terms.sequences, values * trained)

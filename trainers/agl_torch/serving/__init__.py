@@ -1,1 +1,1 @@
-"""Generation: requests in, sampled tokens out, many at a time."""
+"""Generation of answers to many requests at the same time."""

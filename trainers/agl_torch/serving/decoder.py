@@ -1,4 +1,4 @@
-"""Forward passes over cached sequences: read prompts, then one token per row."""
+"""Forward passes with a key-value cache: first the prompts, then one token per row."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from agl_torch.serving.kv import SlotCache
 from agl_torch.serving.prefix import PrefixStore, Tokens
 
 _PASS_TOKENS = 4096
-"""Prompt tokens, padding included, of one pass."""
+"""Maximum number of prompt tokens, padding included, in one pass."""
 _PASS_PADDING = 1.25
-"""Longest of the prompts in a pass by the shortest."""
+"""Maximum ratio of the longest prompt in a pass to the shortest."""
 _FIXED_ROWS = 32
 _FIXED_KEYS = 128
 _KEY_STEP = 8
 
 
 class Decoder:
-    """A model and the sequences it has read, one per slot.
+    """A model with the key-value cache of its sequences, one per slot.
 
-    With `deterministic`, a row's numbers are bitwise the same whatever shares the batch, because
-    every pass has a shape that depends on the row alone: a prompt is read by itself, and a token
-    in a pass of a fixed number of rows over a number of keys that follows from the row's length.
-    It takes one CPU thread, since several split the rows of a product unevenly.
+    With `deterministic`, a row's results are bitwise independent of the other rows in the batch,
+    because the shape of every pass depends on the row alone: each prompt has its own pass, and a
+    token's pass has a fixed number of rows and a number of keys that the row's length determines.
+    This requires one CPU thread, since several threads divide the rows of a product unevenly.
     """
 
     def __init__(
@@ -47,26 +47,26 @@ class Decoder:
         self._prefixes = PrefixStore(prefix_tokens, partial=not deterministic)
 
     def reserve(self, slots: int, length: int, *, keep: int) -> None:
-        """Make room for sequences of `length` tokens; the first `keep` slots survive, that far."""
+        """Make room for sequences of `length` tokens; keep the first `keep` slots' contents."""
         if self._deterministic:
             slots, length = slots + _FIXED_ROWS, _fixed_keys(length)
         self._cache.reserve(slots, length, keep=keep)
 
     def copy(self, source: int, targets: slice | int, length: int) -> None:
-        """Repeat the first `length` tokens of a slot in others."""
+        """Copy the first `length` tokens of a slot to other slots."""
         self._cache.copy(source, targets, length)
 
     def forget(self, *, slots: bool = False) -> None:
-        """Drop earlier prompts, which older weights have read, and the slots too if asked."""
+        """Drop the stored prompts, and the slots too if `slots`: older weights computed them."""
         self._prefixes.clear()
         if slots:
             self._cache.release()
 
     def read(self, first_slot: int, prompts: Sequence[Tokens]) -> list[int]:
-        """Read each prompt into a slot of its own from `first_slot` on.
+        """Compute each prompt into its own slot, beginning at `first_slot`.
 
         Returns:
-            For each prompt the slot it went to: prompts of like length are read together.
+            The slot of each prompt; the order differs, as prompts of similar length share a pass.
         """
         found = [self._prefixes.find(prompt) if prompt else None for prompt in prompts]
         starts = [hit[1] if hit else 0 for hit in found]
@@ -96,7 +96,7 @@ class Decoder:
     def _passes(
         self, order: Sequence[int], lengths: Sequence[int], starts: Sequence[int]
     ) -> Iterator[list[int]]:
-        """Cut prompts, sorted by what is left to read of them, into passes."""
+        """Divide prompts, sorted by the number of their uncached tokens, into passes."""
         batch: list[int] = []
         for index in order:
             length = lengths[index]
@@ -114,10 +114,10 @@ class Decoder:
             yield batch
 
     def next_logits(self, tokens: Sequence[int], lengths: Sequence[int]) -> Tensor:
-        """Read one token per slot from 0 on; logits (R, V) of what follows.
+        """Compute one token for each of the first R slots; return the next token's logits (R, V).
 
         Args:
-            lengths: Tokens each slot holds already.
+            lengths: Number of tokens already cached in each slot.
         """
         if self._deterministic:
             return self._next_logits_fixed(tokens, lengths)
@@ -155,7 +155,7 @@ class Decoder:
         keys: int,
         want_logits: bool = True,
     ) -> Tensor:
-        """Read `tokens`, padded on the right, after the `starts` tokens that the slots hold."""
+        """Compute `tokens`, padded on the right, after the `starts` tokens cached in the slots."""
         device = self._model.device
         count, width = len(tokens), max(map(len, tokens))
         ids = torch.tensor(
@@ -166,7 +166,7 @@ class Decoder:
         places = torch.arange(keys, device=device)
         ends = torch.tensor([len(row) - 1 for row in tokens], device=device)
         offsets = torch.minimum(torch.arange(width, device=device), ends[:, None])
-        # Padding repeats the last position, so that none lies beyond those the model knows.
+        # Padding repeats the last position, so that no position exceeds the model's limit.
         positions = begin[:, None] + offsets
         mask = (places <= positions[:, :, None])[:, None]  # (R, 1, T, K)
         last = torch.arange(count, device=device) * width + (width - 1)
@@ -178,7 +178,7 @@ class Decoder:
 
 
 def _fixed_keys(length: int) -> int:
-    """The smallest power of two times `_FIXED_KEYS` that holds `length` keys."""
+    """Return `length` rounded up to `_FIXED_KEYS` times a power of two."""
     keys = _FIXED_KEYS
     while keys < length:
         keys *= 2

@@ -1,4 +1,4 @@
-"""Keys and values of the sequences being generated, in one tensor."""
+"""Key-value cache of the running sequences, in one tensor."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 _LENGTH_STEP = 128
-"""Room grows in steps of this many tokens, so that it is not copied at every token."""
+"""The cache grows in steps of this many tokens, so that not every token copies it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What the next forward pass writes and reads."""
+    """The slots and keys that the next forward pass writes and reads."""
 
     rows: slice | Tensor
     """The slots, one per row of the pass."""
     write: Tensor
-    """(R * H * T,) where each new key goes in a layer's flattened (S * H * L) keys."""
+    """(R * H * T,) index of each new key in a layer's flattened (S * H * L) keys."""
     length: int
-    """Keys each row looks at."""
+    """Number of keys that each row attends to."""
 
 
 class SlotCache(Cache):
-    """Keys and values by slot, one sequence per slot, each as long as it is.
+    """Keys and values by slot; each slot has one sequence of its own length.
 
-    It stands where transformers passes its own cache; masks and positions are the caller's.
+    Replaces transformers' own cache; the caller provides masks and positions.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class SlotCache(Cache):
         """Create a cache without slots.
 
         Args:
-            limit: Most tokens, slots times their length, that are held beyond what is asked for.
+            limit: Maximum of slots times length when `reserve` allocates more than requested.
         """
         super().__init__(layers=[])
         self._limit = limit
@@ -57,26 +57,26 @@ class SlotCache(Cache):
 
     @property
     def length(self) -> int:
-        """Tokens that fit in one slot."""
+        """Number of tokens that fit into one slot."""
         return self._kv.shape[4]
 
     def reserve(self, slots: int, length: int, *, keep: int) -> None:
         """Make room for `slots` sequences of `length` tokens.
 
-        The first `keep` slots survive, as far as `length`.
+        The contents of the first `keep` slots are kept, up to `length` tokens.
         """
         if slots <= self.slots and length <= self.length:
             return
         layers, heads, width = self._shape
         slots, length = self._room(slots, length)
         kept = min(length, self.length)
-        # Zeros: a masked key that is not finite would still poison the weighted sum.
+        # Zeros: a masked key or value that is not finite would make the weighted sum NaN.
         grown = self._kv.new_zeros((layers, 2, slots, heads, length, width))
         grown[:, :, :keep, :, :kept] = self._kv[:, :, :keep, :, :kept]
         self._kv = grown
 
     def _room(self, slots: int, length: int) -> tuple[int, int]:
-        """Slots and length to grow to: with some to spare, or as the limit allows."""
+        """Return the slots and length to grow to: with a reserve, as far as the limit allows."""
         stepped = -(-length // _LENGTH_STEP) * _LENGTH_STEP
         many = self.slots if slots <= self.slots else max(slots, 2 * self.slots)
         long = max(self.length, stepped)
@@ -87,12 +87,12 @@ class SlotCache(Cache):
         return slots, max(length, min(stepped, self._limit // slots))
 
     def release(self) -> None:
-        """Give the room back."""
+        """Free the memory."""
         layers, heads, width = self._shape
         self._kv = self._kv.new_empty((layers, 2, 0, heads, 0, width))
 
     def aim(self, rows: slice | Tensor, starts: Tensor, tokens: int, length: int) -> None:
-        """Choose slots and the place in each where the next pass puts its `tokens` new keys."""
+        """Set the slots, and the position in each, for the next pass's `tokens` new keys."""
         _, heads, _ = self._shape
         device = self._kv.device
         slots = (
@@ -106,7 +106,7 @@ class SlotCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write new keys and values (R, H, T, D) and return all that the rows look at."""
+        """Write new keys and values (R, H, T, D) and return all that the rows attend to."""
         window = self._window
         assert window is not None, "aim() comes before the forward pass"
         keys, values = self._kv[layer_idx]
@@ -120,15 +120,15 @@ class SlotCache(Cache):
         return 0
 
     def read(self, slot: int, length: int) -> Tensor:
-        """A copy (layers, 2, H, length, D) of a slot's first tokens."""
+        """Return a copy (layers, 2, H, length, D) of a slot's first tokens."""
         return self._kv[:, :, slot, :, :length].clone()
 
     def write(self, slot: int, kv: Tensor) -> None:
-        """Put what `read` gave at the beginning of a slot."""
+        """Write the result of `read` to the beginning of a slot."""
         self._kv[:, :, slot, :, : kv.shape[3]] = kv
 
     def copy(self, source: int, targets: slice | int, length: int) -> None:
-        """Repeat a slot's first tokens in other slots."""
+        """Copy a slot's first tokens to other slots."""
         if isinstance(targets, int):
             self._kv[:, :, targets, :, :length] = self._kv[:, :, source, :, :length]
         else:

@@ -1,4 +1,4 @@
-"""Continuous batching for one set of weights: answers join and leave between tokens."""
+"""Continuous batching for one policy: answers enter and leave the batch between tokens."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from agl_torch.serving.sequence import Answer, Generation, answers
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
-    """How much one lane may hold at a time."""
+    """Limits of one lane's batch."""
 
     rows: int
     kv_tokens: int
-    """Rows times the longest any of them can become."""
+    """Maximum of rows times the longest final length among them."""
 
 
 class Lane:
-    """The answers that one set of weights is generating, and those that wait.
+    """The running and waiting answers of one policy.
 
-    Row i of the batch lives in slot i; when a row ends, the last one takes its slot. A prompt's
-    last token is read by the row's first decoding pass, so that all rows join alike, whether their
-    prompt was read for them, for another answer, or for an earlier request. Used by one thread.
+    Row i of the batch is in slot i; when a row ends, the last one moves to its slot. The row's
+    first decoding pass reads the prompt's last token, so that all rows start the same way, whether
+    the rest of the prompt was computed for this answer, for another answer of the request, or for
+    an earlier request. Only one thread may use a lane.
     """
 
     def __init__(
@@ -39,8 +40,8 @@ class Lane:
         """Create an empty lane.
 
         Args:
-            ends: Tokens that end an answer.
-            version: Of the weights.
+            ends: Ids of the tokens that end an answer.
+            version: Version of the weights.
         """
         self._decoder = decoder
         self._limits = limits
@@ -48,11 +49,11 @@ class Lane:
         self._waiting: deque[Answer] = deque()
         self._rows: list[Answer] = []
         self.version = version
-        """Version of the weights; requests are stamped with it when they start."""
+        """Version of the weights; a request records it when it starts."""
         self.trained_in: int | None = None
-        """The training step that made the weights; None for those that were loaded."""
+        """The training step that produced the weights; None for loaded weights."""
         self.held = False
-        """Start no request; those under way continue."""
+        """If set, no new request starts; running ones continue."""
 
     @property
     def busy(self) -> bool:
@@ -61,12 +62,12 @@ class Lane:
 
     @property
     def resting(self) -> bool:
-        """Whether no request is under way."""
+        """Whether no request is running."""
         return not self._rows and not self._next_started
 
     @property
     def _next_started(self) -> bool:
-        """Whether some answers of the request at the head of the queue have been sampled from."""
+        """Whether some answers of the first request in the queue have already started."""
         return bool(self._waiting) and self._waiting[0].generation.version is not None
 
     def add(self, generation: Generation) -> None:
@@ -74,11 +75,11 @@ class Lane:
         self._waiting.extend(answers(generation))
 
     def renew(self, version: int, *, trained_in: int | None) -> None:
-        """Forget what the old weights have computed.
+        """Set a new version and drop cached prompts of the old weights.
 
         Args:
-            version: Of the new weights.
-            trained_in: The training step that made them; None where they were loaded.
+            version: Version of the new weights.
+            trained_in: The training step that produced them; None for loaded weights.
         """
         assert self.resting, "requests under way would mix old and new weights"
         self._decoder.forget()
@@ -86,7 +87,7 @@ class Lane:
         self.trained_in = trained_in
 
     def fail(self, error: EngineError, outbox: Outbox) -> None:
-        """End every answer with `error` and start afresh."""
+        """End every answer with `error` and clear the batch."""
         for answer in [*self._rows, *self._waiting]:
             if not answer.generation.cancelled:
                 answer.generation.cancelled = True
@@ -97,7 +98,7 @@ class Lane:
 
     @torch.inference_mode()
     def step(self, outbox: Outbox) -> None:
-        """Let waiting answers in and sample one token for every row."""
+        """Admit waiting answers and sample one token for every row."""
         self._drop_cancelled()
         self._admit()
         if not self._rows:
@@ -128,7 +129,7 @@ class Lane:
             self._waiting = deque(kept)
 
     def _remove(self, indices: Sequence[int]) -> None:
-        """Take rows out, given by ascending index."""
+        """Remove rows, given by ascending index."""
         for index in reversed(indices):
             last = self._rows.pop()
             if index < len(self._rows):
@@ -136,7 +137,7 @@ class Lane:
                 self._rows[index] = last
 
     def _admit(self) -> None:
-        """Move as many waiting answers into slots as rows and memory allow, first come first."""
+        """Move as many waiting answers into slots as the limits allow, in order of arrival."""
         chosen: list[Answer] = []
         length = max((row.final_length for row in self._rows), default=0)
         while self._waiting and len(self._rows) + len(chosen) < self._limits.rows:
@@ -157,7 +158,7 @@ class Lane:
             self._place(chosen)
 
     def _place(self, chosen: Sequence[Answer]) -> None:
-        """Give answers their slots, reading each different prompt once."""
+        """Assign slots to answers, computing each distinct prompt once."""
         groups: dict[Tokens, list[Answer]] = {}
         for answer in chosen:
             groups.setdefault(answer.prompt[:-1], []).append(answer)

@@ -1,4 +1,4 @@
-"""Hands results from the engine's thread to the event loops that wait for them."""
+"""Passes results from the engine's thread to the event loops of the requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Item = tuple[Generation, Piece | EngineError]
 
 
 class Outbox:
-    """Collects the results of one step, so that a loop is woken once for all of them."""
+    """Collects the results of one step, so that each event loop is woken only once."""
 
     def __init__(self) -> None:
         self._items: defaultdict[asyncio.AbstractEventLoop, list[_Item]] = defaultdict(list)
@@ -21,7 +21,7 @@ class Outbox:
         self._items[generation.loop].append((generation, result))
 
     def flush(self) -> None:
-        """Deliver. Requests of a closed loop are cancelled: nothing waits for them."""
+        """Deliver the results; cancel requests whose event loop is closed."""
         for loop, items in self._items.items():
             try:
                 loop.call_soon_threadsafe(_deliver, items)

@@ -1,4 +1,4 @@
-"""Keys and values of earlier prompts, found again by their longest common beginning."""
+"""Keys and values of earlier prompts, found by their longest common prefix."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 _BLOCK = 16
-"""Beginnings are compared at multiples of this many tokens."""
+"""Prefixes are indexed at multiples of this many tokens."""
 
 Tokens = tuple[int, ...]
 
 
 class PrefixStore:
-    """The most recently used prompts within a budget of tokens."""
+    """A least-recently-used store of prompts with a limit on tokens."""
 
     def __init__(self, budget: int, *, partial: bool) -> None:
         """Create an empty store.
 
         Args:
-            budget: Tokens kept in all; 0 keeps nothing.
-            partial: Also find beginnings. A part that was computed within another prompt can
-                differ in its last bits from one computed alone.
+            budget: Maximum number of stored tokens; 0 stores nothing.
+            partial: Also find common prefixes. Keys of a prefix computed within another prompt can
+                differ in their last bits from those computed alone.
         """
         self._budget = budget
         self._partial = partial
@@ -31,7 +31,7 @@ class PrefixStore:
         self._used = 0
 
     def find(self, tokens: Tokens) -> tuple[Tensor, int] | None:
-        """Keys and values (..., length, D) of `tokens` or of a beginning, and its length."""
+        """Return keys and values (..., length, D) of `tokens` or of a prefix, and its length."""
         if tokens in self._entries:
             self._entries.move_to_end(tokens)
             return self._entries[tokens], len(tokens)
@@ -51,7 +51,7 @@ class PrefixStore:
         return self._entries[entry][..., :length, :], length
 
     def add(self, tokens: Tokens, kv: Tensor) -> None:
-        """Keep a prompt's keys and values, dropping the longest unused."""
+        """Store a prompt's keys and values; evict the least recently used."""
         if len(tokens) > self._budget or not tokens or tokens in self._entries:
             return
         self._entries[tokens] = kv
@@ -66,7 +66,7 @@ class PrefixStore:
                     del self._blocks[digest]
 
     def clear(self) -> None:
-        """Forget everything: the weights have changed."""
+        """Drop all entries: the weights have changed."""
         self._entries.clear()
         self._blocks.clear()
         self._used = 0
@@ -80,7 +80,7 @@ def _beginnings(tokens: Tokens) -> Iterator[tuple[int, int]]:
 
 
 def _common(left: Sequence[int], right: Sequence[int], known: int) -> int:
-    """Length of the common beginning, of which `known` tokens are known."""
+    """Return the length of the common prefix, which is at least `known` tokens."""
     limit = min(len(left), len(right))
     while known < limit and left[known] == right[known]:
         known += 1

@@ -1,4 +1,4 @@
-"""From logits to tokens, one independent stream of random numbers per answer."""
+"""Sampling of tokens from logits, with an independent random stream per answer."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import torch
 from torch import Tensor
 
 _UNIFORM_BITS = 48
-"""Fewer than a double's 53, so that a uniform number times a total stays below the total."""
+"""Fewer than a double's 53, so that a uniform number times a total stays less than the total."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How one request wants its tokens chosen."""
+    """Sampling parameters of one request."""
 
     temperature: float = 1.0
-    """0 takes the likeliest token; log-probabilities are then those of temperature 1."""
+    """0 takes the most likely token; log-probabilities are then those of temperature 1."""
     top_p: float = 1.0
     seed: int | None = None
     max_tokens: int
     top_logprobs: int = 0
-    """Likeliest tokens to report beside each sampled one."""
+    """Number of most likely tokens to report with each sampled one."""
 
 
 def uniforms(seed: int | None, choice: int) -> random.Random:
-    """The stream of one choice: a function of both arguments, or of chance without a seed."""
+    """Return the random stream of one choice, determined by both arguments if `seed` is set."""
     return random.Random(None if seed is None else f"{seed}/{choice}")  # noqa: S311
 
 
 def draw(stream: random.Random) -> float:
-    """The next number in [0, 1)."""
+    """Return the next number in [0, 1)."""
     return stream.getrandbits(_UNIFORM_BITS) / (1 << _UNIFORM_BITS)
 
 
@@ -42,9 +42,9 @@ class Sampled:
 
     tokens: list[int]
     logprobs: list[float]
-    """After temperature, before `top_p`."""
+    """Computed after temperature, before `top_p`."""
     tops: list[list[tuple[int, float]]]
-    """The likeliest tokens per row; empty lists where none were asked for."""
+    """The most likely tokens per row; empty if not requested."""
 
 
 def sample(logits: Tensor, rows: Sequence[Sampling], numbers: Sequence[float]) -> Sampled:
@@ -54,12 +54,12 @@ def sample(logits: Tensor, rows: Sequence[Sampling], numbers: Sequence[float]) -
         numbers: One uniform number in [0, 1) per row.
 
     Raises:
-        FloatingPointError: a row has no distribution; gives how many have none.
+        FloatingPointError: the logits of some rows are NaN or infinite; gives their number.
     """
     device = logits.device
     temperatures = torch.tensor([row.temperature or 1.0 for row in rows], device=device)
     logprobs = torch.log_softmax(logits / temperatures[:, None], dim=-1)
-    # On a GPU an index out of range, which a search among NaN gives, would end the process.
+    # Searching in NaN gives an index out of range, which on a GPU would abort the process.
     broken = int(logprobs.isnan().any(-1).sum())
     if broken:
         raise FloatingPointError(
@@ -80,7 +80,7 @@ def sample(logits: Tensor, rows: Sequence[Sampling], numbers: Sequence[float]) -
 
 
 def _nucleus(probabilities: Tensor, limits: Tensor) -> Tensor:
-    """Keep the likeliest tokens of each row until they hold at least its limit."""
+    """Keep the most likely tokens of each row until their total reaches the row's limit."""
     ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(-1) - ordered
     kept = ordered.masked_fill(before >= limits[:, None], 0.0)

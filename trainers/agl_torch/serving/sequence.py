@@ -1,4 +1,4 @@
-"""What is being generated: a request, its answers, and the pieces that come back."""
+"""A request, its answers, and the pieces in which they are delivered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agl_core.errors import EngineError
 from agl_torch.serving.sampling import Sampling, uniforms
 
 Likeliest = list[tuple[int, float]]
-"""Token ids and log-probabilities, most probable first."""
+"""Token ids and log-probabilities, most likely first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,28 +23,28 @@ class Piece:
     logprobs: list[float]
     tops: list[Likeliest]
     finish: str | None
-    """``stop`` or ``length`` with the last piece."""
+    """``stop`` or ``length`` in the last piece, otherwise None."""
 
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """One request: a prompt and `n` answers to it, handed over on the event loop it came from."""
+    """One request: a prompt with `n` answers, delivered on the request's event loop."""
 
     prompt: tuple[int, ...]
     sampling: Sampling
     n: int
     stream: bool
-    """Hand over every token as it comes instead of whole answers."""
+    """Deliver every token when it is sampled instead of whole answers."""
     stops: Callable[[list[int]], bool] | None
     """Whether the newest token of an answer completes one of the request's stop strings."""
     loop: asyncio.AbstractEventLoop
     pieces: asyncio.Queue[Piece | EngineError]
     images: tuple[str, ...] = ()
-    """``data:`` URLs of the images in the prompt, in its order; a text model has none."""
+    """``data:`` URLs of the images in the prompt, in order; empty for a text model."""
     version: int | None = None
-    """Of the weights that answer; None until the first answer starts."""
+    """Version of the weights that answer; None until the first answer starts."""
     cancelled: bool = False
-    """Set on any thread; the answers' slots are free before the next token."""
+    """May be set on any thread; the answers' slots are freed before the next token."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +58,7 @@ class Answer:
     logprobs: list[float] = field(default_factory=list[float])
     tops: list[Likeliest] = field(default_factory=list[Likeliest])
     cached: int = 0
-    """Tokens whose keys and values are in the row's slot."""
+    """Number of tokens whose keys and values are in the row's slot."""
     delivered: int = 0
 
     @property
@@ -67,12 +67,12 @@ class Answer:
 
     @property
     def last(self) -> int:
-        """The token to be read next."""
+        """The token that the next pass reads."""
         return self.tokens[-1] if self.tokens else self.prompt[-1]
 
     @property
     def final_length(self) -> int:
-        """Longest this row can become."""
+        """Maximum length of this row."""
         return len(self.prompt) + self.generation.sampling.max_tokens
 
     def take(self, token: int, logprob: float, top: Likeliest) -> None:
@@ -82,10 +82,10 @@ class Answer:
         self.tops.append(top)
 
     def finish(self, ends: frozenset[int]) -> str | None:
-        """Why the newest token ends the answer; None where it does not.
+        """Return why the newest token ends the answer; None if it does not.
 
         Args:
-            ends: Tokens that end an answer.
+            ends: Ids of the tokens that end an answer.
         """
         generation = self.generation
         if self.tokens[-1] in ends:
@@ -95,13 +95,13 @@ class Answer:
         return "length" if len(self.tokens) >= generation.sampling.max_tokens else None
 
     def piece(self, finish: str | None) -> Piece:
-        """What has not been handed over yet."""
+        """Return the tokens that have not been delivered yet."""
         new = slice(self.delivered, None)
         self.delivered = len(self.tokens)
         return Piece(self.choice, self.tokens[new], self.logprobs[new], self.tops[new], finish)
 
 
 def answers(generation: Generation) -> list[Answer]:
-    """The rows of a request."""
+    """Return the rows of a request."""
     seed = generation.sampling.seed
     return [Answer(generation, choice, uniforms(seed, choice)) for choice in range(generation.n)]

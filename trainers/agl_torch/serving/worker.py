@@ -1,4 +1,4 @@
-"""The thread that does all tensor work, one thing at a time."""
+"""The thread that runs all tensor operations of the engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Answering(Protocol):
-    """What the worker asks of a `Lane`."""
+    """The interface of `Lane` that the worker uses."""
 
     held: bool
     version: int
@@ -50,7 +50,7 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Work that is not generation; it waits until its lane has no answer under way."""
+    """Work other than generation; it waits until its lane has no running answer."""
 
     run: Callable[[], Any]
     future: Future[Any]
@@ -58,21 +58,21 @@ class _Job:
 
 
 class Worker(Generic[L]):
-    """Generates tokens lane by lane and runs jobs in between, on a thread of its own.
+    """Generates tokens lane by lane and runs jobs in between, on its own thread.
 
-    A job that names a lane holds it: answers under way end with the weights they began with, new
-    ones start after the job.
+    A job that names a lane holds it: running requests finish with the weights they started with,
+    and new ones start after the job.
     """
 
     def __init__(self) -> None:
         self.lanes: dict[str, L] = {}
-        """Touched on the worker's thread only, once it runs."""
+        """After the start, only the worker's thread accesses the lanes."""
         self._inbox: queue.SimpleQueue[_Request | _Job | None] = queue.SimpleQueue()
         self._jobs: list[_Job] = []
         self._outbox = Outbox()
         self._closing = False
         self._gate = threading.Lock()
-        """Nothing enters the inbox after the item that closes it."""
+        """Ensures that no item enters the inbox after the one that closes it."""
         self._thread = threading.Thread(target=self._work, name="agl-torch", daemon=True)
 
     def start(self) -> None:
@@ -87,7 +87,7 @@ class Worker(Generic[L]):
             self._thread.start()
 
     async def stop(self) -> None:
-        """End answers under way with an error and join the thread; idempotent."""
+        """Fail the running answers with an error and join the thread; idempotent."""
         with self._gate:
             self._closing = True
             self._inbox.put(None)
@@ -103,7 +103,7 @@ class Worker(Generic[L]):
         self._put(_Request(lane, generation))
 
     async def run(self, job: Callable[[], T], *, lane: str | None = None) -> T:
-        """Run `job` on the thread, when `lane` is at rest if one is named.
+        """Run `job` on the thread; if `lane` is given, after its running requests.
 
         Raises:
             EngineError: the worker has stopped.
@@ -128,7 +128,7 @@ class Worker(Generic[L]):
         self._end()
 
     def _receive(self) -> bool:
-        """Take what has come in, waiting when there is nothing to do; False to end."""
+        """Empty the inbox, blocking if there is nothing to do; return False to stop."""
         wait = not self._jobs and not any(lane.busy for lane in self.lanes.values())
         while True:
             try:
@@ -149,7 +149,7 @@ class Worker(Generic[L]):
         try:
             lane.step(self._outbox)
         except Exception as error:  # noqa: BLE001
-            # A failed pass costs the answers in it, not the run: each becomes a failed attempt.
+            # A failed pass fails the answers in it, and so their attempts, but not the run.
             _LOG.exception("Generation of policy %s failed", name)
             lane.fail(_failure(name, lane, error), self._outbox)
 
@@ -170,7 +170,7 @@ class Worker(Generic[L]):
             return
         try:
             result = job.run()
-        except Exception as error:  # noqa: BLE001 (it is the awaiting caller's)
+        except Exception as error:  # noqa: BLE001 (the awaiting caller gets it)
             job.future.set_exception(error)
         else:
             job.future.set_result(result)

@@ -1,1 +1,1 @@
-"""From a batch to new weights."""
+"""Training of a policy's weights on a batch."""

@@ -1,4 +1,4 @@
-"""A batch's arrays as tensors, checked before anything is computed from them."""
+"""A batch's arrays as validated tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agl_torch.training.tree import Forest, Ints
 
 @dataclass(frozen=True, slots=True)
 class TensorBatch:
-    """What the trainer reads of a batch; tensors are (M,) on the training device."""
+    """The batch as the trainer uses it; tensors are (M,) on the training device."""
 
     forest: Forest
     layout: Layout
@@ -28,7 +28,7 @@ class TensorBatch:
     weights: Tensor
     behaviour: Tensor
     temperatures: Tensor
-    """1 for greedy terms, whose log-probabilities are those of temperature 1."""
+    """1 for greedily sampled terms: their log-probabilities are recorded at temperature 1."""
     calls: Tensor
 
     @classmethod
@@ -36,7 +36,7 @@ class TensorBatch:
         """Copy a batch to `device`.
 
         Raises:
-            TrainingError: the batch has no terms, images in its prompts, or numbers that are not
+            TrainingError: the batch has no loss terms, has images, or has numbers that are not
                 finite.
         """
         if batch.images:
@@ -69,11 +69,11 @@ class TensorBatch:
         )
 
     def weight(self, terms: Ints) -> float:
-        """Sum of the weights of `terms`."""
+        """Return the sum of the weights of `terms`."""
         return float(self.weights[torch.from_numpy(terms).to(self.weights.device)].sum())
 
     def minibatches(self, count: int, *, order: str) -> list[Ints]:
-        """Terms of the minibatches that `group_minibatches` makes of the groups."""
+        """Return the terms of each minibatch; `group_minibatches` distributes the groups."""
         parts = group_minibatches(self.groups.tolist(), count, order=order)
         return [np.flatnonzero(np.isin(self.groups, part)) for part in parts]
 

@@ -14,17 +14,17 @@ STATE: Final = "training_state.pt"
 
 
 def save_state(optimizer: torch.optim.Optimizer, names: list[str], directory: Path) -> None:
-    """Write what the optimizer remembers, with the names of the weights it is about."""
+    """Write the optimizer's state with the names of its parameters."""
     torch.save({"names": names, "optimizer": optimizer.state_dict()}, directory / STATE)
 
 
 def load_state(optimizer: torch.optim.Optimizer, names: list[str], directory: Path) -> None:
-    """Continue from `save_state`, keeping the optimizer's own settings such as the learning rate.
+    """Restore the state of `save_state`, but keep current settings such as the learning rate.
 
-    A directory without a state begins afresh: it holds weights only.
+    If the directory has no state file, clear the optimizer's state.
 
     Raises:
-        TrainingError: the state is unreadable or about other weights.
+        TrainingError: the state is unreadable or belongs to other parameters.
     """
     path = directory / STATE
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Weighted means and maxima over all terms that an update has read."""
+"""Weighted means and maxima over all terms of an update."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Metrics:
-    """Collects per-token metrics pack by pack."""
+    """Accumulates per-token metrics pack by pack."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
@@ -16,14 +16,14 @@ class Metrics:
         self._maxima: dict[str, float] = {}
 
     def mean(self, values: Mapping[str, Tensor], weights: Tensor) -> None:
-        """Add tokens to weighted means."""
+        """Add values per token to the weighted means."""
         total = float(weights.sum())
         for name, value in values.items():
             self._sums[name] = self._sums.get(name, 0.0) + float((value * weights).sum())
             self._weights[name] = self._weights.get(name, 0.0) + total
 
     def largest(self, values: Mapping[str, Tensor], weights: Tensor) -> None:
-        """Add tokens with weight to maxima."""
+        """Update the maxima with the values of tokens whose weight is positive."""
         trained = weights > 0
         if not bool(trained.any()):
             return
@@ -32,7 +32,7 @@ class Metrics:
             self._maxima[name] = max(self._maxima.get(name, found), found)
 
     def result(self) -> dict[str, float]:
-        """All metrics; a mean over no weight is absent."""
+        """Return all metrics; a mean with zero total weight is omitted."""
         means = {
             name: total / self._weights[name]
             for name, total in self._sums.items()

@@ -1,4 +1,4 @@
-"""Rows of a forest laid out as the tensors of a few forward passes."""
+"""Packing of a forest's rows into the tensors of a few forward passes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from agl_torch.forward import Rows
 from agl_torch.training.tree import Chains, Forest, Ints, Row
 
 _ATTENTION_COST = 2.0
-"""A multiplication within attention takes about this many times one within a linear layer."""
+"""Time of a multiplication in attention, relative to one in a linear layer (approximate)."""
 _LIMIT_GROWTH = 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What reading takes, in multiplications, by the model's shape."""
+    """Cost estimates of a forward pass in multiplications, from the model's shape."""
 
     token: float
     pair: float
-    """One token looking at one key."""
+    """Cost of one token attending to one key."""
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> Costs:
-        """Estimate from the sizes of a model's matrices."""
+        """Estimate the costs from the sizes of a model's matrices."""
         config = model.config
         names = ("embed", "lm_head", "lora_")
         token = sum(
@@ -52,31 +52,31 @@ class Pack:
 
     rows: Rows
     select: Tensor
-    """(S,) where the terms' nodes lie among the R*T tokens."""
+    """(S,) indices of the terms' nodes in the R*T tokens."""
     terms: Tensor
     """(S,) indices of the terms in the batch."""
 
 
 class Packer:
-    """Chooses rows and packs for a forest.
+    """Divides a forest into rows and packs.
 
-    A prefix is read once per row, so long rows save tokens; but every token of a row is compared
-    with every other, related or not, so short rows save attention. The row limit with the least
-    estimated cost is taken; whatever it is, the result is exact.
+    Each row computes a shared prefix once, so long rows save tokens. But attention computes every
+    pair of tokens in a row, masked or not, so short rows save attention. The packer takes the row
+    limit with the lowest estimated cost; the result is exact for any limit.
     """
 
     def __init__(self, costs: Costs, *, pack_tokens: int) -> None:
         """Create a packer.
 
         Args:
-            pack_tokens: Most tokens in a pack, padding included; only a single path that is longer
-                makes a larger one.
+            pack_tokens: Maximum number of tokens in a pack, padding included; only a single
+                longer path exceeds it.
         """
         self._costs = costs
         self._pack_tokens = pack_tokens
 
     def rows(self, forest: Forest, terms: Ints) -> list[Row]:
-        """Rows that read every node of `terms`, longest first."""
+        """Return rows that cover every node of `terms`, longest first."""
         chains = forest.subset(terms)
         return sorted(chains.rows(self._limit(chains)), key=len, reverse=True)
 
@@ -93,7 +93,7 @@ class Packer:
                 return best
 
     def packs(self, rows: Sequence[Row]) -> list[list[Row]]:
-        """Group rows, longest first, so that each group stays within the budget."""
+        """Group rows, given longest first, so that each group stays within `pack_tokens`."""
         groups: list[list[Row]] = []
         for row in rows:
             if groups and len(groups[-1][0]) * (len(groups[-1]) + 1) <= self._pack_tokens:
@@ -105,18 +105,19 @@ class Packer:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The arrays of a batch that packs are cut from."""
+    """The arrays of a batch from which packs are built."""
 
     tokens: Ints
     positions: Ints
     nodes: Ints
 
     def pack(self, rows: Sequence[Row], *, device: torch.device) -> Pack:
-        """Pad `rows` to the longest and find their terms' places."""
+        """Pad `rows` to the longest and compute the indices of their terms."""
         width = max(map(len, rows))
         tokens = np.zeros((len(rows), width), dtype=np.int64)
         positions = np.zeros((len(rows), width), dtype=np.int64)
-        # Padding looks at itself and is seen by nothing: no row of the attention is empty.
+        # A padding token attends to itself, so that no row of the mask is empty; no token attends
+        # to padding.
         ends = np.tile(np.arange(1, width + 1), (len(rows), 1))
         select: list[Ints] = []
         for index, row in enumerate(rows):
@@ -141,7 +142,7 @@ class Layout:
 
 
 def _mask(ends: Tensor) -> Tensor:
-    """(R, 1, T, T) True where i sees j: j comes before i, and i among j's descendants."""
+    """Return (R, 1, T, T), True where i attends to j: j is i or an ancestor of i."""
     places = torch.arange(ends.shape[1], device=ends.device)
     before = places[None, :] <= places[:, None]
     return (before[None] & (places[None, :, None] < ends[:, None, :]))[:, None]

@@ -1,4 +1,4 @@
-"""Log-probabilities of sampled tokens under given weights."""
+"""Log-probabilities of sampled tokens under a model's current weights."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from agl_torch.training.packing import Pack
 
 
 class Scorer:
-    """Scores the terms of a pack under one model's weights."""
+    """Computes log-probabilities of a pack's terms under one model's weights."""
 
     def __init__(self, model: CausalModel, *, autocast: torch.dtype | None) -> None:
-        """Score with `model`.
+        """Create a scorer.
 
         Args:
-            autocast: Arithmetic of the forward pass, where it is not that of the weights.
+            model: The model to score with.
+            autocast: Dtype of the forward pass; None for that of the weights.
         """
         self._model = model
         self._autocast = autocast
 
     def logprobs(self, pack: Pack, batch: TensorBatch, *, recompute: bool = False) -> Tensor:
-        """Log-probability (S,) of each term's target, at the temperature it was sampled at.
+        """Return the log-probability (S,) of each term's target at its sampling temperature.
 
         Args:
-            recompute: For the gradient, keep the input of each layer and compute the rest again.
+            recompute: Use gradient checkpointing.
         """
         with self._precision():
             return self._model.logprobs(

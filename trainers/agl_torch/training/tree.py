@@ -1,4 +1,4 @@
-"""The forest of a batch cut into rows of limited length, every loss term in one of them."""
+"""Dividing a batch's forest into rows of limited length, with every loss term in exactly one."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Some nodes of the forest in depth-first order, each with all its ancestors."""
+    """A subset of the forest in depth-first order that contains every node's ancestors."""
 
     nodes: Ints
     """(T,) ascending."""
     ends: Ints
-    """(T,) index after the last descendant within the row: i sees j if ``j <= i < ends[j]``."""
+    """(T,) index after the last descendant in the row: i attends to j if ``j <= i < ends[j]``."""
     terms: Ints
-    """Loss terms whose node is read here, and not in an earlier row."""
+    """Loss terms that are computed in this row; each term belongs to exactly one row."""
 
     def __len__(self) -> int:
         return len(self.nodes)
 
     @property
     def is_path(self) -> bool:
-        """Whether nothing branches: each token sees all before it."""
+        """Whether the row has no branches: each token attends to all before it."""
         return bool((self.ends == len(self.nodes)).all())
 
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """Parents, depths and the loss terms of a batch, as far as the terms need them."""
+    """The parents of a batch's nodes, and the node and choice of each loss term."""
 
     parents: Ints
-    """(N,) -1 for a root; a parent comes before its children, subtrees are contiguous."""
+    """(N,) -1 for a root; parents precede their children, and subtrees are contiguous."""
     nodes: Ints
     """(M,) node of each term."""
     calls: Ints
-    """(M,) sequence of each term; its terms stay together in one row."""
+    """(M,) index of each term's choice; all terms of a choice are in the same row."""
 
     def subset(self, terms: Ints) -> Chains:
-        """The part of the forest that `terms` need, as unbranched chains."""
+        """Return the nodes of `terms` and their ancestors as unbranched chains."""
         ends = _subtree_ends(self.parents)
         marks = np.zeros(len(self.parents) + 1, dtype=np.int64)
         np.add.at(marks, self.nodes[terms] + 1, 1)
@@ -54,21 +54,21 @@ class Forest:
 
 @dataclass(slots=True)
 class Chains:
-    """Unbranched stretches of a forest in depth-first order."""
+    """Unbranched segments of a forest in depth-first order."""
 
     forest: Forest
     terms: Ints
     ends: Ints
-    """Of every node of the forest."""
+    """For every node of the forest, the index after its last descendant."""
     nodes: list[Ints]
     parents: list[int]
     children: list[list[int]]
     above: list[int]
-    """Tokens before each chain on its path."""
+    """Number of tokens in each chain's ancestors."""
     below: list[int]
-    """Tokens of each chain and all that follows it."""
+    """Number of tokens in each chain and its descendants."""
     chain_of: Ints
-    """Of every node of the forest; -1 where no term needs it."""
+    """Chain of every node of the forest; -1 for nodes that no term needs."""
 
     @classmethod
     def of(cls, forest: Forest, terms: Ints, needed: Ints, ends: Ints) -> Chains:
@@ -99,13 +99,13 @@ class Chains:
         return max(above + len(nodes) for above, nodes in zip(self.above, self.nodes, strict=True))
 
     def lengths(self, limit: int) -> list[int]:
-        """Lengths of the rows that `limit` gives."""
+        """Return the lengths of the rows that `cut` gives for `limit`."""
         return [sum(len(self.nodes[chain]) for chain in row) for row in self.cut(limit)]
 
     def cut(self, limit: int) -> list[list[int]]:
-        """Chains of each row. Only a path that is longer by itself makes a row exceed `limit`.
+        """Return the chains of each row. Only a path longer than `limit` makes a row exceed it.
 
-        A subtree that fits stays whole, so that what branches close together is read together.
+        A subtree that fits into a row is not divided, so that close branches share a row.
         """
         rows: list[list[int]] = []
         held: set[int] = set()
@@ -125,7 +125,7 @@ class Chains:
         return rows
 
     def _units(self, limit: int) -> Iterator[int]:
-        """Roots of the largest subtrees that fit into a row together with their ancestors."""
+        """Yield the roots of the largest subtrees that fit into a row with their ancestors."""
         stack = [chain for chain in range(len(self.nodes) - 1, -1, -1) if self.parents[chain] < 0]
         while stack:
             chain = stack.pop()
@@ -135,7 +135,7 @@ class Chains:
                 stack.extend(reversed(self.children[chain]))
 
     def _path(self, chain: int) -> list[int]:
-        """Ancestors, root first."""
+        """Return the chain's ancestors, root first."""
         path: list[int] = []
         while (chain := self.parents[chain]) >= 0:
             path.append(chain)
@@ -149,7 +149,7 @@ class Chains:
             stack.extend(reversed(self.children[chain]))
 
     def rows(self, limit: int) -> list[Row]:
-        """The rows with their nodes and terms."""
+        """Return the rows with their nodes and terms."""
         cut = self.cut(limit)
         row_of_chain = np.full(len(self.nodes), -1)
         for index in range(len(cut) - 1, -1, -1):
@@ -163,7 +163,7 @@ class Chains:
         return rows
 
     def _last_nodes(self) -> Ints:
-        """For every term the last node of its sequence, from which all of it is read."""
+        """Return, for every term, the last node among the terms of its choice."""
         calls = self.forest.calls[self.terms]
         last = np.zeros(int(calls.max(initial=-1)) + 1, dtype=np.int64)
         np.maximum.at(last, calls, self.forest.nodes[self.terms])
@@ -171,7 +171,7 @@ class Chains:
 
 
 def _subtree_ends(parents: Ints) -> Ints:
-    """For every node the index after its last descendant."""
+    """Return, for every node, the index after its last descendant."""
     sizes = [1] * len(parents)
     above: Sequence[int] = parents.tolist()
     for node in range(len(sizes) - 1, -1, -1):

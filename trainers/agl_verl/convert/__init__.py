@@ -1,4 +1,4 @@
-"""From a batch's forest to the rows and tensors that verl trains on."""
+"""Conversion of a batch's forest to the rows and tensors that verl trains on."""
 
 from agl_verl.convert.images import Shown
 from agl_verl.convert.rows import Level, Overlong, Row, Rows, rows_of

@@ -1,4 +1,4 @@
-"""Paths and subtrees of a batch's forest, and the sequences whose terms lie on it."""
+"""Paths and subtrees of a batch's forest, and the loss terms of its choices."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ Reals = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The loss terms of one trained choice, a stretch of one root-to-leaf path."""
+    """The loss terms of one trained choice, a segment of one root-to-leaf path."""
 
     call: int
     """Index into the batch's `call_ids`."""
     agent: str
     terms: Ints
-    """By depth."""
+    """Indices of the loss terms, in order of depth."""
     temperature: float
-    """1 for a greedy choice, whose log-probabilities are those of temperature 1."""
+    """1 for a greedily sampled choice: its log-probabilities are recorded at temperature 1."""
     first: int
     """Node that predicts the first target."""
     last: int
     """Node that predicts the last target."""
     length: int
-    """Tokens of the whole path, last target included."""
+    """Number of tokens of the whole path, including the last target."""
     end: int
-    """Node of the last target; -1 where nothing follows it."""
+    """Node of the last target; -1 if the forest has none."""
     below: int
-    """Index after the last node below `end`."""
+    """Index after the last descendant of `end`."""
 
 
 class Forest:
-    """The arrays of a batch, checked and indexed."""
+    """The validated and indexed arrays of a batch."""
 
     def __init__(self, batch: Batch) -> None:
-        """Take the arrays over.
+        """Validate and index a batch's arrays.
 
         Raises:
-            TrainingError: the batch has no terms, or numbers that are not finite.
+            TrainingError: the batch has no loss terms, or has numbers that are not finite.
         """
         if not batch.nodes:
             raise TrainingError(f"Batch {batch.step} of policy {batch.policy!r} has no loss terms")
@@ -62,11 +62,11 @@ class Forest:
         index = np.arange(len(self._parents))
         breaks = self._parents != index - 1
         self._turns = np.flatnonzero(breaks)
-        # In depth-first order a path is a few stretches of consecutive nodes.
+        # In depth-first order a path consists of a few runs of consecutive nodes.
         self._starts = np.maximum.accumulate(np.where(breaks, index, 0))
 
     def path(self, node: int) -> Ints:
-        """Token ids from the root to `node`."""
+        """Return the token ids from the root to `node`."""
         pieces: list[Ints] = []
         while node >= 0:
             start = int(self._starts[node])
@@ -75,7 +75,7 @@ class Forest:
         return np.concatenate(pieces[::-1])
 
     def spans(self, groups: Collection[int] | None) -> list[Span]:
-        """The choices of `groups`, or all of them, in the order of the batch's calls."""
+        """Return the choices of `groups`, or of all groups, in the order of the batch's calls."""
         calls = _ints(self.batch.calls)
         order = np.lexsort((self.depths[self.nodes], calls))
         bounds = np.flatnonzero(np.diff(calls[order])) + 1
@@ -105,14 +105,14 @@ class Forest:
         )
 
     def _ends(self, terms: list[int]) -> dict[tuple[int, int], int]:
-        """(node, token) to the node's child of that token, for the nodes of `terms`."""
+        """Return a mapping from (node, token) to the node's child, for the nodes of `terms`."""
         children = np.flatnonzero(np.isin(self._parents, self.nodes[terms]))
         return {
             (int(self._parents[child]), int(self.tokens[child])): int(child) for child in children
         }
 
     def _below(self, node: int) -> int:
-        """Index after the last node of the subtree."""
+        """Return the index after the last node of the subtree of `node`."""
         later = self._turns[np.searchsorted(self._turns, node, side="right") :]
         outside = self.depths[later] <= self.depths[node]
         return int(later[np.argmax(outside)]) if outside.any() else len(self.tokens)

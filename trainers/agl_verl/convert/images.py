@@ -1,4 +1,4 @@
-"""Rows that show images, as a model that sees takes them."""
+"""Rows with images as inputs of a vision model."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from agl_verl.vision import BLANK, Vision
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A row as the model reads it."""
+    """Inputs of a vision model for one row."""
 
     prompt: Ints
     response: Ints
     positions: Tensor
-    """(4, L) place in the text, then in time, height and width."""
+    """(4, L) positions: in the text, then in time, height and width."""
     inputs: Mapping[str, Tensor]
-    """The images, in the order of the row."""
+    """Input tensors of the images, in the order of the row."""
 
 
 class Shown:
     """The images of a batch."""
 
     def __init__(self, vision: Vision, urls: Sequence[str]) -> None:
-        """Take `Batch.images` over."""
+        """Create the converter for `Batch.images`."""
         self._vision = vision
         self._urls = (*urls, BLANK)
 
     def completed(self, row: Row) -> Row:
-        """The row, with a blank image at its end if it has none.
+        """Return the row with a blank image appended if it has no image.
 
-        verl's Qwen2-VL cannot read a micro-batch without an image, and a row may be alone in one.
-        Nothing that is trained comes after the blank one, so nothing that is trained sees it.
+        verl's Qwen2-VL cannot process a micro-batch without an image, and a micro-batch may consist
+        of one row. No trained token follows the blank image, so none attends to it.
         """
         if (row.prompt < 0).any() or (row.response < 0).any():
             return row
@@ -57,10 +57,10 @@ class Shown:
         )
 
     def read(self, row: Row) -> Seen:
-        """Images and positions of a completed row.
+        """Return the model inputs of a completed row.
 
         Raises:
-            TrainingError: an image makes another number of tokens here than where it was shown.
+            TrainingError: an image's number of tokens differs from that in the recorded prompt.
         """
         ids = np.concatenate([row.prompt, row.response])
         runs = [(-1 - int(id_), len([*run])) for id_, run in groupby(ids) if id_ < 0]

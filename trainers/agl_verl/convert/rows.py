@@ -1,4 +1,4 @@
-"""Rows: linear token sequences that hold every loss term of a batch exactly once."""
+"""Rows: linear token sequences that contain every loss term of a batch exactly once."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from agl_core.types import Batch
 from agl_verl.convert.forest import Forest, Ints, Reals, Span
 
 Level = Literal["merged", "transition"]
-"""``transition``: a row per trained choice. ``merged``: as few rows as can hold them all."""
+"""``transition``: one row per trained choice. ``merged``: the minimum number of rows."""
 
 Overlong = Literal["error", "drop"]
-"""What becomes of a choice whose prompt and response exceed the limit."""
+"""Handling of a choice whose prompt and response together exceed the limit."""
 
 TOO_LONG = "row_too_long"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sequence as verl reads it: a prompt, then a response of T tokens, some of them trained.
+    """One sequence for verl: a prompt, then a response of T tokens, some of them trained.
 
-    The response begins with the first trained token. Between trained tokens lie those of the
-    environment, of other agents and of choices that are trained in another row: context, with 0
-    in every stream.
+    The response begins with the first trained token. Its untrained tokens are context: tokens of
+    the environment, of other agents, and of choices trained in another row. They are 0 in every
+    array.
     """
 
     prompt: Ints
-    """Token ids, one at least."""
+    """Token ids, at least one."""
     response: Ints
     """(T,) token ids."""
     mask: NDArray[np.bool_]
-    """(T,) whether the token is trained here."""
+    """(T,) whether this row trains the token."""
     advantages: Reals
     """(T,)"""
     weights: Reals
-    """(T,) share in the loss, before any scaling."""
+    """(T,) weights in the loss, before any scaling."""
     logprobs: Reals
-    """(T,) behaviour log-probabilities."""
+    """(T,) log-probabilities recorded at sampling."""
     temperature: float
     calls: tuple[int, ...]
     """Indices into the batch's `call_ids`, root first."""
@@ -55,20 +55,20 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of a batch and what was left out of them."""
+    """The rows of a batch, and the number of choices that were dropped."""
 
     rows: list[Row]
     by_agent: dict[str, int]
-    """Rows that train a choice of the agent; a merged row may train several agents' choices."""
+    """Number of rows that train the agent; a merged row may train several agents."""
     lost: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
-    """Agent to cause to the number of choices that no row trains."""
+    """Number of dropped choices by agent and cause."""
 
     @property
     def weight(self) -> float:
-        """Sum of the weights of the terms in the rows: what their loss is divided by.
+        """Sum of the weights of the rows' terms, by which their loss is divided.
 
-        A choice that was dropped is not in it, so the others count for more than they would
-        beside it. 0 where nothing is left to train.
+        It does not include dropped choices, so the remaining ones have a larger share in the
+        loss. 0 if nothing is left to train.
         """
         return float(sum(row.weights.sum(dtype=np.float64) for row in self.rows))
 
@@ -81,25 +81,25 @@ def rows_of(
     overlong: Overlong,
     groups: Collection[int] | None = None,
 ) -> Rows:
-    """Cut a batch into rows.
+    """Divide a batch into rows.
 
-    Every loss term is in exactly one row, and all terms of a choice in the same one. A merged row
-    chains choices of one temperature whose paths continue each other, whichever agent, attempt or
-    group made them; there are as few rows as such chains allow.
+    Every loss term is in exactly one row, and all terms of a choice are in the same row. A merged
+    row chains choices of equal temperature whose paths continue each other, also of different
+    agents, attempts or groups. The number of rows is the minimum that such chains allow.
 
-    Choices that are too long are left out before anything is chained. Their credit is not touched:
-    baselines and advantages come from all attempts of their group.
+    Choices that are too long are dropped before chaining. This does not change the credit of
+    others: baselines and advantages were computed from all attempts of the group.
 
     Args:
-        batch: What to train on.
-        level: How many choices share a row.
-        max_tokens: Longest row; None: any length.
-        overlong: What becomes of longer choices; those dropped are counted in `Rows.lost`.
-        groups: Train on these groups alone; None: on all of them.
+        batch: The batch to train on.
+        level: Whether choices share rows.
+        max_tokens: Maximum length of a row; None for no limit.
+        overlong: Handling of longer choices; `Rows.lost` counts dropped ones.
+        groups: Indices of the groups to train on; None for all.
 
     Raises:
-        TrainingError: the batch has no terms or numbers that are not finite, or a choice is too
-            long and `overlong` is ``error``.
+        TrainingError: the batch has no loss terms, has numbers that are not finite, or a choice is
+            too long and `overlong` is ``error``.
     """
     forest = Forest(batch)
     kept, lost = _fitting(forest.spans(groups), batch, max_tokens=max_tokens, overlong=overlong)
@@ -111,7 +111,7 @@ def rows_of(
 def _fitting(
     spans: Sequence[Span], batch: Batch, *, max_tokens: int | None, overlong: Overlong
 ) -> tuple[list[Span], dict[str, dict[str, int]]]:
-    """The spans that fit. A row is as long as its last choice, so these make no row too long."""
+    """Return the spans that fit. A row ends with its last choice, so it fits too."""
     if max_tokens is None:
         return list(spans), {}
     lost: dict[str, dict[str, int]] = {}
@@ -130,11 +130,11 @@ def _fitting(
 
 
 def _chains(spans: Sequence[Span]) -> list[list[Span]]:
-    """Fewest chains in which each span starts below the end of the one before it.
+    """Return a minimum number of chains in which each span starts below the previous one's end.
 
-    A span can be followed by those that start in its end's subtree. Two such sets are either apart
-    or nested, so letting the deepest ends choose first leaves the fewest spans without a follower,
-    whichever each chooses.
+    A span's possible followers start in the subtree of its end. Two such sets are either disjoint
+    or nested. Therefore, if the deepest ends choose first, the number of spans without a follower
+    is minimal for any choice of followers.
     """
     waiting: dict[float, list[tuple[int, int]]] = defaultdict(list)
     for index, span in enumerate(spans):
@@ -155,7 +155,7 @@ def _chains(spans: Sequence[Span]) -> list[list[Span]]:
 
 
 def _distance(spans: Sequence[Span], index: int, other: int) -> tuple[bool, bool, int]:
-    """Small for the same agent's next call in the same attempt."""
+    """Return a sort key that prefers the same agent's next call."""
     return (spans[other].agent != spans[index].agent, other < index, other)
 
 

@@ -1,4 +1,4 @@
-"""Rows as the ``TensorDict`` that verl's actor is updated with."""
+"""Conversion of rows to the ``TensorDict`` for an update of verl's actor."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ def tensors_of(
     ranks: int = 1,
     shown: Shown | None = None,
 ) -> TensorDict:
-    """One minibatch in verl's no-padding layout: jagged tensors, one row per sequence.
+    """Return one minibatch in verl's no-padding layout: jagged tensors, one row per sequence.
 
-    verl takes weights per token as ``rollout_is_weights``, which multiply its loss before it is
-    averaged. They are scaled here so that with W the sum of the rows' weights verl's average is::
+    verl gets weights per token as ``rollout_is_weights`` and multiplies its loss by them before
+    averaging. This function scales them so that verl's average, with W the sum of the rows'
+    weights, is::
 
         loss = sum(w * l) / W
 
-    for N trained tokens and B rows in the minibatch, and T trained tokens in the row, by
+    With N trained tokens and B rows in the minibatch, and T trained tokens in the row, the factor
+    is
 
     ===================  ===================
     agg_mode             factor
@@ -45,25 +47,24 @@ def tensors_of(
     seq-mean-token-mean  ``T * B / W``
     ===================  ===================
 
-    Rows that train nothing fill the minibatch up to a multiple that every rank and every
-    micro-batch can be given the same number of. They are among the B and have neither tokens of
-    the N nor weight; ``padding_rows`` counts them.
+    Padding rows without trained tokens make the number of rows a multiple of `multiple` and
+    `ranks`. They count in B, but not in N or W; ``padding_rows`` is their number.
 
-    ``position_ids`` are depths (L,). For a model that sees they are (4, L): depths, and places in
-    time, height and width; ``multi_modal_inputs`` then holds each row's images.
+    ``position_ids`` are depths (L,). For a vision model they are (4, L): depths, and positions in
+    time, height and width; ``multi_modal_inputs`` then contains each row's images.
 
     Args:
-        rows: Of one optimizer step, on all ranks together.
-        multiple: The number of rows becomes a multiple of it: of the data-parallel ranks, times
-            the rows of a micro-batch where that number is fixed.
-        pad_id: Token of the padding rows; any that the model knows.
-        agg_mode: The ``loss_agg_mode`` that the loss is averaged with.
-        ranks: Data-parallel ranks; rows are dealt so that each reads about as many tokens.
-        shown: The batch's images, of a model that sees; each row without any gets a blank one.
+        rows: The rows of one optimizer step, for all ranks.
+        multiple: The number of rows is padded to a multiple of this: the number of data-parallel
+            ranks, times the rows of a micro-batch if that number is fixed.
+        pad_id: Token of the padding rows; any id of the model's vocabulary.
+        agg_mode: The ``loss_agg_mode`` of the loss.
+        ranks: Number of data-parallel ranks; each gets about the same number of tokens.
+        shown: The batch's images, for a vision model; rows without an image get a blank one.
 
     Raises:
-        TrainingError: there are no rows, all of their weights are 0, or an image is not what was
-            recorded.
+        TrainingError: there are no rows, all weights are 0, or an image differs from the recorded
+            prompt.
     """
     weight = float(sum(row.weights.sum(dtype=np.float64) for row in rows))
     if weight <= 0:
@@ -87,7 +88,7 @@ def tensors_of(
 
 
 def _settings(size: int, *, padding: int, pad_id: int) -> dict[str, object]:
-    """One optimizer step on all rows, in the order they are in."""
+    """Return verl's settings for one optimizer step on all rows, in the given order."""
     return {
         "global_batch_size": size,
         "mini_batch_size": size,
@@ -108,9 +109,9 @@ def _padding_row(pad_id: int) -> Row:
 
 
 def _dealt(rows: Sequence[Row], ranks: int) -> list[Row]:
-    """Rows in as many equal runs as there are ranks, which get one run each.
+    """Return the rows ordered so that each rank gets one of `ranks` equal slices.
 
-    Longest first and back and forth, so that no rank waits long for another.
+    The longest rows are assigned first, in alternating order of ranks, to balance the tokens.
     """
     if ranks == 1:
         return list(rows)
@@ -170,7 +171,7 @@ def _streams(rows: Sequence[Row], factors: Sequence[float]) -> dict[str, Tensor]
 
 
 def _temperature(rows: Sequence[Row]) -> Tensor | NonTensorData:
-    """One number where all trained rows agree, as verl's fused kernels need it."""
+    """Return one number if all trained rows have the same, as verl's fused kernels require."""
     temperatures = {row.temperature for row in rows if row.calls}
     if len(temperatures) == 1:
         return NonTensorData(temperatures.pop())
@@ -182,14 +183,14 @@ def _jagged(arrays: Sequence[NDArray[np.generic]]) -> Tensor:
     return torch.nested.nested_tensor_from_jagged(
         torch.from_numpy(np.concatenate(arrays)),
         torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int64)),
-        # Unknown bounds would be taken for the number of all tokens when rows are padded.
+        # Without these bounds, padding would use the total number of tokens as row length.
         min_seqlen=min(lengths),
         max_seqlen=max(lengths),
     )
 
 
 def _side_by_side(tensors: Sequence[Tensor]) -> Tensor:
-    """Tensors (4, L) of different lengths."""
+    """Return a jagged tensor of tensors (4, L) with different lengths."""
     lengths = [tensor.shape[-1] for tensor in tensors]
     return torch.nested.nested_tensor_from_jagged(
         torch.cat([*tensors], dim=-1),

@@ -1,18 +1,17 @@
-"""verl on a CPU, through verl's own plug points; installs nothing and edits no file of verl's.
+"""verl on a CPU, through verl's extension points and without changing verl's files.
 
-`plugin` is what verl loads (``VERL_USE_EXTERNAL_MODULES``). What it touches:
+verl loads `plugin` (``VERL_USE_EXTERNAL_MODULES``). Together with `weights` it registers:
 
 - `PlatformRegistry.register`: the platform ``cpu``.
 - `RolloutReplicaRegistry.register`: the rollout ``agl_cpu``, which serves with agl-core's engine
   ``torch``.
-- `CheckpointEngineRegistry.register`: the checkpoint engine ``agl_gloo`` (`weights`, which verl loads
-  as ``checkpoint_engine.custom_backend_module``), for replicas on devices of their own.
-- ``_ROLLOUT_REGISTRY`` of ``verl.workers.rollout.base``: the same rollout's client inside the
-  trainer's process. verl has no function for it.
+- `CheckpointEngineRegistry.register`: the checkpoint engine ``agl_gloo`` (`weights`, which verl
+  loads as ``checkpoint_engine.custom_backend_module``), for replicas with their own devices.
+- ``_ROLLOUT_REGISTRY`` of ``verl.workers.rollout.base``: the rollout's client in the trainer's
+  process. verl has no public function for this.
 
-The process group is gloo's because `agl_verl.worker.Actor` opens it before verl would, and the FSDP
-engine, which verl registers for accelerators alone, is found by ``VERL_ENGINE_DEVICE``, which verl
-reads for this purpose.
+The process group uses gloo because `agl_verl.worker.Actor` creates it before verl does. verl
+registers the FSDP engine only for accelerators; ``VERL_ENGINE_DEVICE`` makes verl use it on a CPU.
 """
 
 from __future__ import annotations
@@ -32,4 +31,4 @@ ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType(
         "VERL_USE_EXTERNAL_MODULES": "agl_verl.cpu.plugin",
     }
 )
-"""Of every process that imports verl."""
+"""Environment variables of every process that imports verl."""

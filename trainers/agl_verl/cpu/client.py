@@ -1,4 +1,4 @@
-"""The trainer's side of the rollout ``agl_cpu``: hands new weights to the server."""
+"""The trainer's side of the rollout ``agl_cpu``: sends new weights to the server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agl_verl.cpu.server import WEIGHTS, actor_name, handover
 
 
 class CpuRollout(_compat.BaseRollout):
-    """Lives in every training worker; rank 0 of a replica's workers speaks for them."""
+    """Client in every training worker; rank 0 of a replica's workers sends the weights."""
 
     def __init__(
         self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1
@@ -33,9 +33,9 @@ class CpuRollout(_compat.BaseRollout):
     async def update_weights(
         self, weights: Any, wire_format: str = "named_tensors", **kwargs: Any
     ) -> None:
-        """Serve `weights` as version ``global_steps`` from now on.
+        """Send `weights` to the server as version ``global_steps``.
 
-        They go through a directory that both processes see: this rollout is for one machine.
+        The weights are passed through a local directory, as this rollout is for one machine.
         """
         if wire_format != "named_tensors":
             raise ValueError(f"The rollout 'agl_cpu' takes whole tensors, not {wire_format!r}")
@@ -43,7 +43,7 @@ class CpuRollout(_compat.BaseRollout):
         if not self.is_leader_rank:
             return
         directory = handover(self.replica_rank)
-        shutil.rmtree(directory, ignore_errors=True)  # of a worker that died in the midst
+        shutil.rmtree(directory, ignore_errors=True)  # left by a worker that died during a transfer
         directory.mkdir(mode=0o700)
         try:
             save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})

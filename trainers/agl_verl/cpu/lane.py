@@ -1,4 +1,4 @@
-"""A model that sees, reading and answering one request after the other."""
+"""Generation with a vision model, one request at a time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from agl_verl.vision import Vision
 
 
 class VisionLane:
-    """The request that is being answered by one set of weights, and those that wait."""
+    """The running request of one policy, and the waiting ones."""
 
     def __init__(self, model: Any, vision: Vision, *, ends: frozenset[int], version: int) -> None:
         """Create an empty lane.
 
         Args:
-            ends: Tokens that end an answer.
-            version: Of the weights.
+            ends: Ids of the tokens that end an answer.
+            version: Version of the weights.
         """
         self._model = model
         self._vision = vision
@@ -33,9 +33,9 @@ class VisionLane:
         self._waiting: deque[Generation] = deque()
         self._current: _Reading | None = None
         self.trained_in: int | None = None
-        """As of `agl_torch.serving.lane.Lane`; a server does not know which step made its weights."""
+        """See `agl_torch.serving.lane.Lane`; always None, as a server does not know the step."""
         self.held = False
-        """Start no request; the one under way continues."""
+        """If set, no new request starts; the running one continues."""
 
     @property
     def busy(self) -> bool:
@@ -49,12 +49,12 @@ class VisionLane:
         self._waiting.append(generation)
 
     def renew(self, model: Any, version: int) -> None:
-        """Answer with other weights."""
+        """Use other weights."""
         assert self.resting, "the request under way would mix old and new weights"
         self._model, self.version = model, version
 
     def fail(self, error: EngineError, outbox: Outbox) -> None:
-        """End every answer with `error` and start afresh."""
+        """End every answer with `error` and clear the lane."""
         current = [] if self._current is None else [self._current.generation]
         for generation in [*current, *self._waiting]:
             if not generation.cancelled:
@@ -65,7 +65,7 @@ class VisionLane:
 
     @torch.inference_mode()
     def step(self, outbox: Outbox) -> None:
-        """Sample one token for every answer to the request whose turn it is."""
+        """Sample one token for every answer of the current request."""
         if self._current is not None and self._current.generation.cancelled:
             self._current = None
         if self._current is None:
@@ -83,10 +83,10 @@ class VisionLane:
 
 
 class _Reading:
-    """What a model has read of a request and of its own answers, one answer a row."""
+    """The model's cache and answers of one request, one answer per row."""
 
     def __init__(self, model: Any, vision: Vision, generation: Generation) -> None:
-        """Read the prompt."""
+        """Compute the prompt."""
         self.generation = generation
         self._model = model
         self._mark = vision.token
@@ -95,7 +95,7 @@ class _Reading:
         images = vision.inputs(generation.images) if generation.images else {}
         places = vision.positions(ids, images)
         positions = torch.cat([torch.arange(len(ids))[None], places])[:, None]  # (4, 1, L)
-        # Positions of an answer continue where the prompt ends, one further in each dimension.
+        # An answer's positions continue after the prompt's largest, plus one in each dimension.
         self._position = torch.cat([positions[:1, :, -1:], places.amax().expand(3, 1, 1)]) + 1
         self._cache = DynamicCache(config=model.config.get_text_config())
         logits = self._forward(ids[None], positions, **images)
@@ -103,7 +103,7 @@ class _Reading:
         self._logits = logits.expand(generation.n, -1)
 
     def step(self, ends: frozenset[int], outbox: Outbox) -> bool:
-        """Sample a token for each unfinished answer; returns whether all are finished."""
+        """Sample a token for each unfinished answer; return whether all are finished."""
         if self._rows[0].tokens:
             self._read_last()
         sampled = sample(
@@ -125,13 +125,13 @@ class _Reading:
         return not going
 
     def _read_last(self) -> None:
-        """Read the newest token of each answer: all are of one length."""
+        """Compute the newest token of each answer; all answers have the same length."""
         ids = torch.tensor([[row.last] for row in self._rows])
         self._logits = self._forward(ids, self._position.expand(-1, len(ids), -1))
         self._position = self._position + 1
 
     def _forward(self, ids: Tensor, positions: Tensor, **images: Tensor) -> Tensor:
-        """Logits (R, V) of what follows `ids` (R, T)."""
+        """Return the logits (R, V) of the token after `ids` (R, T)."""
         output = self._model(
             input_ids=ids,
             position_ids=positions,
@@ -141,6 +141,6 @@ class _Reading:
             **images,
         )
         logits: Tensor = output.logits[:, -1]
-        # No image would belong to a mark that the model itself made.
+        # The model must not sample an image placeholder: it would have no image.
         logits[:, self._mark] = -torch.inf
         return logits

@@ -1,4 +1,4 @@
-"""verl's platform ``cpu``: no device memory, no streams, gloo between processes."""
+"""verl's platform ``cpu``: no device memory, no streams, gloo as communication backend."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from agl_verl.cpu import PLATFORM
 
 
 class _CpuModule(SimpleNamespace):
-    """``torch.cpu`` with the functions that only ``torch.cuda`` has."""
+    """``torch.cpu`` with additional functions of ``torch.cuda``."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cpu, name)
 
 
 def _memory(*_: Any) -> tuple[int, int]:
-    """Free and total bytes of the machine."""
+    """Return free and total bytes of the machine's memory."""
     memory = psutil.virtual_memory()
     return memory.available, memory.total
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """What a CPU need not do."""
+    """Do nothing."""
 
 
 def _zero(*_: Any) -> int:
@@ -68,7 +68,7 @@ _MODULE = _CpuModule(
 
 
 class CpuPlatform(_compat.PlatformBase):
-    """Workers are processes; Ray counts each as one ``GPU``, of which there are as many as asked."""
+    """The CPU as a platform of verl; each worker process uses one Ray resource ``GPU``."""
 
     @property
     def device_name(self) -> str:

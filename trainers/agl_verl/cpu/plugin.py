@@ -1,4 +1,4 @@
-"""Registers the CPU with verl when verl imports this module."""
+"""Registers CPU support with verl when verl imports this module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _replica() -> Any:
 
 
 def register() -> None:
-    """Make verl know the platform and the rollout; again changes nothing."""
+    """Register the platform and the rollout with verl; idempotent."""
     from agl_verl.cpu.platform import CpuPlatform  # noqa: PLC0415
 
     _compat.PlatformRegistry.register(platform=PLATFORM)(CpuPlatform)

@@ -16,22 +16,22 @@ from agl_verl.cpu.server import CpuServer, actor_name
 _FORGET_S: Final = 60.0
 _POLL_S: Final = 0.1
 _CONCURRENCY: Final = 1000
-"""Calls that an actor has under way at a time."""
+"""Maximum number of concurrent calls of an actor."""
 
 
 class CpuReplica(_compat.RolloutReplica):
-    """Serves a policy on the trainer's machine, in a process of its own."""
+    """Serves a policy on the trainer's machine, in a separate process."""
 
     async def init_colocated(self, resource_pool: Any) -> None:
-        """Serve beside the training workers; nothing but the server is needed for that."""
+        """Start the server on the trainer's machine."""
         self.resource_pool = resource_pool
         await self.launch_servers()
 
     async def launch_servers(self) -> None:
-        """Start the server; again replaces one that died.
+        """Start the server, or restart it: kill the previous one first.
 
         Raises:
-            EngineError: Ray does not release the dead one's name.
+            EngineError: Ray does not release the killed server's name.
         """
         name = actor_name(self.replica_rank)
         if self.servers:
@@ -46,7 +46,7 @@ class CpuReplica(_compat.RolloutReplica):
 
 
 async def _forgotten(name: str) -> None:
-    """Wait until Ray has noticed that the actor is gone; Ray sends no event."""
+    """Wait until Ray has released the actor's name; polls, as Ray has no event for it."""
     ends_at = time.monotonic() + _FORGET_S
     while time.monotonic() < ends_at:
         try:

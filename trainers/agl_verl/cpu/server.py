@@ -1,6 +1,6 @@
-"""A server of one replica: a model behind an OpenAI-compatible endpoint.
+"""The server of one replica: a model behind an OpenAI-compatible endpoint.
 
-Agl-core's engine ``torch`` answers, or `agl_verl.cpu.vision` where the model sees images.
+It uses the engine ``torch`` of agl-core, or `agl_verl.cpu.vision` for vision models.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from agl_verl.vision import vision_of
 _POLICY = "served"
 _OPTIONS = "verl.actor_rollout_ref.rollout.engine_kwargs.agl_cpu"
 WEIGHTS = "model.safetensors"
-"""File that new weights come in."""
+"""File name of new weights."""
 
 
 def actor_name(replica_rank: int) -> str:
-    """Of the Ray actor that serves a replica."""
+    """Return the name of the Ray actor that serves a replica."""
     return f"agl_cpu_server_{replica_rank}"
 
 
 def handover(replica_rank: int) -> Path:
-    """The directory in which new weights go to a replica's server, the same for the whole run."""
-    run = quote(ray.get_runtime_context().namespace, safe="")  # who opens Ray may choose any text
+    """Return the directory for passing weights to a replica's server; constant in a run."""
+    run = quote(ray.get_runtime_context().namespace, safe="")  # a namespace may be any text
     return Path(tempfile.gettempdir()) / f"{run}-{replica_rank}"
 
 
 class CpuServer:
-    """A Ray actor; what `RolloutReplica` calls on its servers is here."""
+    """A Ray actor with the methods that `RolloutReplica` calls on its servers."""
 
     def __init__(self, model: str, options: Mapping[str, Any]) -> None:
         self._model = model
@@ -53,7 +53,7 @@ class CpuServer:
         self._handed = ""
 
     async def start(self) -> str:
-        """Load the model and listen; gives ``host:port``."""
+        """Load the model, start to listen and return ``host:port``."""
         engine = self._made()
         await engine.start([Policy(name=_POLICY, model=self._model, trainable=True)])
         self._engine = engine
@@ -69,14 +69,14 @@ class CpuServer:
         return host, int(port)
 
     async def pid(self) -> int:
-        """Of the process that serves."""
+        """Return the process id of the server."""
         return os.getpid()
 
     async def load(self, directory: str, version: int) -> None:
-        """Serve the weights in `directory`; calls under way are answered by the old ones.
+        """Serve the weights in `directory`; running calls are answered with the old ones.
 
-        The server keeps no files: the caller that made the directory removes it, and nothing is left where
-        this process is killed. What a worker left that was killed goes with `stop`.
+        The caller removes the directory, so that no files remain if this process is killed. `stop`
+        removes a directory left by a worker that was killed.
         """
         self._handed = directory
         engine = self._loaded()
@@ -84,7 +84,7 @@ class CpuServer:
         await engine.load(_POLICY, directory, version=version)
 
     async def stop(self) -> None:
-        """Answer nothing more."""
+        """Stop the server and the engine."""
         if self._server is not None:
             await self._server.stop()
         if self._engine is not None:
@@ -97,7 +97,7 @@ class CpuServer:
     async def sleep(self) -> None: ...
 
     async def clear_kv_cache(self) -> None:
-        """Nothing is kept across weights: `load` begins a new cache."""
+        """Do nothing: `load` clears the cache."""
 
     async def release_kv_cache(self) -> None: ...
 
@@ -108,10 +108,10 @@ class CpuServer:
     async def resume_generation(self) -> None: ...
 
     def _made(self) -> Engine:
-        """What answers, before it has loaded anything.
+        """Return the engine, before it loads weights.
 
         Raises:
-            ConfigError: an option is wrong, or the model's image processor cannot be loaded.
+            ConfigError: an option is invalid, or the model's image processor cannot be loaded.
         """
         registry = load_plugins().registry("engines")
         model = registry.options_model("torch")

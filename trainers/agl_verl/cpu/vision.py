@@ -1,4 +1,4 @@
-"""Serves models that see images, on a CPU: what the server has engine ``torch`` for otherwise."""
+"""The engine that serves vision models on a CPU; text models use engine ``torch``."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from agl_verl.vision import Vision
 _SERVING: Final = frozenset(
     {"device", "threads", "deterministic", "max_new_tokens", "max_model_len"}
 )
-"""Options of engine ``torch`` that mean something here."""
+"""Options of engine ``torch`` that this engine supports."""
 _IMAGE: Final = {"type": "image"}
-"""How chat templates mark an image."""
+"""Message part for an image in chat templates."""
 
 
 class VisionEngine(Engine):
-    """Serves policies whose model sees; their weights are float32.
+    """Serves policies with vision models in float32.
 
-    Requests are answered one after the other, the answers to one of them together. New weights
-    wait for the request under way, and answer those that come later.
+    Requests are answered one after another; the choices of one request are generated together. New
+    weights are used after the running request.
     """
 
     def __init__(self, options: TorchOptions, vision: Vision) -> None:
         """Prepare an engine; `start` loads the weights.
 
         Raises:
-            ConfigError: an option is set that means nothing here.
+            ConfigError: an option is set that this engine does not support.
         """
         for name in sorted(options.model_fields_set - _SERVING):
             raise ConfigError(
@@ -57,7 +57,7 @@ class VisionEngine(Engine):
         self._endpoints: dict[str, Endpoint] = {}
 
     async def start(self, policies: Sequence[Policy]) -> None:
-        """Load every policy and begin to serve.
+        """Load every policy and start to serve.
 
         Raises:
             ConfigError: a model cannot be loaded, or its tokenizer has no chat template.
@@ -70,17 +70,17 @@ class VisionEngine(Engine):
             raise
 
     async def stop(self) -> None:
-        """End the thread; answers under way end with an error."""
+        """Stop the thread; running answers fail with an error."""
         await self._worker.stop()
 
     def backend(self, policy: str) -> VisionBackend:
         return VisionBackend(self._endpoints[policy], self._worker, self._vision)
 
     async def load(self, policy: str, directory: str, *, version: int) -> None:
-        """Answer with the weights in `directory` from the next request on.
+        """Use the weights in `directory` from the next request on.
 
         Raises:
-            ConfigError: they are not all of this model's.
+            ConfigError: the model cannot be loaded, or weights are missing.
         """
         await self._worker.run(
             lambda: self._worker.lanes[policy].renew(_read(directory), version), lane=policy
@@ -106,10 +106,11 @@ class VisionEngine(Engine):
 
 
 def _read(source: str) -> Any:
-    """The model in a directory or on the hub.
+    """Load a vision model from a directory or the hub.
 
     Raises:
-        ConfigError: there is none, or weights of it are missing, which would be drawn by chance.
+        ConfigError: it cannot be loaded, or weights are missing, which transformers would
+            initialise randomly.
     """
     with without_progress_bars():
         try:
@@ -129,9 +130,9 @@ def _read(source: str) -> Any:
 
 
 class VisionTemplate(ChatTemplate):
-    """Renders ``{"type": "image"}`` beside text; the template writes the mark that stands for it.
+    """Renders text and ``{"type": "image"}``, for which the template writes a placeholder token.
 
-    Marks that are spelled out in a text stay text, as all control tokens do.
+    The placeholder's text in a message stays text, like that of all control tokens.
     """
 
     def _content(self, index: int, content: Any) -> Any:
@@ -145,14 +146,14 @@ class VisionTemplate(ChatTemplate):
 
 
 class VisionBackend(TorchBackend):
-    """Engine ``torch``'s answers, to messages that show images."""
+    """Backend of engine ``torch`` with support for images."""
 
     def __init__(self, endpoint: Endpoint, worker: Worker[VisionLane], vision: Vision) -> None:
         super().__init__(endpoint, worker)
         self._vision = vision
 
     async def _encoded(self, request: ChatRequest) -> tuple[int, ...]:
-        """Ids of the prompt, in which an image is as many marks as the model makes parts of it."""
+        """Return the prompt's ids, with as many placeholder tokens per image as it has tokens."""
         messages, images = _apart(request.messages)
         ids = await super()._encoded(request.model_copy(update={"messages": messages}))
         if ids.count(self._vision.token) != len(images):
@@ -178,24 +179,24 @@ class VisionBackend(TorchBackend):
     def _length(self, image: _Image) -> int:
         try:
             return self._vision.lengths([image.url])[0]
-        except (AglError, ValueError) as error:  # the processor's own for a strip too narrow
+        except (AglError, ValueError) as error:  # the processor raises ValueError for narrow images
             raise RequestError(f"{image.place}: {error}", param="messages") from error
 
 
 @dataclass(frozen=True, slots=True)
 class _Image:
     place: str
-    """In the request, for messages."""
+    """Path in the request, for error messages."""
     url: str
 
 
 def _apart(
     messages: Sequence[Mapping[str, Any]],
 ) -> tuple[list[dict[str, Any]], list[_Image]]:
-    """Messages with the bare fact of an image where they show one, and the images in their order.
+    """Replace each image in the messages by `_IMAGE`; return messages and images in order.
 
     Raises:
-        RequestError: a part claims to be an image and has no URL.
+        RequestError: an image part has no URL.
     """
     images: list[_Image] = []
     bare: list[dict[str, Any]] = []

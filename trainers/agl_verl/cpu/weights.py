@@ -1,4 +1,4 @@
-"""verl's checkpoint engine ``agl_gloo``: weights to replicas on CPUs of their own."""
+"""Checkpoint engine ``agl_gloo`` for verl: sends weights to replicas with their own CPUs."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from agl_verl.cpu import TRANSFER
 
 _TIMEOUT: Final = timedelta(minutes=10)
 Meta: TypeAlias = "tuple[str, tuple[int, ...], torch.dtype] | None"
-"""Name, shape and type of a tensor; None where no other follows."""
+"""Name, shape and dtype of a tensor; None after the last one."""
 
 
 @_compat.CheckpointEngineRegistry.register(TRANSFER)
 class GlooTransfer(_compat.CheckpointEngine):
-    """Rank 0 of the trainer broadcasts one tensor after the other to all workers of replicas.
+    """Rank 0 of the trainer broadcasts the tensors one by one to all workers of replicas.
 
-    The trainer's other ranks only take part in gathering them.
+    The trainer's other ranks only participate in gathering the tensors.
     """
 
     def __init__(self, bucket_size: int, *, is_master: bool = False) -> None:
-        del bucket_size  # a CPU has no buffers to fill
+        del bucket_size  # not used: tensors are sent without buckets
         self._is_master = is_master
         self._store: Any = None
         self._group: Any = None
 
     def prepare(self) -> tuple[str, int] | None:
-        """Where the others find rank 0."""
+        """Start the store on rank 0 and return its host and port; return None on other ranks."""
         if not self._is_master:
             return None
         host = ray.util.get_node_ip_address()
@@ -50,7 +50,10 @@ class GlooTransfer(_compat.CheckpointEngine):
         rollout_world_size: int,
         metadata: Sequence[tuple[str, int] | None],
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        """Rank 0 of the trainer and all replicas' workers are a group."""
+        """Return the arguments of `init_process_group` for trainer and replica workers.
+
+        The group consists of the trainer's rank 0 and all workers of replicas.
+        """
         size, (host, port) = rollout_world_size + 1, metadata[0] or ("", 0)
         trainers = [0, *[-1] * (actor_wg_world_size - 1)]
         replicas = list(range(1, size))
@@ -67,7 +70,7 @@ class GlooTransfer(_compat.CheckpointEngine):
         return dealt(trainers), dealt(replicas)
 
     def init_process_group(self, rank: int, size: int, host: str, port: int) -> None:
-        """Meet the others, for one transfer."""
+        """Join the process group of one transfer; a negative rank does not join."""
         if rank < 0:
             return
         if self._store is None:
@@ -75,7 +78,7 @@ class GlooTransfer(_compat.CheckpointEngine):
         self._group = distributed.ProcessGroupGloo(self._store, rank, size, _TIMEOUT)
 
     def finalize(self) -> None:
-        """Part again."""
+        """Leave the process group."""
         self._group = self._store = None
 
     async def send_weights(
@@ -83,7 +86,7 @@ class GlooTransfer(_compat.CheckpointEngine):
         weights: Generator[tuple[str, torch.Tensor], None, None],
         global_steps: int | None = None,
     ) -> None:
-        """Broadcast `weights`; ranks outside the group only iterate, which gathers them."""
+        """Broadcast `weights`; ranks outside the group iterate too, as this gathers the tensors."""
         del global_steps
         number = 0
         for name, tensor in weights:
@@ -98,7 +101,7 @@ class GlooTransfer(_compat.CheckpointEngine):
     async def receive_weights(
         self, global_steps: int | None = None
     ) -> AsyncGenerator[tuple[str, torch.Tensor], None]:
-        """Name and tensor, as they come."""
+        """Yield name and tensor as they arrive."""
         del global_steps
         number = 0
         while (meta := await asyncio.to_thread(self._receive, number)) is not None:
@@ -112,7 +115,7 @@ class GlooTransfer(_compat.CheckpointEngine):
         self._store.set(f"tensor/{number}", pickle.dumps(meta))
 
     def _receive(self, number: int) -> Meta:
-        return pickle.loads(self._store.get(f"tensor/{number}"))  # noqa: S301 (of our own trainer)
+        return pickle.loads(self._store.get(f"tensor/{number}"))  # noqa: S301 (from our trainer)
 
     def _broadcast(self, tensor: torch.Tensor) -> None:
         options = distributed.BroadcastOptions()

@@ -24,10 +24,10 @@ class TemplateOptions(BaseModel):
 
 
 class Template:
-    """Returns less the group's mean, and the clipped policy gradient."""
+    """An algorithm: returns minus the group's mean, and the clipped policy gradient."""
 
     loss = "policy_gradient"
-    """A loss that the run's engine offers under this name."""
+    """Name of a loss of the run's engine."""
 
     def __init__(self, options: TemplateOptions) -> None:
         self._options = options
@@ -38,7 +38,7 @@ class Template:
         return {"clip_low": self._options.clip, "clip_high": self._options.clip, "ratio": "token"}
 
     def credit(self, group: TrajectoryGroup) -> list[CallCredit]:
-        """Give each sampled token of a group its advantage and its weight in the loss."""
+        """Return each sampled token's advantage and weight in the loss."""
         advantages = over_trained(group, _advantages)
         return broadcast(group, advantages, weighting=self._options.weighting)
 
@@ -48,7 +48,7 @@ def _advantages(group: TrajectoryGroup) -> list[float]:
 
 
 def advantages_of(returns: Sequence[float]) -> list[float]:
-    """One advantage per attempt. Replace the formula, and name where it is from.
+    """Return one advantage per attempt. Replace the formula, and cite its source.
 
     ::
 

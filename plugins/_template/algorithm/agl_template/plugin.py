@@ -1,4 +1,4 @@
-"""What this package registers; the algorithm itself is imported when a run chooses it."""
+"""Hooks of this package; the algorithm itself is imported when a run chooses it."""
 
 from __future__ import annotations
 

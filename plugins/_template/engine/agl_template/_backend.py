@@ -1,4 +1,4 @@
-"""Answers chat completions with what the model samples."""
+"""A backend that answers chat completions with samples of the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agl_core.errors import EngineError
 from agl_core.interfaces import Backend, Counted
 
 CONTEXT = 1024
-"""Tokens that a prompt and its answer may have together."""
+"""Most tokens of a prompt with its answer."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class _Sampled:
 
 
 class _Reply:
-    """An answer; `body` ends where it is closed."""
+    """An answer; closing it ends `body`."""
 
     def __init__(self, status: int, chunks: AsyncGenerator[bytes], *, stream: bool = False) -> None:
         self.status = status
@@ -49,7 +49,7 @@ class TemplateBackend(Backend):
 
     def __init__(self, model: ToyModel, *, max_tokens: int) -> None:
         self.under_way = 0
-        """Requests that are being answered."""
+        """Number of requests being answered."""
         self._model = model
         self._max_tokens = max_tokens
 
@@ -91,7 +91,7 @@ class TemplateBackend(Backend):
         return Counted(len(prompt), CONTEXT)
 
     def _prompt(self, request: Any) -> tuple[str, list[int]]:
-        """Why the messages cannot be shown to the model, and the ids of the prompt."""
+        """Return an error for messages that the model cannot read, and the ids of the prompt."""
         texts: list[str] = []
         for message in request["messages"]:
             if not isinstance(message.get("content"), str):
@@ -111,7 +111,7 @@ class TemplateBackend(Backend):
         return choice
 
     async def _tokens(self, request: Any, ends_at: float) -> AsyncGenerator[tuple[int, float]]:
-        """Sample one answer; other tasks run between its tokens."""
+        """Yield the tokens of one answer; other tasks run between them."""
         given = request.get("temperature")
         temperature = 1.0 if given is None else given
         random = Random(request.get("seed"))  # noqa: S311 (nothing is secret)
@@ -131,7 +131,7 @@ class TemplateBackend(Backend):
     async def _stream(
         self, request: Any, prompt: list[int], ends_at: float
     ) -> AsyncGenerator[bytes]:
-        """One event a token, one that ends each choice, and the usage if it is asked for."""
+        """Yield one event per token, one at the end of each choice, and the usage if requested."""
         shown: list[int] | None = prompt
         count = 0
         for index in range(request.get("n") or 1):
@@ -159,7 +159,7 @@ async def _whole(document: Mapping[str, Any]) -> AsyncGenerator[bytes]:
 
 
 def _usage(prompt: list[int], count: int) -> dict[str, int]:
-    """Tokens of the prompt and of all choices, by which the gateway checks the ids."""
+    """Return the tokens of the prompt and of all choices; the gateway checks the ids with them."""
     total = len(prompt) + count
     return {"prompt_tokens": len(prompt), "completion_tokens": count, "total_tokens": total}
 

@@ -1,4 +1,4 @@
-"""Serves policies and trains them."""
+"""An engine that serves policies and trains them."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from agl_template._options import TemplateOptions
 
 
 class PolicyGradient:
-    """The loss that algorithms ask for as ``policy_gradient``; the toy model has it built in."""
+    """The loss that algorithms request as ``policy_gradient``; the toy model implements it."""
 
 
 class TemplateEngine(Engine):
-    """One model per policy.
+    """An engine with one model per policy.
 
-    Replace `ToyModel` by your library. Every further ability of `agl_core.interfaces.Engine` that
-    the library has is declared by overriding its method.
+    Replace `ToyModel` by your library. If the library has further abilities of
+    `agl_core.interfaces.Engine`, override their methods; this declares them.
     """
 
     trains = True
 
     def __init__(self, options: TemplateOptions, setup: AlgorithmSetup | None) -> None:
-        """Prepare an engine; `start` loads the weights.
+        """Create an engine; `start` loads the weights.
 
         Args:
-            options: As the run's configuration sets them.
-            setup: How to train; None serves only.
+            options: From the run's configuration.
+            setup: How to train; None only serves.
         """
         self._options = options
         self._setup = setup

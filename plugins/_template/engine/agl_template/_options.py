@@ -1,4 +1,4 @@
-"""Options of the engine; they are read before its libraries are imported."""
+"""Options of the engine, which are read before its libraries are imported."""
 
 from __future__ import annotations
 

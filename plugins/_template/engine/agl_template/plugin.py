@@ -1,4 +1,4 @@
-"""What this package registers; nothing here imports the engine's libraries."""
+"""Hooks of this package; this module does not import the engine's libraries."""
 
 from __future__ import annotations
 

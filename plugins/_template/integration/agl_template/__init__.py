@@ -1,6 +1,6 @@
 """Template for agl-core: one listener that records which agent calls models.
 
-Importing this package needs no framework; using `AglTemplateListener` does.
+Importing this package does not need the framework; using `AglTemplateListener` does.
 """
 
 from __future__ import annotations

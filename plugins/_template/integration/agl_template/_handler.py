@@ -1,4 +1,4 @@
-"""The framework's native events, turned into spans and scopes."""
+"""A listener that converts the framework's events to spans and scopes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ TRACER: Final = Tracer(FRAMEWORK)
 
 
 class AglTemplateListener:
-    """Records what a program of the framework does, and names the agent of each request.
+    """A listener that records a program of the framework, and names the agent of each request.
 
-    Outside a rollout it does nothing. This framework calls its listeners in the task that sends
-    the request, so a scope opened here is current there. Where that does not hold, resolve the
-    framework's own context in the integration's `identity` instead.
+    Outside a rollout it does nothing. This framework calls its listeners in the task that sends the
+    request, so a scope opened in the listener is current there. In a framework where this is not
+    so, resolve the framework's own context in the integration's `identity` instead.
     """
 
     def __init__(self) -> None:
         self._open: dict[str, SpanScope] = {}
-        """By run id; a run may end outside the attempt's context."""
+        """Open spans by run id; a run may end outside the attempt's context."""
 
     @guarded(FRAMEWORK)
     def started(
@@ -54,7 +54,7 @@ class AglTemplateListener:
         error: BaseException | None,
         usage: Mapping[str, int],
     ) -> None:
-        """Close them again."""
+        """Close the span and the scope of a run."""
         span = self._open.pop(run_id, None)
         if span is None:
             return
@@ -68,7 +68,7 @@ class AglTemplateListener:
 
 
 def _start(kind: EventKind, name: str, arguments: str) -> SpanStart:
-    """What each event of the framework begins."""
+    """Return the span that an event of the framework starts."""
     if kind == "agent":
         return TRACER.agent(name)
     if kind == "tool":

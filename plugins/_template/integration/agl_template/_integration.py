@@ -1,4 +1,4 @@
-"""Zero-code mode: the listener is installed for as long as agl is attached."""
+"""Zero-code mode: the listener is installed while agl is attached."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agl_template._handler import FRAMEWORK, AglTemplateListener
 
 
 class TemplateIntegration:
-    """The framework, attached to the process."""
+    """The integration of the framework, attached to the process."""
 
     name = FRAMEWORK
 
@@ -23,14 +23,15 @@ class TemplateIntegration:
             Agent.listeners.append(self._listener)
 
     def detach(self) -> None:
-        """Restore what was there."""
+        """Restore the state before `attach`."""
         if self._listener is not None:
             Agent.listeners.remove(self._listener)
             self._listener = None
 
     def identity(self) -> Scope | None:
-        """None: the listener's scopes are current wherever this framework sends.
+        """Return None: the listener's scopes are current in every task that sends a request.
 
-        Otherwise read the framework's own context here; it is asked in the task that sends.
+        In other frameworks, read the framework's own context; agl calls this in the task that
+        sends.
         """
         return None

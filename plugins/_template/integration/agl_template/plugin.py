@@ -1,4 +1,4 @@
-"""Register this integration with agl-core; nothing in this module imports the framework."""
+"""Hooks of this package; this module does not import the framework."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ class TemplateOptions(BaseStoreOptions):
         return given and str(Path(given).absolute())
 
     def file(self, directory: Path) -> Path:
-        """The file with the records; only for a store that keeps a file."""
+        """Return the file with the records; only for a store in a file."""
         return Path(self.path or directory / "records.template")
 
     def apart(self) -> Self:
-        """Options of another, empty store, for the records of an evaluation."""
+        """Return options of another, empty store, for the records of an evaluation."""
         return self.model_copy(update={"path": None})

@@ -1,4 +1,4 @@
-"""The storage primitives: transactions, and the queries in them."""
+"""A store's transactions, and the queries in them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ T = TypeVar("T")
 
 
 def make_store(options: TemplateOptions, directory: Path) -> TemplateStore:
-    """The store of a run in `directory`."""
+    """Return the store of a run in `directory`."""
     return TemplateStore(options.file(directory), retention=options.retention)
 
 
 class TemplateStore(BaseStore):
-    """Keeps all records of one process in memory and, after every write, in a file.
+    """A store that holds all records of one process in memory and, after every write, in a file.
 
     Replace `connect`, `disconnect`, `write` and `read` by those of your database, and `_Rows` by
     its queries. `BaseStore` does the rest: fences, leases, waiting, idempotence.
@@ -66,12 +66,12 @@ class TemplateStore(BaseStore):
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, work)
 
     async def read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
-        del rows  # an estimate, for a database that reads in pages
+        del rows  # an estimate, for databases that read in pages
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, lambda: query(_Rows(self._tables)))
 
     def _commit(self, work: Callable[[Records], T]) -> T:
-        """Run one write as a transaction: it happens whole or not at all."""
+        """Run one write as a transaction: all of it, or nothing."""
         try:
             value = work(_Rows(self._tables))
             saved = encode(self._tables)
@@ -110,7 +110,7 @@ _TABLES = Codec(_Tables)
 
 
 class _Rows(Records):
-    """The records of a transaction; `agl_core.store.Records` says what each method does."""
+    """The records of a transaction; see `agl_core.store.Records` for each method."""
 
     def __init__(self, tables: _Tables) -> None:
         self._all = tables

@@ -1,4 +1,4 @@
-"""What this package registers; nothing here imports the database's client."""
+"""Hooks of this package; this module does not import the database's client."""
 
 from __future__ import annotations
 

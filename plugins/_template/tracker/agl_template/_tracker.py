@@ -1,4 +1,4 @@
-"""Writes a run's numbers to a JSON file."""
+"""A tracker that writes a run's numbers to a JSON file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from agl_template._options import TemplateOptions
 
 
 class TemplateTracker:
-    """One file per run, which is rewritten after each step.
+    """A tracker with one file per run, which it rewrites after each step.
 
     Replace `_write` by calls of the service's client. All methods are called in one thread, in
-    order. An exception from `start` ends the run; one from another method is counted.
+    order. An exception in `start` ends the run; one in another method is counted.
     """
 
     def __init__(self, options: TemplateOptions) -> None:

@@ -1,4 +1,4 @@
-"""What this package registers; nothing here imports the tracker's client."""
+"""Hooks of this package; this module does not import the tracker's client."""
 
 from __future__ import annotations
 
