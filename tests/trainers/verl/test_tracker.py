@@ -108,7 +108,7 @@ def tracked(run: TrackedRun, *backends: str) -> None:
 def test_a_run_file_names_it_with_verls_backends() -> None:
     config = resolve({"trackers": [{"name": "verl", "backends": ["console", "file"]}]})
     tracking = make_tracking(config, load_plugins(), lambda: pytest.fail("it was started"))
-    assert isinstance(tracking._outlets[0].tracker, VerlTracker)
+    assert isinstance(tracking._threads[0].tracker, VerlTracker)
 
 
 def test_the_console_shows_every_step(run: TrackedRun, capsys: Any) -> None:
