@@ -473,3 +473,9 @@ def test_overrides_know_the_shorthand() -> None:
     assert (config.algorithm.name, config.algorithm.lr, config.engine.name) == ("rloo", 0.5, "http")
     config = resolve({"algorithm": {"lr": 0.5}}, ["algorithm=rloo"])
     assert (config.algorithm.name, config.algorithm.lr) == ("rloo", 0.5)
+
+
+def test_null_switches_off_an_option_that_the_chosen_plugin_does_not_have():
+    assert check_options(section(url=None, clip_low=0.1), Clip, where="algorithm").clip_low == 0.1
+    with pytest.raises(ConfigError, match="unknown key 'algorithm.url'"):
+        check_options(section(url="http://x"), Clip, where="algorithm")
