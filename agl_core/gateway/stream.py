@@ -76,7 +76,7 @@ class EventParser:
         return []
 
     def idle(self) -> bytes:
-        """Remove and return the bytes between events, such as comments sent as keep-alive comments."""
+        """Remove and return the bytes between events, such as keep-alive comments."""
         if self._data or self._name:
             return b""
         raw, self._raw = b"".join(self._raw), []

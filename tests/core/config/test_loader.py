@@ -477,5 +477,5 @@ def test_overrides_know_the_shorthand() -> None:
 
 def test_null_switches_off_an_option_that_the_chosen_plugin_does_not_have():
     assert check_options(section(url=None, clip_low=0.1), Clip, where="algorithm").clip_low == 0.1
-    with pytest.raises(ConfigError, match="unknown key 'algorithm.url'"):
+    with pytest.raises(ConfigError, match=r"unknown key 'algorithm\.url'"):
         check_options(section(url="http://x"), Clip, where="algorithm")
