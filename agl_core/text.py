@@ -124,8 +124,8 @@ def system_text(data: bytes) -> str:
 def json_bytes(value: Any, *, indent: int | None = None) -> bytes:
     """Encode a record as JSON in UTF-8; `read_json` decodes it.
 
-    Lone surrogates are written as escapes, integers may have any length, and infinity and NaN,
-    which JSON cannot express, become null.
+    Lone surrogates are written as escapes, integers may have any length. Infinity and NaN, which
+    JSON cannot express, become null and are not restored by `read_json`.
 
     Raises:
         TypeError: the value contains an object that JSON cannot express.
@@ -152,9 +152,9 @@ def read_json(data: bytes, kind: type[T]) -> T:
     except msgspec.DecodeError as error:
         try:
             tree = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise error from None
-        return msgspec.convert(tree, kind)
+        return msgspec.convert(tree, kind, str_keys=True)
 
 
 def _finite(tree: Any) -> Any:

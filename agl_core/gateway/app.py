@@ -153,6 +153,7 @@ class GatewayServer:
         await self.break_off()
         await self._server.stop()
         self._server = None
+        self._attempts.close()
         await self._recording.stop()
 
     async def break_off(self) -> None:

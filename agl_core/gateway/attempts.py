@@ -313,6 +313,11 @@ class Attempts:
             opened = self._open[attempt.id] = OpenAttempt(rollout, attempt, deadline, replay)
             opened.watch_deadline()
 
+    def close(self) -> None:
+        """Cancel the timers of the attempts that were never sealed."""
+        for attempt in self._open.values():
+            attempt.close()
+
     def find(self, attempt_id: str) -> OpenAttempt | None:
         """Return an attempt that is open or being sealed; None for any other."""
         return self._open.get(attempt_id)

@@ -69,6 +69,8 @@ class Endpoints:
     """Application for paths below `RPC_PREFIX`; it checks its own key."""
     _dialects: dict[str, Translate | None] = field(init=False)
     """Translation of each path; None for chat completions, which need none."""
+    _model_paths: tuple[str, ...] = field(init=False)
+    """Endings of the paths of model requests."""
 
     def __post_init__(self) -> None:
         """Check the routes and dialects.
@@ -80,9 +82,15 @@ class Endpoints:
         for name, dialect in self.dialects.items():
             path = _path("Dialect", name, served=name == f"POST {chat.PATH}", methods=("POST",))
             self._dialects[path] = translating(dialect)
+        self._model_paths = (*_GENERATION, *self._dialects)
         for name in self.routes:
-            served = self._is_model(*name.partition(" ")[::2]) or name == f"GET {_LIST}"
-            _path("Route", name, served=served)
+            path = _path("Route", name, served=name == f"GET {_LIST}")
+            if self._is_model(name.partition(" ")[0], path):
+                raise PluginError(
+                    f"Route {name!r} cannot be served: requests to paths that end in "
+                    f"{path[path.rindex('/') :]} are model requests; register a dialect, or choose "
+                    f"another path"
+                )
 
     async def __call__(self, scope: dict[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
         try:
@@ -245,7 +253,7 @@ class Endpoints:
 
     def _is_model(self, method: str, path: str) -> bool:
         """Whether a request is a model request, in any dialect."""
-        return method == "POST" and path.endswith((*_GENERATION, *self._dialects))
+        return method == "POST" and path.endswith(self._model_paths)
 
 
 def _path(kind: str, name: str, *, served: bool, methods: Sequence[str] = _METHODS) -> str:

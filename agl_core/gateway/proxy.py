@@ -138,7 +138,7 @@ class Proxy:
     async def _run(self, call: ProxiedCall, exchange: Exchange, send: asgi.Send) -> None:
         call.begin()
         try:
-            await self._recording.room()
+            await self._recording.wait_for_space()
             await self._admitting.wait()
             self._renew(exchange)
             if call.attempt.resumable:

@@ -181,8 +181,8 @@ class Recording:
         self.metrics = GatewayMetrics()
         self._pending = 0
         self._due = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
+        self._space = asyncio.Event()
+        self._space.set()
         self._writing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
@@ -204,9 +204,9 @@ class Recording:
         """Number of records that are not in the store yet."""
         return self._pending
 
-    async def room(self) -> None:
+    async def wait_for_space(self) -> None:
         """Wait while too many records are unwritten: a slow store has to slow the agents down."""
-        await self._room.wait()
+        await self._space.wait()
 
     def keep(self, call: ProxiedCall, exchange: Exchange) -> None:
         """Record a request that has ended, once; as an error if its record cannot be built."""
@@ -246,7 +246,7 @@ class Recording:
         self._pending += 1
         self._due.set()
         if self._pending >= self._options.max_unwritten:
-            self._room.clear()
+            self._space.clear()
 
     async def write(self, attempt: OpenAttempt) -> None:
         """Write every record of one attempt.
@@ -292,7 +292,7 @@ class Recording:
             raise
         self._pending -= len(spans)
         if self._pending < self._options.max_unwritten:
-            self._room.set()
+            self._space.set()
         self._losses.add("late_records", ingest.late)
         for attempt, batch in taken:
             for span in batch:

@@ -218,7 +218,7 @@ class StartThrottle:
         self.changed = asyncio.Event()
         """Set when more may start."""
 
-    def room(self, free: int) -> int:
+    def allowed(self, free: int) -> int:
         """Return how many attempts to claim, at most `free`."""
         self.changed.clear()
         return min(free, self._most - len(self._beginning))

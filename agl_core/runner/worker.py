@@ -186,9 +186,9 @@ class Runner:
         pacing: asyncio.Task[Any] | None = None
         try:
             while not stopping.done() and not self.worn:
-                room = self._throttle.room(self._options.concurrency - len(self._flights))
-                if claiming is None and room > 0:
-                    claiming = asyncio.create_task(self._store.claim(self._worker, limit=room))
+                allowed = self._throttle.allowed(self._options.concurrency - len(self._flights))
+                if claiming is None and allowed > 0:
+                    claiming = asyncio.create_task(self._store.claim(self._worker, limit=allowed))
                 if pacing is None:
                     pacing = asyncio.create_task(self._throttle.changed.wait())
                 others: set[asyncio.Task[Any]] = {stopping, beating, pacing}

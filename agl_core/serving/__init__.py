@@ -106,10 +106,12 @@ _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'agl_core.serving' has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415
 
+    if name == "asgi":
+        return import_module(f"{__name__}.asgi")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'agl_core.serving' has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value

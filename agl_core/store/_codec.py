@@ -14,7 +14,7 @@ from msgspec.msgpack import Ext
 
 from agl_core.errors import StoreError
 from agl_core.store.records import Lead
-from agl_core.types import Attempt, Resources, Rollout, Span, from_list
+from agl_core.types import Attempt, Resources, Rollout, Span, from_list, to_list
 
 T = TypeVar("T")
 
@@ -192,6 +192,6 @@ def json_value(output: Any) -> Any:
     output is returned.
     """
     try:
-        return msgspec.to_builtins(output, builtin_types=(bytes,))
-    except (TypeError, ValueError, RecursionError):
+        return msgspec.to_builtins(output, builtin_types=(bytes,), enc_hook=to_list)
+    except (TypeError, ValueError, RecursionError, NotImplementedError):
         return repr(output)

@@ -27,6 +27,8 @@ _COMMIT_ROWS: Final = 16
 _DECAY: Final = 0.9
 """Factor applied to the sum of earlier measurements when one is added."""
 _STALL_S: Final = 0.05
+_MOST_ROWS: Final = 512
+"""On the loop at a time, as later rows may be larger than the measured ones."""
 _REST: Final = 10
 """After a stall, no work is done on the event loop for this many times the stall's duration."""
 
@@ -60,12 +62,20 @@ class Throttle:
     def admits(self, rows: float) -> bool:
         """Return whether work on about this many rows may be done on the loop now."""
         expected_s = (rows + _COMMIT_ROWS) * self._seconds / self._rows
-        return expected_s <= _TURN_S and monotonic() >= self._resumes_at
+        fits = rows <= _MOST_ROWS and expected_s <= _TURN_S
+        return fits and monotonic() >= self._resumes_at
 
-    def measured(self, rows: float, seconds: float) -> None:
-        """Add a measurement: the seconds that work on about this many rows took on the loop."""
+    def took(self, seconds: float) -> None:
+        """Pause work on the loop after some that stalled it."""
         if seconds > _STALL_S:
             self._resumes_at = max(self._resumes_at, monotonic() + _REST * seconds)
+
+    def measured(self, rows: float, seconds: float) -> None:
+        """Add a measurement: the seconds that a commit of this many rows took on the loop.
+
+        Reads are no measurement, as their number of rows is only an upper bound.
+        """
+        if seconds > _STALL_S:
             return
         self._rows = _DECAY * self._rows + rows + _COMMIT_ROWS
         self._seconds = _DECAY * self._seconds + seconds
@@ -164,8 +174,13 @@ class Writer:
 
     def _commit_here(self, jobs: Sequence[Job]) -> bool:
         """Commit on the loop; return False if the thread must do it."""
-        with self.spared(sum(job.rows for job in jobs)) as connection:
-            return connection is not None and self._transaction.run(jobs, patient=False)
+        rows = sum(job.rows for job in jobs)
+        begin = monotonic()
+        with self.spared(rows) as connection:
+            done = connection is not None and self._transaction.run(jobs, patient=False)
+        if done:
+            self._throttle.measured(rows, monotonic() - begin)
+        return done
 
     @contextmanager
     def spared(self, rows: float) -> Generator[sqlite3.Connection | None]:
@@ -179,7 +194,7 @@ class Writer:
             yield self._connection
         finally:
             self._writing.release()
-            self._throttle.measured(rows, monotonic() - begin)
+            self._throttle.took(monotonic() - begin)
 
     def _main(self, opened: asyncio.Future[None]) -> None:
         try:

@@ -127,7 +127,8 @@ class StoreAddress:
     @property
     def url(self) -> str | None:
         """Address of the server that keeps the records; None without a server."""
-        return described(self.options).address
+        # Options with another base class may have an address too.
+        return described(self.options).address or getattr(self.options, "url", None)
 
     @property
     def file(self) -> Path | None:
@@ -145,7 +146,8 @@ class StoreAddress:
         """
         if self.url is None or self.named:
             return
-        typed = f": {command}" if command and described(self.options).schemes else ""
+        plain = _shown(self.url) == self.url  # no password, which must not be printed
+        typed = f": {command}" if command and plain and described(self.options).schemes else ""
         raise ConfigError(
             f"Run {str(self.directory)!r} keeps its records at {_shown(self.url)}, as the files in "
             f"its directory say. Nothing was sent there: keys and passwords are only sent to an "
@@ -207,7 +209,7 @@ def locate_store(target: str | Path, plugins: PluginManager) -> StoreAddress:
         address = of_file(path, plugins)
     else:
         raise ConfigError(
-            f"{text!r} is no run's directory, configuration, store file or http:// address: "
+            f"{text!r} is no run's directory, configuration, store file or address (SCHEME://…): "
             f"there is nothing there"
         )
     _check_kept(address)

@@ -144,7 +144,7 @@ class TrainsInSecret(OnlyServes):
 
 
 async def _goes_on(self, body, *, headers, timeout_s):
-    """Generates also when nobody waits any more."""
+    """Continues to generate after its caller has gone."""
     answering = asyncio.create_task(
         ToyBackend.chat(self, body, headers=headers, timeout_s=timeout_s)
     )

@@ -52,11 +52,11 @@ class AnswerReader:
         if chunk.usage is not None and (chunk.usage.stated or self._usage is None):
             self._usage = chunk.usage
         known: dict[str, Any] = {"id": chunk.id or "", "usage": self._usage}
-        yield AnswerDelta(**known)
         rows = chunk.choices or []
-        for row in rows[:1] if whole else rows:
-            if row.index and not whole:
-                continue
+        rows = rows[:1] if whole else [row for row in rows if not row.index]
+        if not rows:
+            yield AnswerDelta(**known)
+        for row in rows:
             self._finish = row.finish_reason or self._finish
             message = row.message or row.delta if whole else row.delta or row.message
             if message is None:

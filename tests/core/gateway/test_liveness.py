@@ -464,6 +464,13 @@ async def test_a_failing_store_never_reaches_the_agent_and_loses_nothing(
     assert len(await world.store.spans([attempt.rollout_id])) == 1
 
 
+async def test_stopping_leaves_no_timer_of_an_attempt_that_was_never_sealed(world: Any) -> None:
+    attempt = await world.attempt()
+    timer = world.gateway._attempts.find(attempt.id)._timer
+    await world.gateway.stop()
+    assert timer.cancelled()
+
+
 async def test_stopping_ends_calls_and_writes_the_rest(world: Any) -> None:
     attempt = await world.attempt()
     hold = Hold(world)

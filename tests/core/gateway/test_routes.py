@@ -77,8 +77,9 @@ async def test_a_route_for_operators_takes_their_key(world):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("POST /chat/completions", "serves /chat/completions itself"),
-        ("POST /x/responses", "itself"),
+        ("POST /chat/completions", "end in /completions are model requests"),
+        ("POST /x/responses", "end in /responses are model requests"),
+        ("POST /inbox/messages", "end in /messages are model requests"),
         ("GET /models", "itself"),
         ("traces", "method and a path"),
         ("post /traces", "method and a path"),

@@ -258,21 +258,21 @@ def test_few_begin_at_once_until_agents_are_seen_to_await():
     throttle = StartThrottle()
     begun = 0
     for _ in range(4):
-        batch = [f"attempt {begun + number}" for number in range(throttle.room(100))]
+        batch = [f"attempt {begun + number}" for number in range(throttle.allowed(100))]
         begun += len(batch)
         for each in batch:
             throttle.begin(each)
-        assert throttle.room(100) == 0
+        assert throttle.allowed(100) == 0
         for each in batch:
             throttle.begun(each, 0.01)
     assert begun == 1 + 2 + 4 + 8
-    assert throttle.room(3) == 3
+    assert throttle.allowed(3) == 3
     throttle.begin("slow")
     throttle.begun("slow", 1.0)
-    assert throttle.room(100) == 8
+    assert throttle.allowed(100) == 8
     throttle.begin("failed before it began")
     throttle.ended("failed before it began")
-    assert throttle.room(100) == 8
+    assert throttle.allowed(100) == 8
 
 
 async def test_async_agents_keep_their_context_on_the_loop_they_share(enqueue, run_all):

@@ -15,6 +15,11 @@ def test_every_name_of_the_face_is_there(name: str) -> None:
     assert getattr(serving, name) is not None
 
 
+def test_the_module_asgi_is_a_name_of_the_face_in_a_new_process() -> None:
+    code = "import agl_core.serving as serving; serving.asgi.respond"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_another_name_is_refused_as_python_does() -> None:
     with pytest.raises(AttributeError, match=r"agl_core\.serving.*'nothing'"):
         _ = serving.nothing

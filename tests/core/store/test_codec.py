@@ -23,7 +23,7 @@ from agl_core.store._codec import (
     encode_span,
     json_value,
 )
-from agl_core.types import Choice, ModelCall, Reward, Span, SpanKind, Task
+from agl_core.types import Choice, ModelCall, Reward, Span, SpanKind, Task, pack_ints
 
 TEXT = st.text(st.characters(), max_size=20)
 VALUES = st.recursive(
@@ -192,6 +192,7 @@ def test_output_is_kept_if_json_and_described_otherwise():
     assert json_value({"a": [1, "\ud800", 2**70]}) == {"a": [1, "\ud800", 2**70]}
     assert json_value(Task(id="t"))["id"] == "t"
     assert json_value([complex(1, 2)]) == "[(1+2j)]"
+    assert json_value([Choice(token_ids=pack_ints([1, 2]))])[0]["token_ids"] == [1, 2]
     endless: list[object] = []
     endless.append(endless)
     assert json_value(endless) == "[[...]]"

@@ -15,7 +15,7 @@ from agl_core.config.loader import load_config, resolve, save_config
 from agl_core.errors import ConfigError
 from agl_core.plugins import PluginManager, hookimpl
 from agl_core.plugins.manager import Source
-from agl_core.store.locate import described, locate_store, store_at, store_options
+from agl_core.store.locate import StoreAddress, described, locate_store, store_at, store_options
 from agl_core.store.options import StoreOptions
 
 
@@ -32,6 +32,7 @@ class PlainOptions(BaseModel):
     """Options that derive from no class of ours."""
 
     topic: str = ""
+    url: str | None = None
 
 
 class Plugin:
@@ -217,3 +218,22 @@ def test_a_path_holds_no_nul(plugins: PluginManager) -> None:
 def test_a_section_without_options_is_a_default_store(plugins: PluginManager) -> None:
     config = with_store(RunConfig(), plugins)
     assert (config.store, config.store.options) == (StoreConfig(), {})
+
+
+def test_an_address_that_only_a_runs_record_names_is_refused_for_options_of_any_base() -> None:
+    options = PlainOptions(url="http://h:1")
+    address = StoreAddress(
+        config=StoreConfig(name="plain"), options=options, directory=Path("run"), named=False
+    )
+    with pytest.raises(ConfigError, match=r"keeps its records at http://h:1"):
+        address.check_named()
+
+
+def test_a_password_in_an_address_is_not_printed_with_the_command() -> None:
+    options = ServerOptions(url="postgresql://u:secret@h/d")
+    address = StoreAddress(
+        config=StoreConfig(name="server"), options=options, directory=Path("run"), named=False
+    )
+    with pytest.raises(ConfigError) as refused:
+        address.check_named("agl store ls postgresql://u:secret@h/d")
+    assert "secret" not in str(refused.value)

@@ -18,7 +18,7 @@ def test_nothing_is_admitted_after_a_stall_nor_without_trust_in_the_disk():
     assert throttle.admits(1)
     assert not throttle.admits(10_000)
     assert not throttle.admits(float("inf"))
-    throttle.measured(1, 60.0)
+    throttle.took(60.0)
     throttle.measured(1, 0.001)
     assert not throttle.admits(1)
     assert not Throttle(ever=False).admits(1)
@@ -33,13 +33,14 @@ def test_the_limit_follows_the_measured_time_per_row():
     assert throttle.admits(10)
     for _ in range(200):
         throttle.measured(10, 10 * 1e-6)
-    assert throttle.admits(1000)
+    assert throttle.admits(512)
 
 
 def test_a_stall_says_nothing_of_the_time_per_row(monkeypatch):
     monkeypatch.setattr(_writer, "monotonic", lambda: now)
     now = 0.0
     throttle = Throttle()
+    throttle.took(2.0)
     throttle.measured(1, 2.0)
     assert not throttle.admits(1)
     now = 19.9
@@ -61,6 +62,7 @@ def threads(store, monkeypatch):
     """The threads in which statements ran, at the assumed time per row whatever the machine does."""
     monkeypatch.setattr(store._writer, "_throttle", Throttle())
     monkeypatch.setattr(Throttle, "measured", lambda self, rows, seconds: None)
+    monkeypatch.setattr(Throttle, "took", lambda self, seconds: None)
     found = []
 
     def traced(statement):
@@ -105,16 +107,39 @@ async def test_what_follows_a_large_job_waits_for_it_in_the_thread(store, thread
     assert threading.main_thread() not in {thread for _, thread in threads}
 
 
-async def test_closing_commits_what_still_waits_for_its_turn(tmp_path):
+async def test_stopping_commits_what_still_waits_for_its_turn(tmp_path):
     store = SqliteStore(tmp_path / "store.db")
     await store.open()
-    claims = await begin_all(store, 16)
-    writes = [
-        asyncio.ensure_future(store.add_spans([span(claim) for _ in range(40)])) for claim in claims
-    ]
-    await asyncio.sleep(0)
+    jobs = [store._writer.submit(lambda store: store.heartbeat([]), rows=200) for _ in range(16)]
+    await store._writer.stop()
+    assert [await job for job in jobs] == [[]] * 16
     await store.close()
-    assert [ingest.accepted for ingest in await asyncio.gather(*writes)] == [40] * 16
+
+
+async def test_only_commits_measure_the_time_of_a_row(store, monkeypatch):
+    """A read's number of rows is an upper bound, and a commit that was given up took no time."""
+    samples = []
+    monkeypatch.setattr(Throttle, "measured", lambda self, rows, seconds: samples.append(rows))
+    claim = await begin(store)
+    samples.clear()
+    await store.spans([claim.rollout.id])
+    assert samples == []
+    monkeypatch.setattr(store._writer._transaction, "run", given_up(store._writer._transaction.run))
+    await store.add_spans([span(claim)])
+    assert samples == []
+
+
+def given_up(run):
+    """As where another process holds the file: a commit on the loop does nothing."""
+    return lambda jobs, *, patient=True: patient and run(jobs)
+
+
+def test_a_large_job_is_never_done_on_the_loop_whatever_was_measured():
+    throttle = Throttle()
+    for _ in range(100):
+        throttle.measured(500, 1e-6)
+    assert throttle.admits(512)
+    assert not throttle.admits(513)
 
 
 async def test_commits_reach_the_file_itself_while_the_store_is_open(store, tmp_path):

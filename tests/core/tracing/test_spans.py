@@ -24,7 +24,7 @@ from agl_core.types import SpanKind
 
 
 class StopError(Exception):
-    """How the framework goes on elsewhere."""
+    """An exception by which the framework continues in other code."""
 
 
 TRACER = Tracer("toy", control_flow=lambda: (StopError,))

@@ -72,9 +72,10 @@ class TemplateBackend(Backend):
             return _Reply(400, _whole({"error": {"message": problem}}))
         if request.get("stream"):
             return _Reply(200, self._stream(request, prompt, ends_at), stream=True)
-        choices = [await self._sampled(request, ends_at) for _ in range(request.get("n") or 1)]
+        count = request.get("n") or 1
+        choices = [await self._sampled(request, index, ends_at) for index in range(count)]
         rows = [_row(request, index, choice, "message") for index, choice in enumerate(choices)]
-        document = _document(request, "chat.completion", rows, prompt)
+        document = _document(request, "chat.completion", rows, prompt, _new_id())
         document["usage"] = _usage(prompt, sum(len(choice.tokens) for choice in choices))
         return _Reply(200, _whole(document))
 
@@ -99,22 +100,26 @@ class TemplateBackend(Backend):
             texts.append(f"{message['role']}: {message['content']} ")
         prompt = encode("".join(texts))
         if len(prompt) >= CONTEXT:
-            return f"messages: {len(prompt)} tokens leave no room in a context of {CONTEXT}", []
+            return f"messages: {len(prompt)} tokens do not fit into a context of {CONTEXT}", []
         return "", prompt
 
-    async def _sampled(self, request: Any, ends_at: float) -> _Sampled:
+    async def _sampled(self, request: Any, index: int, ends_at: float) -> _Sampled:
         choice = _Sampled()
-        async for token, logprob in self._tokens(request, ends_at):
+        async for token, logprob in self._tokens(request, index, ends_at):
             choice.tokens.append(token)
             choice.logprobs.append(logprob)
         choice.finish = "stop" if END in choice.tokens else "length"
         return choice
 
-    async def _tokens(self, request: Any, ends_at: float) -> AsyncGenerator[tuple[int, float]]:
+    async def _tokens(
+        self, request: Any, index: int, ends_at: float
+    ) -> AsyncGenerator[tuple[int, float]]:
         """Yield the tokens of one answer; other tasks run between them."""
         given = request.get("temperature")
         temperature = 1.0 if given is None else given
-        random = Random(request.get("seed"))  # noqa: S311 (nothing is secret)
+        seed = request.get("seed")
+        # The choices of one request must differ, although they have one seed.
+        random = Random(None if seed is None else f"{seed}/{index}")  # noqa: S311 (nothing is secret)
         self.under_way += 1
         try:
             for _ in range(request.get("max_tokens") or self._max_tokens):
@@ -133,23 +138,25 @@ class TemplateBackend(Backend):
     ) -> AsyncGenerator[bytes]:
         """Yield one event per token, one at the end of each choice, and the usage if requested."""
         shown: list[int] | None = prompt
-        count = 0
+        count, answer_id = 0, _new_id()
         for index in range(request.get("n") or 1):
             last = 0
-            tokens = self._tokens(request, ends_at)
+            tokens = self._tokens(request, index, ends_at)
             try:
                 async for last, logprob in tokens:
                     row = _row(request, index, _Sampled([last], [logprob]), "delta")
-                    yield _event(_document(request, "chat.completion.chunk", [row], shown))
+                    yield _event(
+                        _document(request, "chat.completion.chunk", [row], shown, answer_id)
+                    )
                     shown = None
                     count += 1
             finally:
                 await tokens.aclose()
             row = _row(request, index, _Sampled(), "delta")
             row["finish_reason"] = "stop" if last == END else "length"
-            yield _event(_document(request, "chat.completion.chunk", [row], shown))
+            yield _event(_document(request, "chat.completion.chunk", [row], shown, answer_id))
         if (request.get("stream_options") or {}).get("include_usage"):
-            document = _document(request, "chat.completion.chunk", [], None)
+            document = _document(request, "chat.completion.chunk", [], None, answer_id)
             yield _event({**document, "usage": _usage(prompt, count)})
         yield b"data: [DONE]\n\n"
 
@@ -168,11 +175,15 @@ def _event(document: Mapping[str, Any]) -> bytes:
     return b"data: " + json.dumps(document).encode() + b"\n\n"
 
 
+def _new_id() -> str:
+    return f"chatcmpl-{uuid4().hex}"
+
+
 def _document(
-    request: Any, kind: str, rows: list[dict[str, Any]], prompt: list[int] | None
+    request: Any, kind: str, rows: list[dict[str, Any]], prompt: list[int] | None, answer_id: str
 ) -> dict[str, Any]:
     document = {
-        "id": f"chatcmpl-{uuid4().hex}",
+        "id": answer_id,
         "object": kind,
         "created": 0,
         "model": request["model"],
