@@ -43,7 +43,7 @@ class _Known:
     said: set[str] = field(default_factory=set[str])
 
 
-class Usage:
+class ReplyingAgents:
     """The agents that reply and their attempts; an entry is removed with its agent object."""
 
     def __init__(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from agl_core.gateway.routing import Route
 from agl_core.interfaces import Backend
 from agl_core.types import Policy
 
@@ -14,7 +15,7 @@ TEXT: Final = "What is the price of a red lamp?"
 
 
 @dataclass(slots=True)
-class Choice:
+class ChatChoice:
     """One choice, assembled from a whole answer or from a stream's chunks."""
 
     text: str = ""
@@ -24,21 +25,23 @@ class Choice:
 
 
 @dataclass(slots=True)
-class Answer:
+class ChatAnswer:
     """A whole answer."""
 
     status: int
     error: str = ""
     """The body of an error answer."""
+    ids: set[str] = field(default_factory=set[str])
+    """Response ids of the document, or of all events of a stream."""
     prompt: list[int] = field(default_factory=list[int])
-    choices: list[Choice] = field(default_factory=list[Choice])
+    choices: list[ChatChoice] = field(default_factory=list[ChatChoice])
 
 
 def request(policy: Policy, backend: Backend, content: Any = TEXT, **fields: Any) -> bytes:
     """Return the body of a request as the gateway sends it."""
     return msgspec.json.encode(
         {
-            "model": backend.model or policy.model or policy.name,
+            "model": Route(policy, backend).upstream_model,
             "messages": [{"role": "user", "content": content}],
             "logprobs": True,
             "return_token_ids": True,
@@ -48,7 +51,7 @@ def request(policy: Policy, backend: Backend, content: Any = TEXT, **fields: Any
     )
 
 
-async def ask(backend: Backend, body: bytes, *, timeout_s: float = 60.0) -> Answer:
+async def ask(backend: Backend, body: bytes, *, timeout_s: float = 60.0) -> ChatAnswer:
     """Send a request and read its whole answer.
 
     Raises:
@@ -60,12 +63,13 @@ async def ask(backend: Backend, body: bytes, *, timeout_s: float = 60.0) -> Answ
     finally:
         await reply.close()
     if reply.status != 200:
-        return Answer(reply.status, content.decode(errors="replace"))
-    answer, choices = Answer(reply.status), dict[int, Choice]()
+        return ChatAnswer(reply.status, content.decode(errors="replace"))
+    answer, choices = ChatAnswer(reply.status), dict[int, ChatChoice]()
     for document in _documents(content):
+        answer.ids.add(document["id"])
         answer.prompt += document.get("prompt_token_ids") or []
         for row in document.get("choices", []):
-            _add(choices.setdefault(row["index"], Choice()), row)
+            _add(choices.setdefault(row["index"], ChatChoice()), row)
     answer.choices = [choices[index] for index in sorted(choices)]
     return answer
 
@@ -78,7 +82,7 @@ def _documents(content: bytes) -> list[Any]:
     return [msgspec.json.decode(event) for event in events[:-1]]
 
 
-def _add(choice: Choice, row: Any) -> None:
+def _add(choice: ChatChoice, row: Any) -> None:
     said: dict[str, Any] = row.get("message") or row.get("delta") or {}
     entries: list[Any] = (row.get("logprobs") or {}).get("content") or []
     choice.text += said.get("content") or ""

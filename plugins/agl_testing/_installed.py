@@ -12,18 +12,24 @@ from agl_core.app.parts import make_dialects, make_routes
 from agl_core.builtin import load_plugins
 from agl_core.gateway import AnswerReader, Payload
 from agl_core.interfaces import Dialect, DialectAnswer, RouteFactory
+from agl_core.plugins import PluginManager
 
 
 @cache
 def installed_dialects() -> Mapping[str, Dialect]:
     """Return the dialects of installed plugins, by method and path below ``/v1``."""
-    return make_dialects(load_plugins())
+    return make_dialects(_plugins())
 
 
 @cache
 def installed_routes() -> Mapping[str, RouteFactory]:
     """Return the routes of installed plugins, by method and path below ``/v1``."""
-    return make_routes(load_plugins())
+    return make_routes(_plugins())
+
+
+@cache
+def _plugins() -> PluginManager:
+    return load_plugins()
 
 
 def whole(answer: DialectAnswer, payload: dict[str, Any]) -> bytes:

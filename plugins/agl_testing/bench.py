@@ -185,7 +185,7 @@ class Bench:
         them. An ended rollout is not waited for, so that an error or an early end does not block.
         """
         self._rounds = _Rounds(count, Random(0))  # noqa: S311
-        self.fake.pace = self._rounds.pace
+        self.fake.before_send = self._rounds.before_send
 
     async def _attempt(
         self,
@@ -268,8 +268,8 @@ class _Rounds:
         self._random = random
         self._waiting: list[asyncio.Event] = []
 
-    async def pace(self, answer: Answered, position: int) -> None:
-        """See `agl_testing.fake_openai.Pace`."""
+    async def before_send(self, answer: Answered, position: int) -> None:
+        """See `agl_testing.fake_openai.BeforeSend`."""
         del answer
         if position:
             return

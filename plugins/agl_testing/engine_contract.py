@@ -1,4 +1,4 @@
-"""The contract of engines: exact tokens, versions, resumption, abort, declared abilities.
+"""The contract of engines: exact tokens, seeds, versions, resumption, abort, declared abilities.
 
 ::
 
@@ -39,8 +39,8 @@ from agl_core.errors import ConfigError, EngineError
 from agl_core.gateway.probe import probe
 from agl_core.gateway.routing import Route
 from agl_core.interfaces import Backend, CreditedCall, Engine
-from agl_core.types import Batch, CallCredit, Policy, Update
-from agl_testing._chat import TEXT, Answer, Choice, ask, request
+from agl_core.types import Batch, CallCredit, Policy
+from agl_testing._chat import TEXT, ChatAnswer, ChatChoice, ask, request
 from agl_testing._guard import ContractSuite
 from agl_testing.bandit import make_triplet
 
@@ -68,6 +68,10 @@ _PIXEL: Final = (
 )
 _TRIES: Final = 50
 """Most long answers to request until one is observed while it is generated."""
+_LONG: Final[dict[str, Any]] = {"max_tokens": 256, "n": 32, "temperature": 2.0}
+"""Fields of a request for an answer that is long enough to be aborted."""
+_SEEDED: Final[dict[str, Any]] = {"seed": 7, "n": 8, "temperature": 2.0}
+"""Fields of a request whose choices differ by their random numbers only."""
 
 
 class EngineContract(ContractSuite):
@@ -77,12 +81,8 @@ class EngineContract(ContractSuite):
     """Whether log-probabilities are those after temperature."""
     tolerance: ClassVar[float] = 1e-3
     """Largest difference between a log-probability and its recomputation, in nats."""
-    resume_tolerance: ClassVar[float] = 0.0
-    """The same between weights trained after `load` and weights trained without it; 0.0: the
-    weights are equal.
-    """
-    long_answer: ClassVar[int] = 256
-    """Most tokens of each of the 32 choices of an answer to abort, at temperature 2."""
+    honours_seeds: ClassVar[bool] = True
+    """Whether requests that are equal, including a ``seed``, get equal answers."""
     patience_s: ClassVar[float] = 60.0
     """Seconds that an aborted answer may take to end before the test fails."""
 
@@ -149,6 +149,30 @@ class EngineContract(ContractSuite):
         assert [c.token_ids for c in streamed.choices] == [c.token_ids for c in whole.choices]
         assert [c.text for c in streamed.choices] == [c.text for c in whole.choices]
 
+    async def test_a_stream_has_one_response_id(self, engine: Engine, policy: Policy) -> None:
+        first, second = [await _ask(engine, policy, n=2, stream=True) for _ in range(2)]
+        for answer in (first, second):
+            assert len(answer.ids) == 1, f"The events of one stream have ids {answer.ids}"
+        assert first.ids != second.ids, f"Two answers have the id {first.ids}"
+
+    async def test_the_choices_of_a_seeded_request_differ(
+        self, engine: Engine, policy: Policy
+    ) -> None:
+        for stream in (False, True):
+            sampled = _sampled(await _ask(engine, policy, **_SEEDED, stream=stream))
+            assert len(set(sampled)) > 1, f"{len(sampled)} choices are {sampled[0]}"
+
+    async def test_equal_requests_with_a_seed_get_equal_answers(
+        self, engine: Engine, policy: Policy
+    ) -> None:
+        if not self.honours_seeds:
+            pytest.skip("The engine does not honour seeds")
+        first = _sampled(await _ask(engine, policy, **_SEEDED))
+        for stream in (False, True):
+            assert _sampled(await _ask(engine, policy, **_SEEDED, stream=stream)) == first
+        other = {**_SEEDED, "seed": _SEEDED["seed"] + 1}
+        assert _sampled(await _ask(engine, policy, **other)) != first, "the seed changes nothing"
+
     @pytest.mark.parametrize("temperature", [1.0, 0.7])
     async def test_log_probabilities_match_a_recomputation(
         self,
@@ -178,25 +202,21 @@ class EngineContract(ContractSuite):
         self._check(await _ask(engine, policy), recompute, weights)
 
     async def test_training_resumes_from_what_was_saved(
-        self, engine: Engine, policy: Policy, recompute: Recompute, tmp_path: Path
+        self, engine: Engine, policy: Policy, tmp_path: Path
     ) -> None:
         _need_training(engine)
         await engine.update(await _batch(engine, policy, step=0))
         saved, batch = str(tmp_path / "saved"), await _batch(engine, policy, step=1)
         await engine.save(policy.name, saved)
         mark = await engine.fingerprint(policy.name)
-        version, without = await self._trained(engine, batch, tmp_path / "without")
+        version = (await engine.update(batch)).version
+        without = await engine.fingerprint(policy.name)
         await engine.load(policy.name, saved, version=version - 1)
         assert await engine.fingerprint(policy.name) == mark, "load restores other weights"
-        served = await _ask(engine, policy)
-        again, after = await self._trained(engine, batch, tmp_path / "after")
+        again = (await engine.update(batch)).version
         assert again == version, "load sets the version that it is given"
-        first = served.choices[0].token_ids
-        before = recompute(without[0], served.prompt, first, 1.0)
-        assert recompute(after[0], served.prompt, first, 1.0) == pytest.approx(
-            before, abs=self.resume_tolerance
-        )
-        assert self.resume_tolerance or after[1] == without[1], "other weights than without load"
+        after = await engine.fingerprint(policy.name)
+        assert after == without, "training after load gives other weights than without it"
 
     async def test_what_load_restores_is_served(
         self, engine: Engine, policy: Policy, recompute: Recompute, tmp_path: Path
@@ -238,7 +258,7 @@ class EngineContract(ContractSuite):
         self, engine: Engine, policy: Policy, under_way: UnderWay
     ) -> None:
         for _ in range(_TRIES):
-            asking = asyncio.create_task(_ask(engine, policy, **self._long()))
+            asking = asyncio.create_task(_ask(engine, policy, **_LONG))
             while not asking.done() and not await under_way():  # noqa: ASYNC110 (there is no event)
                 await asyncio.sleep(0)
             seen = not asking.done()
@@ -247,14 +267,14 @@ class EngineContract(ContractSuite):
             if seen:
                 break
         else:
-            pytest.fail("No answer was seen under way: raise long_answer, or correct under_way")
+            pytest.fail("No answer was seen under way: correct the fixture under_way")
         await self._at_rest(engine, policy, under_way)
 
     async def test_a_stream_that_is_closed_stops_generating(
         self, engine: Engine, policy: Policy, under_way: UnderWay
     ) -> None:
         backend = engine.backend(policy.name)
-        body = request(policy, backend, stream=True, **self._long())
+        body = request(policy, backend, stream=True, **_LONG)
         for _ in range(_TRIES):
             reply = await backend.chat(body, headers={}, timeout_s=60.0)
             async for _ in reply.body():
@@ -264,7 +284,7 @@ class EngineContract(ContractSuite):
             if seen:
                 break
         else:
-            pytest.fail("No answer was seen under way: raise long_answer, or correct under_way")
+            pytest.fail("No answer was seen under way: correct the fixture under_way")
         await self._at_rest(engine, policy, under_way)
 
     @pytest.mark.parametrize("stream", [False, True])
@@ -272,7 +292,7 @@ class EngineContract(ContractSuite):
         self, engine: Engine, policy: Policy, under_way: UnderWay, stream: bool
     ) -> None:
         backend = engine.backend(policy.name)
-        body = request(policy, backend, stream=stream, **self._long())
+        body = request(policy, backend, stream=stream, **_LONG)
         with pytest.raises(EngineError):
             await ask(backend, body, timeout_s=0.001)
         await self._at_rest(engine, policy, under_way)
@@ -348,7 +368,7 @@ class EngineContract(ContractSuite):
         assert following.version == update.version + 1
 
     def _check(
-        self, answer: Answer, recompute: Recompute, weights: str, temperature: float = 1.0
+        self, answer: ChatAnswer, recompute: Recompute, weights: str, temperature: float = 1.0
     ) -> None:
         """Check that these weights sampled an answer."""
         used = temperature if self.logprobs == "processed" else 1.0
@@ -356,17 +376,6 @@ class EngineContract(ContractSuite):
             assert len(choice.logprobs) == len(choice.token_ids), "one log-probability per token"
             expected = recompute(weights, answer.prompt, choice.token_ids, used)
             assert choice.logprobs == pytest.approx(list(expected), abs=self.tolerance)
-
-    def _long(self) -> dict[str, Any]:
-        return {"max_tokens": self.long_answer, "n": 32, "temperature": 2.0}
-
-    async def _trained(
-        self, engine: Engine, batch: Batch, directory: Path
-    ) -> tuple[int, tuple[str, str]]:
-        """Return the version after an update, and its weights as a directory and a fingerprint."""
-        update: Update = await engine.update(batch)
-        await engine.save(batch.policy, str(directory), resumable=False)
-        return update.version, (str(directory), await engine.fingerprint(batch.policy))
 
     async def _at_rest(self, engine: Engine, policy: Policy, under_way: UnderWay) -> None:
         """Wait until nothing is generated any more, and check that the engine still answers."""
@@ -379,15 +388,19 @@ class EngineContract(ContractSuite):
         assert (await _ask(engine, policy)).choices
 
 
-async def _ask(engine: Engine, policy: Policy, content: Any = TEXT, **fields: Any) -> Answer:
+async def _ask(engine: Engine, policy: Policy, content: Any = TEXT, **fields: Any) -> ChatAnswer:
     answer = await _refusable(engine, policy, content, **fields)
     assert answer.status == 200, answer.error
     return answer
 
 
-async def _refusable(engine: Engine, policy: Policy, content: Any, **fields: Any) -> Answer:
+async def _refusable(engine: Engine, policy: Policy, content: Any, **fields: Any) -> ChatAnswer:
     backend: Backend = engine.backend(policy.name)
     return await ask(backend, request(policy, backend, content, **fields))
+
+
+def _sampled(answer: ChatAnswer) -> list[tuple[int, ...]]:
+    return [tuple(choice.token_ids) for choice in answer.choices]
 
 
 async def _weights(engine: Engine, policy: Policy, directory: Path) -> str:
@@ -413,7 +426,7 @@ async def _batch(engine: Engine, policy: Policy, *, step: int, version: int = 0)
     return _batch_of(policy, await _ask(engine, policy, n=2), step=step, version=version)
 
 
-def _batch_of(policy: Policy, answer: Answer, *, step: int, version: int = 0) -> Batch:
+def _batch_of(policy: Policy, answer: ChatAnswer, *, step: int, version: int = 0) -> Batch:
     calls = [
         _credited(policy, answer.prompt, choice, index=index, version=version)
         for index, choice in enumerate(answer.choices)
@@ -422,7 +435,7 @@ def _batch_of(policy: Policy, answer: Answer, *, step: int, version: int = 0) ->
 
 
 def _credited(
-    policy: Policy, prompt: Sequence[int], choice: Choice, *, index: int, version: int
+    policy: Policy, prompt: Sequence[int], choice: ChatChoice, *, index: int, version: int
 ) -> CreditedCall:
     """Return a choice with a positive (the first) or a negative advantage."""
     size, call_id = len(choice.token_ids), f"call-{index}"

@@ -31,7 +31,7 @@ from agl_testing.vocabulary import decode
 
 __all__ = ["Answered", "AnsweredChoice", "FakeOpenAI", "FakeOptions", "FakeReply"]
 
-Pace = Callable[[Answered, int], Awaitable[None]]
+BeforeSend = Callable[[Answered, int], Awaitable[None]]
 """Awaited before each piece of an answer is sent, with its number; 0 is before the first byte.
 
 Raising ConnectionError breaks the connection at this point.
@@ -84,7 +84,7 @@ class FakeOpenAI:
         """Requests that reached the model, in order of arrival."""
         self.refused: list[Answered] = []
         """Requests answered with an error status."""
-        self.pace: Pace | None = None
+        self.before_send: BeforeSend | None = None
         self.cut: Cut | None = None
         self.tamper: Callable[[dict[str, Any]], None] | None = None
         """Changes each JSON body or chunk in place before it is sent."""
@@ -177,7 +177,9 @@ class FakeOpenAI:
         return await self._answer(request, await request.json())
 
     async def _translated(self, request: web.Request) -> web.StreamResponse:
-        dialect = dialects.installed_dialects().get(f"POST {request.match_info['path']}")
+        # Loading plugins imports their modules, which would block the server's loop.
+        installed = await asyncio.to_thread(dialects.installed_dialects)
+        dialect = installed.get(f"POST {request.match_info['path']}")
         if dialect is None:
             raise web.HTTPNotFound
         try:
@@ -274,8 +276,8 @@ class FakeOpenAI:
     async def _plain(
         self, request: web.Request, answer: Answered, said: DialectAnswer | None
     ) -> web.StreamResponse:
-        if self.pace is not None:
-            await self.pace(answer, 0)
+        if self.before_send is not None:
+            await self.before_send(answer, 0)
         ids = self.options.token_ids
         payload = self._envelope(answer, "chat.completion")
         payload["choices"] = [
@@ -327,8 +329,8 @@ class FakeOpenAI:
     async def _stream(
         self, request: web.Request, answer: Answered, said: DialectAnswer | None
     ) -> web.StreamResponse:
-        if self.pace is not None:
-            await self.pace(answer, 0)
+        if self.before_send is not None:
+            await self.before_send(answer, 0)
         chunks = self._tampered(answer)
         if said is None:
             events = [_event(chunk) for chunk in chunks] + [b"data: [DONE]\n\n"]
@@ -338,8 +340,8 @@ class FakeOpenAI:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         for position, piece in enumerate(pieces):
-            if self.pace is not None and position:
-                await self.pace(answer, position)
+            if self.before_send is not None and position:
+                await self.before_send(answer, position)
             await response.write(piece)
         await response.write_eof()
         return response

@@ -3,8 +3,10 @@
 import asyncio
 import inspect
 import json
+import re
 import shutil
 import sys
+from itertools import count, repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -242,10 +244,47 @@ async def _no_prompt(self, body, *, headers, timeout_s):
     )
 
 
+def _with_ids(ids):
+    """Replaces the response id of each event by the next of `ids`."""
+
+    async def chat(self, body, *, headers, timeout_s):
+        reply = await ToyBackend.chat(self, body, headers=headers, timeout_s=timeout_s)
+        chunks = reply.body()
+
+        async def changed():
+            async for chunk in chunks:
+                yield re.sub(rb"chatcmpl-\w+", b"chatcmpl-%d" % next(ids), chunk)
+
+        reply._chunks = changed()
+        return reply
+
+    return chat
+
+
+def _every_choice_from_the_seed(self, request, index, ends_at):
+    return ToyBackend._tokens(self, request, 0, ends_at)
+
+
+def _ignores_the_seed(self, request, index, ends_at):
+    return ToyBackend._tokens(self, {**request, "seed": None}, index, ends_at)
+
+
+def _has_one_seed(self, request, index, ends_at):
+    return ToyBackend._tokens(self, {**request, "seed": 1}, index, ends_at)
+
+
 _CASES = [
     ("the_gateway_takes_its_tokens_as_exact", serving(chat=_no_prompt)),
     ("ids_decode_to_the_returned_text", serving(detokenize=_backwards)),
     ("a_stream_has_the_tokens_of_the_whole_answer", serving(chat=_loses_the_last)),
+    ("a_stream_has_one_response_id", serving(chat=_with_ids(count()))),
+    ("a_stream_has_one_response_id", serving(chat=_with_ids(repeat(1)))),
+    (
+        "the_choices_of_a_seeded_request_differ",
+        serving(_tokens=_every_choice_from_the_seed),
+    ),
+    ("equal_requests_with_a_seed_get_equal_answers", serving(_tokens=_ignores_the_seed)),
+    ("equal_requests_with_a_seed_get_equal_answers", serving(_tokens=_has_one_seed)),
     ("log_probabilities_match_a_recomputation", broken(model_class=Raw)),
     ("each_update_serves_a_new_version", KeepsItsVersion),
     ("each_update_serves_a_new_version", TrainsNothing),

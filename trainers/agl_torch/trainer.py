@@ -23,7 +23,7 @@ from agl_torch.training.batch import TensorBatch
 from agl_torch.training.checkpoint import load_state, save_state
 from agl_torch.training.metrics import Metrics
 from agl_torch.training.packing import Costs, Pack, Packer
-from agl_torch.training.scoring import Scorer
+from agl_torch.training.scoring import LogprobScorer
 from agl_torch.training.tree import Ints, Row
 
 
@@ -57,9 +57,9 @@ class PolicyTrainer:
         self._packer = Packer(Costs.of(weights.model), pack_tokens=options.pack_tokens)
         served = next(weights.serving.module.parameters()).dtype
         mixed = weights.training is not weights.serving
-        self._scorer = Scorer(weights.training, autocast=served if mixed else None)
+        self._scorer = LogprobScorer(weights.training, autocast=served if mixed else None)
         reference = loaded.reference
-        self._reference = None if reference is None else Scorer(reference, autocast=None)
+        self._reference = None if reference is None else LogprobScorer(reference, autocast=None)
         self._device = weights.training.device
         self._shape = ModelShape.of(weights.model.config)
         self._width = served.itemsize

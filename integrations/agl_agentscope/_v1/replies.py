@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from agl_agentscope._spans import FRAMEWORK, TRACER
-from agl_agentscope._usage import CLOCK, FOLDS, INTERRUPTED, PLAN, SHARED, Usage
+from agl_agentscope._usage import CLOCK, FOLDS, INTERRUPTED, PLAN, SHARED, ReplyingAgents
 from agl_core.tracing import SpanScope, active, guarded, run_as
 
 Live = Callable[[], bool]
@@ -29,7 +29,7 @@ class Replies:
             prepare: Called with each agent that is about to reply.
         """
         self._prepare = prepare
-        self._usage = Usage()
+        self._usage = ReplyingAgents()
 
     def wrap(self, original: Function, live: Live) -> Function:
         async def call(agent: Any, *args: Any, **kwargs: Any) -> Any:

@@ -17,7 +17,7 @@ from agentscope.event import (
 )
 
 from agl_agentscope._spans import FRAMEWORK, TRACER
-from agl_agentscope._usage import PARKED, Usage
+from agl_agentscope._usage import PARKED, ReplyingAgents
 from agl_agentscope._v2 import messages
 from agl_core import semconv
 from agl_core.tracing import SpanScope, active, guarded
@@ -29,7 +29,7 @@ _UNREACHED: Final = frozenset({"error", "denied", "interrupted"})
 class ReplyEvents:
     """Reads the events of one reply."""
 
-    def __init__(self, agent: Agent, span: SpanScope, usage: Usage) -> None:
+    def __init__(self, agent: Agent, span: SpanScope, usage: ReplyingAgents) -> None:
         self._agent = agent
         self._span = span
         self._usage = usage

@@ -15,7 +15,7 @@ from agentscope.model import ChatResponse
 from agentscope.tool import ToolResponse
 
 from agl_agentscope._spans import CONTEXT, FRAMEWORK, SUMMARIZER, TRACER
-from agl_agentscope._usage import CLOCK, SHARED, Usage
+from agl_agentscope._usage import CLOCK, SHARED, ReplyingAgents
 from agl_agentscope._v2 import messages
 from agl_agentscope._v2.calls import recording
 from agl_agentscope._v2.events import ReplyEvents
@@ -38,7 +38,7 @@ class AglMiddleware(MiddlewareBase):
     def __init__(self, live: Callable[[], bool] = lambda: True) -> None:
         """Make a middleware that records while `live` returns True."""
         self._live = live
-        self._usage = Usage()
+        self._usage = ReplyingAgents()
 
     def on_reply(
         self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Next

@@ -146,11 +146,11 @@ async def test_stream_cut_anywhere_gives_the_same_record(world: Any, size: int) 
 async def test_chunks_are_forwarded_as_they_come(world: Any) -> None:
     go = asyncio.Event()
 
-    async def pace(answered: Any, position: int) -> None:
+    async def before_send(answered: Any, position: int) -> None:
         if position == 3:
             await go.wait()
 
-    world.server.pace = pace
+    world.server.before_send = before_send
     attempt = await world.attempt()
     async with world.post(world.headers(attempt), stream=True) as answer:
         seen = b""
@@ -236,14 +236,14 @@ async def test_fifty_interleaved_attempts_never_mix(world: Any) -> None:
     barrier: list[Any] = []
     release = asyncio.Event()
 
-    async def pace(answered: Any, position: int) -> None:
+    async def before_send(answered: Any, position: int) -> None:
         if position == 0:
             barrier.append(answered)
             if len(barrier) >= 50:
                 release.set()
             await release.wait()
 
-    world.server.pace = pace
+    world.server.before_send = before_send
     attempts = [await world.attempt(limits=Limits(timeout_s=600, lease_s=600)) for _ in range(50)]
 
     async def run(number: int, attempt: Any) -> None:

@@ -23,7 +23,7 @@ class Hold:
         self.at = at
         self.reached = asyncio.Event()
         self.go = asyncio.Event()
-        world.server.pace = self
+        world.server.before_send = self
 
     async def __call__(self, answered: Any, position: int) -> None:
         if position == self.at:
@@ -70,11 +70,11 @@ async def test_a_client_that_closes_before_done_has_it_all(world: Any) -> None:
     """OpenAI's clients stop reading early; what they were sent counts."""
     never = asyncio.Event()
 
-    async def pace(answered: Any, position: int) -> None:
+    async def before_send(answered: Any, position: int) -> None:
         if position == len(answered.choices[0].token_ids) + 1:
             await never.wait()
 
-    world.server.pace = pace
+    world.server.before_send = before_send
     attempt = await world.attempt()
     async with world.post(world.headers(attempt), stream=True) as answer:
         seen = b""
@@ -122,7 +122,7 @@ async def test_a_try_still_running_is_superseded_by_the_next(world: Any) -> None
 
     first = asyncio.create_task(ask())
     await hold.reached.wait()
-    world.server.pace = None
+    world.server.before_send = None
     assert await ask() == 200
     hold.go.set()
     assert await first == 200
@@ -202,12 +202,12 @@ async def test_deadline_ends_a_call(world: Any, monkeypatch: pytest.MonkeyPatch)
     attempt = await world.attempt(limits=Limits(timeout_s=60))
     later = time.monotonic() + 60
 
-    async def pace(answered: Any, position: int) -> None:
+    async def before_send(answered: Any, position: int) -> None:
         monkeypatch.setattr("agl_core.gateway.attempts.monotonic", lambda: later)
         pass_time(60)
         await asyncio.Event().wait()
 
-    world.server.pace = pace
+    world.server.before_send = before_send
     async with world.post(world.headers(attempt)) as answer:
         assert answer.status == 504
         assert answer.headers["x-should-retry"] == "false"
@@ -276,7 +276,7 @@ async def test_drain_restarts_calls_nobody_has_seen(world: Any) -> None:
     assert await world.gateway.drain(timeout_s=0) == 2
     await world.server.ended(2)
     assert all(answered.closed_early for answered in world.server.log)
-    world.server.pace = None
+    world.server.before_send = None
     await world.route("trained", ("writer",), trainable=True, version=2)
     await world.gateway.resume()
     await asyncio.gather(*asking)
@@ -355,11 +355,11 @@ async def test_unreachable_backend_is_502(world: Any) -> None:
 async def test_stream_that_breaks_off_breaks_for_the_client_too(world: Any) -> None:
     attempt = await world.attempt()
 
-    async def pace(answered: Any, position: int) -> None:
+    async def before_send(answered: Any, position: int) -> None:
         if position == 4:
             raise ConnectionResetError
 
-    world.server.pace = pace
+    world.server.before_send = before_send
     async with world.post(world.headers(attempt), stream=True) as answer:
         with pytest.raises(aiohttp.ClientPayloadError):
             await answer.read()

@@ -113,11 +113,11 @@ async def test_a_gateway_killed_in_mid_stream_loses_an_attempt_and_nothing_else(
 
     hold = asyncio.Event()
 
-    async def pace(answered, position):
+    async def before_send(answered, position):
         if position == 2:
             await hold.wait()
 
-    model.pace = pace
+    model.before_send = before_send
     request = chat(first, "cut in two", stream=True)
     async with client.stream("POST", address, **request) as answer:
         assert answer.status_code == 200

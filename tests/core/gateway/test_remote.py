@@ -529,11 +529,11 @@ async def test_what_a_dead_runner_left_is_sealed_by_the_next_attempt(site):
     await runner.open(claim.rollout, claim.attempt)
     reached = asyncio.Event()
 
-    async def pace(answer, position):
+    async def before_send(answer, position):
         reached.set()
         await asyncio.Event().wait()
 
-    site.model.pace = pace
+    site.model.before_send = before_send
     held = asyncio.create_task(site.ask(claim))
     await reached.wait()
     again = claim.attempt.__class__(

@@ -152,7 +152,7 @@ class World:
         await self.store.open()
         self.stack.push_async_callback(self.store.close)
         self.backend, self.provider = await enter(FakeOpenAI()), await enter(FakeOpenAI())
-        self.backend.pace = self.provider.pace = pace
+        self.backend.before_send = self.provider.before_send = before_send
         backend = HttpBackend(self.backend.base_url, model="weights")
         self.stack.push_async_callback(backend.close)
         self.gateway = GatewayServer(
@@ -341,7 +341,7 @@ def only_trained_agents_are_refused(record: AttemptRecord) -> None:
     assert "'writer'" in refused
 
 
-async def pace(answer: Any, _: int) -> None:
+async def before_send(answer: Any, _: int) -> None:
     """What the last message asks of the model servers."""
     said = answer.body["messages"][-1]["content"]
     if "fail" in said:

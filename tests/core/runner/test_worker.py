@@ -687,11 +687,11 @@ async def test_the_deadline_reaches_the_http_calls_of_a_thread(enqueue, run_all,
     openai = pytest.importorskip("openai")
     held = asyncio.Event()
 
-    async def pace(answer, piece):
+    async def before_send(answer, piece):
         await held.wait()
 
     async with FakeOpenAI() as server:
-        server.pace = pace
+        server.before_send = before_send
         gateway.url = server.base_url.removesuffix("/v1")
 
         def agent(task):

@@ -55,12 +55,12 @@ async def test_a_large_body_is_sent_without_a_warning_and_as_it_stands() -> None
 async def test_timeout_and_refused_connection_are_engine_errors() -> None:
     never = asyncio.Event()
 
-    async def pace(answered: Any, position: int) -> None:
+    async def before_send(answered: Any, position: int) -> None:
         pass_time(100)
         await never.wait()
 
     async with FakeOpenAI() as server:
-        server.pace = pace
+        server.before_send = before_send
         backend = HttpBackend(server.base_url)
         with pytest.raises(EngineError, match=r"did not answer within 100\.0 s"):
             await read(backend, timeout_s=100)
@@ -162,13 +162,13 @@ async def test_context_and_text_are_unknown_elsewhere() -> None:
 async def test_an_answer_that_does_not_end_in_time_is_an_engine_error() -> None:
     never = asyncio.Event()
 
-    async def pace(answered: Any, position: int) -> None:
+    async def before_send(answered: Any, position: int) -> None:
         if position > 1:
             await never.wait()
 
     body = BODY.replace(b"{", b'{"stream": true, ', 1)
     async with FakeOpenAI() as server:
-        server.pace = pace
+        server.before_send = before_send
         backend = HttpBackend(server.base_url)
         reply = await backend.chat(body, headers={}, timeout_s=100)
         pass_time(100)

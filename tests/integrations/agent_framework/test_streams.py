@@ -178,7 +178,7 @@ async def test_a_stream_that_is_left_is_incomplete_and_never_trained(bench, clos
             del stream
             gc.collect()
 
-    bench.fake.pace = _first_piece_only
+    bench.fake.before_send = _first_piece_only
     played = await bench.one(program)
     assert played.error is None
     (call,) = played.calls
@@ -197,7 +197,7 @@ async def _first_piece_only(answer, position):
 async def test_a_cancelled_task_ends_its_spans_as_errors(bench):
     waiting = asyncio.Event()
 
-    async def pace(answer, position):
+    async def before_send(answer, position):
         if position:
             waiting.set()
             await asyncio.Event().wait()
@@ -212,7 +212,7 @@ async def test_a_cancelled_task_ends_its_spans_as_errors(bench):
             except asyncio.CancelledError:
                 return current_scope()
 
-    bench.fake.pace = pace
+    bench.fake.before_send = before_send
     played = await bench.one(program)
     assert (played.output, played.error) == (None, None)
     shown = [span for span in played.spans if span.kind.value in ("agent", "llm")]
@@ -221,7 +221,7 @@ async def test_a_cancelled_task_ends_its_spans_as_errors(bench):
 
 
 async def test_a_stream_that_breaks_off_ends_with_the_exact_exception(bench):
-    async def pace(answer, position):
+    async def before_send(answer, position):
         if position > 2:
             raise ConnectionError
 
@@ -229,7 +229,7 @@ async def test_a_stream_that_breaks_off_ends_with_the_exact_exception(bench):
         async with clients(job) as client:
             await streamed(agent(client, WRITER), job.question)
 
-    bench.fake.pace = pace
+    bench.fake.before_send = before_send
     played = await bench.one(program)
     assert isinstance(played.error, ChatClientException)
     shown = [span for span in played.spans if span.kind.value in ("agent", "llm")]

@@ -362,7 +362,7 @@ async def test_an_agent_that_raises_when_cancelled_raises(bench):
 
 
 async def test_a_stream_that_is_left_is_incomplete_and_never_trained(bench):
-    async def pace(answer, position):
+    async def before_send(answer, position):
         if position > 2:
             await asyncio.Event().wait()
 
@@ -378,7 +378,7 @@ async def test_a_stream_that_is_left_is_incomplete_and_never_trained(bench):
             await Hasty(model(WRITER), WRITER)(user(job.question))
             gc.collect()
 
-    bench.fake.pace = pace
+    bench.fake.before_send = before_send
     played = await bench.one(program)
     assert played.error is None
     (call,) = played.calls

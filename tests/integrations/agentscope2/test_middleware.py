@@ -195,7 +195,7 @@ async def test_a_compression_speaks_as_the_summarizer(bench, caplog):
 
 
 async def test_a_stream_that_is_left_is_incomplete_and_never_trained(bench):
-    async def pace(answer, position):
+    async def before_send(answer, position):
         if position > 2:
             await asyncio.Event().wait()
 
@@ -209,7 +209,7 @@ async def test_a_stream_that_is_left_is_incomplete_and_never_trained(bench):
             del events
             gc.collect()
 
-    bench.fake.pace = pace
+    bench.fake.before_send = before_send
     played = await bench.one(program)
     assert played.error is None
     (call,) = played.calls

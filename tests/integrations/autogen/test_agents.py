@@ -74,7 +74,7 @@ async def test_a_stream_abandoned_half_way_is_incomplete_and_never_trained(bench
             begun.set()
             await left.wait()
 
-    bench.fake.pace = stall
+    bench.fake.before_send = stall
 
     async def program(job):
         writer = agent(job, WRITER, model_client_stream=True)

@@ -49,9 +49,9 @@ class Cancelling:
     def __init__(self, bench):
         self._task = None
         self._left = asyncio.Event()
-        bench.fake.pace = self._pace
+        bench.fake.before_send = self._before_send
 
-    async def _pace(self, answer, position):
+    async def _before_send(self, answer, position):
         if self._task is not None:
             self._task.cancel()
             self._task = None

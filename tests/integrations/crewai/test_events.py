@@ -291,12 +291,12 @@ async def test_the_users_own_opentelemetry_is_left_alone(bench):
 async def test_a_stream_that_is_left_half_way_is_never_trained(bench):
     begun, hold = asyncio.Event(), asyncio.Event()
 
-    async def pace(answered, position):
+    async def before_send(answered, position):
         if position == 3:
             begun.set()
             await hold.wait()
 
-    bench.fake.pace = pace
+    bench.fake.before_send = before_send
 
     async def program(job):
         writer = agent(job, WRITER, stream=True)
@@ -318,12 +318,12 @@ async def test_a_cancelled_crew_leaves_nothing_open_to_the_next(bench):
     hold = asyncio.Event()
     entered = asyncio.Event()
 
-    async def pace(answered, position):
+    async def before_send(answered, position):
         if not hold.is_set():
             entered.set()
             await hold.wait()
 
-    bench.fake.pace = pace
+    bench.fake.before_send = before_send
 
     async def program(job):
         planner = agent(job, PLANNER)

@@ -388,7 +388,7 @@ async def test_a_judge_that_is_asked_after_a_call_was_cancelled_is_no_other_try_
             asked.set()
             await left.wait()
 
-    bench.fake.pace = hold
+    bench.fake.before_send = hold
 
     async def cancel(task):
         await asked.wait()

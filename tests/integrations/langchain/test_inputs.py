@@ -88,13 +88,13 @@ async def test_a_cancelled_task_ends_its_spans_and_leaves_the_next_agent_alone(b
         await asyncio.Event().wait()
 
     async def program(job):
-        bench.fake.pace = hold
+        bench.fake.before_send = hold
         task = asyncio.create_task(speak(job, WRITER).ainvoke(ASKED))
         await asked.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        bench.fake.pace = None
+        bench.fake.before_send = None
         return said(await speak(job, PLANNER).ainvoke(ASKED))
 
     played = await bench.one(program)
@@ -118,7 +118,7 @@ def held(bench):
         if position > 2:
             await asyncio.Event().wait()
 
-    bench.fake.pace = hold
+    bench.fake.before_send = hold
 
 
 def is_abandoned(played):

@@ -126,7 +126,7 @@ async def test_a_cancelled_task_leaves_nothing_to_the_next(bench):
             asked.set()
             await left.wait()
 
-    bench.fake.pace = hold
+    bench.fake.before_send = hold
 
     async def program(job):
         async with openai.AsyncOpenAI(base_url=job.base_url, api_key=job.api_key) as client:
@@ -162,7 +162,7 @@ async def test_a_stream_that_is_left_half_way_is_incomplete_and_never_trained(be
             begun.set()
             await left.wait()
 
-    bench.fake.pace = hold
+    bench.fake.before_send = hold
 
     async def program(job):
         async with openai.AsyncOpenAI(base_url=job.base_url, api_key=job.api_key) as client:

@@ -165,11 +165,11 @@ async def test_refusals_are_raised_without_retries(
 
 
 async def test_a_broken_stream_raises(setup: Setup, client: openai.AsyncOpenAI) -> None:
-    async def pace(answered: Any, position: int) -> None:
+    async def before_send(answered: Any, position: int) -> None:
         if position == 4:
             raise ConnectionResetError
 
-    setup.server.pace = pace
+    setup.server.before_send = before_send
     stream = await client.chat.completions.create(model="gpt-x", messages=MESSAGES, stream=True)
     with pytest.raises(openai.APIError, match="broke off"):
         async for _ in stream:
@@ -181,11 +181,11 @@ async def test_breaking_off_a_stream_stops_the_backend(
 ) -> None:
     never = asyncio.Event()
 
-    async def pace(answered: Any, position: int) -> None:
+    async def before_send(answered: Any, position: int) -> None:
         if position == 4:
             await never.wait()
 
-    setup.server.pace = pace
+    setup.server.before_send = before_send
     stream = await client.chat.completions.create(model="gpt-x", messages=MESSAGES, stream=True)
     await anext(aiter(stream))
     await stream.close()

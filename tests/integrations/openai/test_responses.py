@@ -285,11 +285,11 @@ async def test_what_is_not_served_raises_at_once_and_names_the_field(bench, fiel
 
 @pytest.mark.parametrize("high_level", [False, True])
 async def test_a_stream_that_breaks_off_raises(bench, high_level):
-    async def pace(answered, position):
+    async def before_send(answered, position):
         if position == 4:
             raise ConnectionResetError
 
-    bench.fake.pace = pace
+    bench.fake.before_send = before_send
 
     def action(job):
         with _client(job) as client, agent_scope(WRITER):

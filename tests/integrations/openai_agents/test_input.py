@@ -105,7 +105,7 @@ async def test_a_cancelled_run_ends_its_spans_as_errors(bench, agent):
         asked.set()
         await asyncio.Event().wait()
 
-    bench.fake.pace = hold
+    bench.fake.before_send = hold
 
     async def program(job):
         task = asyncio.create_task(Runner.run(agent(job, WRITER), job.question))
@@ -127,7 +127,7 @@ async def test_a_stream_that_is_abandoned_is_incomplete_and_not_trained(bench, a
         if position == 3:
             await asyncio.Event().wait()
 
-    bench.fake.pace = hold
+    bench.fake.before_send = hold
 
     async def program(job):
         result = Runner.run_streamed(agent(job, WRITER), job.question)

@@ -129,19 +129,23 @@ class PhrasesBackend(Backend):
         choices: list[dict[str, Any]] = []
         count = 0
         for index in range(request.get("n") or 1):
-            pairs = [pair async for pair in self._said(request, ends_at)]
+            pairs = [pair async for pair in self._said(request, index, ends_at)]
             choices.append(self._choice(request, index, pairs, "message"))
             count += len(pairs)
-        answer = _answer(request, choices, prompt) | {"usage": _usage(prompt, count)}
+        answer = _answer(request, _new_id(), choices, prompt) | {"usage": _usage(prompt, count)}
         return _Reply(200, _once(answer), "application/json")
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
         return self._model.text(token_ids)
 
-    async def _said(self, request: Any, ends_at: float) -> AsyncGenerator[tuple[int, float]]:
+    async def _said(
+        self, request: Any, index: int, ends_at: float
+    ) -> AsyncGenerator[tuple[int, float]]:
         """Ids with their log-probabilities, up to the end or the limit."""
         temperature = 1.0 if request.get("temperature") is None else request["temperature"]
-        random, last, loop = Random(request.get("seed")), 0, asyncio.get_running_loop()
+        seed = request.get("seed")
+        random = Random(None if seed is None else f"{seed}/{index}")
+        last, loop = 0, asyncio.get_running_loop()
         self.under_way += 1
         try:
             for _ in range(request.get("max_tokens") or self._options.max_words):
@@ -163,21 +167,21 @@ class PhrasesBackend(Backend):
     async def _stream(
         self, request: Any, prompt: list[int], ends_at: float
     ) -> AsyncGenerator[bytes]:
-        shown, count = prompt, 0
+        name, shown, count = _new_id(), prompt, 0
         for index in range(request.get("n") or 1):
-            said, pair = self._said(request, ends_at), (0, 0.0)
+            said, pair = self._said(request, index, ends_at), (0, 0.0)
             try:
                 async for pair in said:
                     choice = self._choice(request, index, [pair], "delta")
-                    yield _event(_answer(request, [choice], shown))
+                    yield _event(_answer(request, name, [choice], shown))
                     shown, count = [], count + 1
             finally:
                 await said.aclose()
             ending = self._choice(request, index, [], "delta")
             ending["finish_reason"] = self._finish(pair[0])
-            yield _event(_answer(request, [ending], []))
+            yield _event(_answer(request, name, [ending], []))
         if (request.get("stream_options") or {}).get("include_usage"):
-            yield _event(_answer(request, [], []) | {"usage": _usage(prompt, count)})
+            yield _event(_answer(request, name, [], []) | {"usage": _usage(prompt, count)})
         yield b"data: [DONE]\n\n"
 
     def _finish(self, last: int) -> str:
@@ -270,9 +274,15 @@ def _event(document: Mapping[str, Any]) -> bytes:
     return b"data: " + json.dumps(document).encode() + b"\n\n"
 
 
-def _answer(request: Any, choices: list[dict[str, Any]], prompt: list[int]) -> dict[str, Any]:
+def _new_id() -> str:
+    return f"chatcmpl-{Random().getrandbits(64):x}"
+
+
+def _answer(
+    request: Any, name: str, choices: list[dict[str, Any]], prompt: list[int]
+) -> dict[str, Any]:
     kind = "chat.completion.chunk" if request.get("stream") else "chat.completion"
-    answer = {"id": f"chatcmpl-{Random().getrandbits(64):x}", "object": kind, "created": 0}
+    answer = {"id": name, "object": kind, "created": 0}
     if request.get("return_token_ids") and prompt:
         answer["prompt_token_ids"] = prompt
     return {**answer, "model": request["model"], "choices": choices}

@@ -428,15 +428,15 @@ async def test_a_prompt_beyond_the_context_is_the_backends_400(make_world: Any) 
 
 
 def break_after(pieces: int) -> Callable[..., Any]:
-    async def pace(answered: Any, position: int) -> None:
+    async def before_send(answered: Any, position: int) -> None:
         if position == pieces:
             raise ConnectionError
 
-    return pace
+    return before_send
 
 
 async def test_a_stream_that_breaks_off_ends_in_an_error_event(client: Client) -> None:
-    client.world.server.pace = break_after(3)
+    client.world.server.before_send = break_after(3)
     url, headers = client.world.gateway.url + PATH, client.world.headers(client.attempt)
     read = bytearray()
 
@@ -568,11 +568,11 @@ async def test_other_paths_below_it_say_what_is_served(client: Client) -> None:
 async def test_an_attempt_that_ends_during_a_stream_says_so(client: Client) -> None:
     heard_first, never = asyncio.Event(), asyncio.Event()
 
-    async def pace(answered: Any, position: int) -> None:
+    async def before_send(answered: Any, position: int) -> None:
         if position == 3:
             await never.wait()
 
-    client.world.server.pace = pace
+    client.world.server.before_send = before_send
     url, headers = client.world.gateway.url + PATH, client.world.headers(client.attempt)
     read = bytearray()
 

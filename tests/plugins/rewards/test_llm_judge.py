@@ -223,12 +223,12 @@ async def test_processes_that_share_a_folder_share_verdicts(court, attempt, tmp_
     go = [asyncio.Event(), asyncio.Event()]
     reached = [asyncio.Event(), asyncio.Event()]
 
-    async def pace(answered: Any, position: int) -> None:
+    async def before_send(answered: Any, position: int) -> None:
         number = court.server.log.index(answered)
         reached[number].set()
         await go[number].wait()
 
-    court.server.pace = pace
+    court.server.before_send = before_send
     asking = asyncio.create_task(first(TASK, "2", attempt))
     await reached[0].wait()
     court.words = says(0.75)
@@ -307,11 +307,11 @@ async def test_a_failure_is_shared_and_not_kept(court, attempt):
 async def test_another_attempt_asks_when_the_first_is_cancelled(court, attempt):
     reached, go = asyncio.Event(), asyncio.Event()
 
-    async def pace(answered: Any, position: int) -> None:
+    async def before_send(answered: Any, position: int) -> None:
         reached.set()
         await go.wait()
 
-    court.server.pace = pace
+    court.server.before_send = before_send
     judge = court.judge()
     first = asyncio.create_task(judge(TASK, "2", attempt))
     await reached.wait()

@@ -53,11 +53,11 @@ async def test_a_rollout_that_ends_too_soon_is_not_waited_for(bench):
 async def test_a_play_that_is_cancelled_ends_although_its_threads_wait_for_answers(bench):
     asked = asyncio.Event()
 
-    async def pace(answer, position):
+    async def before_send(answer, position):
         asked.set()
         await asyncio.Event().wait()
 
-    bench.fake.pace = pace
+    bench.fake.before_send = before_send
     playing = asyncio.create_task(bench.one(lambda job: httpx.post(**request(job))))
     await asked.wait()
     playing.cancel()

@@ -128,12 +128,12 @@ async def test_failures_then_ok_and_too_long_prompts() -> None:
 async def test_a_client_that_leaves_is_noticed() -> None:
     never = asyncio.Event()
 
-    async def pace(answer: Any, position: int) -> None:
+    async def before_send(answer: Any, position: int) -> None:
         if position == 2:
             await never.wait()
 
     async with FakeOpenAI() as server, aiohttp.ClientSession() as session:
-        server.pace = pace
+        server.before_send = before_send
         url = server.base_url + "/chat/completions"
         answer = await session.post(url, json={**ASK, "stream": True})
         await answer.content.readany()

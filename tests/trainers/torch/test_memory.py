@@ -15,7 +15,7 @@ from agl_torch.losses.cross_entropy import CrossEntropy
 from agl_torch.memory import ModelShape, PassShape
 from agl_torch.training.batch import TensorBatch
 from agl_torch.training.packing import Costs, Packer
-from agl_torch.training.scoring import Scorer
+from agl_torch.training.scoring import LogprobScorer
 from transformers import AutoModelForCausalLM, CohereConfig, Gemma3TextConfig, Qwen2Config
 
 from agl_core.config.loader import resolve
@@ -115,7 +115,7 @@ def test_gradients_are_those_of_the_whole_computation(
     costs = TOGETHER if kind == BRANCHES else APART
     arrays, packs = passes(make_batch(samples), costs)
     assert all((pack.rows.mask is None) == (kind == PATHS) for pack in packs)
-    scorer = Scorer(CausalModel(module), autocast=None)
+    scorer = LogprobScorer(CausalModel(module), autocast=None)
     found = torch.zeros(len(arrays.targets))
     for pack in packs:
         found = found.index_put((pack.terms,), scorer.logprobs(pack, arrays, recompute=recompute))
@@ -136,7 +136,7 @@ def saved(module, batch, *, recompute, costs=APART):
         return tensor
 
     arrays, packs = passes(batch, costs)
-    scorer = Scorer(CausalModel(module), autocast=None)
+    scorer = LogprobScorer(CausalModel(module), autocast=None)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         for pack in packs:
             scorer.logprobs(pack, arrays, recompute=recompute)
@@ -254,13 +254,13 @@ async def test_layers_are_computed_again_where_memory_asks_for_it(
 ):
     """H11: `auto` spends time only where the pass would take half of what is free."""
     asked = []
-    scored = Scorer.logprobs
+    scored = LogprobScorer.logprobs
 
     def logprobs(self, *arguments, recompute=False):
         asked.append(recompute)
         return scored(self, *arguments, recompute=recompute)
 
-    monkeypatch.setattr(Scorer, "logprobs", logprobs)
+    monkeypatch.setattr(LogprobScorer, "logprobs", logprobs)
     async with run_engine([policy], learn(), gradient_checkpointing=option) as running:
         training = running._trainers["writer"]
         one = PassShape(rows=1, tokens=4, terms=3, width=4, masked=False)

@@ -10,7 +10,7 @@ import torch
 from agl_torch.forward import CausalModel
 from agl_torch.training.batch import TensorBatch
 from agl_torch.training.packing import Costs, Packer
-from agl_torch.training.scoring import Scorer
+from agl_torch.training.scoring import LogprobScorer
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
@@ -114,7 +114,7 @@ def test_logprobs_and_gradients_equal_those_of_rows(
     gradients = [parameter.grad.clone() for parameter in module.parameters()]
     module.zero_grad()
 
-    scorer = Scorer(CausalModel(module), autocast=None)
+    scorer = LogprobScorer(CausalModel(module), autocast=None)
     arrays, packs = packs_of(batch, costs=costs, pack_tokens=pack_tokens)
     found = torch.zeros(len(batch.nodes))
     for pack in packs:

@@ -12,7 +12,7 @@ from agl_torch.losses import Terms
 from agl_torch.losses.policy_gradient import PolicyGradient, PolicyGradientOptions
 from agl_torch.training.batch import TensorBatch
 from agl_torch.training.packing import Costs, Packer
-from agl_torch.training.scoring import Scorer
+from agl_torch.training.scoring import LogprobScorer
 from agl_verl.convert import rows_of, tensors_of
 from agl_verl.loss import PolicyLoss, PolicyLossOptions
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -57,7 +57,7 @@ def scored(model, batch):
     """(terms, log-probabilities) as agl_torch computes them, with gradient."""
     arrays = TensorBatch.of(batch, device=torch.device("cpu"))
     packer = Packer(Costs(token=1.0, pair=0.0), pack_tokens=60)
-    scorer = Scorer(CausalModel(model), autocast=None)
+    scorer = LogprobScorer(CausalModel(model), autocast=None)
     packs = packer.packs(packer.rows(arrays.forest, np.arange(len(batch.nodes))))
     found = []
     for rows in packs:

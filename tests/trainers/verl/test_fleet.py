@@ -135,12 +135,12 @@ async def test_a_stream_is_under_way_until_it_is_closed(fleet, servers):
 async def test_a_call_that_is_cancelled_is_under_way_no_more(fleet, servers):
     waiting, entered = asyncio.Event(), asyncio.Semaphore(0)
 
-    async def pace(answer, position):
+    async def before_send(answer, position):
         entered.release()
         await waiting.wait()
 
     for server in servers:
-        server.pace = pace
+        server.before_send = before_send
     tasks = [asyncio.create_task(ask(fleet, body("c"))) for _ in range(9)]
     for _ in tasks:
         await entered.acquire()
@@ -149,7 +149,7 @@ async def test_a_call_that_is_cancelled_is_under_way_no_more(fleet, servers):
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     for server in servers:
-        server.pace = None
+        server.before_send = None
     await ask(fleet, body("c"))
     assert [number for number, server in enumerate(servers) if server.log] == [index]
 
@@ -182,12 +182,12 @@ async def test_calls_that_find_it_dead_together_share_the_new_one(fleet, servers
     await servers[index].__aexit__()
     slow, entered = asyncio.Event(), asyncio.Event()
 
-    async def pace(answer, position):
+    async def before_send(answer, position):
         entered.set()
         await slow.wait()
 
     async with FakeOpenAI() as fresh:
-        fresh.pace, revive.answer = pace, address(fresh)
+        fresh.before_send, revive.answer = before_send, address(fresh)
         first = asyncio.create_task(ask(fleet, body("a")))
         second = asyncio.create_task(ask(fleet, body("a")))
         await entered.wait()
@@ -205,11 +205,11 @@ async def test_a_timeout_of_a_replaced_one_cuts_off_nobody(fleet, servers, reviv
     revive.answer = address(servers[index])
     slow, entered = asyncio.Event(), asyncio.Event()
 
-    async def pace(answer, position):
+    async def before_send(answer, position):
         entered.set()
         await slow.wait()
 
-    servers[index].pace = pace
+    servers[index].before_send = before_send
     other = asyncio.create_task(ask(fleet, body("a")))
     await entered.wait()
     with pytest.raises(EngineError, match="did not answer within"):

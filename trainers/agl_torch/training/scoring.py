@@ -12,7 +12,7 @@ from agl_torch.training.batch import TensorBatch
 from agl_torch.training.packing import Pack
 
 
-class Scorer:
+class LogprobScorer:
     """Computes log-probabilities of a pack's terms under one model's weights."""
 
     def __init__(self, model: CausalModel, *, autocast: torch.dtype | None) -> None:
