@@ -69,6 +69,8 @@ class BaseStore(ABC):
         self._watchdog = self._fresh_watchdog()
         self._tasks: set[asyncio.Future[Any]] = set()
         self._writes: set[asyncio.Future[Any]] = set()
+        self._reads: set[asyncio.Future[None]] = set()
+        """A future per read in progress, done when the read ends."""
         self._open = False
         self._process = 0
 
@@ -87,7 +89,11 @@ class BaseStore(ABC):
 
     @abstractmethod
     async def disconnect(self) -> None:
-        """Close the medium; called when no `read` or `write` is in progress and none follows."""
+        """Close the medium.
+
+        When it is called, every `read` and `write` has returned, and none follows before the next
+        `connect`.
+        """
 
     @abstractmethod
     async def write(self, work: Callable[[Records], T]) -> T:
@@ -164,21 +170,19 @@ class BaseStore(ABC):
         if self._open:
             raise StoreError("The store is open already: open() it once, close() it after use")
         self._watchdog = self._fresh_watchdog()
-        if await self.connect():
-            await self._requeue_orphans()
+        crashed = await self.connect()
+        try:
+            if crashed:
+                await self.submit(Operations.requeue_running)
+        except BaseException:
+            await self._disconnect()
+            raise
         self._open = True
         self._process = os.getpid()
         self._keep(asyncio.ensure_future(self._watchdog.run()))
 
-    async def _requeue_orphans(self) -> None:
-        try:
-            await self.submit(Operations.requeue_running)
-        except BaseException:
-            await self.disconnect()
-            raise
-
     async def close(self) -> None:
-        """Finish pending writes and close; waiting callers get a StoreError. Idempotent."""
+        """Close after pending reads and writes; waiting callers get a StoreError. Idempotent."""
         if not self._open:
             return
         self._open = False
@@ -187,7 +191,12 @@ class BaseStore(ABC):
         self._finals.close(error)
         for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, *self._writes, return_exceptions=True)
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        """Disconnect once all reads and writes, also those of cancelled callers, have returned."""
+        if pending := self._tasks | self._writes | self._reads:
+            await asyncio.wait(pending)
         await self.disconnect()
 
     async def enqueue(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
@@ -278,15 +287,13 @@ class BaseStore(ABC):
         self, rollout_ids: Sequence[str], *, attempt_id: str | None = None
     ) -> list[Span]:
         rollout_ids = list(rollout_ids)
-        self._check_open()
-        return await self.read(
+        return await self._read(
             lambda records: _operations.spans_of(records, rollout_ids, attempt_id),
             rows=_SPANS_EXPECTED * len(rollout_ids),
         )
 
     async def rollouts(self, query: RolloutQuery) -> list[Rollout]:
-        self._check_open()
-        return await self.read(
+        return await self._read(
             lambda records: records.select(query), rows=len(query.ids) or query.limit
         )
 
@@ -312,8 +319,7 @@ class BaseStore(ABC):
             self._finals.unwatch(watch)
 
     async def _existing(self, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
-        self._check_open()
-        return await self.read(
+        return await self._read(
             lambda records: _operations.existing(records, rollout_ids), rows=len(rollout_ids)
         )
 
@@ -329,8 +335,8 @@ class BaseStore(ABC):
         return await self._write(lambda store: store.publish(resources), rows=1)
 
     async def resources(self, version: int | None = None) -> Resources | None:
-        self._check_open()
-        return await self.read(functools.partial(_operations.resources_of, version=version), rows=1)
+        query = functools.partial(_operations.resources_of, version=version)
+        return await self._read(query, rows=1)
 
     async def lead(self, instance: str, *, lease_s: float) -> None:
         if not instance or not (math.isfinite(lease_s) and lease_s >= 0):
@@ -346,6 +352,17 @@ class BaseStore(ABC):
         """Run a transaction, which continues if the caller is cancelled."""
         self._check_open()
         return await self.submit(operation, rows=rows)
+
+    async def _read(self, query: Callable[[Records], T], *, rows: float) -> T:
+        """Run a query; `close` waits for it."""
+        self._check_open()
+        ended = asyncio.get_running_loop().create_future()
+        self._reads.add(ended)
+        try:
+            return await self.read(query, rows=rows)
+        finally:
+            self._reads.discard(ended)
+            ended.set_result(None)
 
     def _fresh_watchdog(self) -> Watchdog:
         return Watchdog(
@@ -380,7 +397,8 @@ class BatchingStore(BaseStore):
     """A `BaseStore` whose subclass implements `submit` instead of `write`.
 
     Use it for a store that commits several operations in one transaction, or that needs no
-    coroutine for a write.
+    coroutine for a write. `disconnect` completes the submitted operations, because a caller that
+    was cancelled no longer waits for its operation.
     """
 
     @abstractmethod
