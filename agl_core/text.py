@@ -22,12 +22,10 @@ import io
 import json
 import math
 import re
-from typing import Any, Final, TextIO, TypeVar, cast
+from typing import Any, Final, TextIO, cast
 from urllib.parse import quote, unquote
 
 import msgspec
-
-T = TypeVar("T")
 
 _LONE: Final = re.compile("[\ud800-\udfff]")
 _REPLACEMENT: Final = "\ufffd"
@@ -122,10 +120,10 @@ def system_text(data: bytes) -> str:
 
 
 def json_bytes(value: Any, *, indent: int | None = None) -> bytes:
-    """Encode a record as JSON in UTF-8; `read_json` decodes it.
+    """Encode a record as JSON in UTF-8.
 
     Lone surrogates are written as escapes, integers may have any length. Infinity and NaN, which
-    JSON cannot express, become null and are not restored by `read_json`.
+    JSON cannot express, become null.
 
     Raises:
         TypeError: the value contains an object that JSON cannot express.
@@ -137,24 +135,6 @@ def json_bytes(value: Any, *, indent: int | None = None) -> bytes:
         tree = _finite(msgspec.to_builtins(value))
         return json.dumps(tree, separators=None if indent else (",", ":"), indent=indent).encode()
     return msgspec.json.format(data, indent=indent) if indent else data
-
-
-def read_json(data: bytes, kind: type[T]) -> T:
-    """Decode JSON from `json_bytes` as a record of type `kind`.
-
-    Raises:
-        msgspec.MsgspecError: the data is not JSON, or not such a record.
-    """
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.ValidationError:
-        raise
-    except msgspec.DecodeError as error:
-        try:
-            tree = json.loads(data)
-        except (ValueError, RecursionError):
-            raise error from None
-        return msgspec.convert(tree, kind, str_keys=True)
 
 
 def _finite(tree: Any) -> Any:

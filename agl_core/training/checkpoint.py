@@ -15,8 +15,8 @@ import msgspec
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.files import make_private_directory, restrict, write_private
 from agl_core.interfaces import Engine
-from agl_core.text import json_bytes, read_json
 from agl_core.types import Evaluation, StepReport
+from agl_core.types.json_text import json_text, json_value
 
 _PREFIX = "step-"
 POLICIES = "policies"
@@ -88,9 +88,8 @@ class Checkpoints:
             await engine.save(policy, str(partial / POLICIES / policy))
         restrict(partial)
         files = await asyncio.to_thread(digests, partial)
-        data = json_bytes(
-            msgspec.structs.replace(state, engine=self._engine, files=files), indent=2
-        )
+        whole = msgspec.structs.replace(state, engine=self._engine, files=files)
+        data = json_text(whole, indent=2).encode()
         write_private(partial / STATE, data)
         write_private(*state_checksum(partial, data))
         shutil.rmtree(target, ignore_errors=True)
@@ -156,10 +155,10 @@ def read_state(path: Path) -> CheckpointState:
     try:
         data = (path / STATE).read_bytes()
         check_state(path, data)
-        return read_json(data, CheckpointState)
+        return msgspec.convert(json_value(data.decode()), CheckpointState, str_keys=True)
     except FileNotFoundError as error:
         raise damaged(path, f"{STATE} is missing") from error
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise damaged(path, f"{STATE} cannot be read ({error})") from error
 
 

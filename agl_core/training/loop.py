@@ -5,6 +5,7 @@ The loop passes records between components. It does not depend on frameworks, al
 
 from __future__ import annotations
 
+import logging
 import math
 import statistics
 import time
@@ -38,6 +39,8 @@ from agl_core.types import (
 )
 from agl_core.types.breaks import sum_breaks
 from agl_core.types.run import RewardTrend, Rows
+
+_log = logging.getLogger(__name__)
 
 Metric = Callable[[Batch], dict[str, float]]
 
@@ -120,6 +123,8 @@ class TrainingLoop:
         self._sampler = TaskSampler(tasks, seed=config.seed)
         self._val_tasks = val_tasks
         self._digest = config_digest
+        self._warned: set[str] = set()
+        """Metrics whose value was not finite."""
         self._batcher = Batcher(components.algorithm, components.forest)
         self._updates = Updates(
             components.engine, components.gateway, drain_timeout_s=config.gateway.drain_timeout_s
@@ -233,7 +238,7 @@ class TrainingLoop:
         for batch, update in zip(batches, updates, strict=True):
             stale = versions[batch.policy] - min(batch.versions, default=versions[batch.policy])
             metrics = self._metrics(batch, update, stale, one=len(batches) == 1)
-            trained.add(batch, update, metrics)
+            trained.add(batch, update, self._finite(metrics, losses))
             losses.merge(Losses(counts=update.lost))
             events.notify("agl_update_applied", update=update, step=progress.step)
         progress.resources = await self._publish(progress.policies, step=progress.step + 1)
@@ -245,6 +250,20 @@ class TrainingLoop:
         for metric in self._components.metrics:
             found.update(metric(batch))
         return found if one else {f"{update.policy}/{key}": value for key, value in found.items()}
+
+    def _finite(self, metrics: Mapping[str, float], losses: Losses) -> dict[str, float]:
+        """Return the metrics without NaN and infinity, which are counted and logged."""
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        losses.add("metrics_not_finite", len(metrics) - len(finite))
+        for name in sorted(metrics.keys() - finite.keys() - self._warned):
+            self._warned.add(name)
+            _log.warning(
+                "Metric %r is %s and left out of the report; later values of this metric that are "
+                "not finite are only counted, as metrics_not_finite",
+                name,
+                metrics[name],
+            )
+        return finite
 
     async def _serve(self, progress: Progress, name: str, version: int) -> None:
         policy = msgspec.structs.replace(progress.policies[name], version=version)

@@ -2,9 +2,11 @@
 
 import asyncio
 import inspect
+import math
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 import agl_core as agl
@@ -16,6 +18,7 @@ from agl_core.plugins.registry import KINDS
 from agl_core.plugins.specs import ObserveSpecs, RegisterSpecs
 from agl_core.types import Attempt, AttemptStatus, Batch, Resources, Rollout, RolloutStatus, Update
 from tests.core.app.conftest import Bench
+from tests.core.bandit_engine import BanditEngine
 
 OBSERVE = [name for name in vars(ObserveSpecs) if name.startswith("agl_")]
 
@@ -140,6 +143,40 @@ def test_a_registered_metric_is_logged_each_step(bench: Bench) -> None:
 
 def longest_position(batch: Batch) -> dict[str, float]:
     return {"longest_position": float(max(batch.positions))}
+
+
+def not_finite(batch: Batch) -> dict[str, float]:
+    return {"of_plugin": math.nan, "longest": float(max(batch.positions))}
+
+
+def test_metrics_that_are_not_finite_are_counted_and_warned_of_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @hookimpl
+    def agl_register_metrics(register: Any) -> None:
+        register("broken", f"{__name__}:not_finite")
+
+    update = BanditEngine.update
+
+    async def updated(self: BanditEngine, batch: Batch) -> Update:
+        done = await update(self, batch)
+        return msgspec.structs.replace(done, metrics={"of_engine": -math.inf, "loss": 0.5})
+
+    monkeypatch.setattr(BanditEngine, "update", updated)
+
+    def train(**settings: Any) -> agl.Report:
+        app = bench.app(**settings)
+        plugin = SimpleNamespace(agl_register_metrics=agl_register_metrics)
+        app._plugins.register(plugin, Source(name="mine"))
+        return asyncio.run(app.train())
+
+    assert train().lost["metrics_not_finite"] == 4
+    warned = [record.args for record in caplog.records if "left out" in record.message]
+    assert sorted(map(str, warned)) == ["('of_engine', -inf)", "('of_plugin', nan)"]
+    resumed = train(train__steps=3, train__resume=True)
+    assert resumed.lost["metrics_not_finite"] == 6
+    assert [step.metrics["loss"] for step in resumed.steps] == [0.5] * 3
+    assert not any({"of_engine", "of_plugin"} & step.metrics.keys() for step in resumed.steps)
 
 
 REGISTER = {

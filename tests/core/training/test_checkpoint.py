@@ -1,6 +1,7 @@
 """Checkpoints are whole or not there."""
 
 import hashlib
+import math
 import re
 import stat
 import sys
@@ -18,7 +19,7 @@ from agl_core.training.checkpoint import (
     read_state,
     verify,
 )
-from agl_core.types import Policy
+from agl_core.types import Estimate, Evaluation, Policy, StepReport
 from tests.core.bandit_engine import BanditEngine
 
 
@@ -47,6 +48,24 @@ async def test_the_newest_is_found_again(tmp_path: Path, engine: BanditEngine) -
     path, state = found
     assert (path.name, state.step, state.versions) == ("step-000010", 10, {"p": 10})
     assert (path / "policies" / "p" / "logits.json").is_file()
+
+
+async def test_a_state_comes_back_whatever_its_numbers_and_texts_are(
+    tmp_path: Path, engine: BanditEngine
+) -> None:
+    """JSON has no form for these numbers, UTF-8 none for the text."""
+    wide = Estimate(mean=math.inf, low=-math.inf, high=math.inf, n=2)
+    state = msgspec.structs.replace(
+        _state(1),
+        steps=[StepReport(step=1, steps=2, reward=math.inf, metrics={"\ud83d": -math.inf})],
+        evaluations=[
+            Evaluation(step=1, score=wide, channels={"$float": wide}, pass_at_k={2: wide})
+        ],
+        calls=10**30,
+    )
+    path = await Checkpoints(tmp_path, keep=1).save(state, engine=engine, policies=["p"], best=None)
+    read = await verify(path)
+    assert msgspec.structs.replace(read, files={}) == state
 
 
 async def test_only_the_newest_and_the_best_stay(tmp_path: Path, engine: BanditEngine) -> None:
