@@ -79,7 +79,6 @@ def agl_register_commands(register: Register) -> None:
         ("eval", "eval:command", "score an agent program on its validation tasks"),
         ("runner", "runner:command", "run the attempts of a training of another process"),
         ("store", "store:command", "list, show, delete and export a run's records"),
-        ("gateway", "gateway:command", "serve the model calls of a training of other processes"),
         ("plugins", "plugins:command", "list plugins with version and state"),
     ):
         register(name, f"agl_core.cli.{target}", summary=summary)

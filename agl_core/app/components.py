@@ -14,12 +14,12 @@ import msgspec
 from agl_core.app.lead import leading
 from agl_core.app.parts import (
     Agent,
+    gateway_server,
     make_algorithm,
-    make_dialects,
     make_engine,
     make_integrations,
-    make_routes,
     make_store,
+    remote_gateway,
     with_weights,
 )
 from agl_core.app.trackers import Tracking
@@ -28,19 +28,20 @@ from agl_core.config.loader import save_config
 from agl_core.config.policies import resolve_policies, trained_agents
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.files import make_private_directory
-from agl_core.gateway import GatewayOptions, GatewayServer, RemoteGateway, RemoteOptions
+from agl_core.gateway import GatewayOptions
 from agl_core.interfaces import (
     Adapter,
     Algorithm,
     Engine,
     Gateway,
+    GatewayUse,
     Observer,
     StoreLifecycle,
     show_stage,
 )
 from agl_core.plugins import PluginManager
 from agl_core.runner import Runner, RunnerOptions, Scorer
-from agl_core.serving import given_key, shared_key
+from agl_core.serving import given_key
 from agl_core.tracing import attach
 from agl_core.training.events import Events
 from agl_core.training.rollouts import RolloutSource
@@ -259,8 +260,8 @@ async def _gateway(
     section = plan.config.gateway
     gateway: Gateway
     if section.url is not None:
-        remote = RemoteOptions(deterministic=engine.trains, backend_host=section.backend_host)
-        gateway = RemoteGateway(section.url, shared_key(), remote)
+        use = GatewayUse(deterministic=engine.trains, backend_host=section.backend_host)
+        gateway = remote_gateway(section.url, plan.plugins, use)
     else:
         options = GatewayOptions(
             host=section.host,
@@ -268,8 +269,7 @@ async def _gateway(
             deterministic=engine.trains,
             operator_key=given_key(),
         )
-        routes, dialects = make_routes(plan.plugins), make_dialects(plan.plugins)
-        gateway = GatewayServer(store, options, routes=routes, dialects=dialects)
+        gateway = gateway_server(store, options, plan.plugins)
     stack.push_async_callback(gateway.stop)
     await gateway.start()
     return gateway

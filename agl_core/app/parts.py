@@ -18,15 +18,19 @@ from agl_core.config.loader import NamesPlugin, check_options, validate
 from agl_core.config.references import load_object
 from agl_core.config.rows import load_tasks
 from agl_core.errors import ConfigError, MissingExtraError, pip_line
+from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.interfaces import (
     Algorithm,
     AlgorithmSetup,
     Dialect,
     Engine,
+    Gateway,
+    GatewayUse,
     Integration,
     KeepsFiles,
     RewardFunction,
     RouteFactory,
+    Store,
     StoreLifecycle,
 )
 from agl_core.plugins import PluginManager, Registration, Registry
@@ -340,6 +344,24 @@ def make_integrations(plugins: PluginManager) -> list[Integration]:
             continue
         _warn_if_untested(registry.get(name))
     return found
+
+
+def gateway_server(store: Store, options: GatewayOptions, plugins: PluginManager) -> GatewayServer:
+    """Return a gateway with the routes and dialects of plugins, without starting it."""
+    routes, dialects = make_routes(plugins), make_dialects(plugins)
+    return GatewayServer(store, options, routes=routes, dialects=dialects)
+
+
+def remote_gateway(url: str, plugins: PluginManager, use: GatewayUse | None = None) -> Gateway:
+    """Return the client of a gateway in another process, without connecting.
+
+    Raises:
+        ConfigError: the address has no scheme, or no plugin registers a gateway for it.
+    """
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        raise ConfigError(f"gateway.url = {url!r} is not an address: write http://HOST:PORT")
+    return plugins.registry("gateways").create(scheme.lower(), url, use or GatewayUse())
 
 
 def make_routes(plugins: PluginManager) -> dict[str, RouteFactory]:

@@ -14,13 +14,13 @@ from agl_core.app.parts import (
     make_integrations,
     make_scorer,
     make_store,
+    remote_gateway,
 )
 from agl_core.config import RunConfig
-from agl_core.gateway import RemoteGateway
 from agl_core.plugins import PluginManager
 from agl_core.runner import Runner, RunnerOptions
 from agl_core.runner.fleet import Tally
-from agl_core.serving import shared_key, withheld_key
+from agl_core.serving import withheld_key
 from agl_core.tracing import attach
 from agl_core.types import Attempt, Rollout, Span
 
@@ -66,7 +66,7 @@ async def _serve(
         store = make_store(config, plugins, Path(config.directory) / config.name)
         await store.open()
         stack.push_async_callback(store.close)
-        gateway = RemoteGateway(gateway_url, shared_key())
+        gateway = remote_gateway(gateway_url, plugins)
         stack.push_async_callback(gateway.stop)
         await gateway.start()
         stack.callback(attach(integrations=make_integrations(plugins)).detach)

@@ -52,6 +52,7 @@ from agl_core.interfaces.serving import (
     Counted,
     Engine,
     Gateway,
+    GatewayUse,
     Renderer,
 )
 from agl_core.interfaces.store import Store, StoreLifecycle
@@ -77,6 +78,7 @@ __all__ = [
     "ForestBuilder",
     "Gateway",
     "GatewayRoute",
+    "GatewayUse",
     "Identity",
     "Integration",
     "KeepsFiles",

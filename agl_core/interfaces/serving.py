@@ -94,6 +94,16 @@ class Capabilities:
     logprobs: LogprobsMode
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayUse:
+    """A trainer's settings for a gateway in another process; runners use the defaults."""
+
+    deterministic: bool = False
+    """Seed the calls of frozen policies too."""
+    backend_host: str = "127.0.0.1"
+    """Address of this machine under which the gateway reaches the engines of this process."""
+
+
 class Gateway(Protocol):
     """The proxy that records exact tokens. One per run, shared by all attempts."""
 

@@ -35,6 +35,7 @@ Kind = Literal[
     "checks",
     "routes",
     "dialects",
+    "gateways",
     "exporters",
     "commands",
 ]

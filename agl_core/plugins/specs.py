@@ -101,6 +101,14 @@ class RegisterSpecs:
         """
 
     @hookspec(historic=True)
+    def agl_register_gateways(self, register: Register) -> None:
+        """Offer clients of gateways in other processes: ``factory(url: str, use: GatewayUse)``.
+
+        It returns an `agl_core.interfaces.Gateway`. The name is the scheme of ``gateway.url``, such
+        as ``http``.
+        """
+
+    @hookspec(historic=True)
     def agl_register_exporters(self, register: Register) -> None:
         """Offer where ``agl store export`` sends a store.
 

@@ -1,7 +1,8 @@
-"""The store ``http``: access to a store in another process over HTTP.
+"""Access to the store and the gateway of other processes over HTTP.
 
 Reading order: `store_calls` (the messages), `store_client` (`HttpStore`), `store_server`
-(`StoreServer`), `store_serve` (the command ``agl store serve``).
+(`StoreServer`), `store_serve` (the command ``agl store serve``); `gateway_control` (the messages),
+`gateway_client` (`RemoteGateway`), `gateway_serve` (the command ``agl gateway``).
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from agl_remote.gateway_client import RemoteGateway
+    from agl_remote.gateway_control import GatewayControl
     from agl_remote.options import HttpStoreOptions
     from agl_remote.store_client import HttpStore
     from agl_remote.store_server import StoreServer
 
-__all__ = ["HttpStore", "HttpStoreOptions", "StoreServer"]
+__all__ = ["GatewayControl", "HttpStore", "HttpStoreOptions", "RemoteGateway", "StoreServer"]
 
 _MODULES: Final = {
+    "GatewayControl": "gateway_control",
     "HttpStore": "store_client",
     "HttpStoreOptions": "options",
+    "RemoteGateway": "gateway_client",
     "StoreServer": "store_server",
 }
 """Module of each name. They are imported on first use, so that loading the plugin stays fast."""

@@ -17,7 +17,18 @@ def agl_register_stores(register: Register) -> None:
 
 
 @hookimpl
+def agl_register_gateways(register: Register) -> None:
+    for scheme in ("http", "https"):
+        register(scheme, "agl_remote.gateway_client:make_gateway", summary="served by agl gateway")
+
+
+@hookimpl
 def agl_register_commands(register: Register) -> None:
+    register(
+        "gateway",
+        "agl_remote.gateway_serve:command",
+        summary="serve the model calls of a training of other processes",
+    )
     register(
         "store.serve",
         "agl_remote.store_serve:command",

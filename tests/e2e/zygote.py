@@ -18,15 +18,14 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 
 WARM = (
-    "agl_core.app.gateway",
     "agl_core.app.runner",
-    "agl_core.cli.gateway",
     "agl_core.cli.group",
     "agl_core.cli.runner",
     "agl_core.cli.store",
     "agl_remote.store_serve",
     "agl_core.cli.train",
-    "agl_core.gateway.remote",
+    "agl_remote.gateway_client",
+    "agl_remote.gateway_serve",
     "agl_remote.store_client",
     "agl_remote.store_server",
     "agl_core.store.sqlite",

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_remote.gateway_serve import serve_gateway, store_of
 
 from agl_core.app import App
-from agl_core.app.gateway import serve_gateway, store_of
 from agl_core.app.runner import serve_runner
 from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
@@ -66,7 +66,11 @@ class World:
         ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.database.parent.mkdir(parents=True)
         work = serve_gateway(
-            store_of(str(self.database)), host="127.0.0.1", port=0, ready=ready.set_result
+            store_of(str(self.database), load_plugins()),
+            load_plugins(),
+            host="127.0.0.1",
+            port=0,
+            ready=ready.set_result,
         )
         async with running(work):
             self.url = await ready
@@ -124,7 +128,7 @@ async def test_runners_may_come_before_the_trainer_and_outlive_it(world: World):
 
 async def test_runners_may_come_late_and_serve_steps_ahead(world: World):
     async with running(world.train("train.max_staleness=1")) as training:
-        store = store_of(str(world.database))
+        store = store_of(str(world.database), load_plugins())
         await store.open()
         while not await store.rollouts(RolloutQuery()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -138,7 +142,7 @@ async def test_runners_may_come_late_and_serve_steps_ahead(world: World):
 async def test_what_a_runner_loses_and_retries_is_in_the_trainers_report(world: World):
     """One that is stopped hands its attempts back; another one takes them."""
     async with running(world.train("train.steps=1", "tasks.val=null")) as training:
-        store = store_of(str(world.database))
+        store = store_of(str(world.database), load_plugins())
         await store.open()
         async with world.runner(f"agent={HAND_SIZED}:hang", "rollout.concurrency=3"):
             while len([r for r in await store.rollouts(RolloutQuery()) if r.attempts]) < 3:  # noqa: ASYNC110

@@ -9,11 +9,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+from agl_remote import GatewayControl
+from agl_remote.gateway_serve import serve_gateway
 
 import agl_core as agl
-from agl_core.app.gateway import serve_gateway
+from agl_core.builtin import load_plugins
 from agl_core.errors import ConfigError
-from agl_core.gateway import GatewayControl, GatewayOptions, GatewayServer
+from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.serving import AttemptKeys
 from agl_core.store.memory import MemoryStore
 from agl_core.store.sqlite import SqliteStore
@@ -120,7 +122,9 @@ async def test_the_shared_key_opens_the_metrics_and_no_model(
 ) -> None:
     monkeypatch.setenv("AGL_API_KEY", KEY)
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    served = serve_gateway(MemoryStore(), host="127.0.0.1", port=0, ready=address.set_result)
+    served = serve_gateway(
+        MemoryStore(), load_plugins(), host="127.0.0.1", port=0, ready=address.set_result
+    )
     serving = asyncio.create_task(served)
     url = await address
     async with aiohttp.ClientSession() as session:

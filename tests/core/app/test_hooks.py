@@ -193,6 +193,7 @@ REGISTER = {
     "agl_register_checks": "checks",
     "agl_register_routes": "routes",
     "agl_register_dialects": "dialects",
+    "agl_register_gateways": "gateways",
     "agl_register_exporters": "exporters",
     "agl_register_commands": "commands",
 }

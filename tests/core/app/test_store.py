@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from agl_remote import HttpStore
+from agl_remote.gateway_serve import store_of
 
-from agl_core.app.gateway import store_of
 from agl_core.builtin import load_plugins
 from agl_core.config.loader import resolve, save_config
 from agl_core.errors import ConfigError
@@ -51,7 +51,7 @@ async def test_a_gateway_writes_where_the_run_keeps_its_records(
 ) -> None:
     run = a_run(tmp_path, path=str(elsewhere))
     for target in (run, run / "config.json", elsewhere):
-        assert await contents(store_of(str(target))) == ["ro_1"]
+        assert await contents(store_of(str(target), load_plugins())) == ["ro_1"]
     assert [file.name for file in run.iterdir()] == ["config.json"]
 
 
@@ -63,15 +63,15 @@ def test_the_records_of_a_run_may_be_on_a_server(
     run = a_run(tmp_path, name="http", url="http://127.0.0.1:9")
     own = tmp_path / "run.json"
     own.write_bytes((run / "config.json").read_bytes())
-    assert isinstance(store_of(str(own)), HttpStore)
+    assert isinstance(store_of(str(own), load_plugins()), HttpStore)
     with pytest.raises(ConfigError, match="your own configuration file"):
-        store_of(str(run))
+        store_of(str(run), load_plugins())
 
 
 def test_records_that_are_kept_nowhere_are_not_begun_anew(tmp_path: Path) -> None:
     run = a_run(tmp_path)
     with pytest.raises(ConfigError, match="has no store"):
-        store_of(str(run))
+        store_of(str(run), load_plugins())
     assert [file.name for file in run.iterdir()] == ["config.json"]
 
 
@@ -80,7 +80,7 @@ async def test_a_store_that_is_not_there_yet_is_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert await contents(store_of(target)) == []
+    assert await contents(store_of(target, load_plugins())) == []
     assert store_file(target, load_plugins()).is_file()
 
 

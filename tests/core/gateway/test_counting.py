@@ -8,11 +8,11 @@ import time
 from typing import Any
 
 import pytest
+from agl_remote.gateway_client import BackendServer
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
 from agl_core import PromptBudget, semconv
 from agl_core.errors import ConfigError, ContextOverflowError, DeadlineError, EngineError
-from agl_core.gateway.remote import BackendServer
 from agl_core.interfaces import Backend, Counted
 from agl_core.serving import GuestServer, HttpBackend, address_of, asgi, bind
 from agl_core.tracing import AttemptContext, Recorder, agent_scope, enter, origins_of

@@ -12,8 +12,8 @@ from typing import Any
 
 import agl_records
 import pytest
+from agl_remote.gateway_serve import store_of
 
-from agl_core.app.gateway import store_of
 from agl_core.builtin import load_plugins
 from agl_core.errors import ConfigError
 from agl_core.serving import ENV_KEY
@@ -113,7 +113,7 @@ def test_python_that_looks_imports_nothing_either(found: Found, tmp_path: Path) 
     """F1: the export by a function, and the store of a gateway."""
     summary = agl_records.export_rollouts(found.directory, tmp_path / "rows.jsonl")
     assert summary.left_out == {"no_spans": 1}
-    asyncio.run(read(store_of(str(found.directory))))
+    asyncio.run(read(store_of(str(found.directory), load_plugins())))
     assert not found.ran
     agl_records.export_rollouts(found.directory, tmp_path / "rows.jsonl", plugins=[found.plugin])
     assert found.ran

@@ -7,8 +7,7 @@ import json
 import logging
 
 import aiohttp
-
-from agl_core.gateway.remote import BackendServer
+from agl_remote.gateway_client import BackendServer
 
 
 class Awkward:

@@ -9,8 +9,7 @@ import msgspec
 
 from agl_core.clocks import monotonic
 from agl_core.errors import ConfigError, EngineError
-from agl_core.gateway.app import GatewayServer
-from agl_core.gateway.routing import Route
+from agl_core.gateway import GatewayServer, Route
 from agl_core.interfaces import Capabilities
 from agl_core.serving import HttpBackend, RpcApp, RpcRequest
 from agl_core.types import Attempt, LogprobsMode, Policy, Rollout

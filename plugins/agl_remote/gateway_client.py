@@ -14,20 +14,8 @@ import msgspec
 
 from agl_core import waits
 from agl_core.errors import AglError, EngineError, StoreError
-from agl_core.gateway.control import (
-    BackendAddress,
-    DesiredState,
-    DrainRequest,
-    FlushRequest,
-    GatewayStatus,
-    OpenRequest,
-    ProbeRequest,
-    SealRequest,
-    ServedPolicy,
-    WatchRequest,
-)
-from agl_core.gateway.routing import Route
-from agl_core.interfaces import Backend, Capabilities, Problem
+from agl_core.gateway import Route
+from agl_core.interfaces import Backend, Capabilities, Gateway, GatewayUse, Problem
 from agl_core.serving import (
     COUNT_PATH,
     Answering,
@@ -41,10 +29,23 @@ from agl_core.serving import (
     bind,
     count_prompt,
     fresh_key,
+    shared_key,
 )
 from agl_core.text import decoded
 from agl_core.types import Attempt, Losses, Policy, Rollout
 from agl_core.types.ids import new_id
+from agl_remote.gateway_control import (
+    BackendAddress,
+    DesiredState,
+    DrainRequest,
+    FlushRequest,
+    GatewayStatus,
+    OpenRequest,
+    ProbeRequest,
+    SealRequest,
+    ServedPolicy,
+    WatchRequest,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -55,17 +56,6 @@ RESTARTS: Final = "gateway_restarts"
 """Loss: a gateway was restarted; the losses that it had not reported are unknown."""
 UNANSWERED: Final = "gateway_unanswered"
 """Loss: the gateway did not answer when it was asked for its losses."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteOptions:
-    """A trainer's settings for its gateway, and how long to wait for a gateway that is down."""
-
-    deterministic: bool = False
-    """Seed the calls of frozen policies too."""
-    backend_host: str = "127.0.0.1"
-    """Address of this machine under which the gateway reaches the engines of this process."""
-    patience: Patience = field(default_factory=Patience)
 
 
 @dataclass(slots=True)
@@ -106,24 +96,33 @@ class RemoteGateway:
     open, flush and seal attempts; sealing an attempt that was opened at an earlier instance fails.
     """
 
-    def __init__(self, url: str, key: str, options: RemoteOptions | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        use: GatewayUse | None = None,
+        *,
+        patience: Patience | None = None,
+    ) -> None:
         """Create a client; `start` connects.
 
         Args:
             url: ``http://host:port`` of the gateway; agents use the same address.
             key: Bearer token that the processes of the run share.
-            options: Settings that only trainers need.
+            use: Settings of a trainer.
+            patience: How long to wait for a gateway that is down.
         """
-        self._options = options or RemoteOptions()
+        use = use or GatewayUse()
+        self._deterministic = use.deterministic
         self._peer = Peer(
-            url, key, what="gateway", error=EngineError, patience=self._options.patience
+            url, key, what="gateway", error=EngineError, patience=patience or Patience()
         )
         self._keys = AttemptKeys(key)
         self._opened_at: dict[str, str] = {}
         self._trainer = new_id("trainer")
         self._number = 0
         self._services: dict[str, ServedPolicy] = {}
-        self._backends = BackendServer(self._options.backend_host)
+        self._backends = BackendServer(use.backend_host)
         self._paused = False
         self._informed = ""
         """The instance that has the current desired state."""
@@ -287,7 +286,7 @@ class RemoteGateway:
             number=self._number,
             services=list(self._services.values()),
             paused=self._paused,
-            deterministic=self._options.deterministic,
+            deterministic=self._deterministic,
         )
         status: GatewayStatus = await self._peer.call("serve", desired, GatewayStatus)
         self._losses.update(status)
@@ -314,6 +313,15 @@ class RemoteGateway:
                     warned = str(error)
                     _log.warning("The gateway at %s cannot be watched: %s", self.url, warned)
                 await asyncio.sleep(_AGAIN_S)
+
+
+def make_gateway(url: str, use: GatewayUse) -> Gateway:
+    """Return the client of the gateway at an address, without connecting.
+
+    Raises:
+        ConfigError: there is no shared key.
+    """
+    return RemoteGateway(url, shared_key(), use)
 
 
 class BackendServer:

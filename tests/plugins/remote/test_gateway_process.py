@@ -10,12 +10,12 @@ from contextlib import AsyncExitStack
 
 import httpx
 import pytest
-from agl_remote import HttpStore
+from agl_remote import HttpStore, RemoteGateway
+from agl_remote.gateway_serve import serve_gateway, store_of
 from agl_testing.fake_openai import FakeOpenAI
 
-from agl_core.app.gateway import serve_gateway, store_of
+from agl_core.builtin import load_plugins
 from agl_core.errors import ConfigError, EngineError, StoreError
-from agl_core.gateway import RemoteGateway
 from agl_core.serving import AttemptKeys, HttpBackend, Patience, address_of, bind
 from agl_core.store.memory import MemoryStore
 from agl_core.store.sqlite import SqliteStore
@@ -177,7 +177,7 @@ async def test_no_key_and_a_store_that_is_away(monkeypatch, tmp_path):
         raise AssertionError(url)
 
     async def serve(store):
-        await serve_gateway(store, host="127.0.0.1", port=0, ready=ready)
+        await serve_gateway(store, load_plugins(), host="127.0.0.1", port=0, ready=ready)
 
     monkeypatch.delenv("AGL_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="AGL_API_KEY is not set"):
@@ -186,10 +186,10 @@ async def test_no_key_and_a_store_that_is_away(monkeypatch, tmp_path):
     listener = bind("127.0.0.1", 0)
     url = address_of(listener)
     listener.close()
-    assert isinstance(store_of(url), HttpStore)
-    assert isinstance(store_of(str(tmp_path)), SqliteStore)
+    assert isinstance(store_of(url, load_plugins()), HttpStore)
+    assert isinstance(store_of(str(tmp_path), load_plugins()), SqliteStore)
     with pytest.raises(ConfigError, match=r"an address is http://127\.0\.0\.1:8000"):
-        store_of("127.0.0.1:8000")
+        store_of("127.0.0.1:8000", load_plugins())
     with pytest.raises(StoreError, match="has been away"):
         await serve(HttpStore(url, KEY, patience=Patience(seconds=0.0)))
 
@@ -200,7 +200,7 @@ async def test_records_that_no_store_takes_are_told_of(monkeypatch):
     monkeypatch.setattr("agl_core.waits.GATEWAY_RECORDS_S", 0.3)
     store, listening = MemoryStore(), asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(
-        serve_gateway(store, host="127.0.0.1", port=0, ready=listening.set_result)
+        serve_gateway(store, load_plugins(), host="127.0.0.1", port=0, ready=listening.set_result)
     )
     url = await listening
     async with AsyncExitStack() as stack:

@@ -1,0 +1,29 @@
+"""A server of a backend for any OpenAI client, without a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agl_core.app.parts import make_dialects
+from agl_core.builtin import load_plugins
+from agl_core.gateway import translating
+from agl_core.interfaces import Backend
+from agl_core.plugins import PluginManager
+from agl_core.serving import OpenAIServer
+
+
+def openai_server(
+    backend: Backend, *, model: str, plugins: Callable[[], PluginManager] = load_plugins
+) -> OpenAIServer:
+    """Return a server of chat completions and of the dialects of plugins, without starting it.
+
+    Args:
+        backend: The backend; the caller closes it.
+        model: Name of the served model.
+        plugins: Loads the plugins, for their dialects.
+    """
+    dialects = {
+        f"/v1{name.partition(' ')[2]}": translating(dialect)
+        for name, dialect in make_dialects(plugins()).items()
+    }
+    return OpenAIServer(backend, model=model, dialects=dialects)
