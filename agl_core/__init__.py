@@ -5,140 +5,51 @@ Everything a user needs is here; names are imported on first use, so ``import ag
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from agl_core._late import late
 
 if TYPE_CHECKING:
-    from agl_core.app import attach, evaluate, train
-    from agl_core.app.report import Report, export_weights
-    from agl_core.budget import PromptBudget
-    from agl_core.config import RunConfig
-    from agl_core.errors import (
-        AglError,
-        CaptureError,
-        ConfigError,
-        PluginError,
-        RolloutError,
-        StoreError,
-        TrainingError,
-    )
-    from agl_core.interfaces import AttemptRecord
-    from agl_core.plugins import hookimpl
-    from agl_core.tracing import (
-        agent_scope,
-        alias,
-        current,
-        emit_exception,
-        emit_message,
-        emit_object,
-        emit_reward,
-        emit_tool_call,
-        operation,
-        resource,
-        trace,
-    )
-    from agl_core.types import (
-        LLM,
-        Attempt,
-        Batch,
-        Evaluation,
-        ModelCall,
-        Policy,
-        PromptTemplate,
-        Resources,
-        Reward,
-        Rollout,
-        Span,
-        Task,
-        Trajectory,
-        Triplet,
-    )
-
-__all__ = [
-    "LLM",
-    "AglError",
-    "Attempt",
-    "AttemptRecord",
-    "Batch",
-    "CaptureError",
-    "ConfigError",
-    "Evaluation",
-    "ModelCall",
-    "PluginError",
-    "Policy",
-    "PromptBudget",
-    "PromptTemplate",
-    "Report",
-    "Resources",
-    "Reward",
-    "Rollout",
-    "RolloutError",
-    "RunConfig",
-    "Span",
-    "StoreError",
-    "Task",
-    "TrainingError",
-    "Trajectory",
-    "Triplet",
-    "agent_scope",
-    "alias",
-    "attach",
-    "current",
-    "emit_exception",
-    "emit_message",
-    "emit_object",
-    "emit_reward",
-    "emit_tool_call",
-    "evaluate",
-    "export_weights",
-    "hookimpl",
-    "operation",
-    "resource",
-    "trace",
-    "train",
-]
-
-_MODULES = {
-    "agl_core.app": ("attach", "evaluate", "train"),
-    "agl_core.app.report": ("Report", "export_weights"),
-    "agl_core.budget": ("PromptBudget",),
-    "agl_core.config": ("RunConfig",),
-    "agl_core.interfaces": ("AttemptRecord",),
-    "agl_core.plugins": ("hookimpl",),
-    "agl_core.errors": (
-        "AglError",
-        "CaptureError",
-        "ConfigError",
-        "PluginError",
-        "RolloutError",
-        "StoreError",
-        "TrainingError",
-    ),
-    "agl_core.tracing": (
-        "agent_scope",
-        "alias",
-        "current",
-        "emit_exception",
-        "emit_message",
-        "emit_object",
-        "emit_reward",
-        "emit_tool_call",
-        "operation",
-        "resource",
-        "trace",
-    ),
-}
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'agl_core' has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415
-
-    value = getattr(import_module(_MODULE_OF.get(name, "agl_core.types")), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    from agl_core.app import attach as attach
+    from agl_core.app import evaluate as evaluate
+    from agl_core.app import train as train
+    from agl_core.app.report import Report as Report
+    from agl_core.app.report import export_weights as export_weights
+    from agl_core.budget import PromptBudget as PromptBudget
+    from agl_core.config import RunConfig as RunConfig
+    from agl_core.errors import AglError as AglError
+    from agl_core.errors import CaptureError as CaptureError
+    from agl_core.errors import ConfigError as ConfigError
+    from agl_core.errors import PluginError as PluginError
+    from agl_core.errors import RolloutError as RolloutError
+    from agl_core.errors import StoreError as StoreError
+    from agl_core.errors import TrainingError as TrainingError
+    from agl_core.interfaces import AttemptRecord as AttemptRecord
+    from agl_core.plugins import hookimpl as hookimpl
+    from agl_core.tracing import agent_scope as agent_scope
+    from agl_core.tracing import alias as alias
+    from agl_core.tracing import current as current
+    from agl_core.tracing import emit_exception as emit_exception
+    from agl_core.tracing import emit_message as emit_message
+    from agl_core.tracing import emit_object as emit_object
+    from agl_core.tracing import emit_reward as emit_reward
+    from agl_core.tracing import emit_tool_call as emit_tool_call
+    from agl_core.tracing import operation as operation
+    from agl_core.tracing import resource as resource
+    from agl_core.tracing import trace as trace
+    from agl_core.types import LLM as LLM
+    from agl_core.types import Attempt as Attempt
+    from agl_core.types import Batch as Batch
+    from agl_core.types import Evaluation as Evaluation
+    from agl_core.types import ModelCall as ModelCall
+    from agl_core.types import Policy as Policy
+    from agl_core.types import PromptTemplate as PromptTemplate
+    from agl_core.types import Resources as Resources
+    from agl_core.types import Reward as Reward
+    from agl_core.types import Rollout as Rollout
+    from agl_core.types import Span as Span
+    from agl_core.types import Task as Task
+    from agl_core.types import Trajectory as Trajectory
+    from agl_core.types import Triplet as Triplet
+else:
+    __getattr__, __dir__, __all__ = late(__name__)

@@ -6,35 +6,21 @@ Reading order: `parts` (building each part), `components` (opening and closing t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from agl_core.app.facade import attach, evaluate, run_blocking, train
-from agl_core.app.parts import Inputs, gateway_server
-from agl_core.app.report import Report
-from agl_core.app.run import App, Trial, Tried
+from agl_core._late import late
 
 if TYPE_CHECKING:
-    from agl_core.app.serve import openai_server
-
-__all__ = [
-    "App",
-    "Inputs",
-    "Report",
-    "Trial",
-    "Tried",
-    "attach",
-    "evaluate",
-    "gateway_server",
-    "openai_server",
-    "run_blocking",
-    "train",
-]
-
-
-def __getattr__(name: str) -> Any:
-    """Import `openai_server` on first use, as training does not need it."""
-    if name != "openai_server":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from agl_core.app.serve import openai_server as made  # noqa: PLC0415
-
-    return made
+    from agl_core.app.facade import attach as attach
+    from agl_core.app.facade import evaluate as evaluate
+    from agl_core.app.facade import run_blocking as run_blocking
+    from agl_core.app.facade import train as train
+    from agl_core.app.parts import Inputs as Inputs
+    from agl_core.app.parts import gateway_server as gateway_server
+    from agl_core.app.report import Report as Report
+    from agl_core.app.run import App as App
+    from agl_core.app.run import Trial as Trial
+    from agl_core.app.run import Tried as Tried
+    from agl_core.app.serve import openai_server as openai_server
+else:
+    __getattr__, __dir__, __all__ = late(__name__)

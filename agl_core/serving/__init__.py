@@ -10,108 +10,45 @@ Names are imported on first use, so that uvicorn and aiohttp are loaded only if 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from agl_core._late import late
 
 if TYPE_CHECKING:
-    from agl_core.serving import asgi
-    from agl_core.serving.answering import (
-        COUNT_PATH,
-        NOT_COUNTED,
-        PROMPT_REFUSED,
-        Answering,
-        CountAnswer,
-        count_prompt,
-    )
-    from agl_core.serving.backend_http import HttpBackend
-    from agl_core.serving.client import (
-        CONNECT_S,
-        HttpClient,
-        error_text,
-        failures,
-        is_address,
-        proxy_for,
-        reason,
-    )
-    from agl_core.serving.keys import (
-        ENV_KEY,
-        AttemptKeys,
-        bearer_of,
-        equal_keys,
-        fresh_key,
-        given_key,
-        shared_key,
-        withheld_key,
-    )
-    from agl_core.serving.openai_server import OpenAIServer, Translate
-    from agl_core.serving.peer import Patience, Peer
-    from agl_core.serving.rpc import RPC_PREFIX, RpcApp, RpcMethod, RpcRequest
-    from agl_core.serving.server import (
-        GuestServer,
-        address_of,
-        bind,
-        rare_collections,
-        serving_loop,
-    )
-
-__all__ = [
-    "CONNECT_S",
-    "COUNT_PATH",
-    "ENV_KEY",
-    "NOT_COUNTED",
-    "PROMPT_REFUSED",
-    "RPC_PREFIX",
-    "Answering",
-    "AttemptKeys",
-    "CountAnswer",
-    "GuestServer",
-    "HttpBackend",
-    "HttpClient",
-    "OpenAIServer",
-    "Patience",
-    "Peer",
-    "RpcApp",
-    "RpcMethod",
-    "RpcRequest",
-    "Translate",
-    "address_of",
-    "asgi",
-    "bearer_of",
-    "bind",
-    "count_prompt",
-    "equal_keys",
-    "error_text",
-    "failures",
-    "fresh_key",
-    "given_key",
-    "is_address",
-    "proxy_for",
-    "rare_collections",
-    "reason",
-    "serving_loop",
-    "shared_key",
-    "withheld_key",
-]
-
-_NAMES = {
-    "answering": "COUNT_PATH NOT_COUNTED PROMPT_REFUSED Answering CountAnswer count_prompt",
-    "backend_http": "HttpBackend",
-    "client": "CONNECT_S HttpClient error_text failures is_address proxy_for reason",
-    "keys": "ENV_KEY AttemptKeys bearer_of equal_keys fresh_key given_key shared_key withheld_key",
-    "openai_server": "OpenAIServer Translate",
-    "peer": "Patience Peer",
-    "rpc": "RPC_PREFIX RpcApp RpcMethod RpcRequest",
-    "server": "GuestServer address_of bind rare_collections serving_loop",
-}
-_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    from importlib import import_module  # noqa: PLC0415
-
-    if name == "asgi":
-        return import_module(f"{__name__}.asgi")
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'agl_core.serving' has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    globals()[name] = value
-    return value
+    from agl_core.serving.answering import COUNT_PATH as COUNT_PATH
+    from agl_core.serving.answering import NOT_COUNTED as NOT_COUNTED
+    from agl_core.serving.answering import PROMPT_REFUSED as PROMPT_REFUSED
+    from agl_core.serving.answering import Answering as Answering
+    from agl_core.serving.answering import CountAnswer as CountAnswer
+    from agl_core.serving.answering import count_prompt as count_prompt
+    from agl_core.serving.backend_http import HttpBackend as HttpBackend
+    from agl_core.serving.client import CONNECT_S as CONNECT_S
+    from agl_core.serving.client import HttpClient as HttpClient
+    from agl_core.serving.client import error_text as error_text
+    from agl_core.serving.client import failures as failures
+    from agl_core.serving.client import is_address as is_address
+    from agl_core.serving.client import proxy_for as proxy_for
+    from agl_core.serving.client import reason as reason
+    from agl_core.serving.keys import ENV_KEY as ENV_KEY
+    from agl_core.serving.keys import AttemptKeys as AttemptKeys
+    from agl_core.serving.keys import bearer_of as bearer_of
+    from agl_core.serving.keys import equal_keys as equal_keys
+    from agl_core.serving.keys import fresh_key as fresh_key
+    from agl_core.serving.keys import given_key as given_key
+    from agl_core.serving.keys import shared_key as shared_key
+    from agl_core.serving.keys import withheld_key as withheld_key
+    from agl_core.serving.openai_server import OpenAIServer as OpenAIServer
+    from agl_core.serving.openai_server import Translate as Translate
+    from agl_core.serving.peer import Patience as Patience
+    from agl_core.serving.peer import Peer as Peer
+    from agl_core.serving.rpc import RPC_PREFIX as RPC_PREFIX
+    from agl_core.serving.rpc import RpcApp as RpcApp
+    from agl_core.serving.rpc import RpcMethod as RpcMethod
+    from agl_core.serving.rpc import RpcRequest as RpcRequest
+    from agl_core.serving.server import GuestServer as GuestServer
+    from agl_core.serving.server import address_of as address_of
+    from agl_core.serving.server import bind as bind
+    from agl_core.serving.server import rare_collections as rare_collections
+    from agl_core.serving.server import serving_loop as serving_loop
+else:
+    __getattr__, __dir__, __all__ = late(__name__)

@@ -15,133 +15,51 @@ methods on any `Records`, and `base` adds waiting and notification.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from agl_core._late import late
 
 if TYPE_CHECKING:
-    from agl_core.store._codec import (
-        ATTEMPTS,
-        RESOURCES,
-        ROLLOUTS,
-        SPANS,
-        Codec,
-        encode,
-        encode_span,
-        json_value,
-    )
-    from agl_core.store._operations import Changes, ClaimRequest, Operations
-    from agl_core.store.base import BaseStore, BatchingStore, Retention
-    from agl_core.store.lease import Clock, SystemClock
-    from agl_core.store.locate import (
-        StoreAddress,
-        described,
-        is_address,
-        locate_store,
-        make_store_at,
-        of_file,
-        open_for_reading,
-        store_at,
-        store_file,
-        store_options,
-        store_section,
-    )
-    from agl_core.store.memory import MemoryStore
-    from agl_core.store.options import BaseStoreOptions, SqliteOptions, StoreOptions
-    from agl_core.store.paging import attempt_records, rollout_pages
-    from agl_core.store.prune import Prunable, Pruned
-    from agl_core.store.reader import Readable
-    from agl_core.store.records import Lead, Owner, Records
-    from agl_core.store.sqlite import SqliteStore
-    from agl_core.store.writing import whole_file
-
-__all__ = [
-    "ATTEMPTS",
-    "RESOURCES",
-    "ROLLOUTS",
-    "SPANS",
-    "BaseStore",
-    "BaseStoreOptions",
-    "BatchingStore",
-    "Changes",
-    "ClaimRequest",
-    "Clock",
-    "Codec",
-    "Lead",
-    "MemoryStore",
-    "Operations",
-    "Owner",
-    "Prunable",
-    "Pruned",
-    "Readable",
-    "Records",
-    "Retention",
-    "SqliteOptions",
-    "SqliteStore",
-    "StoreAddress",
-    "StoreOptions",
-    "SystemClock",
-    "attempt_records",
-    "described",
-    "encode",
-    "encode_span",
-    "is_address",
-    "json_value",
-    "locate_store",
-    "make_store_at",
-    "of_file",
-    "open_for_reading",
-    "rollout_pages",
-    "store_at",
-    "store_file",
-    "store_options",
-    "store_section",
-    "whole_file",
-]
-
-_MODULES = {
-    "_codec": (
-        "ATTEMPTS",
-        "RESOURCES",
-        "ROLLOUTS",
-        "SPANS",
-        "Codec",
-        "encode",
-        "encode_span",
-        "json_value",
-    ),
-    "_operations": ("Changes", "ClaimRequest", "Operations"),
-    "base": ("BaseStore", "BatchingStore", "Retention"),
-    "lease": ("Clock", "SystemClock"),
-    "locate": (
-        "StoreAddress",
-        "described",
-        "is_address",
-        "locate_store",
-        "make_store_at",
-        "of_file",
-        "open_for_reading",
-        "store_at",
-        "store_file",
-        "store_options",
-        "store_section",
-    ),
-    "memory": ("MemoryStore",),
-    "options": ("BaseStoreOptions", "SqliteOptions", "StoreOptions"),
-    "paging": ("attempt_records", "rollout_pages"),
-    "prune": ("Prunable", "Pruned"),
-    "reader": ("Readable",),
-    "records": ("Lead", "Owner", "Records"),
-    "sqlite": ("SqliteStore",),
-    "writing": ("whole_file",),
-}
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a name on first use: a `MemoryStore` then imports neither pydantic nor sqlite3."""
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415
-
-    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    globals()[name] = value
-    return value
+    from agl_core.store._codec import ATTEMPTS as ATTEMPTS
+    from agl_core.store._codec import RESOURCES as RESOURCES
+    from agl_core.store._codec import ROLLOUTS as ROLLOUTS
+    from agl_core.store._codec import SPANS as SPANS
+    from agl_core.store._codec import Codec as Codec
+    from agl_core.store._codec import encode as encode
+    from agl_core.store._codec import encode_span as encode_span
+    from agl_core.store._codec import json_value as json_value
+    from agl_core.store._operations import Changes as Changes
+    from agl_core.store._operations import ClaimRequest as ClaimRequest
+    from agl_core.store._operations import Operations as Operations
+    from agl_core.store.base import BaseStore as BaseStore
+    from agl_core.store.base import BatchingStore as BatchingStore
+    from agl_core.store.base import Retention as Retention
+    from agl_core.store.lease import Clock as Clock
+    from agl_core.store.lease import SystemClock as SystemClock
+    from agl_core.store.locate import StoreAddress as StoreAddress
+    from agl_core.store.locate import described as described
+    from agl_core.store.locate import is_address as is_address
+    from agl_core.store.locate import locate_store as locate_store
+    from agl_core.store.locate import make_store_at as make_store_at
+    from agl_core.store.locate import of_file as of_file
+    from agl_core.store.locate import open_for_reading as open_for_reading
+    from agl_core.store.locate import store_at as store_at
+    from agl_core.store.locate import store_file as store_file
+    from agl_core.store.locate import store_options as store_options
+    from agl_core.store.locate import store_section as store_section
+    from agl_core.store.memory import MemoryStore as MemoryStore
+    from agl_core.store.options import BaseStoreOptions as BaseStoreOptions
+    from agl_core.store.options import SqliteOptions as SqliteOptions
+    from agl_core.store.options import StoreOptions as StoreOptions
+    from agl_core.store.paging import attempt_records as attempt_records
+    from agl_core.store.paging import rollout_pages as rollout_pages
+    from agl_core.store.prune import Prunable as Prunable
+    from agl_core.store.prune import Pruned as Pruned
+    from agl_core.store.reader import Readable as Readable
+    from agl_core.store.records import Lead as Lead
+    from agl_core.store.records import Owner as Owner
+    from agl_core.store.records import Records as Records
+    from agl_core.store.sqlite import SqliteStore as SqliteStore
+    from agl_core.store.writing import whole_file as whole_file
+else:
+    __getattr__, __dir__, __all__ = late(__name__)
