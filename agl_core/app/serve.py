@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from agl_core.app.parts import make_dialects
 from agl_core.builtin import load_plugins
-from agl_core.gateway import translating
+from agl_core.gateway import translations
 from agl_core.interfaces import Backend
 from agl_core.plugins import PluginManager
 from agl_core.serving import OpenAIServer
@@ -21,9 +21,10 @@ def openai_server(
         backend: The backend; the caller closes it.
         model: Name of the served model.
         plugins: Loads the plugins, for their dialects.
+
+    Raises:
+        PluginError: the name of a dialect is not ``POST`` and a path, or is taken.
     """
-    dialects = {
-        f"/v1{name.partition(' ')[2]}": translating(dialect)
-        for name, dialect in make_dialects(plugins()).items()
-    }
+    by_path = translations(make_dialects(plugins()))
+    dialects = {f"/v1{path}": translate for path, translate in by_path.items()}
     return OpenAIServer(backend, model=model, dialects=dialects)

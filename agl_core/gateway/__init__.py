@@ -8,7 +8,7 @@ of tokens in a prompt), `probe` (a backend's capabilities).
 
 from agl_core.gateway.app import GatewayOptions, GatewayServer
 from agl_core.gateway.dialects.chat_answer import Payload
-from agl_core.gateway.dialects.translation import AnswerReader, translating
+from agl_core.gateway.dialects.translation import AnswerReader, translations
 from agl_core.gateway.recording import RecordingOptions
 from agl_core.gateway.routing import Route
 
@@ -19,5 +19,5 @@ __all__ = [
     "Payload",
     "RecordingOptions",
     "Route",
-    "translating",
+    "translations",
 ]

@@ -5,7 +5,7 @@ All of them check a key; only ``/health`` does not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,11 +15,11 @@ from agl_core import semconv
 from agl_core.errors import PluginError
 from agl_core.gateway.attempts import Attempts, OpenAttempt
 from agl_core.gateway.dialects import chat
-from agl_core.gateway.dialects.translation import translating
+from agl_core.gateway.dialects.translation import translations
 from agl_core.gateway.metrics import CONTENT_TYPE
 from agl_core.gateway.proxy import Proxy, send_problem
 from agl_core.gateway.recording import Recording
-from agl_core.gateway.routing import Caller, Route, Router, Target, parse_path
+from agl_core.gateway.routing import Caller, Route, Router, Target, parse_path, registered_path
 from agl_core.interfaces import Backend, Dialect, GatewayRoute, Identity, Problem
 from agl_core.serving import (
     ENV_KEY,
@@ -38,7 +38,6 @@ _GENERATION: Final = tuple(f"/{name}" for name in semconv.GENERATION_OPERATIONS)
 """Endings of the paths of model requests, including those of dialects that are not served."""
 _IDENTITY: Final = (semconv.HEADER_ROLLOUT.encode(), semconv.HEADER_ATTEMPT.encode())
 _CONTROL: Final = RPC_PREFIX.encode()
-_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _UNOWNED: Final = {
     "identity_missing": "calls_without_identity",
     "identity_conflict": "calls_with_conflicting_identity",
@@ -78,13 +77,10 @@ class Endpoints:
         Raises:
             PluginError: a name is not a method and path, or the gateway serves the path itself.
         """
-        self._dialects = {chat.PATH: None}
-        for name, dialect in self.dialects.items():
-            path = _path("Dialect", name, served=name == f"POST {chat.PATH}", methods=("POST",))
-            self._dialects[path] = translating(dialect)
+        self._dialects = {chat.PATH: None, **translations(self.dialects)}
         self._model_paths = (*_GENERATION, *self._dialects)
         for name in self.routes:
-            path = _path("Route", name, served=name == f"GET {_LIST}")
+            path = registered_path("Route", name, taken=f"GET {_LIST}")
             if self._is_model(name.partition(" ")[0], path):
                 raise PluginError(
                     f"Route {name!r} cannot be served: requests to paths that end in "
@@ -254,32 +250,6 @@ class Endpoints:
     def _is_model(self, method: str, path: str) -> bool:
         """Whether a request is a model request, in any dialect."""
         return method == "POST" and path.endswith(self._model_paths)
-
-
-def _path(kind: str, name: str, *, served: bool, methods: Sequence[str] = _METHODS) -> str:
-    """Return the path in the name of a plugin's route or dialect.
-
-    Args:
-        kind: ``Route`` or ``Dialect``, for the error.
-        name: Method and path under which it is registered.
-        served: The gateway serves this method and path itself.
-        methods: The allowed methods.
-
-    Raises:
-        PluginError: the name is not a method and path, or `served` is true.
-    """
-    method, _, path = name.partition(" ")
-    if method not in methods or not path.startswith("/"):
-        raise PluginError(
-            f"{kind} {name!r} cannot be served: register it under a method and a path below /v1, "
-            f"such as 'POST /traces'"
-        )
-    if served:
-        raise PluginError(
-            f"{kind} {name!r} cannot be served: the gateway serves {path} itself; choose another "
-            f"path"
-        )
-    return path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

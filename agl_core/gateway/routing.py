@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from agl_core import semconv
-from agl_core.errors import ConfigError
+from agl_core.errors import ConfigError, PluginError
 from agl_core.interfaces import Backend, Identity, Problem
 from agl_core.serving import AttemptKeys
 from agl_core.text import decoded, url_unquoted
@@ -32,6 +32,9 @@ _FIX: Final = (
 )
 
 
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+
 class Target(msgspec.Struct, frozen=True):
     """A parsed request path: the path below ``/v1`` and the identity in the URL."""
 
@@ -49,6 +52,32 @@ def parse_path(raw_path: bytes) -> Target | None:
         return None
     parts = [match["rollout"], match["attempt"], match["agent"]]
     return Target(decoded(match["rest"]), *(_decoded(part or b"") for part in parts))
+
+
+def registered_path(kind: str, name: str, *, taken: str, methods: Sequence[str] = _METHODS) -> str:
+    """Return the path below ``/v1`` in the name of a plugin's route or dialect.
+
+    Args:
+        kind: ``Route`` or ``Dialect``, for the error.
+        name: Method and path under which it is registered.
+        taken: Method and path that no plugin can register.
+        methods: The allowed methods.
+
+    Raises:
+        PluginError: the name is not a method and path, or it is `taken`.
+    """
+    method, _, path = name.partition(" ")
+    if method not in methods or not path.startswith("/"):
+        raise PluginError(
+            f"{kind} {name!r} cannot be served: register it under a method and a path below /v1, "
+            f"such as 'POST /traces'"
+        )
+    if name == taken:
+        raise PluginError(
+            f"{kind} {name!r} cannot be served: {path} is served by agl-core itself; choose "
+            f"another path"
+        )
+    return path
 
 
 def identify(target: Target, headers: Iterable[tuple[bytes, bytes]]) -> Identity:

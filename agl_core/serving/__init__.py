@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from agl_core.serving.client import error_text as error_text
     from agl_core.serving.client import failures as failures
     from agl_core.serving.client import is_address as is_address
-    from agl_core.serving.client import proxy_for as proxy_for
     from agl_core.serving.client import reason as reason
     from agl_core.serving.keys import ENV_KEY as ENV_KEY
     from agl_core.serving.keys import AttemptKeys as AttemptKeys

@@ -106,7 +106,7 @@ class HttpClient:
         from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector  # noqa: PLC0415
 
         if self._proxies:
-            self._proxy = proxy_for(self._url, error=self._error)
+            self._proxy = _proxy_for(self._url, error=self._error)
         self._session = ClientSession(
             connector=TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=self._idle_s),
             timeout=ClientTimeout(total=None, sock_connect=CONNECT_S),
@@ -157,7 +157,7 @@ def is_address(url: str) -> bool:
         return False  # the port is not a number, or too large
 
 
-def proxy_for(url: str, *, error: type[AglError] = EngineError) -> str | None:
+def _proxy_for(url: str, *, error: type[AglError] = EngineError) -> str | None:
     """Return the proxy in ``HTTP_PROXY``, ``HTTPS_PROXY`` or ``ALL_PROXY``, or in lower case.
 
     None if there is none, if ``NO_PROXY`` excludes the host, and for loopback addresses.

@@ -7,15 +7,16 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from agl_core.gateway.dialects.chat import FINISH_REASONS
+from agl_core.gateway.dialects.chat import FINISH_REASONS, PATH
 from agl_core.gateway.dialects.chat_answer import Payload
 from agl_core.gateway.dialects.tool_calls import AssembledToolCall, CallPart, ToolCalls, plain_text
+from agl_core.gateway.routing import registered_path
 from agl_core.gateway.stream import DONE, ERROR_EVENT, EventParser
 from agl_core.interfaces import AnswerDelta, Dialect, DialectAnswer, Problem, TokenUsage
 from agl_core.serving import Translate, asgi
 from agl_core.text import decoded
 
-__all__ = ["AnswerReader", "translating"]
+__all__ = ["AnswerReader", "translations"]
 
 _ERROR: Final = 400
 _EVENT_STREAM: Final = b"text/event-stream"
@@ -176,7 +177,22 @@ class _TranslatedSend:
         await asgi.respond(self._send, status, body, headers=[*headers, *asgi.JSON])
 
 
-def translating(dialect: Dialect) -> Translate:
+def translations(dialects: Mapping[str, Dialect]) -> dict[str, Translate]:
+    """Return the translation of each dialect by its path below ``/v1``.
+
+    Args:
+        dialects: Dialects by the method and path under which plugins register them.
+
+    Raises:
+        PluginError: a name is not ``POST`` and a path, or the path is that of chat completions.
+    """
+    return {
+        registered_path("Dialect", name, taken=f"POST {PATH}", methods=("POST",)): _translating(one)
+        for name, one in dialects.items()
+    }
+
+
+def _translating(dialect: Dialect) -> Translate:
     """Return a function that translates a request and wraps ``send`` to translate the answer.
 
     The function raises `Problem` if the dialect refuses the request.

@@ -109,7 +109,7 @@ async def test_a_path_that_no_dialect_serves_names_those_that_are(plain_world):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("POST /chat/completions", "serves /chat/completions itself"),
+        ("POST /chat/completions", "/chat/completions is served by agl-core itself"),
         ("GET /plain", "method and a path"),
         ("plain", "method and a path"),
     ],

@@ -17,7 +17,8 @@ from aiohttp import (
 )
 
 from agl_core.errors import EngineError, StoreError
-from agl_core.serving import HttpBackend, HttpClient, failures, proxy_for
+from agl_core.serving import HttpBackend, HttpClient, failures
+from agl_core.serving.client import _proxy_for
 from agl_core.store.memory import MemoryStore
 
 NAMES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "REQUEST_METHOD")
@@ -179,8 +180,8 @@ async def test_a_proxy_that_is_not_spoken_is_named(environment):
 def test_what_is_excluded_has_no_proxy(environment, url):
     environment.setenv("ALL_PROXY", "proxy.example:3128")
     environment.setenv("NO_PROXY", "inside.example,other.example:8443")
-    assert proxy_for("https://models.example/v1") == "http://proxy.example:3128"
-    assert proxy_for(url) is None
+    assert _proxy_for("https://models.example/v1") == "http://proxy.example:3128"
+    assert _proxy_for(url) is None
 
 
 async def failed(url: str, error: Exception, **given: float) -> str:

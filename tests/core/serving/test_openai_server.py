@@ -10,7 +10,7 @@ import pytest
 from agl_responses.request import read
 
 from agl_core.errors import ConfigError, EngineError
-from agl_core.gateway import translating
+from agl_core.gateway import translations
 from agl_core.interfaces import Counted
 from agl_core.serving import OpenAIServer
 
@@ -98,7 +98,8 @@ class Broken(Backend):
 
 async def test_a_translated_answer_that_breaks_off_is_an_error():
     """G11: a Responses client gets JSON, not the bare 500 of an application that sent nothing."""
-    server = OpenAIServer(Broken(), model="m", dialects={"/v1/responses": translating(read)})
+    translate = translations({"POST /responses": read})["/responses"]
+    server = OpenAIServer(Broken(), model="m", dialects={"/v1/responses": translate})
     url = await server.start("127.0.0.1", 0)
     async with aiohttp.request("POST", f"{url}/v1/responses", json={"input": "hi"}) as reply:
         assert (reply.status, (await reply.json())["error"]["code"]) == (502, "engine_error")
