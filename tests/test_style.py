@@ -165,6 +165,14 @@ def test_a_face_has_no_name_of_a_module_that_it_imports_late():
     assert [(path, name) for path, name in names if (path.parent / f"{name}.py").exists()] == []
 
 
+def test_the_text_of_an_f_string_is_prose(tmp_path):
+    file = tmp_path / "page.py"
+    file.write_text('said = f"nobody {1 + 1} goes on"\n', encoding="utf-8")
+    said = " ".join(words for _, words in prose(file))
+    assert "nobody" in said
+    assert "goes on" in said
+
+
 PLAIN = {
     r"tells?|telling|told": "say, report, state, distinguish",
     r"nobody|somebody|whoever": "the part of the program that is meant",
@@ -184,6 +192,10 @@ DATA = ("examples/agl_demo/world.py",)
 """Sentences that models read and write."""
 
 
+FSTRING_MIDDLE = getattr(tokenize, "FSTRING_MIDDLE", None)
+"""The text of an f-string, which is one token of a string before Python 3.12."""
+
+
 def prose(path):
     """Number and text of what a file says: comments, strings and names, or a page without code."""
     if path.suffix == ".md":
@@ -196,7 +208,7 @@ def prose(path):
         yield from enumerate(re.sub(r"`[^`\n]*`", "", page).splitlines(), 1)
         return
     for token in tokenize.generate_tokens(io.StringIO(text(path)).readline):
-        if token.type in (tokenize.COMMENT, tokenize.STRING):
+        if token.type in (tokenize.COMMENT, tokenize.STRING, FSTRING_MIDDLE):
             yield from enumerate(token.string.splitlines(), token.start[0])
         elif token.type == tokenize.NAME and token.string != "tell":  # of files
             yield token.start[0], token.string.replace("_", " ")

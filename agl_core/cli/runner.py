@@ -27,6 +27,7 @@ from agl_core.types.run import counts
 
 if TYPE_CHECKING:
     from agl_core.config import RunConfig
+    from agl_core.plugins import PluginManager
     from agl_core.runner.fleet import Tally, WorkerChannel
 
 
@@ -62,21 +63,29 @@ def command(
     """
     elsewhere = [f"gateway.url={gateway}"] if gateway is not None else []
     config = state.config(config_file, [*overrides, *elsewhere])
-    if store is not None:
-        from agl_core.store import store_at  # noqa: PLC0415
-
-        at = store_at(store, state.plugins(config.plugins))
-        config = config.model_copy(update={"store": at})
     each = config.rollout.concurrency
     click.echo(f"runner of {config.name}: up to {each} attempts in each of {processes} process(es)")
     with importable(Path()):
         if processes == 1:
-            _serve_here(state, config)
+            _serve_here(state, config, store)
         else:
-            _serve_fleet(config, processes, debug=state.debug)
+            _serve_fleet(config, store, processes, debug=state.debug)
 
 
-def _serve_here(state: CliState, config: RunConfig) -> None:
+def _with_store(config: RunConfig, address: str | None, plugins: PluginManager) -> RunConfig:
+    """Return the configuration with the store at the address, if there is one.
+
+    Raises:
+        ConfigError: no store of the plugins takes the address, or several do.
+    """
+    from agl_core.store import store_at  # noqa: PLC0415
+
+    if address is None:
+        return config
+    return config.model_copy(update={"store": store_at(address, plugins)})
+
+
+def _serve_here(state: CliState, config: RunConfig, store: str | None) -> None:
     from agl_core.app import run_blocking  # noqa: PLC0415
     from agl_core.app.runner import serve_runner  # noqa: PLC0415
 
@@ -85,20 +94,22 @@ def _serve_here(state: CliState, config: RunConfig) -> None:
     def keep(tally: Tally) -> None:
         latest[:] = [tally]
 
+    plugins = state.plugins(config.plugins)
+    config = _with_store(config, store, plugins)
     try:
-        run_blocking(serve_runner(config, state.plugins(config.plugins), report=keep))
+        run_blocking(serve_runner(config, plugins, report=keep))
     finally:
         for tally in latest:
             _say(f"{tally.ended} attempts ended", tally.lost)
 
 
-def _serve_fleet(config: RunConfig, processes: int, *, debug: bool) -> None:
+def _serve_fleet(config: RunConfig, store: str | None, processes: int, *, debug: bool) -> None:
     """The supervisor loads none of the user's code: what breaks there breaks a worker only."""
     from agl_core.app import run_blocking  # noqa: PLC0415
     from agl_core.runner.fleet import Fleet, FleetOptions  # noqa: PLC0415
     from agl_core.serving import given_key, withheld_key  # noqa: PLC0415
 
-    arguments = (config.model_dump_json(), debug, given_key())
+    arguments = (config.model_dump_json(), debug, given_key(), store)
     fleet = Fleet(work, arguments, FleetOptions(processes=processes))
     try:
         with withheld_key():  # of the workers' environment
@@ -121,7 +132,9 @@ def _say(what: str, lost: Mapping[str, int]) -> None:
     click.echo(f"runner: {what}, lost {counts(lost) or 'nothing'}")
 
 
-def work(channel: WorkerChannel, config_json: str, debug: bool, key: str) -> None:
+def work(
+    channel: WorkerChannel, config_json: str, debug: bool, key: str, store: str | None = None
+) -> None:
     """What a worker process does, from its first moment to its exit status.
 
     The key comes in no environment: agents run here.
@@ -142,6 +155,7 @@ def work(channel: WorkerChannel, config_json: str, debug: bool, key: str) -> Non
         plugins = load_plugins(config.plugins)
         status = 1
         try:
+            config = _with_store(config, store, plugins)
             await serve_runner(config, plugins, report=channel.report, max_abandoned=MAX_ABANDONED)
             status = RECYCLE
         except asyncio.CancelledError:

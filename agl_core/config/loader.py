@@ -123,21 +123,14 @@ def check_options(section: NamesPlugin, model: type[M] | None, *, where: str) ->
     """
     own = list(type(section).model_fields)
     target = model or _NoOptions
-    options = section.options
     if target.model_config.get("extra") != "allow":
         # A misspelt key is never ignored, even if the plugin's model ignores unknown keys.
         known = {*keys_at(target, ()), *target.model_fields}
-        # Null switches off what another plugin of this section took, such as `store.url`.
-        options = {
-            key: value
-            for key, value in section.options.items()
-            if key in known or value is not None
-        }
-        unknown = [key for key in options if key not in known]
+        unknown = [key for key in section.options if key not in known]
         if unknown:
             messages = [unknown_key((key,), target, where=where, also=own) for key in unknown]
             raise ConfigError(f"Configuration: {'; '.join(messages)}")
-    return validate(model, options, where=where, also=own) if model else None
+    return validate(model, section.options, where=where, also=own) if model else None
 
 
 class _NoOptions(BaseModel):

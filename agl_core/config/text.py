@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -15,34 +15,38 @@ from agl_core.errors import ConfigError
 
 _SCALAR: Final = re.compile(r"[-+.]?[~\w][-+.\w]*|")
 """Text that ``--set`` may parse as a number, a boolean or null."""
+_PADDED: Final = re.compile(r"\+|-?0[0-9]")
+"""Beginning of a decimal with a plus sign or leading zeros."""
+_INT: Final = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT: Final = re.compile(
+    r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+"""Numbers of YAML 1.2's core schema."""
+_OTHER_YAML: Final = re.compile(r"^%YAML(?![ \t]+1\.2\b)", re.MULTILINE)
+"""The directive that asks for another version of YAML."""
+_NOT_JSON: Final = ("binary", "omap", "pairs", "set")
+"""YAML types of values that JSON does not have."""
+_TAG: Final = "tag:yaml.org,2002:"
 
 
 def _parse_yaml(text: str) -> Any:
     """Parse one YAML 1.2 document into values that JSON also has.
 
-    Dates stay text. Keys must be text and unique.
+    Dates stay text. Keys must be text and unique; the message about a wrong key
+    contains no value, which may be secret.
 
     Raises:
         ValueError: the text is malformed; the message names the line.
     """
     from ruamel.yaml import YAML  # noqa: PLC0415 - a TOML file does not need it
-    from ruamel.yaml.constructor import ConstructorError, SafeConstructor  # noqa: PLC0415
     from ruamel.yaml.error import MarkedYAMLError, YAMLError  # noqa: PLC0415
 
-    class Constructor(SafeConstructor):
-        def check_mapping_key(
-            self, node: Any, key_node: Any, mapping: Any, key: Any, value: Any
-        ) -> bool:
-            if not isinstance(key, str):
-                problem = f"the key {key!r} is not text: quote it"
-                raise ConstructorError(problem=problem, problem_mark=key_node.start_mark)
-            inherited = cast("Any", super())
-            return inherited.check_mapping_key(node, key_node, mapping, key, value)
-
-    constructor: Any = Constructor  # the library's arguments have no types
-    constructor.add_constructor("tag:yaml.org,2002:timestamp", constructor.construct_yaml_str)
+    if _OTHER_YAML.search(text):
+        raise ValueError("the file is read as YAML 1.2: remove its line %YAML")
     parser: Any = YAML(typ="safe", pure=True)
-    parser.Constructor = Constructor
+    parser.Constructor = _yaml_constructor()
+    parser.Resolver = _yaml_resolver()
     try:
         return parser.load(text)
     except MarkedYAMLError as error:
@@ -51,6 +55,62 @@ def _parse_yaml(text: str) -> Any:
         raise ValueError(f"{marked.problem}{line}") from error
     except YAMLError as error:
         raise ValueError(str(error)) from error
+
+
+def _yaml_constructor() -> Any:
+    """Return the class that makes values of YAML nodes."""
+    from ruamel.yaml.constructor import ConstructorError, SafeConstructor  # noqa: PLC0415
+
+    class Constructor(SafeConstructor):
+        def flatten_mapping(self, node: Any) -> Any:
+            """Check the keys, then merge ``<<``, whose keys may be given again."""
+            if getattr(node, "merge", None) is None:
+                self.check_keys(key for key, _ in node.value if key.tag != f"{_TAG}merge")
+            cast("Any", super()).flatten_mapping(node)
+
+        def check_keys(self, nodes: Iterable[Any]) -> None:
+            given: set[str] = set()
+            for node in nodes:
+                key = cast("Any", self).construct_object(node, deep=True)
+                problem = ""
+                if not isinstance(key, str):
+                    problem = f"the key {key!r} is not text: quote it"
+                elif key in given:
+                    problem = f"the key {key!r} is given twice"
+                if problem:
+                    raise ConstructorError(problem=problem, problem_mark=node.start_mark)
+                given.add(key)
+
+        def refuse(self, node: Any) -> None:
+            name = str(node.tag).removeprefix(_TAG)
+            problem = f"!!{name} is not supported: write a list, a table or text"
+            raise ConstructorError(problem=problem, problem_mark=node.start_mark)
+
+    constructor: Any = Constructor  # the library's arguments have no types
+    constructor.add_constructor(f"{_TAG}timestamp", constructor.construct_yaml_str)
+    for name in _NOT_JSON:
+        constructor.add_constructor(f"{_TAG}{name}", constructor.refuse)
+    return constructor
+
+
+def _yaml_resolver() -> Any:
+    """Return the class that decides the types of YAML nodes without a tag."""
+    from ruamel.yaml.nodes import ScalarNode  # noqa: PLC0415
+    from ruamel.yaml.resolver import VersionedResolver  # noqa: PLC0415
+    from ruamel.yaml.tag import Tag  # noqa: PLC0415
+
+    class Resolver(VersionedResolver):
+        def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+            tag = cast("Any", super()).resolve(kind, value, implicit)
+            if kind is not ScalarNode or not implicit[0]:
+                return tag
+            if _INT.fullmatch(value):
+                return Tag(suffix=f"{_TAG}int")
+            if _FLOAT.fullmatch(value):
+                return Tag(suffix=f"{_TAG}float")
+            return self.DEFAULT_SCALAR_TAG if tag in (f"{_TAG}int", f"{_TAG}float") else tag
+
+    return Resolver
 
 
 _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
@@ -94,14 +154,20 @@ def read_config(path: Path) -> dict[str, Any]:
 def parse_value(text: str) -> Any:
     """Parse the right side of ``--set key=value``: a scalar, a list, a table or quoted text.
 
-    Other text is not changed, so only text that looks like one of these needs quotes.
+    Other text is not changed, so only text that looks like one of these needs quotes. Text such as
+    ``010``, ``+1``, ``0x10`` or ``1_000`` is not changed either: it may be a name.
     """
     if text[:1] not in ("[", "{", '"', "'") and not _SCALAR.fullmatch(text):
         return text
     try:
-        return _parse_yaml(text)
+        value = _parse_yaml(text)
     except ValueError:
         return text
+    if (type(value) is int and str(value) != text) or (
+        isinstance(value, float) and _PADDED.match(text)
+    ):
+        return text
+    return value
 
 
 _PART = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^."']+?))\s*(?:\.|$)""")

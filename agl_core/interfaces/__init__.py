@@ -1,6 +1,6 @@
-"""The Protocols between components; only `agl_core.app` constructs their implementations.
+"""Protocols and base classes between components; only `agl_core.app` makes their implementations.
 
-Reading order: `store`, `serving`, `routes`, `dialects`, `learning`, `extending`, `tracking`.
+Reading order: `store`, `serving`, `routes`, `dialects`, `learning`, `extending`.
 """
 
 from agl_core.interfaces.dialects import (

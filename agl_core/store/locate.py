@@ -7,12 +7,13 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretBytes, SecretStr
 
 from agl_core.config import RunConfig, StoreConfig
 from agl_core.config.loader import RESOLVED, check_options, load_config
+from agl_core.config.validation import keys_at
 from agl_core.errors import ConfigError, PluginError
 from agl_core.interfaces import StoreLifecycle
 from agl_core.plugins import PluginManager
@@ -27,14 +28,26 @@ _ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://")
 def store_options(config: StoreConfig, plugins: PluginManager) -> BaseModel | None:
     """Return the options of a section, validated by the store's model; None if it has no model.
 
+    Null for an option that only other stores have is no option, so that an override can both
+    choose a store and remove an option of the previous one, such as ``store.url=null``.
+
     Raises:
         ConfigError: the store or an option is unknown.
         PluginError: the store's options cannot be imported.
     """
     model = plugins.registry("stores").options_model(config.name)
+    if model is None or model.model_config.get("extra") != "allow":
+        others = {key for name in _names(plugins) for key in _keys(_model(name, plugins))}
+        foreign = others - _keys(model)
+        kept = {k: v for k, v in config.options.items() if v is not None or k not in foreign}
+        config = StoreConfig.model_validate({**kept, "name": config.name})
     if model is not None and "url" in config.options and "url" not in model.model_fields:
         _refuse_address(config, plugins)
     return check_options(config, model, where="store")
+
+
+def _keys(model: type[BaseModel] | None) -> set[str]:
+    return {*keys_at(model, ()), *model.model_fields} if model is not None else set()
 
 
 def _refuse_address(config: StoreConfig, plugins: PluginManager) -> None:
@@ -60,7 +73,18 @@ def described(options: BaseModel | None) -> StoreOptions:
 def store_section(name: str, options: BaseModel | None) -> StoreConfig:
     """Return the configuration section that results in these options."""
     given = options.model_dump(exclude_unset=True, by_alias=True) if options is not None else {}
-    return StoreConfig.model_validate({**given, "name": name})
+    return StoreConfig.model_validate({**_revealed(given), "name": name})
+
+
+def _revealed(value: Any) -> Any:
+    """Return a value with the text of its secrets, which a stored section must contain."""
+    if isinstance(value, SecretStr | SecretBytes):
+        return value.get_secret_value()
+    if isinstance(value, dict):
+        return {key: _revealed(each) for key, each in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_revealed(each) for each in cast("list[Any]", value)]
+    return value
 
 
 def is_address(target: str) -> bool:
@@ -104,10 +128,13 @@ def _names(plugins: PluginManager) -> list[str]:
 
 
 def _schemes(name: str, plugins: PluginManager) -> tuple[str, ...]:
+    return getattr(_model(name, plugins), "schemes", ())
+
+
+def _model(name: str, plugins: PluginManager) -> type[BaseModel] | None:
     with suppress(PluginError):  # a store whose plugin cannot be imported cannot be used
-        model = plugins.registry("stores").options_model(name)
-        return getattr(model, "schemes", ())
-    return ()
+        return plugins.registry("stores").options_model(name)
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

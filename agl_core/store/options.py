@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, PositiveFloat, field_validator
 
@@ -31,7 +31,6 @@ class StoreOptions(BaseModel):
         extra="forbid",
         frozen=True,
         use_attribute_docstrings=True,
-        coerce_numbers_to_str=True,  # --set store.path=2026 is a name
     )
 
     kept: ClassVar[bool] = True
@@ -80,6 +79,14 @@ class SqliteOptions(BaseStoreOptions):
     """``full`` also survives a power cut; ``normal`` survives a crash of the program."""
     busy_timeout_s: PositiveFloat = 30.0
     """How long to wait for another process that writes to the same file."""
+
+    @field_validator("path", mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        """Take an integer as its text: ``--set store.path=2026`` is a name."""
+        if isinstance(given, float):
+            raise ValueError(f"{given} is a number: quote the name of the file")  # noqa: TRY004
+        return str(given) if type(given) is int else given
 
     @field_validator("path")
     @classmethod

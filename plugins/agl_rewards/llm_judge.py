@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import tempfile
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
@@ -14,12 +13,14 @@ from contextvars import Context
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, cast
+from uuid import uuid4
 
 import msgspec
 from pydantic import Field
 
 from agl_core.config import validate
 from agl_core.errors import ConfigError, EngineError, RewardError
+from agl_core.files import make_private_directory, private_opener
 from agl_core.interfaces import AttemptRecord
 from agl_core.serving import HttpBackend
 from agl_core.text import decoded, escaped
@@ -297,12 +298,13 @@ class LlmJudge:
         return verdict
 
     def _write(self, folder: Path, digest: str, verdict: Verdict) -> Verdict:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        target, fields = self._file(digest), msgspec.structs.asdict(verdict)
-        with tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp", delete=False) as stream:
-            part = Path(stream.name)
-            stream.write(msgspec.json.encode(_Kept(**fields, sha256=_checksum(digest, verdict))))
+        target, part = self._file(digest), folder / f"{uuid4().hex}.tmp"
+        fields = msgspec.structs.asdict(verdict)
+        kept = msgspec.json.encode(_Kept(**fields, sha256=_checksum(digest, verdict)))
+        make_private_directory(folder)
         try:
+            with open(part, "xb", opener=private_opener) as stream:
+                stream.write(kept)
             try:
                 os.link(part, target)
             except FileExistsError:

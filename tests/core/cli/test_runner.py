@@ -62,6 +62,30 @@ def test_several_processes_are_watched_and_told_of(agl, monkeypatch, tmp_path):
     assert made[0]._options.processes == 3
 
 
+@pytest.mark.parametrize(("processes", "loaded"), [("1", True), ("2", False)])
+def test_the_supervisor_of_several_processes_loads_no_plugin_file(
+    agl, served, monkeypatch, tmp_path, processes, loaded
+):
+    """The store's address is resolved where the plugins are: in the workers."""
+    made = []
+
+    class Watched(fleet.Fleet):
+        async def run(self):
+            made.append(self)
+
+    monkeypatch.setattr(fleet, "Fleet", Watched)
+    (tmp_path / "mine.py").write_text(
+        "from pathlib import Path\n\nPath('loaded').touch()\n\n\nclass Plugin: ...\n"
+    )
+    (tmp_path / "run.toml").write_text("name = 'x'\nplugins = ['mine.py']\n")
+    result = agl("runner", "run.toml", "--store", "http://127.0.0.1:1", "--processes", processes)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "loaded").exists() is loaded
+    stores = [config.store.options["url"] for config in served]
+    stores += [fleet._arguments[3] for fleet in made]
+    assert stores == ["http://127.0.0.1:1"]
+
+
 @pytest.mark.parametrize("early", [True, False])
 async def test_a_worker_that_is_told_to_end_before_it_serves_ends_well(early):
     stop, began = runner._Stop(), asyncio.Event()
@@ -85,6 +109,19 @@ def test_what_a_worker_process_is_given_can_be_pickled():
     work, text, debug, key = pickle.loads(pickle.dumps(given))
     assert (work, debug, key) == (runner.work, False, "key")
     assert "x" in text
+
+
+async def test_a_worker_reports_an_address_that_no_store_takes(capfd):
+    """With its plugins loaded, in the worker."""
+    workers = fleet.Fleet(
+        runner.work,
+        (resolve({"name": "x"}).model_dump_json(), False, "", "redis://me:pw@h"),
+        fleet.FleetOptions(processes=1),
+    )
+    with pytest.raises(ConfigError, match="Worker 1 cannot work"):
+        await workers.run()
+    told = capfd.readouterr().err
+    assert "'redis://***@h' is no address of a store" in told
 
 
 async def test_workers_that_cannot_work_end_the_command():

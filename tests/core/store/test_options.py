@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretBytes, SecretStr
 
 from agl_core.app.parts import check_apart, with_store, with_store_apart
 from agl_core.builtin import load_plugins
@@ -81,6 +81,11 @@ def refused(plugins: PluginManager, **store: Any) -> str:
         ({"name": "memory", "url": "postgresql://h"}, "name = 'server' takes this address"),
         ({"name": "server", "url": "postgresql://h", "pol": 1}, "did you mean 'store.pool'?"),
         ({"name": "bare", "depth": 1}, "unknown key 'store.depth'"),
+        ({"pth": None}, "unknown key 'store.pth': did you mean 'store.path'?"),
+        ({"name": "bare", "depth": None}, "unknown key 'store.depth'"),
+        ({"path": 1e3}, "store.path = 1000.0: 1000.0 is a number: quote the name of the file"),
+        ({"path": True}, "store.path = True"),
+        ({"name": "server", "url": 5}, "store.url = 5"),
     ],
 )
 def test_options_are_those_of_the_store(
@@ -209,6 +214,68 @@ def test_a_path_may_look_like_a_number(plugins: PluginManager) -> None:
     config = resolve({}, ["store.path=2026", "store.synchronous=full"])
     options: Any = store_options(config.store, plugins)
     assert (options.path, options.synchronous) == (str(Path("2026").absolute()), "full")
+
+
+@pytest.mark.parametrize("text", ["010", "0x10", "1_000", "+5", "0b1", "0o7", "'1e3'", '"1.0"'])
+def test_a_path_is_the_text_that_is_given(plugins: PluginManager, text: str) -> None:
+    options: Any = store_options(resolve({}, [f"store.path={text}"]).store, plugins)
+    assert options.path == str(Path(text.strip("'\"")).absolute())
+
+
+def test_a_path_that_reads_as_a_fraction_is_to_be_quoted(plugins: PluginManager) -> None:
+    with pytest.raises(ConfigError, match=r"store\.path = 1000\.0: .* quote the name"):
+        store_options(resolve({}, ["store.path=1e3"]).store, plugins)
+
+
+@pytest.mark.parametrize(
+    ("before", "name"),
+    [({"name": "http", "url": "http://h:1"}, "sqlite"), ({"path": "a.db"}, "memory")],
+)
+def test_null_switches_off_an_option_that_only_another_store_has(
+    plugins: PluginManager, before: dict[str, Any], name: str
+) -> None:
+    given = [f"store.{key}=null" for key in before if key != "name"]
+    config = with_store(resolve({"store": before}, [f"store.name={name}", *given]), plugins)
+    assert (config.store.name, config.store.options) == (name, {})
+
+
+def test_null_reaches_a_store_that_takes_any_option(plugins: PluginManager) -> None:
+    class Open(BaseModel, extra="allow"): ...
+
+    class Taking:
+        @hookimpl
+        def agl_register_stores(self, register: Any) -> None:
+            register("open", f"{__name__}:make_nothing", config=Open)
+
+    plugins.register(Taking(), Source(name="taking"))
+    assert options_of(plugins, name="open", url=None).model_extra == {"url": None}
+
+
+class Login(BaseModel):
+    password: SecretStr
+
+
+class SecretOptions(StoreOptions):
+    """With options that pydantic hides."""
+
+    dsn: SecretStr
+    logins: list[Login]
+    pins: dict[str, SecretBytes]
+
+
+def test_secrets_of_a_store_are_stored_with_the_run(tmp_path: Path) -> None:
+    class Hiding:
+        @hookimpl
+        def agl_register_stores(self, register: Any) -> None:
+            register("hiding", f"{__name__}:make_nothing", config=SecretOptions)
+
+    plugins = load_plugins()
+    plugins.register(Hiding(), Source(name="hiding"))
+    options = {"dsn": "a", "logins": [{"password": "b"}], "pins": {"c": "d"}}
+    config = with_store(resolve({"store": {"name": "hiding", **options}}), plugins)
+    stored = load_config(save_config(config, tmp_path)).store
+    assert stored.options == options
+    assert store_options(stored, plugins) == SecretOptions.model_validate(options)
 
 
 def test_a_path_holds_no_nul(plugins: PluginManager) -> None:

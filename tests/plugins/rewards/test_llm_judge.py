@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -183,6 +185,37 @@ async def test_verdicts_are_kept_in_the_run(court, attempt, tmp_path):
     judge.keep_in(tmp_path / "run")
     await judge(TASK, "3", attempt)
     assert court.asked == 4
+
+
+async def test_folders_of_verdicts_are_private(court, attempt, tmp_path):
+    """llm_judge: also those above it that it makes, under any umask."""
+    judge = court.judge()
+    judge.keep_in(tmp_path / "runs" / "run")
+    before = os.umask(0o022)
+    try:
+        await judge(TASK, "2", attempt)
+    finally:
+        os.umask(before)
+
+    made = sorted((tmp_path / "runs").rglob("*"))
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "runs", *made)]
+    assert modes == [0o700, 0o700, 0o700, 0o600]
+
+
+async def test_a_verdict_that_cannot_be_written_leaves_no_file(court, attempt, tmp_path, caplog):
+    resource = pytest.importorskip("resource")
+    judge = court.judge()
+    judge.keep_in(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8, hard))  # as on a full disk
+    try:
+        score = await judge(TASK, "2", attempt)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert score == 0.5
+    assert "cannot be kept" in caplog.text
+    assert list((tmp_path / "judge").iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,6 @@ async def test_the_old_weights_serve_until_the_new_ones_are_published(
     engine: VerlEngine, policy: Policy, tmp_path: Path
 ) -> None:
     assert engine.overlaps
-    assert engine.overlaps
     before = await engine.fingerprint(policy.name)
 
     training = asyncio.create_task(engine.train(batch_of("grpo")))
