@@ -135,12 +135,16 @@ def local_path(given: str, *, instead: str) -> str:
     """
     if "\x00" in given:
         raise ValueError("a path cannot hold the character NUL")
-    address = _ADDRESS.match(given)
-    if address is not None:
-        raise ValueError(
-            f"is an address ({address.group(1)}://), not a path on this machine: {instead}"
-        )
+    scheme = scheme_of(given)
+    if scheme:
+        raise ValueError(f"is an address ({scheme}://), not a path on this machine: {instead}")
     return given
+
+
+def scheme_of(given: str) -> str:
+    """Return the text before ``://`` of an address; empty for a path, such as ``C:/run``."""
+    address = _ADDRESS.match(given)
+    return address[1] if address is not None else ""
 
 
 FailureAction = Literal["drop", "penalize", "retry"]

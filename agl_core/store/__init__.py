@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from agl_core.store.lease import SystemClock as SystemClock
     from agl_core.store.locate import StoreAddress as StoreAddress
     from agl_core.store.locate import described as described
-    from agl_core.store.locate import is_address as is_address
+    from agl_core.store.locate import has_scheme as has_scheme
     from agl_core.store.locate import locate_store as locate_store
     from agl_core.store.locate import make_store_at as make_store_at
     from agl_core.store.locate import of_file as of_file

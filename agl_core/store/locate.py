@@ -13,6 +13,7 @@ from pydantic import BaseModel, SecretBytes, SecretStr
 
 from agl_core.config import RunConfig, StoreConfig
 from agl_core.config.loader import RESOLVED, check_options, load_config
+from agl_core.config.models import scheme_of
 from agl_core.config.validation import keys_at
 from agl_core.errors import ConfigError, PluginError
 from agl_core.interfaces import StoreLifecycle
@@ -22,7 +23,6 @@ from agl_core.store.options import STORE_FILE, StoreOptions
 from agl_core.store.reader import Readable
 
 _CONFIGURATIONS: Final = (".toml", ".yaml", ".yml", ".json")
-_ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://")
 
 
 def store_options(config: StoreConfig, plugins: PluginManager) -> BaseModel | None:
@@ -87,9 +87,9 @@ def _revealed(value: Any) -> Any:
     return value
 
 
-def is_address(target: str) -> bool:
+def has_scheme(target: str) -> bool:
     """Return whether a text is an address such as ``http://host``, not a path."""
-    return _ADDRESS.match(target) is not None
+    return scheme_of(target) != ""
 
 
 def store_at(address: str, plugins: PluginManager) -> StoreConfig:
@@ -118,8 +118,7 @@ def _shown(address: str) -> str:
 
 
 def _stores_at(address: str, plugins: PluginManager) -> list[str]:
-    found = _ADDRESS.match(address)
-    scheme = found[1].lower() if found is not None else ""
+    scheme = scheme_of(address).lower()
     return [name for name in _names(plugins) if scheme in _schemes(name, plugins)]
 
 
@@ -220,7 +219,7 @@ def locate_store(target: str | Path, plugins: PluginManager) -> StoreAddress:
     """
     text = str(target)
     path = Path(text).expanduser()
-    if is_address(text):
+    if has_scheme(text):
         config = store_at(text, plugins)
         options = store_options(config, plugins)
         return StoreAddress(config=config, options=options, directory=Path())

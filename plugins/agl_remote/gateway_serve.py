@@ -19,7 +19,7 @@ from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.interfaces import StoreLifecycle
 from agl_core.plugins import PluginManager
 from agl_core.serving import shared_key
-from agl_core.store import is_address, locate_store, make_store_at, of_file, store_file
+from agl_core.store import has_scheme, locate_store, make_store_at, of_file, store_file
 from agl_remote.gateway_control import GatewayControl
 
 _HOST_AND_PORT: Final = re.compile(r"[^/\\]+:\d+")
@@ -66,7 +66,7 @@ def store_of(target: str, plugins: PluginManager) -> StoreLifecycle:
             or it is a run whose store cannot be shared or does not exist.
     """
     of_a_run = (Path(target).expanduser() / RESOLVED).is_file()
-    if not of_a_run and not is_address(target):
+    if not of_a_run and not has_scheme(target):
         file = store_file(target, plugins)
         if not file.exists():
             if _HOST_AND_PORT.fullmatch(target):
