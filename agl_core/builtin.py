@@ -63,16 +63,6 @@ def agl_register_algorithms(register: Register) -> None:
 
 
 @hookimpl
-def agl_register_engines(register: Register) -> None:
-    register(
-        "http",
-        "agl_core.gateway.engine_http:HttpEngine",
-        config="agl_core.gateway.engine_http:HttpOptions",
-        summary="an OpenAI-compatible endpoint that serves but does not train",
-    )
-
-
-@hookimpl
 def agl_register_commands(register: Register) -> None:
     for name, target, summary in (
         ("train", "train:command", "train the named agents of an agent program"),

@@ -1,8 +1,9 @@
-"""Access to the store and the gateway of other processes over HTTP.
+"""Access to the store, the gateway and the engine of other processes over HTTP.
 
 Reading order: `store_calls` (the messages), `store_client` (`HttpStore`), `store_server`
 (`StoreServer`), `store_serve` (the command ``agl store serve``); `gateway_control` (the messages),
-`gateway_client` (`RemoteGateway`), `gateway_serve` (the command ``agl gateway``).
+`gateway_client` (`RemoteGateway`), `gateway_serve` (the command ``agl gateway``); `engine` (the
+engine ``http``).
 """
 
 from __future__ import annotations
@@ -11,16 +12,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from agl_remote.engine import HttpEngine, HttpOptions
     from agl_remote.gateway_client import RemoteGateway
     from agl_remote.gateway_control import GatewayControl
     from agl_remote.options import HttpStoreOptions
     from agl_remote.store_client import HttpStore
     from agl_remote.store_server import StoreServer
 
-__all__ = ["GatewayControl", "HttpStore", "HttpStoreOptions", "RemoteGateway", "StoreServer"]
+__all__ = [
+    "GatewayControl",
+    "HttpEngine",
+    "HttpOptions",
+    "HttpStore",
+    "HttpStoreOptions",
+    "RemoteGateway",
+    "StoreServer",
+]
 
 _MODULES: Final = {
     "GatewayControl": "gateway_control",
+    "HttpEngine": "engine",
+    "HttpOptions": "engine",
     "HttpStore": "store_client",
     "HttpStoreOptions": "options",
     "RemoteGateway": "gateway_client",

@@ -1,4 +1,4 @@
-"""The plugin's hooks, which register the store ``http`` and the command ``agl store serve``."""
+"""The plugin's hooks: what it registers of stores, engines, gateways and commands."""
 
 from __future__ import annotations
 
@@ -13,6 +13,16 @@ def agl_register_stores(register: Register) -> None:
         "agl_remote.store_client:make_store",
         config="agl_remote.options:HttpStoreOptions",
         summary="kept by agl store serve",
+    )
+
+
+@hookimpl
+def agl_register_engines(register: Register) -> None:
+    register(
+        "http",
+        "agl_remote.engine:HttpEngine",
+        config="agl_remote.engine:HttpOptions",
+        summary="an OpenAI-compatible endpoint that serves but does not train",
     )
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
+from agl_remote import HttpEngine, HttpOptions
 
 import agl_core as agl
-from agl_core.gateway.engine_http import HttpEngine, HttpOptions
 from agl_core.interfaces import Capabilities
 from agl_core.store.sqlite import SqliteStore
 from agl_core.types import FailureKind, Policy, RolloutQuery

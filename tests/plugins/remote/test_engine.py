@@ -1,10 +1,10 @@
 """The engine that only serves."""
 
 import pytest
+from agl_remote import HttpEngine, HttpOptions
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
 from agl_core.errors import ConfigError
-from agl_core.gateway.engine_http import HttpEngine, HttpOptions
 from agl_core.interfaces import AlgorithmSetup
 from agl_core.types import Policy
 
