@@ -1,13 +1,16 @@
 """Each template renders to a plugin that passes its contract as it is."""
 
+import configparser
 import os
+import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
 from tools import new
-from tools.new import KINDS, ROOT, render
+from tools.new import KINDS, ROOT, has_extra, render, steps
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -35,6 +38,45 @@ def test_the_rendered_plugin_passes_its_contract(kind, tmp_path):
 def test_every_template_has_a_kind():
     folders = {path.name for path in new.TEMPLATES.iterdir() if path.is_dir()}
     assert folders - {"__pycache__"} == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_environment_that_the_steps_name_has_its_section(kind):
+    text = steps(kind, "open_house")
+    tox = text.partition("Add to tox.ini:\n")[2].partition("Then run:\n")[0]
+    names = {*re.findall(r"open_house-[a-z]+", tox.partition("  sections\n")[0])}
+    assert bool(names) is has_extra(kind)
+    if not names:
+        assert f"tests/{KINDS[kind].source}/open_house" in tox
+        return
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read_string(tox.partition("  sections\n")[2].replace("\n    ", "\n").lstrip())
+    found = {
+        f"open_house-{factor}"
+        for section in parser.sections()
+        for factor in section.partition("open_house-")[2].strip("{}").split(",")
+    }
+    assert found == names
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_steps_name_an_extra_where_the_plugin_registers_with_one(kind, tmp_path):
+    (plugin,) = [path for path in render(kind, "open_house", tmp_path) if path.stem == "plugin"]
+    assert ('extra="open-house"' in plugin.read_text()) is has_extra(kind)
+    for text in (steps(kind, "open_house"), *(each.read_text() for each in readmes(plugin))):
+        assert ("[open-house]" in text) is has_extra(kind)
+
+
+def readmes(plugin):
+    return plugin.parent.glob("README.md")
+
+
+def test_the_steps_name_contracts_that_exist():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    known = {each["name"]: each for each in project["tool"]["importlinter"]["contracts"]}
+    for kind in KINDS.values():
+        for contract in kind.layers:
+            assert contract in known
 
 
 def test_nothing_is_overwritten(tmp_path):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import importlib
 import re
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -155,18 +157,6 @@ def test_every_fragment_of_the_changelog_has_a_known_kind():
         assert all(part.isdigit() for part in count)
 
 
-NEEDS_NOTHING = {
-    "agl_doctor",
-    "agl_init",
-    "agl_otlp",
-    "agl_records",
-    "agl_remote",
-    "agl_responses",
-    "agl_rewards",
-}
-"""Plugins that work with the base dependencies: there is nothing an extra could bring."""
-
-
 def test_the_imports_of_every_package_are_checked():
     folders = {
         folder.name
@@ -177,8 +167,26 @@ def test_the_imports_of_every_package_are_checked():
     assert folders == set(PROJECT["tool"]["importlinter"]["root_packages"])
 
 
-NO_PLUGIN = {"agl_testing", "agl_vllm"}
-"""Packages beside the plugins that hang on no hook."""
+def libraries(folder):
+    """Imported packages that a package does not get from the base dependencies of agl-core."""
+    needed = {re.match(r"[\w.-]+", each)[0] for each in PROJECT["project"]["dependencies"]}
+    base = {
+        name
+        for name, distributions in metadata.packages_distributions().items()
+        if not needed.isdisjoint(distributions)
+    }
+    found = set()
+    for node in (node for path in folder.rglob("*.py") for node in ast.walk(tree(path))):
+        if isinstance(node, ast.Import):
+            found |= {each.name.partition(".")[0] for each in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module.partition(".")[0])
+    ours = {name for name in found if name.startswith("agl_")}
+    return found - ours - base - sys.stdlib_module_names
+
+
+def tree(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def test_every_plugin_package_is_in_the_wheel_with_entry_point_and_extra():
@@ -189,11 +197,11 @@ def test_every_plugin_package_is_in_the_wheel_with_entry_point_and_extra():
     for folder in folders:
         name = folder.name.removeprefix("agl_")
         assert folder.relative_to(ROOT).as_posix() in packages
-        if folder.name in NO_PLUGIN:
+        if not (folder / "plugin.py").exists():
             continue
         assert PROJECT["project"]["entry-points"]["agl_core"][name] == f"{folder.name}.plugin"
-        if folder.name not in NEEDS_NOTHING:
-            assert name.replace("_", "-") in PROJECT["project"]["optional-dependencies"]
+        extra = name.replace("_", "-") in PROJECT["project"]["optional-dependencies"]
+        assert extra or not libraries(folder), f"{folder.name}: no extra for {libraries(folder)}"
 
 
 def test_every_plugin_is_held_to_its_contract():

@@ -90,17 +90,30 @@ def _renamed(text: str, name: str) -> str:
     return _TEMPLATE.sub(lambda found: title if found[0][0] == "T" else name, text)
 
 
+def has_extra(kind: str) -> bool:
+    """Return whether plugins of a kind register with an extra, so that libraries are installed."""
+    plugin = TEMPLATES / kind / "agl_template" / "plugin.py"
+    return 'extra="template"' in plugin.read_text(encoding="utf-8")
+
+
 def steps(kind: str, name: str) -> str:
     """Return the remaining steps: the lines to add to ``pyproject.toml`` and ``tox.ini``."""
     source, extra = KINDS[kind].source, name.replace("_", "-")
+    tests = f"tests/{source}/{name}"
     contracts = "\n".join(
         f'    "{each}"' for each in ("Core imports no plugin", *KINDS[kind].layers)
     )
+    extras = lock = ""
+    tox = f"  the section of core, AGL_TESTS\n    {tests}\n"
+    install = "pip install -e ."
+    if has_extra(kind):
+        extras = f'  [project.optional-dependencies]\n    {extra} = ["the-library>=1.0,<2"]\n'
+        tox = _environments(name, extra, source)
+        install = f"pip install -e '.[{extra}]'"
+        lock = f"  tox -e lock -- {name}-latest\n"
     return f"""\
 Add to pyproject.toml:
-  [project.optional-dependencies]
-    {extra} = ["the-library>=1.0,<2"]
-  [project.entry-points.agl_core]
+{extras}  [project.entry-points.agl_core]
     {name} = "agl_{name}.plugin"
   [tool.hatch.build.targets.wheel], packages
     "{source}/agl_{name}",
@@ -109,21 +122,39 @@ Add to pyproject.toml:
   and the same name in the lists of the contracts
 {contracts}
 Add to tox.ini:
+{tox}Then run:
+  {install}
+  pytest -n 0 {tests}
+{lock}"""
+
+
+def _environments(name: str, extra: str, source: str) -> str:
+    """Return the lines of ``tox.ini`` for a plugin that needs a library."""
+    return f"""\
   env_list
     {name}-latest
   labels, full
     {name}-latest, {name}-oldest, {name}-newest
-  sections like those of its neighbours
+  sections
     [testenv:{name}-{{latest,newest}}]
     package = editable
     extras = {extra}
+    deps = pyright[nodejs]
     set_env =
         {{[testenv]set_env}}
         AGL_TESTS = tests/{source}/{name}
-Then run:
-  pip install -e '.[{extra}]'
-  pytest -n 0 tests/{source}/{name}
-  tox -e lock -- {name}-latest
+    commands =
+        {{[testenv]commands}}
+        pyright {source}/agl_{name}
+
+    [testenv:{name}-oldest]
+    skip_install = true
+    deps = uv
+    set_env =
+        {{[testenv]set_env}}
+        AGL_TESTS = tests/{source}/{name}
+    commands_pre =
+        uv pip install --quiet --python {{env_python}} --resolution lowest-direct .[{extra}]
 """
 
 
