@@ -56,8 +56,8 @@ def agl_register_algorithms(register: Register) -> None:
     ):
         register(
             name,
-            f"agl_core.training.algorithms.{name}:{attribute}",
-            config=f"agl_core.training.algorithms.{name}:{attribute}Options",
+            f"agl_core.training.algorithms:{attribute}",
+            config=f"agl_core.training.algorithms:{attribute}Options",
             summary=summary,
         )
 

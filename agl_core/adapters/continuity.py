@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, cast
 from agl_core.adapters.images import media
 from agl_core.thinking import split_thinking, without_thinking
 from agl_core.types import Choice, Ints, ModelCall
-from agl_core.types.breaks import Cause
+from agl_core.types.run import Cause
 
 Message = Mapping[str, Any]
 

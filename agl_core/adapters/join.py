@@ -13,7 +13,7 @@ from agl_core.adapters.select import AgentSelector, serving_policy
 from agl_core.errors import CaptureError, TokenMismatchError
 from agl_core.interfaces import AttemptRecord
 from agl_core.types import AttemptStatus, Image, Losses, ModelCall, Policy, Span, SpanKind
-from agl_core.types.overflow import says_overflow
+from agl_core.types.rollout import says_overflow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

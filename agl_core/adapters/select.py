@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from agl_core.errors import ConfigError
 from agl_core.types import Policy
-from agl_core.types.resources import RESERVED_PREFIX, agent_matches
+from agl_core.types.rollout import RESERVED_PREFIX, agent_matches
 
 
 class AgentSelector:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agl_core.clocks import monotonic
 from agl_core.interfaces import Observer
 from agl_core.types import Evaluation, Report, StepReport
-from agl_core.types.breaks import sum_breaks
-from agl_core.types.run import clock, counts, evaluation_line, summary_lines
+from agl_core.types.run import clock, counts, evaluation_line, sum_breaks, summary_lines
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

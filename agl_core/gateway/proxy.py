@@ -20,7 +20,7 @@ from agl_core.gateway.stream import render
 from agl_core.interfaces import Problem
 from agl_core.serving import asgi
 from agl_core.types import Losses
-from agl_core.types.resources import RESERVED_PREFIX
+from agl_core.types.rollout import RESERVED_PREFIX
 
 _log = logging.getLogger(__name__)
 

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from agl_core import semconv
-from agl_core.clocks import wall_ns
+from agl_core.clocks import new_id, wall_ns
 from agl_core.gateway.attempts import Abort, Attempts, OpenAttempt, ProxiedCall
 from agl_core.gateway.dialects.chat import distortions
 from agl_core.gateway.exchange import Exchange
 from agl_core.gateway.metrics import GatewayMetrics
 from agl_core.interfaces import Identity, Problem, Store
 from agl_core.types import Ingest, Losses, Mode, ModelCall, Span, SpanKind
-from agl_core.types.ids import new_id
 
 _log = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ from typing import Final
 import msgspec
 
 from agl_core import semconv
+from agl_core.clocks import new_id
 from agl_core.errors import ConfigError, PluginError
 from agl_core.interfaces import Backend, Identity, Problem
 from agl_core.serving import AttemptKeys
 from agl_core.text import decoded, url_unquoted
 from agl_core.types import LogprobsMode, Policy
-from agl_core.types.ids import new_id
 
 _PATH: Final = re.compile(
     rb"^(?:/r/(?P<rollout>[^/]+)/a/(?P<attempt>[^/]+)(?:/agent/(?P<agent>[^/]+))?)?/v1(?P<rest>/.*)$"

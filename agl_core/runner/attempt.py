@@ -25,7 +25,7 @@ from agl_core.types import (
     SpanKind,
     Task,
 )
-from agl_core.types.overflow import failure_by_calls, none_fit, overflowed
+from agl_core.types.rollout import failure_by_calls, none_fit, overflowed
 
 Agent = Callable[[Task], Any]
 """The agent program; a plain function or a coroutine function."""

@@ -8,11 +8,10 @@ import threading
 from typing import Any
 
 from agl_core import semconv
-from agl_core.clocks import wall_ns
+from agl_core.clocks import new_id, wall_ns
 from agl_core.errors import StoreError
 from agl_core.interfaces import Store
 from agl_core.types import Attempt, Failure, FailureKind, Losses, Rollout, Span, SpanKind
-from agl_core.types.ids import new_id
 
 
 class LossCounter:

@@ -17,7 +17,7 @@ from agl_core.errors import (
 )
 from agl_core.tracing import describe, origin_key, users_traceback
 from agl_core.types import Failure, FailureKind
-from agl_core.types.overflow import OVERFLOW, says_overflow
+from agl_core.types.rollout import OVERFLOW, says_overflow
 
 _DEADLINE: Final = "deadline_exceeded"
 _REFUSED: Final = (400, 413, 422)

@@ -18,6 +18,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from agl_core.clocks import new_id
 from agl_core.errors import StaleAttemptError, StoreError
 from agl_core.store._codec import ROLLOUTS, detached, encode
 from agl_core.types import (
@@ -29,7 +30,6 @@ from agl_core.types import (
     RolloutStatus,
     Span,
 )
-from agl_core.types.ids import new_id
 
 MAX_DEADLINE_GRACE_S = 5.0
 

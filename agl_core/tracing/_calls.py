@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Final, NamedTuple
 from urllib.parse import unquote
 
 from agl_core import semconv
+from agl_core.clocks import new_id
 from agl_core.tracing._context import AttemptContext
 from agl_core.tracing._recorder import Reading, Recorder
 from agl_core.tracing._scopes import close_scope
 from agl_core.types import Scope, SpanKind
-from agl_core.types.ids import new_id
 
 _RETRY_COUNT: Final = "x-stainless-retry-count"
 FIRST_ERROR: Final = 400

@@ -16,7 +16,7 @@ from agl_core.errors import ConfigError
 from agl_core.tracing._recorder import Recorder
 from agl_core.tracing._scopes import Locator, Standing, adopt_scope, stand
 from agl_core.types import LLM, Attempt, PromptTemplate, Resources, Rollout, Scope
-from agl_core.types.resources import RESERVED_PREFIX
+from agl_core.types.rollout import RESERVED_PREFIX
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0"})  # noqa: S104
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}

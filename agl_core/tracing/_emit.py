@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from agl_core import semconv
-from agl_core.clocks import monotonic
+from agl_core.clocks import monotonic, new_id
 from agl_core.errors import RewardError
 from agl_core.tracing._context import AttemptContext, active, enter
 from agl_core.tracing._guard import emitter
@@ -28,7 +28,6 @@ from agl_core.types import (
     Task,
     finite_number,
 )
-from agl_core.types.ids import new_id
 
 _FIX = "give one finite number, such as 0.0, 0.5 or True"
 

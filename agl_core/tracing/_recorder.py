@@ -9,11 +9,10 @@ from threading import Lock
 from typing import Any, Final
 
 from agl_core import semconv
-from agl_core.clocks import wall_ns
+from agl_core.clocks import new_id, wall_ns
 from agl_core.tracing._scopes import current_scope
 from agl_core.tracing._values import bounded, describe, exception_attributes, text
 from agl_core.types import Losses, Reward, Scope, Span, SpanKind, SpanStatus
-from agl_core.types.ids import new_id
 
 MAX_SPANS: Final = 10_000
 MAX_VALUE_CHARS: Final = 262_144

@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar
 
 from agl_core import semconv
+from agl_core.clocks import new_id
 from agl_core.tracing._guard import report
 from agl_core.tracing._recorder import Recorder
 from agl_core.tracing._scopes import CURRENT, close_scope, current_scope, inherited, swap_current
 from agl_core.tracing._values import text
 from agl_core.types import Scope, ScopeKind, SpanKind
-from agl_core.types.ids import new_id
 
 UNNAMED: Final = "unnamed agent"
 """Span name of an agent without a name."""

@@ -28,7 +28,7 @@ from agl_core.types import (
     Losses,
     TrajectoryGroup,
 )
-from agl_core.types.overflow import failure_by_calls, none_fit
+from agl_core.types.rollout import failure_by_calls, none_fit
 
 _log = logging.getLogger(__name__)
 

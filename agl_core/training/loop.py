@@ -24,8 +24,13 @@ from agl_core.training.checkpoint import POLICIES, Checkpoints, CheckpointState
 from agl_core.training.evaluate import Evaluator, compare
 from agl_core.training.events import Events
 from agl_core.training.groups import GroupBuilder, StepGroups
-from agl_core.training.prefetcher import Prefetcher
-from agl_core.training.rollouts import RolloutPlan, RolloutSource, TaskSampler, make_resources
+from agl_core.training.rollouts import (
+    Prefetcher,
+    RolloutPlan,
+    RolloutSource,
+    TaskSampler,
+    make_resources,
+)
 from agl_core.types import (
     Batch,
     Evaluation,
@@ -37,8 +42,7 @@ from agl_core.types import (
     Task,
     Update,
 )
-from agl_core.types.breaks import sum_breaks
-from agl_core.types.run import RewardTrend, Rows
+from agl_core.types.run import RewardTrend, Rows, sum_breaks
 
 _log = logging.getLogger(__name__)
 

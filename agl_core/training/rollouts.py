@@ -1,18 +1,18 @@
-"""Sampling of tasks, and queueing and collecting of the rollouts of a step or an evaluation."""
+"""The rollouts of a step: their tasks, their capture settings, and the prefetching of later steps."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from agl_core import semconv
-from agl_core.clocks import wall
+from agl_core.clocks import new_id, wall
 from agl_core.config import RunConfig
 from agl_core.config.policies import capture_settings
 from agl_core.errors import ConfigError
@@ -34,7 +34,6 @@ from agl_core.types import (
     Span,
     Task,
 )
-from agl_core.types.ids import new_id
 from agl_core.types.rollout import CAPTURE, PROMPT_BUDGETS, THINKING_TAGS
 
 
@@ -255,3 +254,62 @@ def make_resources(
     }
     prompts = {name: PromptTemplate(template=text) for name, text in config.prompts.items()}
     return Resources(run_id=config.name, step=step, items={**llms, **prompts})
+
+
+class Prefetcher:
+    """The rollouts of the current step and of up to `ahead` later steps, which run in parallel.
+
+    The rollouts of step n are queued only once the weights from which step n - `ahead` starts are
+    served. Every step makes at most one version of a policy, so the staleness of a call is at most
+    `ahead`.
+    """
+
+    def __init__(
+        self,
+        source: RolloutSource,
+        plan: Callable[[int], RolloutPlan],
+        *,
+        ahead: int,
+        steps: int,
+    ) -> None:
+        """Configure the prefetcher without queueing rollouts.
+
+        Args:
+            source: Queues and collects rollouts.
+            plan: Returns the plan of a step with the current version of the resources.
+            ahead: Number of steps to start beyond the current one.
+            steps: Number of steps of the run; no step is started beyond them.
+        """
+        self._source = source
+        self._plan = plan
+        self._ahead = ahead
+        self._steps = steps
+        self._under_way: dict[int, asyncio.Task[list[AttemptRecord]]] = {}
+        self._queued: dict[int, int] = {}
+
+    @property
+    def rollouts(self) -> int:
+        """Number of rollouts queued for steps that were not taken yet."""
+        return sum(self._queued.values())
+
+    async def take(self, step: int) -> list[AttemptRecord]:
+        """Return a step's attempts; call it once the weights from which the step starts serve."""
+        for number in range(step, min(step + self._ahead + 1, self._steps)):
+            if number not in self._under_way:
+                await self._begin(number)
+        records = await self._under_way[step]
+        del self._under_way[step], self._queued[step]
+        return records
+
+    async def close(self) -> None:
+        """Stop waiting for rollouts; queued rollouts stay queued."""
+        tasks = list(self._under_way.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _begin(self, step: int) -> None:
+        ids = await self._source.queue(self._plan(step))
+        self._queued[step] = len(ids)
+        collecting = self._source.collect(ids)
+        self._under_way[step] = asyncio.create_task(collecting, name=f"agl-step-{step}")

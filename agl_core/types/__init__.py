@@ -1,10 +1,8 @@
 """The record types of a run."""
 
-from agl_core.types.batch import Batch
 from agl_core.types.packed import Floats, Ints, from_list, pack_floats, pack_ints, to_list
-from agl_core.types.resources import LLM, Policy, PromptTemplate, Resources
-from agl_core.types.reward import ATTEMPT, Reward, RewardTarget, finite_number
 from agl_core.types.rollout import (
+    LLM,
     Attempt,
     AttemptStatus,
     Claim,
@@ -12,6 +10,9 @@ from agl_core.types.rollout import (
     FailureKind,
     Limits,
     Mode,
+    Policy,
+    PromptTemplate,
+    Resources,
     Rollout,
     RolloutQuery,
     RolloutStatus,
@@ -27,20 +28,26 @@ from agl_core.types.run import (
     StepReport,
     Update,
 )
-from agl_core.types.scope import Scope, ScopeKind
 from agl_core.types.span import (
+    ATTEMPT,
     Choice,
     Ingest,
     LogprobsMode,
     ModelCall,
+    Reward,
+    RewardTarget,
     Sampling,
+    Scope,
+    ScopeKind,
     Span,
     SpanKind,
     SpanStatus,
+    finite_number,
 )
 from agl_core.types.task import Task, as_task
 from agl_core.types.trajectory import (
     AgentReturn,
+    Batch,
     CallCredit,
     Image,
     Trajectory,

@@ -1,17 +1,99 @@
-"""Rollouts and their attempts."""
+"""Rollouts, their attempts and failures, and the resources they start from."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Any, Final, Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from agl_core.clocks import monotonic, wall
+from agl_core.errors import ConfigError, ContextOverflowError
 from agl_core.thinking import DEFAULT_TAGS
-from agl_core.types.resources import RESERVED_PREFIX, agent_matches
+from agl_core.types.span import ModelCall
 from agl_core.types.task import Task
+
+RESERVED_PREFIX: Final = "@"
+"""Prefix of reserved names, such as ``@selector``: calls of a framework, never trained."""
+
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class LLM(msgspec.Struct, frozen=True, kw_only=True, tag="llm"):
+    """A policy behind an OpenAI-compatible endpoint."""
+
+    model: str
+    base_url: str = ""
+    api_key: str = ""
+    policy: str = ""
+    version: int = 0
+
+
+class PromptTemplate(msgspec.Struct, frozen=True, kw_only=True, tag="prompt_template"):
+    """A prompt with ``{name}`` placeholders; every other brace is literal text."""
+
+    template: str
+
+    @property
+    def placeholders(self) -> frozenset[str]:
+        return frozenset(_PLACEHOLDER.findall(self.template))
+
+    def format(self, **values: Any) -> str:
+        """Replace the placeholders that have a value; placeholders inside values stay.
+
+        Raises:
+            ConfigError: the template has no placeholder of that name.
+        """
+        unknown = sorted(set(values) - self.placeholders)
+        if unknown:
+            raise ConfigError(
+                f"Prompt has no placeholders {unknown}; it has {sorted(self.placeholders)}"
+            )
+        return _PLACEHOLDER.sub(lambda match: str(values.get(match[1], match[0])), self.template)
+
+
+class Resources(msgspec.Struct, frozen=True, kw_only=True):
+    """An immutable, versioned set of named resources."""
+
+    version: int = 0
+    """Set by the store when published: 1, 2, ..."""
+    run_id: str = ""
+    step: int = 0
+    items: dict[str, LLM | PromptTemplate] = {}
+    created_at: float = 0.0
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """A named set of weights and the agents it serves."""
+
+    name: str
+    agents: tuple[str, ...] = ("*",)
+    """Exact names or globs; the first policy in config order that matches an agent serves it."""
+    trainable: bool = False
+    model: str = ""
+    version: int = 0
+    image_token: int | None = None
+    """Placeholder id for each part of an image in its prompts; None if it trains only on text."""
+    vocab_size: int | None = None
+    """Upper bound of token ids, exclusive; None if the engine does not know it."""
+    shows_tools: bool = True
+    """False if the model's chat template is known to leave out the tools of a request."""
+    train_constrained: bool = False
+    """Train on answers that were sampled under a constraint; see `Sampling.constraints`."""
+
+    def serves(self, agent: str) -> bool:
+        """Return whether a name or glob of the policy matches; an earlier policy has precedence."""
+        return any(agent_matches(pattern, agent) for pattern in self.agents)
+
+
+def agent_matches(pattern: str, agent: str) -> bool:
+    """Return whether a name or glob (``*``, ``?``, ``[...]``) matches the agent; case-sensitive."""
+    return pattern == agent or fnmatchcase(agent, pattern)
+
 
 Mode = Literal["train", "val", "test"]
 
@@ -196,3 +278,64 @@ class RolloutQuery(msgspec.Struct, frozen=True, kw_only=True):
     after_id: str | None = None
     """Cursor of the next page: only rollouts with a greater id are returned."""
     limit: int = 1000
+
+
+OVERFLOW: Final = "context_length_exceeded"
+"""OpenAI's error code."""
+
+_WORDS: Final = re.compile(
+    # vLLM (older and newer wordings), SGLang and OpenAI
+    r"(?:maximum|model's) (?:context|model) length"
+    r"|exceeds? (?:the |your )?(?:model's |available )?context (?:window|size|length)"
+    # the code of OpenAI and Azure, the types of llama.cpp and LiteLLM
+    rf"|{OVERFLOW}|exceed_context_size_error|ContextWindowExceededError"
+    # text-generation-inference
+    r"|`inputs` (?:tokens \+ `max_new_tokens` )?must (?:be|have)"
+    # Anthropic
+    r"|prompt is too long: \d+ tokens",
+    re.IGNORECASE,
+)
+
+
+def says_overflow(text: str) -> bool:
+    """Return whether an error's text reports a prompt longer than the model's context."""
+    return _WORDS.search(text) is not None
+
+
+def overflowed(calls: Iterable[ModelCall]) -> dict[str, str]:
+    """Return trainable agents of which no prompt fit, with the error that they received."""
+    answered: set[str] = set()
+    refused: dict[str, str] = {}
+    for call in calls:
+        if call.complete and not call.superseded:
+            answered.add(call.agent)
+        elif call.trainable and says_overflow(call.error):
+            refused.setdefault(call.agent, call.error)
+    return {agent: said for agent, said in refused.items() if agent not in answered}
+
+
+def none_fit(agents: Mapping[str, str]) -> Failure:
+    """Return the failure of an attempt that treated the refusal as an answer."""
+    agent, said = next(iter(agents.items()))
+    kind = ContextOverflowError
+    return Failure(
+        kind=FailureKind.CONTEXT_OVERFLOW,
+        message=f"No prompt of agent {agent!r} fit its model's context ({said}): cut its history "
+        f"with agl.PromptBudget, or raise the engine's max_model_len",
+        type=f"{kind.__module__}.{kind.__qualname__}",
+    )
+
+
+def failure_by_calls(failure: Failure, calls: Iterable[ModelCall]) -> Failure:
+    """Return the agent's failure, as an overflow if the last call's error reports one.
+
+    The agent or its framework may have dropped the text of that error.
+    """
+    if failure.kind is not FailureKind.AGENT:
+        return failure
+    kept = (call for call in calls if not call.superseded)
+    last = max(kept, key=lambda call: call.ended_ns, default=None)
+    if last is None or last.complete or not says_overflow(last.error):
+        return failure
+    message = f"{last.error} (the agent raised: {failure.message})"
+    return replace(failure, kind=FailureKind.CONTEXT_OVERFLOW, message=message)

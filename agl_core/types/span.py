@@ -1,17 +1,105 @@
-"""Records of an attempt: spans in the form of OpenTelemetry, and exact model calls."""
+"""Records of an attempt: spans in the form of OpenTelemetry, exact model calls, rewards; scopes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, SupportsFloat
 
 import msgspec
 from msgspec.structs import force_setattr
 
 from agl_core.thinking import DEFAULT_TAGS, Part, split_thinking
 from agl_core.types.packed import Floats, Ints, pack_floats, pack_ints
-from agl_core.types.reward import Reward
+
+ScopeKind = Literal["call", "agent", "tool", "operation"]
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """One open scope; `parent` links to the scope around it, a context variable to the current one.
+
+    A ``call`` scope expects exactly one logical request, an ``agent`` scope any number. A ``tool``
+    scope suspends the agent around it: a model call inside a tool has no agent unless a scope
+    inside the tool names one. An ``operation`` scope does not change the agent.
+    """
+
+    kind: ScopeKind
+    span_id: str
+    """Parent of the spans inside this scope."""
+    agent: str | None = None
+    """Agent of the calls inside; None if there is no agent."""
+    agent_run_id: str | None = None
+    trainable: bool = True
+    parent: Scope | None = None
+    call_id: str | None = None
+    """``call`` scopes: minted by the first send."""
+    body_hash: int | None = None
+    """``call`` scopes: hash of the last sent body, to recognise an SDK's retry."""
+    unanswered: bool = False
+    """``call`` scopes: whether the last send failed, so that the next one is the same call."""
+    closed: bool = False
+    """Whether it has ended; it may still be current in another task or thread."""
+
+
+class RewardTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """The target of a reward; without any field, the whole attempt.
+
+    At most one of `call`, `agent_run` and `agent` is set. Exception: `agent` with `agent_run` names
+    the agent of the run, as agents may share a run id. `choice` needs `call`.
+    """
+
+    call: str | None = None
+    """Call id."""
+    choice: int | None = None
+    """Index of the choice of an ``n > 1`` call."""
+    agent_run: str | None = None
+    agent: str | None = None
+
+    @property
+    def units(self) -> list[str]:
+        """The fields set among `call`, `agent` and `agent_run`; an agent with its run is one."""
+        agent = self.agent if self.agent_run is None else None
+        units = {"call": self.call, "agent": agent, "agent_run": self.agent_run}
+        return [name for name, unit in units.items() if unit is not None]
+
+    @property
+    def ambiguous(self) -> bool:
+        """Whether it names several units, or a choice without a call."""
+        return len(self.units) > 1 or (self.choice is not None and self.call is None)
+
+
+ATTEMPT = RewardTarget()
+
+
+class Reward(msgspec.Struct, frozen=True, kw_only=True):
+    """One finite number on one channel for one target.
+
+    Several rewards for one target and channel are summed.
+    """
+
+    value: float
+    channel: str = "main"
+    target: RewardTarget = ATTEMPT
+    source: str = ""
+    """The reward function's name, for reports; empty for ``emit_reward``."""
+
+
+def finite_number(value: Any) -> float | None:
+    """Return a reward as a number; None if it is not exactly one finite number.
+
+    True is 1.0 and False is 0.0. Any value that converts to one float is valid, including values of
+    array libraries; text is not.
+    """
+    if not isinstance(value, SupportsFloat):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 class SpanKind(StrEnum):

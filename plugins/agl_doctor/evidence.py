@@ -15,7 +15,7 @@ from agl_core.errors import CaptureError, RewardError
 from agl_core.interfaces import AdaptedAttempt, Adapter, AttemptRecord
 from agl_core.runner.agent_loop import Stall
 from agl_core.types import AttemptStatus, Losses, Policy
-from agl_core.types.resources import RESERVED_PREFIX, agent_matches
+from agl_core.types.rollout import RESERVED_PREFIX, agent_matches
 from agl_doctor.calls import OwnedCall, owned_calls
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from agl_core.adapters import Break, Continuity, continuity
 from agl_core.interfaces import Backend
 from agl_core.types import Finding
-from agl_core.types.breaks import FIX, MEANING, Cause
+from agl_core.types.run import FIX, MEANING, Cause
 from agl_doctor.evidence import Evidence
 
 

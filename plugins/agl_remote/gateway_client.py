@@ -13,6 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from agl_core import waits
+from agl_core.clocks import new_id
 from agl_core.errors import AglError, EngineError, StoreError
 from agl_core.gateway import Route
 from agl_core.interfaces import Backend, Capabilities, Gateway, GatewayUse, Problem
@@ -33,7 +34,6 @@ from agl_core.serving import (
 )
 from agl_core.text import decoded
 from agl_core.types import Attempt, Losses, Policy, Rollout
-from agl_core.types.ids import new_id
 from agl_remote.gateway_control import (
     BackendAddress,
     DesiredState,

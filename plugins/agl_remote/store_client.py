@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec.structs import replace
 
 from agl_core import waits
+from agl_core.clocks import new_id
 from agl_core.errors import StoreError
 from agl_core.serving import Patience, Peer, shared_key
 from agl_core.store import SPANS, Pruned, encode, encode_span, json_value
@@ -25,7 +26,6 @@ from agl_core.types import (
     RolloutQuery,
     Span,
 )
-from agl_core.types.ids import new_id
 from agl_remote import store_calls as calls
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
+from agl_core.clocks import new_id
 from agl_core.errors import ConfigError
 from agl_core.serving import (
     GuestServer,
@@ -29,7 +30,6 @@ from agl_core.store import (
     encode_span,
 )
 from agl_core.types import Attempt, Claim, Ingest, Resources, Rollout, Span
-from agl_core.types.ids import new_id
 from agl_remote import store_calls as calls
 
 Q = TypeVar("Q")

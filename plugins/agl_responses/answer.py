@@ -11,9 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from agl_core.clocks import wall
+from agl_core.clocks import new_id, wall
 from agl_core.interfaces import AnswerDelta, ReceivedToolCall, TokenUsage
-from agl_core.types.ids import new_id
 
 __all__ = ["ResponseBuilder"]
 

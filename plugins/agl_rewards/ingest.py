@@ -6,11 +6,10 @@ from typing import Any, Final
 
 import msgspec
 
-from agl_core.clocks import wall_ns
+from agl_core.clocks import new_id, wall_ns
 from agl_core.errors import StoreError
 from agl_core.interfaces import Identity, Problem, RouteAnswer, RouteRequest, Store
 from agl_core.types import Losses, Reward, RewardTarget, Span, SpanKind, finite_number
-from agl_core.types.ids import new_id
 
 _LARGEST: Final = 64 * 1024
 """Most bytes of a request."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from agl_core.clocks import new_id
 from agl_core.interfaces import Store
 from agl_core.types import (
     AttemptStatus,
@@ -21,7 +22,6 @@ from agl_core.types import (
     pack_floats,
     pack_ints,
 )
-from agl_core.types.ids import new_id
 
 
 def rollout(**fields: Any) -> Rollout:

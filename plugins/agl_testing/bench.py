@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, Final
 
 from agl_core.adapters import TrajectoryAdapter
+from agl_core.clocks import new_id
 from agl_core.gateway import GatewayServer
 from agl_core.interfaces import AdaptedAttempt, AttemptRecord, Dialect, Integration, RouteFactory
 from agl_core.serving import HttpBackend
@@ -33,7 +34,6 @@ from agl_core.types import (
     Span,
     Task,
 )
-from agl_core.types.ids import new_id
 from agl_testing._installed import installed_dialects, installed_routes
 from agl_testing.fake_openai import Answered, FakeOpenAI, FakeOptions
 from agl_testing.scenario import Job, reply

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
+from agl_core.clocks import new_id
 from agl_core.tracing import AttemptContext, Recorder, origins_of
 from agl_core.types import LLM, Attempt, Resources, Rollout, Task
-from agl_core.types.ids import new_id
 
 
 def attempt_context(url: str) -> AttemptContext:

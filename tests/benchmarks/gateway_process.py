@@ -10,11 +10,11 @@ import asyncio
 import json
 import sys
 
+from agl_core.clocks import new_id
 from agl_core.gateway import GatewayServer
 from agl_core.serving import HttpBackend, rare_collections, serving_loop
 from agl_core.store.memory import MemoryStore
 from agl_core.types import Policy, Rollout, Task
-from agl_core.types.ids import new_id
 
 
 async def serve(backend_url: str, attempts: int) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 import spans
 from worker import serve
 
+from agl_core.clocks import new_id
 from agl_core.store.sqlite import SqliteStore
 from agl_core.types import AttemptStatus, Choice, Claim, ModelCall, Rollout, Span, SpanKind, Task
-from agl_core.types.ids import new_id
 
 _FILL_ROLLOUTS = 1000
 """Rollouts per transaction when a store is only filled."""

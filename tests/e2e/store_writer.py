@@ -17,6 +17,7 @@ import signal
 import sys
 import traceback
 
+from agl_core.clocks import new_id
 from agl_core.store import sqlite as sqlite_module
 from agl_core.store.sqlite import SqliteStore
 from agl_core.types import (
@@ -31,7 +32,6 @@ from agl_core.types import (
     SpanKind,
     Task,
 )
-from agl_core.types.ids import new_id
 
 LIMITS = Limits(timeout_s=600, lease_s=300, max_attempts=2)
 

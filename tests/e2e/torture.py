@@ -15,6 +15,7 @@ from typing import Any
 
 from agl_remote import HttpStore
 
+from agl_core.clocks import new_id
 from agl_core.errors import StaleAttemptError
 from agl_core.types import (
     AttemptStatus,
@@ -29,7 +30,6 @@ from agl_core.types import (
     SpanKind,
     Task,
 )
-from agl_core.types.ids import new_id
 from tests.e2e.processes import KEY, environment, free_ports, settings
 from tests.e2e.zygote import Zygote
 

@@ -29,7 +29,7 @@ WARM = (
     "agl_remote.store_client",
     "agl_remote.store_server",
     "agl_core.store.sqlite",
-    "agl_core.training.algorithms.reinforce",
+    "agl_core.training.algorithms",
     "aiohttp",
     "httpx",
     "rich.console",

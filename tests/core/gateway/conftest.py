@@ -16,12 +16,12 @@ from agl_responses.request import read
 from agl_rewards.ingest import RewardIngest
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
+from agl_core.clocks import new_id
 from agl_core.gateway import GatewayOptions, GatewayServer, RecordingOptions
 from agl_core.gateway.tokenize import TokenCounting
 from agl_core.serving import HttpBackend
 from agl_core.store.memory import MemoryStore
 from agl_core.types import Attempt, Claim, Limits, ModelCall, Policy, Rollout, Task
-from agl_core.types.ids import new_id
 
 ASK = {"model": "gpt-x", "messages": [{"role": "user", "content": "héllo 你好 👋"}]}
 

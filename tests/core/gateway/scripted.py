@@ -11,12 +11,12 @@ from typing import Any
 
 from agl_responses.request import read
 
+from agl_core.clocks import new_id
 from agl_core.gateway import GatewayServer
 from agl_core.gateway.stream import EventParser
 from agl_core.interfaces import Backend
 from agl_core.store.memory import MemoryStore
 from agl_core.types import Attempt, Limits, ModelCall, Policy, Rollout, Task
-from agl_core.types.ids import new_id
 
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses"}
 PATIENCE_S = 60.0

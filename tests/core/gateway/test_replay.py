@@ -11,6 +11,7 @@ from agl_testing.fake_openai import FakeReply
 
 from agl_core import semconv
 from agl_core.adapters import TrajectoryAdapter
+from agl_core.clocks import new_id
 from agl_core.config.loader import resolve
 from agl_core.training.rollouts import RolloutPlan, RolloutSource
 from agl_core.types import (
@@ -22,7 +23,6 @@ from agl_core.types import (
     Rollout,
     Task,
 )
-from agl_core.types.ids import new_id
 
 CALL = {"id": "call_1", "name": "look", "arguments": '{"a": 1}'}
 LOST = Failure(kind=FailureKind.LOST, message="killed")

@@ -31,6 +31,7 @@ from hypothesis import strategies as st
 import agl_core as agl
 from agl_core import semconv
 from agl_core.adapters import AgentSelector, TrajectoryAdapter, join
+from agl_core.clocks import new_id
 from agl_core.errors import CaptureError, ConfigError
 from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.interfaces import AttemptRecord
@@ -38,7 +39,6 @@ from agl_core.runner import Runner, RunnerOptions
 from agl_core.serving import HttpBackend
 from agl_core.store.memory import MemoryStore
 from agl_core.types import Limits, Losses, Policy, Rollout, Task
-from agl_core.types.ids import new_id
 from agl_core.types.rollout import CAPTURE
 
 openai = pytest.importorskip("openai")

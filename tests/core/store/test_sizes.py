@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from agl_testing._store_samples import begin, model_call, rollout, span
 
+from agl_core.clocks import new_id
 from agl_core.store.memory import MemoryStore
 from agl_core.store.sqlite import SqliteStore
 from agl_core.types import (
@@ -19,7 +20,6 @@ from agl_core.types import (
     SpanKind,
     Task,
 )
-from agl_core.types.ids import new_id
 
 AWKWARD = "NUL \x00, lone \ud83d and \udfff, escape \\d83d, both \U0001f600, line\r\n\u2028"
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.errors import StoreError
-from agl_core.training.prefetcher import Prefetcher
-from agl_core.training.rollouts import RolloutPlan
+from agl_core.training.rollouts import Prefetcher, RolloutPlan
 from agl_core.types import Task
 
 ROLLOUTS = 3

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from agl_core.types.breaks import MEANING
+from agl_core.types.run import MEANING
 
 ROOT = Path(__file__).parents[3]
 CHECK = re.compile(

@@ -8,7 +8,7 @@ from agl_testing.fake_openai import FakeReply
 import agl_core as agl
 from agl_core.adapters.continuity import cause
 from agl_core.types import Choice, ModelCall
-from agl_core.types.breaks import FIX, MEANING
+from agl_core.types.run import FIX, MEANING
 from tests.plugins.doctor.conftest import ask, only, writer
 
 SYSTEM = {"role": "system", "content": "Be brief."}

@@ -14,6 +14,7 @@ from agl_remote import RemoteGateway
 from agl_remote.gateway_control import GatewayControl, GatewayStatus, WatchRequest
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
+from agl_core.clocks import new_id
 from agl_core.errors import (
     ConfigError,
     EngineError,
@@ -30,7 +31,6 @@ from agl_core.interfaces import Backend, Capabilities, GatewayUse
 from agl_core.serving import AttemptKeys, HttpBackend, Patience, rpc
 from agl_core.store.memory import MemoryStore
 from agl_core.types import Limits, Policy, Rollout, Task
-from agl_core.types.ids import new_id
 
 KEY = "shared"
 KEYS = AttemptKeys(KEY)

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agl_core.types import ids
-from agl_core.types.ids import new_id
+from agl_core import clocks
+from agl_core.clocks import new_id
 
 
 def test_ids_sort_in_the_order_they_were_made():
@@ -40,16 +40,16 @@ def test_ids_of_threads_never_meet_and_sort_within_each_thread():
 
 def test_clock_set_back_does_not_reverse_the_order(monkeypatch):
     first = new_id("ro")
-    monkeypatch.setattr(ids, "wall_ns", lambda: 1)
+    monkeypatch.setattr(clocks, "wall_ns", lambda: 1)
     assert first < new_id("ro") < new_id("ro")
 
 
 def test_seeding_random_does_not_repeat_ids(monkeypatch):
-    monkeypatch.setattr(ids, "wall_ns", lambda: 1)
+    monkeypatch.setattr(clocks, "wall_ns", lambda: 1)
     made = []
     for _ in range(2):
         random.seed(7)
-        monkeypatch.setattr(ids, "_SOURCE", ids._Source())
+        monkeypatch.setattr(clocks, "_SOURCE", clocks._Source())
         made.append(new_id("ro"))
     assert made[0] != made[1]
 

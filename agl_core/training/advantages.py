@@ -1,4 +1,8 @@
-"""The credit rule: advantages and weights per sampled token from one advantage per attempt."""
+"""Advantages of attempts relative to their group, and of sampled tokens.
+
+An estimator returns one advantage per attempt. `broadcast` is the credit rule that assigns
+advantages to tokens, which all estimators share.
+"""
 
 from __future__ import annotations
 
@@ -12,33 +16,89 @@ import msgspec
 from agl_core.errors import TrainingError
 from agl_core.types import AgentReturn, CallCredit, TrajectoryGroup, Triplet
 
-
-def require_returns(returns: Sequence[float]) -> None:
-    """Check that a group has attempts.
-
-    Raises:
-        TrainingError: there are no returns.
-    """
-    if not returns:
-        raise TrainingError(
-            "A group without attempts has no baseline: drop it before its advantages are taken"
-        )
-
-
-def centred(values: Sequence[float]) -> list[float]:
-    """Return each value minus the mean; exactly 0, without rounding errors, if all are equal."""
-    if not values or min(values) == max(values):
-        return [0.0] * len(values)
-    mean = math.fsum(values) / len(values)
-    return [value - mean for value in values]
-
+__all__ = [
+    "Baseline",
+    "Weighting",
+    "broadcast",
+    "grpo_advantages",
+    "over_trained",
+    "reinforce_advantages",
+    "rloo_advantages",
+]
 
 _Key = TypeVar("_Key")
 
+Baseline = Literal["none", "mean"]
 Weighting = Literal["token", "sequence", "attempt"]
 """How tokens are weighted in the loss. ``token``: every sampled token has weight 1. ``sequence``:
 the tokens of a call share a weight of 1. ``attempt``: the tokens of an attempt share a weight of 1,
 so its share of the loss depends neither on the number of calls nor on their lengths."""
+
+
+def grpo_advantages(
+    returns: Sequence[float], *, scale: bool = True, eps: float = 1e-6
+) -> list[float]:
+    """Return one advantage per attempt: the return relative to the group's mean and deviation.
+
+    ::
+
+        A_i = (R_i - mean(R)) / (std(R) + eps)        std with n - 1
+
+    after Shao et al. 2024, "DeepSeekMath", section 4.1 (arXiv:2402.03300). Without `scale`, there
+    is no division, which removes the high weight of groups with nearly equal returns (Liu et al.
+    2025, "Understanding R1-Zero-Like Training", arXiv:2503.20783). In a group of one attempt, the
+    advantage is 0.
+
+    Raises:
+        TrainingError: the group is empty.
+    """
+    _require_returns(returns)
+    deviations = _centred(returns)
+    if not scale or len(returns) == 1:
+        return deviations
+    variance = math.fsum(value * value for value in deviations) / (len(returns) - 1)
+    spread = math.sqrt(variance) + eps
+    return [value / spread for value in deviations]
+
+
+def reinforce_advantages(returns: Sequence[float], *, baseline: Baseline = "none") -> list[float]:
+    """Return one advantage per attempt of a group.
+
+    ::
+
+        A_i = R_i              baseline "none"
+        A_i = R_i - mean(R)    baseline "mean"; 0 in a group of one attempt
+
+    after Williams 1992, "Simple statistical gradient-following algorithms for connectionist
+    reinforcement learning". Without a baseline, the gradient is unbiased but has a high variance,
+    and adding a constant to every reward changes the updates.
+
+    Raises:
+        TrainingError: the group is empty.
+    """
+    _require_returns(returns)
+    return _centred(returns) if baseline == "mean" else list(returns)
+
+
+def rloo_advantages(returns: Sequence[float]) -> list[float]:
+    """Return one advantage per attempt: the return minus the mean return of the other attempts.
+
+    ::
+
+        A_i = R_i - sum_{j != i} R_j / (n - 1)  =  n / (n - 1) * (R_i - mean(R))
+
+    after Kool et al. 2019, "Buy 4 REINFORCE Samples, Get a Baseline for Free!", and Ahmadian et
+    al. 2024, "Back to Basics" (arXiv:2402.14740): the baseline does not depend on the attempt's own
+    return, so the gradient is unbiased. In a group of one attempt, the advantage is 0.
+
+    Raises:
+        TrainingError: the group is empty.
+    """
+    _require_returns(returns)
+    count = len(returns)
+    if count == 1:
+        return [0.0]
+    return [value * count / (count - 1) for value in _centred(returns)]
 
 
 def broadcast(
@@ -165,7 +225,7 @@ def _named(returned: AgentReturn, triplet: Triplet) -> float | None:
 def _centre_each(pools: dict[int, dict[_Key, float]]) -> dict[_Key, float]:
     result: dict[_Key, float] = {}
     for pool in pools.values():
-        result.update(zip(pool, centred(list(pool.values())), strict=True))
+        result.update(zip(pool, _centred(list(pool.values())), strict=True))
     return result
 
 
@@ -188,3 +248,23 @@ def _weighted(
             advantages=[value] * length,
             weights=[share] * length,
         )
+
+
+def _require_returns(returns: Sequence[float]) -> None:
+    """Check that a group has attempts.
+
+    Raises:
+        TrainingError: there are no returns.
+    """
+    if not returns:
+        raise TrainingError(
+            "A group without attempts has no baseline: drop it before its advantages are taken"
+        )
+
+
+def _centred(values: Sequence[float]) -> list[float]:
+    """Return each value minus the mean; exactly 0, without rounding errors, if all are equal."""
+    if not values or min(values) == max(values):
+        return [0.0] * len(values)
+    mean = math.fsum(values) / len(values)
+    return [value - mean for value in values]
