@@ -15,7 +15,14 @@ from agl_core.gateway.proxy import Proxy
 from agl_core.gateway.recording import Recording, RecordingOptions
 from agl_core.gateway.replay import find_replay
 from agl_core.gateway.routing import Route, Router
-from agl_core.interfaces import Backend, Capabilities, Dialect, RouteFactory, Store
+from agl_core.interfaces import (
+    Backend,
+    Capabilities,
+    Dialect,
+    RecordObserver,
+    RouteFactory,
+    Store,
+)
 from agl_core.serving import AttemptKeys, GuestServer, address_of, asgi, bind, fresh_key
 from agl_core.types import Attempt, Losses, Policy, Rollout
 
@@ -35,8 +42,8 @@ class GatewayOptions:
     secret: str = ""
     """The agents' keys are derived from it. Empty: the gateway generates one."""
     operator_key: str = ""
-    """Key for the metrics and for routes such as the one for traces, because a collector sends
-    spans of many attempts. Empty: no key gives access to them."""
+    """Key for routes that are not for agents alone: a collector sends spans of many attempts. Empty:
+    no key opens them for operators."""
     restartable: bool = False
     """The gateway may restart during a run. Calls of an attempt unknown to this instance then fail
     with the status of an engine error, so that the rollout gets another attempt."""
@@ -61,7 +68,7 @@ class GatewayServer:
         Args:
             store: Receives the call records.
             options: Address and behaviour.
-            routes: Routes of plugins, by method and path below ``/v1``.
+            routes: Routes of plugins, by method and path; see `RouteFactory`.
             dialects: Dialects of plugins, by method and path below ``/v1``.
 
         Raises:
@@ -80,11 +87,13 @@ class GatewayServer:
         """
         self._store = store
         self._attempts = Attempts(restartable=self._options.restartable)
+        served = {name: make(store, self.losses) for name, make in (routes or {}).items()}
         self._recording = Recording(
             store,
             self._attempts,
             losses=self.losses,
             options=self._options.recording,
+            observers=[route for route in served.values() if isinstance(route, RecordObserver)],
         )
         deterministic = self._options.deterministic
         self._proxy = Proxy(
@@ -96,7 +105,7 @@ class GatewayServer:
             attempts=self._attempts,
             recording=self._recording,
             proxy=self._proxy,
-            routes={name: make(store, self.losses) for name, make in (routes or {}).items()},
+            routes=served,
             dialects=dialects or {},
             losses=self.losses,
             operator_key=self._options.operator_key,

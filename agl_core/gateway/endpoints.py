@@ -1,4 +1,4 @@
-"""The gateway's paths: model calls, the list of models, metrics, routes of plugins.
+"""The gateway's paths: model calls, the list of models, routes of plugins.
 
 All of them check a key; only ``/health`` does not.
 """
@@ -16,11 +16,10 @@ from agl_core.errors import PluginError
 from agl_core.gateway.attempts import Attempts, OpenAttempt
 from agl_core.gateway.dialects import chat
 from agl_core.gateway.dialects.translation import translations
-from agl_core.gateway.metrics import CONTENT_TYPE
 from agl_core.gateway.proxy import Proxy, send_problem
 from agl_core.gateway.recording import Recording
 from agl_core.gateway.routing import Caller, Route, Router, Target, parse_path, registered_path
-from agl_core.interfaces import Backend, Dialect, GatewayRoute, Identity, Problem
+from agl_core.interfaces import Access, Backend, Dialect, GatewayRoute, Identity, Problem
 from agl_core.serving import (
     ENV_KEY,
     RPC_PREFIX,
@@ -34,6 +33,7 @@ from agl_core.text import decoded
 from agl_core.types import Losses
 
 _LIST: Final = "/models"
+_HEALTH: Final = b"/health"
 _GENERATION: Final = tuple(f"/{name}" for name in semconv.GENERATION_OPERATIONS)
 """Endings of the paths of model requests, including those of dialects that are not served."""
 _IDENTITY: Final = (semconv.HEADER_ROLLOUT.encode(), semconv.HEADER_ATTEMPT.encode())
@@ -59,9 +59,10 @@ class Endpoints:
     proxy: Proxy
     losses: Losses
     operator_key: str
-    """Key for the metrics and for the routes with ``operators`` set."""
+    """Key for the routes that operators have access to."""
     routes: Mapping[str, GatewayRoute]
-    """Routes of plugins, by method and path below ``/v1``, such as ``POST /traces``."""
+    """Routes of plugins, by method and path below ``/v1``, such as ``POST /traces``; those for
+    operators only by method and whole path."""
     dialects: Mapping[str, Dialect]
     """Dialects of plugins, by method and path below ``/v1``."""
     control: asgi.App | None = None
@@ -79,14 +80,24 @@ class Endpoints:
         """
         self._dialects = {chat.PATH: None, **translations(self.dialects)}
         self._model_paths = (*_GENERATION, *self._dialects)
-        for name in self.routes:
+        for name, route in self.routes.items():
             path = registered_path("Route", name, taken=f"GET {_LIST}")
-            if self._is_model(name.partition(" ")[0], path):
+            if route.access == "operators":
+                self._check_operators_path(name, path)
+            elif self._is_model(name.partition(" ")[0], path):
                 raise PluginError(
                     f"Route {name!r} cannot be served: requests to paths that end in "
                     f"{path[path.rindex('/') :]} are model requests; register a dialect, or choose "
                     f"another path"
                 )
+
+    def _check_operators_path(self, name: str, path: str) -> None:
+        raw = path.encode()
+        if raw == _HEALTH or raw.startswith(_CONTROL) or parse_path(raw) is not None:
+            raise PluginError(
+                f"Route {name!r} cannot be served: a path for operators only is none of "
+                f"{_HEALTH.decode()}, below {RPC_PREFIX} or below /v1; choose another path"
+            )
 
     async def __call__(self, scope: dict[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
         try:
@@ -99,7 +110,7 @@ class Endpoints:
     ) -> None:
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         raw_path: bytes = scope["raw_path"]
-        if raw_path == b"/health":
+        if raw_path == _HEALTH:
             await asgi.respond(send, 200, b'{"status":"ok"}')
             return
         if self.control is not None and raw_path.startswith(_CONTROL):
@@ -107,25 +118,22 @@ class Endpoints:
             return
         method: str = scope["method"]
         token = bearer_of(headers)
-        if raw_path == b"/metrics" and method == "GET":
-            self._authorise_operator(token)
-            head = ((b"content-type", CONTENT_TYPE),)
-            await asgi.respond(send, 200, self._metrics(), headers=head)
-            return
         path = decoded(raw_path.partition(b"?")[0])
         target = self._target(raw_path, is_model=self._is_model(method, path), token=token)
-        route = self.routes.get(f"{method} {target.path}") if target is not None else None
-        operator = route is not None and route.operators and equal_keys(token, self.operator_key)
-        if not operator:
-            self._authorise(token)
+        route = self._route(method, target, path)
+        operator = self._authorise(token, "agents" if route is None else route.access)
         caller = Caller(target or Target(path), headers, token, self.keys, operator)
         if route is not None:
-            request = ReceivedRequest(
-                caller=caller, attempts=self.attempts, router=self.router, receive=receive
-            )
-            await _answer_route(route, request, send)
+            await _answer_route(route, ReceivedRequest(self, caller, receive), send)
         elif target is None or not await self._serve(scope, caller, receive, send):
             raise self._not_served(method, path, caller)
+
+    def _route(self, method: str, target: Target | None, path: str) -> GatewayRoute | None:
+        """Return the route for a request: one for operators only if the path is not below /v1."""
+        route = self.routes.get(f"{method} {path if target is None else target.path}")
+        if route is not None and (route.access == "operators") is (target is None):
+            return route
+        return None
 
     def _target(self, raw_path: bytes, *, is_model: bool, token: str) -> Target | None:
         try:
@@ -148,33 +156,27 @@ class Endpoints:
             return False
         return True
 
-    def _authorise(self, token: str) -> None:
+    def _authorise(self, token: str, access: Access) -> bool:
         """Check that a request's key belongs to this run; its attempt is checked later.
+
+        Returns:
+            Whether it is the operators' key.
 
         Raises:
             Problem: 401; the key does not.
         """
+        if access != "agents" and equal_keys(token, self.operator_key):
+            return True
+        if access == "operators":
+            message = f"This path takes the operators' key, which is set in {ENV_KEY}"
+            raise Problem(401, "invalid_api_key", message)
         if not self.keys.belongs(token):
             message = (
                 "Wrong API key: send 'Authorization: Bearer' with the key of the attempt, "
                 "agl_core.current().llm.api_key"
             )
             raise Problem(401, "invalid_api_key", message)
-
-    def _authorise_operator(self, token: str) -> None:
-        if not equal_keys(token, self.operator_key):
-            message = f"The metrics take the operators' key, which is set in {ENV_KEY}"
-            raise Problem(401, "invalid_api_key", message)
-
-    def _metrics(self) -> bytes:
-        gauges = {
-            "agl_gateway_in_flight": ("Requests under way.", len(self.proxy.calls)),
-            "agl_gateway_open_attempts": (
-                "Attempts not sealed yet.",
-                sum(1 for _ in self.attempts),
-            ),
-        }
-        return self.recording.metrics.render(gauges=gauges, losses=self.losses.counts)
+        return False
 
     def _models(self) -> bytes:
         rows = [
@@ -252,13 +254,12 @@ class Endpoints:
         return method == "POST" and path.endswith(self._model_paths)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ReceivedRequest:
     """One request to a plugin's route; implements `agl_core.interfaces.RouteRequest`."""
 
+    endpoints: Endpoints
     caller: Caller
-    attempts: Attempts
-    router: Router
     receive: asgi.Receive
 
     @property
@@ -273,15 +274,25 @@ class ReceivedRequest:
             name in _IDENTITY for name, _ in self.caller.headers
         )
 
+    @property
+    def in_flight(self) -> int:
+        return len(self.endpoints.proxy.calls)
+
+    @property
+    def open_attempts(self) -> int:
+        return sum(1 for _ in self.endpoints.attempts)
+
     def identity(self) -> Identity:
         return self.caller.identity()
 
     def admit(self, rollout_id: str, attempt_id: str) -> None:
         self.caller.check(rollout_id, attempt_id)
-        self.attempts.admit(Identity(rollout_id=rollout_id, attempt_id=attempt_id, call_id=""))
+        self.endpoints.attempts.admit(
+            Identity(rollout_id=rollout_id, attempt_id=attempt_id, call_id="")
+        )
 
     def backend(self, identity: Identity, model: str) -> tuple[Backend, str]:
-        route = self.router.find(identity.known_as, model)
+        route = self.endpoints.router.find(identity.known_as, model)
         return route.backend, route.upstream_model
 
     async def body(self, *, largest: int | None = None, advice: str = "") -> bytes:

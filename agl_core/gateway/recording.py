@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,8 +13,7 @@ from agl_core.clocks import new_id, wall_ns
 from agl_core.gateway.attempts import Abort, Attempts, OpenAttempt, ProxiedCall
 from agl_core.gateway.dialects.chat import distortions
 from agl_core.gateway.exchange import Exchange
-from agl_core.gateway.metrics import GatewayMetrics
-from agl_core.interfaces import Identity, Problem, Store
+from agl_core.interfaces import Identity, Problem, RecordObserver, Store
 from agl_core.types import Ingest, Losses, Mode, ModelCall, Span, SpanKind
 
 _log = logging.getLogger(__name__)
@@ -171,13 +170,19 @@ class Recording:
     """Writes records to the store in the background, and those of an attempt when it is sealed."""
 
     def __init__(
-        self, store: Store, attempts: Attempts, *, losses: Losses, options: RecordingOptions
+        self,
+        store: Store,
+        attempts: Attempts,
+        *,
+        losses: Losses,
+        options: RecordingOptions,
+        observers: Sequence[RecordObserver] = (),
     ) -> None:
         self._store = store
         self._attempts = attempts
         self._losses = losses
         self._options = options
-        self.metrics = GatewayMetrics()
+        self._observers = observers
         self._pending = 0
         self._due = asyncio.Event()
         self._space = asyncio.Event()
@@ -241,7 +246,11 @@ class Recording:
 
     def _keep(self, attempt: OpenAttempt, span: Span) -> None:
         attempt.keep(span)
-        self.metrics.count(span)
+        for observer in self._observers:
+            try:
+                observer.recorded(span)
+            except Exception:  # noqa: BLE001  telemetry never stops the gateway
+                _log.exception("%s failed on the record of call %s", observer, span.call_id)
         self._pending += 1
         self._due.set()
         if self._pending >= self._options.max_unwritten:

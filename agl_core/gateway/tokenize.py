@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from agl_core.interfaces import Problem, RouteAnswer, RouteRequest, Store
+from agl_core.interfaces import Access, Problem, RouteAnswer, RouteRequest, Store
 from agl_core.serving import count_prompt
 from agl_core.text import replaced_json
 from agl_core.types import Losses
@@ -27,7 +27,7 @@ _prompts: Final = msgspec.json.Decoder(_Prompt)
 class TokenCounting:
     """Route that lets the backend of the agent's policy count tokens; it records nothing."""
 
-    operators = False
+    access: Access = "agents"
 
     def __init__(self, store: Store, losses: Losses) -> None:
         del store, losses

@@ -38,9 +38,11 @@ from agl_core.interfaces.learning import (
     agent_calls,
 )
 from agl_core.interfaces.routes import (
+    Access,
     GatewayRoute,
     Identity,
     Problem,
+    RecordObserver,
     RouteAnswer,
     RouteFactory,
     RouteRequest,
@@ -58,6 +60,7 @@ from agl_core.interfaces.serving import (
 from agl_core.interfaces.store import Store, StoreLifecycle
 
 __all__ = [
+    "Access",
     "AdaptedAttempt",
     "Adapter",
     "AgentCall",
@@ -85,6 +88,7 @@ __all__ = [
     "Observer",
     "Problem",
     "ReceivedToolCall",
+    "RecordObserver",
     "Register",
     "Renderer",
     "RewardFunction",

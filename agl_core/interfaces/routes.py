@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
 from agl_core.interfaces.serving import Backend
 from agl_core.interfaces.store import Store
-from agl_core.types import Losses
+from agl_core.types import Losses, Span
+
+Access = Literal["agents", "both", "operators"]
+"""The keys that open a route.
+
+``agents``: keys of attempts. ``both``: also the operators' key, for every attempt. ``operators``:
+only the operators' key; the route concerns the whole gateway, so its path is not below ``/v1``.
+"""
 
 
 class Problem(Exception):  # noqa: N818  an answer, not a failure of the server
@@ -74,7 +81,7 @@ class RouteAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouteRequest(Protocol):
-    """A request with a key of the run, or with the operators' key if the route allows it."""
+    """A request with a key that opens the route."""
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -84,6 +91,16 @@ class RouteRequest(Protocol):
     @property
     def named(self) -> bool:
         """Whether URL or headers name an attempt."""
+        ...
+
+    @property
+    def in_flight(self) -> int:
+        """Number of model requests in progress at the gateway, including held ones."""
+        ...
+
+    @property
+    def open_attempts(self) -> int:
+        """Number of attempts that are not sealed yet."""
         ...
 
     def identity(self) -> Identity:
@@ -127,8 +144,7 @@ class RouteRequest(Protocol):
 class GatewayRoute(Protocol):
     """Handles the requests of one method and path."""
 
-    operators: bool
-    """Whether the operators' key also opens the route, for every attempt."""
+    access: Access
 
     async def serve(self, request: RouteRequest) -> RouteAnswer:
         """Handle one request.
@@ -139,6 +155,20 @@ class GatewayRoute(Protocol):
         ...
 
 
+@runtime_checkable
+class RecordObserver(Protocol):
+    """A route that also observes the records of model requests."""
+
+    def recorded(self, span: Span) -> None:
+        """Observe the record of a model request that has ended; every try has one.
+
+        It is called on the gateway's event loop while the client waits, before the record is
+        written to the store. An error is logged and does not affect the request.
+        """
+        ...
+
+
 RouteFactory = Callable[[Store, Losses], GatewayRoute]
 """Makes a route from the gateway's store and loss counter. It is registered under the method and
-the path below ``/v1``, such as ``POST /traces``."""
+the path below ``/v1``, such as ``POST /traces``, or the whole path if its `Access` is
+``operators``."""

@@ -87,8 +87,10 @@ class RegisterSpecs:
     def agl_register_routes(self, register: Register) -> None:
         """Offer routes of the gateway: ``factory(store: Store, losses: Losses) -> GatewayRoute``.
 
-        The name is the method and the path below ``/v1``, such as ``POST /traces``. All routes that
-        are registered are served.
+        The name is the method and the path below ``/v1``, such as ``POST /traces``; for a route
+        whose ``access`` is ``operators`` the whole path, such as ``GET /metrics``. All routes that
+        are registered are served. One with a method ``recorded(span)`` gets the record of every
+        model request.
         """
 
     @hookspec(historic=True)

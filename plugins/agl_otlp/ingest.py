@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from agl_core.errors import StoreError
-from agl_core.interfaces import Problem, RouteAnswer, RouteRequest, Store
+from agl_core.interfaces import Access, Problem, RouteAnswer, RouteRequest, Store
 from agl_core.types import Losses, Span
 from agl_otlp import protobuf
 from agl_otlp.decode import Decoded, Sender, decode
@@ -36,7 +36,7 @@ _GZIP_WINDOW: Final = 31
 class TraceIngest:
     """A route for export requests: it stores each span or states why it is refused."""
 
-    operators = True
+    access: Access = "both"
 
     def __init__(self, store: Store, losses: Losses) -> None:
         self._store = store

@@ -8,7 +8,7 @@ import msgspec
 
 from agl_core.clocks import new_id, wall_ns
 from agl_core.errors import StoreError
-from agl_core.interfaces import Identity, Problem, RouteAnswer, RouteRequest, Store
+from agl_core.interfaces import Access, Identity, Problem, RouteAnswer, RouteRequest, Store
 from agl_core.types import Losses, Reward, RewardTarget, Span, SpanKind, finite_number
 
 _LARGEST: Final = 64 * 1024
@@ -32,7 +32,7 @@ class _Given(msgspec.Struct, forbid_unknown_fields=True):
 class RewardIngest:
     """A route that takes rewards of running attempts, and late ones if the store accepts them."""
 
-    operators = False
+    access: Access = "agents"
 
     def __init__(self, store: Store, losses: Losses) -> None:
         self._store = store

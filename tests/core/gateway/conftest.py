@@ -12,6 +12,7 @@ from urllib.parse import quote
 import aiohttp
 import pytest
 from agl_otlp.ingest import TraceIngest
+from agl_prometheus.route import PrometheusRoute
 from agl_responses.request import read
 from agl_rewards.ingest import RewardIngest
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
@@ -28,6 +29,7 @@ ASK = {"model": "gpt-x", "messages": [{"role": "user", "content": "héllo 你好
 QUICK = RecordingOptions(interval_s=0.01, settle_s=0.0)
 OPTIONS = GatewayOptions(recording=QUICK, operator_key="operators")
 ROUTES = {
+    "GET /metrics": PrometheusRoute,
     "POST /rewards": RewardIngest,
     "POST /tokenize": TokenCounting,
     "POST /traces": TraceIngest,

@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from agl_prometheus.route import PrometheusRoute
 
 from agl_core import waits
 from agl_core.errors import StoreError
+from agl_core.types import Losses
 from tests.core.gateway.scripted import DONE, STREAM, Desk, chunk, desk, plain
 
 BOTH = pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
@@ -79,9 +81,11 @@ async def test_usage_that_is_no_number_is_left_out(at: Desk, stream: bool, usage
     (call,) = await at.calls(attempt)
     assert call.choices[0].text == "hi"
     assert "malformed answer: usage" in call.error
-    assert b"agl_gateway_requests_total" in at.gateway._recording.metrics.render(
-        gauges={}, losses={}
-    )
+    route = PrometheusRoute(at.store, Losses())
+    for span in await at.store.spans([attempt.rollout_id]):
+        route.recorded(span)
+    (row,) = route._rows.values()
+    assert row.requests == {200: 1}
 
 
 @BOTH

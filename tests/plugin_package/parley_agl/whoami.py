@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 
-from agl_core.interfaces import RouteAnswer, RouteRequest, Store
+from agl_core.interfaces import Access, RouteAnswer, RouteRequest, Store
 from agl_core.types import Losses
 
 
 class WhoAmI:
     """Answers with the identity of the request, for programs in any language."""
 
-    operators = False
+    access: Access = "agents"
 
     def __init__(self, store: Store, losses: Losses) -> None:
         """The route keeps nothing and loses nothing."""

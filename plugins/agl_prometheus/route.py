@@ -1,17 +1,18 @@
-"""The gateway's metrics in the text format of Prometheus."""
+"""The route ``/metrics``: counts of a gateway's model requests in the text format of Prometheus."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from agl_core import semconv
+from agl_core.interfaces import Access, RouteAnswer, RouteRequest, Store
 from agl_core.text import replaced
-from agl_core.types import Span
+from agl_core.types import Losses, Span
 
-CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
+_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _BOUNDS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _NS_PER_S: Final = 1e9
@@ -33,13 +34,17 @@ class _Row:
     total_ns: int = 0
 
 
-class GatewayMetrics:
-    """Counts requests by policy; only `render` creates text."""
+class PrometheusRoute:
+    """Counts model requests by policy; creates text only when asked."""
 
-    def __init__(self) -> None:
+    access: Access = "operators"
+
+    def __init__(self, store: Store, losses: Losses) -> None:
+        del store
+        self._losses = losses
         self._rows: dict[str, _Row] = {}
 
-    def count(self, span: Span) -> None:
+    def recorded(self, span: Span) -> None:
         """Count a request that has ended, from its record; every try is a request."""
         call = span.call
         if call is None:
@@ -60,21 +65,28 @@ class GatewayMetrics:
         row.times[bisect_left(_BOUNDS_NS, took_ns)] += 1
         row.total_ns += took_ns
 
-    def render(self, *, gauges: Mapping[str, tuple[str, int]], losses: Mapping[str, int]) -> bytes:
-        """Return all metrics in Prometheus' text format, version 0.0.4.
-
-        Args:
-            gauges: Name to description and current value.
-            losses: Cause to count.
-        """
-        lines = [*self._counters(), *self._histograms()]
-        for name, (meaning, value) in gauges.items():
-            lines += _family(name, "gauge", meaning, [((), value)])
-        rows = [((("cause", cause),), count) for cause, count in sorted(losses.items())]
-        lines += _family(
-            "agl_gateway_lost_total", "counter", "Losses that no record shows, by cause.", rows
+    async def serve(self, request: RouteRequest) -> RouteAnswer:
+        """Return all metrics in version 0.0.4 of the format."""
+        lines = [*self._counters(), *self._histograms(), *self._gauges(request), *self._lost()]
+        return RouteAnswer(
+            body="".join(f"{line}\n" for line in lines).encode(), content_type=_CONTENT_TYPE
         )
-        return "".join(f"{line}\n" for line in lines).encode()
+
+    def _gauges(self, request: RouteRequest) -> Iterator[str]:
+        for name, meaning, value in (
+            ("in_flight", "Requests under way.", request.in_flight),
+            ("open_attempts", "Attempts not sealed yet.", request.open_attempts),
+        ):
+            yield from _family(f"agl_gateway_{name}", "gauge", meaning, [((), value)])
+
+    def _lost(self) -> Iterator[str]:
+        lost = sorted(self._losses.counts.items())
+        yield from _family(
+            "agl_gateway_lost_total",
+            "counter",
+            "Losses that no record shows, by cause.",
+            [((("cause", cause),), count) for cause, count in lost],
+        )
 
     def _counters(self) -> Iterator[str]:
         served = sorted(self._rows.items())

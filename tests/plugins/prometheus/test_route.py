@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
+from agl_prometheus.route import PrometheusRoute
 from agl_testing.attempts import ScriptedAttempt
 from agl_testing.fake_openai import FakeOptions
 
-from agl_core.gateway.metrics import GatewayMetrics
+from agl_core.store import MemoryStore
+from agl_core.types import Losses
 from tests.core.gateway.conftest import OPERATOR
 
 SAMPLE = re.compile(r'^([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\]|\\.)*",?)+)\})? (\S+)$')
@@ -86,19 +89,37 @@ async def test_metrics_are_behind_the_key(world):
     assert (await scrape(world, Authorization="Bearer wrong"))[0] == 401
 
 
-def test_nothing_counted_is_text_too():
-    assert parsed(GatewayMetrics().render(gauges={}, losses={}).decode()) == {}
+async def test_an_agents_key_or_path_does_not_reach_them(world):
+    attempt = await world.attempt()
+    for path in ("/metrics", "/v1/metrics"):
+        for key, refusal in ((world.key(attempt), 404), (OPERATOR, 401)):
+            if (path, key) == ("/metrics", OPERATOR):
+                continue
+            async with world.session.get(world.gateway.url + path, headers=key) as reply:
+                assert reply.status == (401 if path == "/metrics" else refusal)
 
 
-def test_times_fall_into_growing_buckets_and_odd_names_are_escaped():
+async def rendered(route, *, in_flight=0, open_attempts=0):
+    answer = await route.serve(SimpleNamespace(in_flight=in_flight, open_attempts=open_attempts))
+    return parsed(answer.body.decode())
+
+
+async def test_nothing_counted_is_text_too():
+    assert await rendered(PrometheusRoute(MemoryStore(), Losses())) == {
+        ("agl_gateway_in_flight", ""): 0,
+        ("agl_gateway_open_attempts", ""): 0,
+    }
+
+
+async def test_times_fall_into_growing_buckets_and_odd_names_are_escaped():
     script = ScriptedAttempt()
     for seconds in (0.05, 0.06, 400.0):
         script.call("w", [1], [2], started_ns=0, ended_ns=int(seconds * 1e9), policy='a"\\\n\ud800')
-    metrics = GatewayMetrics()
+    route = PrometheusRoute(MemoryStore(), Losses())
     for span in script.spans:
-        metrics.count(span)
+        route.recorded(span)
 
-    samples = parsed(metrics.render(gauges={"g": ("Meaning.", 3)}, losses={}).decode())
+    samples = await rendered(route, in_flight=3, open_attempts=2)
 
     buckets = [
         value
@@ -106,4 +127,5 @@ def test_times_fall_into_growing_buckets_and_odd_names_are_escaped():
         if name == "agl_gateway_request_seconds_bucket"
     ]
     assert buckets == [1, *([2] * 11), 3]
-    assert samples["g", ""] == 3
+    assert samples["agl_gateway_in_flight", ""] == 3
+    assert samples["agl_gateway_open_attempts", ""] == 2

@@ -1,0 +1,5 @@
+"""The gateway that serves the metrics."""
+
+from tests.core.gateway.conftest import make_world, world
+
+__all__ = ["make_world", "world"]
