@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
-PROGRAMS: Final = {
-    "agent_framework": ("agent_framework", "TestAgentFramework"),
-    "agentscope": ("agentscope2", "TestAgentScope"),
-    "agentscope1": ("agentscope1", "TestAgentScope"),
-    "autogen": ("autogen", "TestAutoGen"),
-    "crewai": ("crewai", "TestCrewAI"),
-    "langchain": ("langchain", "TestLangChain"),
-    "openai": ("openai", "TestOpenAI"),
-    "openai_agents": ("openai_agents", "TestOpenAIAgents"),
-}
+from agl_testing.integration_contract import IntegrationContract
+
+INTEGRATIONS: Final = Path(__file__).parents[1] / "integrations"
 FORMS: Final = ("run", "arun", "stream", "astream")
 
 
-def contract_of(framework: str) -> Any:
+def names() -> list[str]:
+    """The folders of `INTEGRATIONS`: a framework, or one version of it."""
+    return sorted(path.parent.name for path in INTEGRATIONS.glob("*/test_contract.py"))
+
+
+def contract_of(framework: str) -> type[IntegrationContract]:
     """The framework's contract suite: how it is attached, and the program that is played."""
-    folder, suite = PROGRAMS[framework]
-    return getattr(importlib.import_module(f"tests.integrations.{folder}.test_contract"), suite)
+    module = importlib.import_module(f"tests.integrations.{framework}.test_contract")
+    return next(
+        each
+        for each in vars(module).values()
+        if isinstance(each, type)
+        and issubclass(each, IntegrationContract)
+        and each.__module__ == module.__name__
+    )

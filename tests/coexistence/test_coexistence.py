@@ -12,22 +12,15 @@ import importlib.util
 import os
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
 
+from agl_core.plugins.requirements import unmet
+from tests.coexistence.programs import names
+
 ROOT = Path(__file__).parents[2]
-FRAMEWORKS = {
-    "agent_framework": "agent_framework",
-    "agentscope": "agentscope",
-    "agentscope1": "agentscope",
-    "autogen": "autogen_agentchat",
-    "crewai": "crewai",
-    "langchain": "langchain",
-    "openai": "openai",
-    "openai_agents": "agents",
-}
 TOOLS = ("agentops", "langfuse", "langsmith")
 QUIET = {
     "CREWAI_DISABLE_TELEMETRY": "true",
@@ -42,14 +35,14 @@ def chosen() -> list[str]:
     named = os.environ.get("AGL_COEXIST", "").split()
     if named or not all(map(importlib.util.find_spec, TOOLS)):
         return named
-    installed = [name for name, module in FRAMEWORKS.items() if importlib.util.find_spec(module)]
-    return [name for name in installed if name != other_agentscope()]
+    return [name for name in names() if not unmet("agl-core", extra_of(name))]
 
 
-def other_agentscope() -> str:
-    """Both of its versions are one module."""
-    installed = importlib.util.find_spec("agentscope") and version("agentscope")
-    return "agentscope" if (installed or "").startswith("1.") else "agentscope1"
+def extra_of(name: str) -> str:
+    """The extra of a folder: that of its version, else that of the framework."""
+    extras = metadata("agl-core").get_all("Provides-Extra", [])
+    extra = name.replace("_", "-")
+    return extra if extra in extras else extra.rstrip("0123456789")
 
 
 @pytest.mark.timeout(600)

@@ -13,7 +13,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 WITH_SPANS_OF_THEIR_OWN: Final = frozenset(
-    {"agent_framework", "agentscope", "agentscope1", "autogen"}
+    {"agent_framework", "agentscope1", "agentscope2", "autogen"}
 )
 """Frameworks that make OpenTelemetry spans, which these tools collect."""
 
@@ -197,7 +197,7 @@ def _have_spans_made(framework: str, programs: Any, url: str) -> None:
 
         # To where nothing is kept: what a tool collects is then the tool's own doing.
         agentscope.init(tracing_url=f"{url}/studio")
-    elif framework == "agentscope":
+    elif framework == "agentscope2":
         from agentscope.middleware import TracingMiddleware
 
         made = programs.agent
