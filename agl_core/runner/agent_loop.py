@@ -30,7 +30,7 @@ from agl_core import waits
 from agl_core.clocks import monotonic, steady_loop
 from agl_core.errors import AgentError
 from agl_core.threads import Outcome, end_fork, unwatched, watched
-from agl_core.tracing._context import active
+from agl_core.tracing import active
 
 _log = logging.getLogger(__name__)
 

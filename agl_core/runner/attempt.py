@@ -94,7 +94,7 @@ class AttemptRun:
         span = open_span(recorder, start).activate()
         outcome = await self._limits.wait(score, record, output)
         error = outcome.error or _unusable(score, outcome)
-        span.end(failed="" if error is None else represent(error))
+        span.end(failed=None if error is None else represent(error))
         if error is not None:
             return error
         for reward in outcome.value:

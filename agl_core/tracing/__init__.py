@@ -32,13 +32,10 @@ from agl_core.tracing._guard import guarded
 from agl_core.tracing._named import agent_scope, operation
 from agl_core.tracing._patch import Patch, Wrap
 from agl_core.tracing._recorder import Recorder
-from agl_core.tracing._scopes import (
-    current_scope,
-    opened_here,
-    scope_around,
-)
+from agl_core.tracing._scopes import current_scope, scope_around
 from agl_core.tracing._spans import (
     UNNAMED,
+    ScopeFrame,
     SpanScope,
     SpanStart,
     Tracer,
@@ -55,6 +52,7 @@ __all__ = [
     "AttemptContext",
     "Patch",
     "Recorder",
+    "ScopeFrame",
     "SpanScope",
     "SpanStart",
     "Strays",
@@ -80,7 +78,6 @@ __all__ = [
     "guarded",
     "handoff",
     "open_span",
-    "opened_here",
     "operation",
     "origin_key",
     "origins_of",

@@ -25,7 +25,14 @@ from agl_core import semconv
 from agl_core.clocks import new_id
 from agl_core.tracing._guard import report
 from agl_core.tracing._recorder import Recorder
-from agl_core.tracing._scopes import CURRENT, close_scope, current_scope, inherited, swap_current
+from agl_core.tracing._scopes import (
+    CURRENT,
+    close_scope,
+    current_scope,
+    inherited,
+    opened_here,
+    swap_current,
+)
 from agl_core.tracing._values import text
 from agl_core.types import Scope, ScopeKind, SpanKind
 
@@ -73,6 +80,7 @@ class SpanScope(Scope):
     __slots__ = (
         "_ended",
         "_has_span",
+        "_was_current",
         "caught",
         "inside",
         "key",
@@ -118,11 +126,13 @@ class SpanScope(Scope):
         """Called once, when the span ends; it must not raise."""
         self._has_span = start.kind is not None
         self._ended = False
+        self._was_current = False
         self.inside: Scope | None = self
         """The scope that is current in the next step."""
 
     def activate(self) -> Self:
         """Make the scope current in this context, until it ends."""
+        self._was_current = True
         swap_current(self)
         return self
 
@@ -137,6 +147,7 @@ class SpanScope(Scope):
 
         A scope that is left open inside is current again in the next block.
         """
+        self._was_current = True
         return _Running(self)
 
     async def run(self, step: Callable[[], Awaitable[_T]]) -> _T:
@@ -196,13 +207,20 @@ class SpanScope(Scope):
     def close(self) -> None:
         """End only the scope, so that later requests are outside it; the span stays open."""
         if not self.closed:
+            self._close_scope()
+
+    def _close_scope(self) -> None:
+        if self._was_current:
             close_scope(self)
+        else:
+            # The framework's context has the span: scopes of the user inside it stay current.
+            self.closed = True
 
     def end(
         self,
         error: BaseException | None = None,
         *,
-        failed: str = "",
+        failed: str | None = None,
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
         """End scope and span; repeated calls do nothing.
@@ -210,13 +228,14 @@ class SpanScope(Scope):
         Args:
             error: The exception raised inside. `GeneratorExit` and the tracer's control flow
                 exceptions are not failures.
-            failed: The error message, if the framework turned the exception into text.
+            failed: The error message, possibly empty, if the framework turned the exception into
+                text; None without a failure.
             attributes: Attributes to add to the span.
         """
         if self._ended:
             return
         self._ended = True
-        close_scope(self)
+        self._close_scope()
         if self.on_end is not None:
             self.on_end()
         if not self._has_span:
@@ -224,8 +243,10 @@ class SpanScope(Scope):
         error = error or self.caught
         try:
             if error is None:
-                status = "error" if failed else "ok"
-                self.recorder.end(self.span_id, status=status, error=failed, attributes=attributes)
+                status = "ok" if failed is None else "error"
+                self.recorder.end(
+                    self.span_id, status=status, error=failed or "", attributes=attributes
+                )
             else:
                 control_flow = self.tracer.control_flow()
                 self.recorder.end_with(
@@ -235,21 +256,35 @@ class SpanScope(Scope):
             report(f"a span was not ended: {problem!r}", framework=self.tracer.framework)
 
 
+class ScopeFrame:
+    """The current scope of a generator's body without a span: its reader has another one."""
+
+    __slots__ = ("inside",)
+
+    def __init__(self) -> None:
+        """Begin with the scope that is current now."""
+        self.inside = opened_here()
+
+    def running(self) -> _Running:
+        """Make the body's scope current inside the ``with`` block; see `SpanScope.running`."""
+        return _Running(self)
+
+
 class _Running:
     """A context manager as a class, which is faster than a generator: every step enters it."""
 
-    __slots__ = ("_before", "_span")
+    __slots__ = ("_before", "_frame")
 
-    def __init__(self, span: SpanScope) -> None:
-        self._span = span
+    def __init__(self, frame: SpanScope | ScopeFrame) -> None:
+        self._frame = frame
         self._before: Scope | None = None
 
     def __enter__(self) -> None:
-        self._before = swap_current(self._span.inside)
+        self._before = swap_current(self._frame.inside)
 
     def __exit__(self, *exception: object) -> None:
         # Not Token.reset, as a stream may be closed in another context than the one that reads it.
-        self._span.inside = swap_current(self._before)
+        self._frame.inside = swap_current(self._before)
 
 
 class Tracer:

@@ -109,7 +109,7 @@ class AgentTurn(Watcher):
         attributes = tool_attributes(result.name, given, call_id=result.call_id)
         tool = self._record(SpanStart(SpanKind.TOOL, result.name, attributes=attributes))
         tool.end(
-            failed=result.content if result.is_error else "",
+            failed=result.content if result.is_error else None,
             attributes={semconv.GEN_AI_TOOL_RESULT: result.content},
         )
 

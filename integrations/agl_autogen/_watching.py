@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
-from agl_core.tracing import SpanScope, Tracer, Wrap, active, guarded
+from agl_core.tracing import ScopeFrame, SpanScope, Tracer, Wrap, active, guarded
 
 FRAMEWORK: Final = "autogen"
 TRACER: Final = Tracer(FRAMEWORK)
@@ -19,10 +19,11 @@ class Watcher:
     def __init__(self, span: SpanScope | None = None) -> None:
         """Make a watcher; the scope of `span`, if given, is current while the function runs."""
         self._span: SpanScope | None = span
+        self._frame = span or ScopeFrame()
 
     def running(self) -> AbstractContextManager[object]:
         """Return a context manager for each step of the function."""
-        return self._span.running() if self._span is not None else nullcontext()
+        return self._frame.running()
 
     @guarded(FRAMEWORK)
     def saw(self, item: Any) -> None:

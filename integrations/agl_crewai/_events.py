@@ -37,8 +37,8 @@ class Closing:
     """Type of the event with which the span began."""
     key: str
     error: BaseException | None = None
-    failed: str = ""
-    """Error text when the exception itself is not available."""
+    failed: str | None = None
+    """Error text of a failure whose exception is not available."""
     failure: Any = None
     """The failure that a tool reported; the next event contains the same object."""
     attributes: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -58,11 +58,11 @@ def closing(event: Any) -> Closing | None:
     opened_by, key = found
     if event.type not in _FAILURES:
         failure = reported(event)
-        failed = "" if failure is None else failure.message
+        failed = None if failure is None else failure.message
         done = outcome(event)
         return Closing(opened_by, key(event), failed=failed, failure=failure, attributes=done)
     error = exception(event)
-    failed = (str(event.error) or event.type) if error is None else ""
+    failed = (str(event.error) or event.type) if error is None else None
     return Closing(opened_by, key(event), error=error, failed=failed)
 
 

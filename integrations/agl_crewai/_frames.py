@@ -271,7 +271,7 @@ def _end(
     frame: Frame,
     error: BaseException | None,
     *,
-    failed: str = "",
+    failed: str | None = None,
     attributes: dict[str, Any] | None = None,
 ) -> None:
     frame.span.end(error, failed=failed, attributes=attributes)

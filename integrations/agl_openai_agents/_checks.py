@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from agl_core.interfaces import AttemptRecord
 from agl_core.plugins.findings import CLOSED_LOOP, failures_saying, is_from, records_from
+from agl_core.tracing import UNNAMED
 from agl_core.types import Finding, Span, SpanKind
-from agl_openai_agents._shapes import FRAMEWORK, UNNAMED, UNTRACED
+from agl_openai_agents._shapes import FRAMEWORK, UNTRACED
 
 _UNSERVED: Final = "unsupported_parameter: "
 """First words of the error in the record of a refused Responses request."""
@@ -50,7 +51,7 @@ def _untraced(spans: Sequence[Span]) -> Finding:
 
 
 def _unnamed(spans: Sequence[Span]) -> Finding:
-    unnamed = sum(span.name == UNNAMED for span in spans)
+    unnamed = sum(span.kind is SpanKind.OPERATION and span.name == UNNAMED for span in spans)
     return Finding.of(
         "openai_agents.names",
         "warning" if unnamed else "ok",

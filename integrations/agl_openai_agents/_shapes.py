@@ -6,13 +6,12 @@ import json
 from typing import Any, Final
 
 from agl_core import semconv
-from agl_core.tracing import SpanStart, Tracer
+from agl_core.tracing import UNNAMED, SpanStart, Tracer
 from agl_core.types import ScopeKind, SpanKind
 
 FRAMEWORK: Final = "openai_agents"
 HANDOFF: Final = "handoff"
 TRACER: Final = Tracer(FRAMEWORK)
-UNNAMED: Final = "agent without a name"
 UNTRACED: Final = "agl.openai_agents.tracing_disabled"
 """Name of the span with the reason why an attempt's agents are unknown."""
 _GUARDRAIL_TRIGGERED: Final = "agl.guardrail.triggered"

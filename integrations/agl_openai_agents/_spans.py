@@ -110,9 +110,9 @@ def _exact(raised: BaseException, kind: SpanKind) -> BaseException:
     return raised
 
 
-def _error_text(error: SpanError | None) -> str:
+def _error_text(error: SpanError | None) -> str | None:
     """Return the SDK's message about a failure that it handled, in one line."""
     if error is None:
-        return ""
+        return None
     detail = (error.get("data") or {}).get("error")
     return f"{error['message']}: {detail}" if detail else error["message"]

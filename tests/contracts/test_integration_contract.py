@@ -13,7 +13,8 @@ from agl_testing.scenario import PLANNER, WRITER
 from agl_testing.toy_framework import Agent
 from agl_testing.toy_program import ToyProgram
 
-from agl_core.tracing import active
+from agl_core import semconv
+from agl_core.tracing import active, trace
 from agl_core.types import Scope, SpanKind
 
 TEMPLATE = Path(__file__).parents[2] / "plugins" / "_template" / "integration"
@@ -40,6 +41,16 @@ class Good(IntegrationContract):
 
     def framework_state(self):
         return list(Agent.listeners)
+
+
+def test_the_templates_call_has_the_models_name():
+    with trace("root") as recorder:
+        listener = AglTemplateListener()
+        listener.started("model", "policy", run_id="1", parent_run_id=None, arguments="")
+        listener.ended(run_id="1", output="", error=None, usage={})
+    (call,) = [span for span in recorder.snapshot() if span.kind is SpanKind.LLM]
+    assert call.attributes[semconv.GEN_AI_OPERATION_NAME] == "chat"
+    assert call.attributes[semconv.GEN_AI_REQUEST_MODEL] == "policy"
 
 
 class Listening(TemplateIntegration):

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import importlib.util
+import itertools
 import json
 import os
 import subprocess
@@ -20,14 +22,26 @@ NO_FRAMEWORK = {"03_verl_cpu", "09_any_language", "10_images"}
 """`tests/trainers/verl` and `tests/e2e` run them."""
 
 
+def examples() -> set[str]:
+    return {file.parent.name for file in (ROOT / "examples").glob("[0-9]*/run.toml")}
+
+
 def chosen() -> list[str]:
     listed = os.environ.get("AGL_EXAMPLES", "").split()
-    folders = sorted(file.parent for file in (ROOT / "examples").glob("[0-9]*/run.toml"))
+    if unknown := set(listed) - examples():
+        raise ValueError(f"AGL_EXAMPLES lists {sorted(unknown)}: no such folders in examples")
     return listed or [
-        folder.name
-        for folder in folders
-        if folder.name not in NO_FRAMEWORK and all(map(importlib.util.find_spec, needs(folder)))
+        name for name in sorted(examples() - NO_FRAMEWORK) if is_installed(ROOT / "examples" / name)
     ]
+
+
+def is_installed(folder: Path) -> bool:
+    """Whether every package that an example's program imports is installed."""
+    missing = [name for name in sorted(needs(folder)) if importlib.util.find_spec(name) is None]
+    for name in missing:
+        if name.startswith("agl_") or name in sys.stdlib_module_names:
+            raise ModuleNotFoundError(f"{folder.name} imports {name}, which is no framework")
+    return not missing
 
 
 def needs(folder: Path) -> set[str]:
@@ -44,6 +58,37 @@ def test_what_an_example_needs_is_read_from_its_program(tmp_path):
     (tmp_path / "agent.py").write_text("import json\nfrom some_framework.agents import Agent\n")
     (tmp_path / "train.py").write_text("from agent import run\n")
     assert needs(tmp_path) == {"json", "some_framework"}
+
+
+def test_every_example_runs_in_some_environment_of_tox():
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(ROOT / "tox.ini", encoding="utf-8")
+    lines = [
+        line for section in config.values() for line in section.get("set_env", "").splitlines()
+    ]
+    listed = [line.partition("=")[2].split() for line in lines if line.startswith("AGL_EXAMPLES =")]
+    assert set(itertools.chain(*listed)) == examples() - NO_FRAMEWORK
+    assert examples() >= NO_FRAMEWORK
+    assert set(chosen()) <= examples() - NO_FRAMEWORK
+
+
+def test_a_listed_example_without_a_folder_is_an_error(monkeypatch):
+    monkeypatch.setenv("AGL_EXAMPLES", "01_plain_client 99_gone")
+    with pytest.raises(ValueError, match="99_gone"):
+        chosen()
+
+
+@pytest.mark.parametrize("module", ["agl_gone", "winreg"])
+def test_an_import_that_no_framework_lacks_is_an_error(tmp_path, monkeypatch, module):
+    (tmp_path / "agent.py").write_text(f"import {module}\n")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=module):
+        is_installed(tmp_path)
+
+
+def test_an_example_whose_framework_is_not_installed_does_not_run(tmp_path):
+    (tmp_path / "agent.py").write_text("import json\nfrom some_framework.agents import Agent\n")
+    assert not is_installed(tmp_path)
 
 
 @pytest.mark.parametrize("name", chosen())

@@ -28,6 +28,7 @@ from agl_core.app.parts import make_integrations
 from agl_core.builtin import load_plugins
 from agl_core.tracing import agent_scope
 from agl_core.types import SpanKind
+from tests.together import frameworks
 from tests.together.frameworks import programs
 
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
@@ -71,6 +72,32 @@ def answered(played):
         raise played.error
     assert played.output == ANSWER
     return _captured.check_identity(played)
+
+
+def test_the_frameworks_that_these_tests_need_are_among_those_found():
+    assert "autogen" in FRAMEWORKS
+    assert "langchain" in FRAMEWORKS
+    assert len(FRAMEWORKS) >= 2
+
+
+@pytest.mark.parametrize(
+    "module", ["tests.together.gone", "agl_gone", "autogen_agentchat.gone", "langchain.agents.gone"]
+)
+def test_a_program_that_cannot_be_imported_is_an_error(monkeypatch, module):
+    def fails(name):
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    monkeypatch.setattr(frameworks, "import_module", fails)
+    with pytest.raises(ModuleNotFoundError, match=module):
+        programs()
+
+
+def test_a_program_of_a_framework_that_is_not_installed_is_left_out(monkeypatch):
+    def fails(name):
+        raise ModuleNotFoundError("No module named 'some_framework'", name="some_framework")
+
+    monkeypatch.setattr(frameworks, "import_module", fails)
+    assert programs() == {}
 
 
 @pytest.mark.parametrize(("outer", "inner"), PAIRS)

@@ -6,9 +6,9 @@ from agl_core.tracing import (
     agent_scope,
     current_scope,
     emit_message,
-    opened_here,
     trace,
 )
+from agl_core.tracing._scopes import opened_here
 from agl_core.types import Scope, SpanKind
 
 

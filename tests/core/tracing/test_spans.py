@@ -11,6 +11,7 @@ import pytest
 from agl_core import semconv
 from agl_core.tracing import (
     UNNAMED,
+    ScopeFrame,
     SpanStart,
     Tracer,
     agent_scope,
@@ -182,6 +183,14 @@ async def test_words_of_a_failure_count_as_one_and_the_exception_behind_them_mor
     assert spans["caught"].attributes[semconv.EXCEPTION_TYPE] == "builtins.ValueError"
 
 
+async def test_a_failure_with_an_empty_message_is_a_failure(context):
+    TRACER.open(context.recorder, TRACER.tool("failed", {})).end(failed="")
+    TRACER.open(context.recorder, TRACER.tool("worked", {})).end(failed=None)
+    spans = by_name(context)
+    assert (spans["failed"].status, spans["failed"].error) == ("error", "")
+    assert (spans["worked"].status, spans["worked"].error) == ("ok", "")
+
+
 async def test_calls_and_tools_are_those_of_the_agent_that_speaks_here(context):
     reply = TRACER.open(context.recorder, TRACER.agent("writer"))
     with reply.running():
@@ -342,6 +351,18 @@ def test_a_closed_scope_leaves_its_span_open(context):
     assert by_name(context)["policy"].end_ns
 
 
+@pytest.mark.parametrize("ended", ["close", "end"])
+def test_a_scope_inside_a_span_that_was_never_current_outlives_it(context, ended):
+    span = TRACER.open(context.recorder, TRACER.agent("writer"))
+    context.locators["toy"] = lambda opened: span if opened is None and not span.closed else opened
+    with agent_scope("user") as users:
+        assert users.parent is span
+        getattr(span, ended)()
+        assert span.closed
+        assert current_scope() is users
+    assert current_scope() is None
+
+
 def test_what_is_left_open_in_a_step_is_current_in_the_next(context):
     span = TRACER.open(context.recorder, TRACER.agent("writer"))
     with span.running():
@@ -349,6 +370,22 @@ def test_what_is_left_open_in_a_step_is_current_in_the_next(context):
     assert current_scope() is None
     with span.running():
         assert current_scope() is inner
+
+
+def test_the_scope_of_a_body_without_a_span_is_not_that_of_its_reader(context):
+    del context
+    with agent_scope("around") as around:
+        frame, inner = ScopeFrame(), agent_scope("inner")
+        with frame.running():
+            assert current_scope() is around
+            scope = inner.__enter__()
+        assert current_scope() is around
+        with agent_scope("reader") as reader:
+            with frame.running():
+                assert current_scope() is scope
+                inner.__exit__(None, None, None)
+                assert current_scope() is around
+            assert current_scope() is reader
 
 
 def test_a_given_parent_counts_and_not_the_current_scope(context):

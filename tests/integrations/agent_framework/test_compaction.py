@@ -152,7 +152,7 @@ async def test_the_gateway_counts_by_the_models_own_template():
 
 
 async def test_a_call_and_its_result_leave_together_and_long_results_are_clipped(bench):
-    """Each call is cut from the whole history history, which stays as it is."""
+    """Each call is cut from the whole history, which stays as it is."""
     rounds = 4
 
     def script(body):

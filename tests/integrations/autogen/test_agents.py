@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from agl_autogen._watching import generator
 from agl_testing._captured import check_identity, check_tokens, triplets
 from agl_testing.fake_openai import FakeReply
 from agl_testing.scenario import ANSWER, PLANNER, TOOL_RESULT, WRITER
@@ -17,7 +18,7 @@ from autogen_ext.models.openai import OpenAIChatCompletionClient
 from PIL import Image as Picture
 
 from agl_core import semconv
-from agl_core.tracing import agent_scope
+from agl_core.tracing import agent_scope, current_scope
 from agl_core.types import SpanKind
 
 PARTS = "Tea is cheap."
@@ -258,6 +259,51 @@ async def test_an_agent_of_a_class_of_ones_own_is_one(bench, client, streamed):
     assert played.output == f"{ANSWER}!"
     check_identity(played)
     assert len(kinds(played, SpanKind.AGENT)) == 1
+
+
+async def test_a_scope_of_a_turns_body_is_not_current_for_its_reader(bench):
+    seen = []
+
+    class Inner(Echo):
+        async def on_messages_stream(self, messages, cancellation_token):
+            with agent_scope("inner"):
+                seen.append(current_scope().agent)
+                yield TextMessage(content=PARTS, source=self.name)
+                seen.append(current_scope().agent)
+            yield Response(chat_message=TextMessage(content=ANSWER, source=self.name))
+
+    class Outer(Inner):
+        async def on_messages_stream(self, messages, cancellation_token):
+            async for item in super().on_messages_stream(messages, cancellation_token):
+                seen.append(current_scope().agent)
+                yield item
+
+    async def program(job):
+        with agent_scope(PLANNER):
+            async for _ in Outer(WRITER, None).on_messages_stream([], CancellationToken()):
+                seen.append(current_scope().agent)  # noqa: PERF401  in the order of the steps
+
+    played = await bench.one(program)
+    assert played.error is None
+    assert seen == ["inner", WRITER, PLANNER, "inner", WRITER, PLANNER]
+
+
+async def test_a_scope_of_an_unobserved_body_is_not_current_for_its_reader(bench):
+    async def body(owner):
+        with agent_scope("inner"):
+            yield current_scope().agent
+
+    async def program(job):
+        watched = generator(lambda owner: None)(body, lambda: True)
+        with agent_scope(PLANNER) as around:
+            items = watched(None)
+            assert await anext(items) == "inner"
+            assert current_scope() is around
+            await items.aclose()
+            assert current_scope() is around
+
+    played = await bench.one(program)
+    assert played.error is None
 
 
 class Lines:

@@ -168,6 +168,21 @@ async def test_tools_of_a_workbench_of_ones_own_are_recorded_from_the_events(ben
     assert tool.attributes[semconv.GEN_AI_TOOL_RESULT] == TOOL_RESULT
 
 
+async def test_a_failed_result_without_a_text_is_a_failed_tool(bench, agent):
+    class Silent(Shop):
+        async def call_tool(self, name, arguments=None, cancellation_token=None, call_id=None):
+            return ToolResult(name=name, result=[TextResultContent(content="")], is_error=True)
+
+    asks(bench)
+
+    async def program(job):
+        return await said(agent(job, PLANNER, workbench=Silent(), max_tool_iterations=2), job)
+
+    played = await bench.one(program)
+    (tool,) = tools_of(played)
+    assert (tool.status, tool.error) == ("error", "")
+
+
 async def test_parallel_tool_calls_have_a_span_each(bench, agent):
     call = {"name": "lookup", "arguments": {"item": ITEM}}
 

@@ -42,7 +42,7 @@ async def test_swapped_agents_are_caught(monkeypatch):
 
 
 async def test_a_frame_that_stays_open_is_caught(monkeypatch):
-    def end(frame, error, *, failed="", attributes=None):
+    def end(frame, error, *, failed=None, attributes=None):
         frame.span.recorder.end_with(frame.span.span_id, error, attributes=attributes)
 
     monkeypatch.setattr(_frames, "_end", end)

@@ -6,8 +6,10 @@ from agl_testing._captured import check_identity
 from agl_testing.fake_openai import FakeReply
 from agl_testing.scenario import ANSWER, PLANNER, TOOL
 from crewai import Crew
+from crewai.events.event_bus import crewai_event_bus
+from crewai.events.types.tool_usage_events import ToolFailureDetectedEvent
 from crewai.tools import tool
-from crewai.tools.tool_failure import ToolFailure, ToolFailurePolicy
+from crewai.tools.tool_failure import ToolFailure, ToolFailurePolicy, ToolFailureReason
 
 from agl_core import semconv
 from agl_core.types import SpanKind
@@ -59,6 +61,24 @@ async def test_a_call_that_reaches_no_tool(bench, form, use, error, listeners):
     assert used.attributes[semconv.GEN_AI_TOOL_ARGUMENTS] == asked
 
 
+async def test_a_refusal_without_a_text_is_a_failed_tool(bench):
+    def program(job):
+        event = ToolFailureDetectedEvent(
+            tool_name="nothing",
+            tool_args={},
+            failure=ToolFailure(message="", reason=ToolFailureReason.UNKNOWN_TOOL),
+            policy=ToolFailurePolicy.WARN,
+        )
+        emitted = crewai_event_bus.emit(None, event)
+        if emitted is not None:
+            emitted.result()
+
+    played = await bench.one(program)
+    assert played.error is None
+    (used,) = (span for span in played.spans if span.kind is SpanKind.TOOL)
+    assert (used.name, used.status, used.error) == ("nothing", "error", "")
+
+
 async def test_calls_that_reach_no_tool_beside_one_that_does(bench):
     bench.fake.script = asking(NO_JSON, UNKNOWN, {"name": TOOL, "arguments": '{"item": "tea"}'})
     played = await bench.one(lambda job: ran(job, "crew"))
@@ -86,15 +106,16 @@ async def test_in_crewais_own_text_format(bench, name):
     assert used.status == "error"
 
 
-async def test_a_failure_that_a_tool_reports(bench):
+@pytest.mark.parametrize("message", ["The shop is closed.", ""])
+async def test_a_failure_that_a_tool_reports(bench, message):
     @tool("lookup")
     def closed(item: str) -> str:
         """Look up what an item costs."""
-        return ToolFailure(message="The shop is closed.")
+        return ToolFailure(message=message)
 
     played = await bench.one(lambda job: agent(job, PLANNER, closed).kickoff(job.question).raw)
     (used,) = tools(played)
-    assert (used.status, used.error) == ("error", "The shop is closed.")
+    assert (used.status, used.error) == ("error", message)
 
 
 @pytest.mark.parametrize(("use", "statuses"), [(NO_JSON, []), (UNKNOWN, ["ok"])])

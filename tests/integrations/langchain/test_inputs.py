@@ -10,7 +10,7 @@ from agl_testing.bench import Bench
 from agl_testing.fake_openai import FakeOptions, FakeReply
 from agl_testing.scenario import ANSWER, PLANNER, SYSTEM, TOOL, TOOL_RESULT, WRITER
 from langchain.agents import create_agent
-from langchain.agents.middleware import wrap_model_call
+from langchain.agents.middleware import wrap_model_call, wrap_tool_call
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage, trim_messages
 from langchain_core.runnables import RunnableLambda
@@ -182,6 +182,23 @@ async def test_a_call_of_an_unknown_tool_is_a_failed_one_beside_those_that_ran(b
     }
     assert "nope is not a valid tool" in used["nope"].error
     assert used["nope"].attributes[semconv.GEN_AI_TOOL_ARGUMENTS] == {}
+
+
+async def test_a_failed_call_without_a_text_is_a_failed_one(bench, speak):
+    @wrap_tool_call
+    async def refuse(request, handler):
+        call_id = request.tool_call["id"]
+        return ToolMessage("", tool_call_id=call_id, name=TOOL, status="error")
+
+    async def program(job):
+        speaker = speak(job, PLANNER, lookup, middleware=[refuse])
+        return said(await speaker.ainvoke(ASKED))
+
+    bench.fake.script = asking('{"item": "tea"}')
+    played = await bench.one(program)
+    checked(played, bench)
+    (used,) = of_kind(played, SpanKind.TOOL)
+    assert (used.name, used.agent, used.status, used.error) == (TOOL, PLANNER, "error", "")
 
 
 async def test_a_failed_result_in_a_history_that_was_given_is_no_call_of_this_attempt(bench, speak):

@@ -5,12 +5,13 @@ import openai
 import pytest
 from agents import OpenAIResponsesModel, Runner, function_tool
 from agl_openai_agents._checks import pitfalls
-from agl_openai_agents._shapes import UNNAMED, UNTRACED
+from agl_openai_agents._shapes import UNTRACED
 from agl_testing.attempts import CallOptions, ScriptedAttempt
 from agl_testing.check_contract import CheckContract
 from agl_testing.scenario import JUDGE, PLANNER, WRITER
 
 from agl_core.config import RunConfig
+from agl_core.tracing import UNNAMED
 from agl_core.types import AttemptStatus, Failure, FailureKind, SpanKind
 
 OURS = CallOptions(framework="openai_agents")
@@ -56,6 +57,10 @@ class TestUnnamed(_Healthy):
     @pytest.fixture
     def pitfall(self):
         return [with_span(SpanKind.OPERATION, UNNAMED)]
+
+    def test_an_agent_of_that_name_has_a_name(self):
+        record = with_span(SpanKind.AGENT, UNNAMED)
+        assert found(record)["openai_agents.names"].severity == "ok"
 
 
 class TestNobody(_Healthy):

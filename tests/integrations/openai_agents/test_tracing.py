@@ -18,7 +18,7 @@ from agl_testing.scenario import ANSWER, PLANNER, TOOL_RESULT, WRITER, Job, repl
 from agl_core import semconv
 from agl_core.config import RunConfig as AglConfig
 from agl_core.errors import CaptureError, ConfigError
-from agl_core.tracing import agent_scope, attach, trace
+from agl_core.tracing import agent_scope, attach, current_scope, trace
 from agl_core.types import SpanKind
 
 
@@ -81,6 +81,34 @@ def calls_of(played):
         raise played.error
     check_identity(played)
     return [call.agent for call in played.calls]
+
+
+async def test_a_users_scope_outlives_the_sdks_span_around_it(watched):
+    async def program(job):
+        del job
+        with agents.trace("work"):
+            span = agents.agent_span(WRITER)
+            span.start(mark_as_current=True)
+            with agent_scope("user") as users:
+                assert users.parent.agent == WRITER
+                span.finish(reset_current=True)
+                assert current_scope() is users
+            assert current_scope() is None
+
+    played = await watched.one(program)
+    assert played.error is None
+
+
+async def test_an_error_of_a_span_without_a_text_is_an_error(watched):
+    async def program(job):
+        del job
+        with agents.trace("work"), agents.function_span("lookup") as span:
+            span.set_error({"message": "", "data": None})
+
+    played = await watched.one(program)
+    assert played.error is None
+    (tool,) = (span for span in played.spans if span.kind is SpanKind.TOOL)
+    assert (tool.status, tool.error) == ("error", "")
 
 
 async def test_processors_that_are_there_stay_and_are_told_everything(provider, agent):

@@ -9,7 +9,6 @@ from agl_testing.toy_framework import EventKind
 
 from agl_core import semconv
 from agl_core.tracing import SpanScope, SpanStart, Tracer, active, guarded
-from agl_core.types import SpanKind
 
 FRAMEWORK: Final = "template"
 TRACER: Final = Tracer(FRAMEWORK)
@@ -73,4 +72,4 @@ def _start(kind: EventKind, name: str, arguments: str) -> SpanStart:
         return TRACER.agent(name)
     if kind == "tool":
         return TRACER.tool(name, arguments)
-    return SpanStart(SpanKind.LLM, name)
+    return TRACER.call(name)
