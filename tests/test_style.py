@@ -16,6 +16,7 @@ FRAMEWORKS = re.compile(
     r"openai[-_ ]agents|pydantic[-_ ]ai|smolagents|\btrl\b|\bverl\b",
     re.IGNORECASE,
 )
+SERVERS = re.compile(r"\bvllm\b|sglang|llama\.cpp|text-generation-inference", re.IGNORECASE)
 MOST_LINES_OF_A_FILE = 500
 MOST_LINES_OF_A_FUNCTION = 60
 
@@ -88,9 +89,12 @@ def test_only_the_command_line_prints():
     assert found == []
 
 
-def test_core_spells_no_framework():
+def test_core_spells_no_framework_and_no_inference_server():
     assert [
-        (path, name) for path in files("agl_core") for name in FRAMEWORKS.findall(text(path))
+        (path, name)
+        for path in files("agl_core")
+        for names in (FRAMEWORKS, SERVERS)
+        for name in names.findall(text(path))
     ] == []
 
 

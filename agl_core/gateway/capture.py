@@ -112,7 +112,7 @@ class ReceivedAnswer(msgspec.Struct):
     faults: list[str] = []
     """Messages about malformed parts of the answer."""
     aborted: bool = False
-    """The backend aborted a choice, as vLLM and SGLang do when weights change."""
+    """The backend aborted a choice, as inference servers do when weights change."""
     ended: bool = False
     """Every requested choice has had a finish reason; never becomes false again."""
     _choices: dict[int, ReceivedChoice] = {}

@@ -95,8 +95,9 @@ def _require_tokens(
     raise MissingTokensError(
         f"Policy {route.policy.name!r} is trainable, but its backend "
         f"{type(route.backend).__name__} ({route.upstream_model!r}) does not give exact token ids "
-        f"and log-probabilities: {what}. Serve it with vLLM >= 0.10.2, which knows "
-        f"return_token_ids, or with an engine of agl-core; text is never re-tokenised instead"
+        f"and log-probabilities: {what}. Use a server that answers return_token_ids and logprobs "
+        f"with the ids of prompt and answer, or an engine that trains; text is never re-tokenised "
+        f"instead"
     )
 
 

@@ -33,7 +33,7 @@ class TokenCounting:
         del store, losses
 
     async def serve(self, request: RouteRequest) -> RouteAnswer:
-        """Answer in vLLM's format.
+        """Answer as the ``/tokenize`` of inference servers does.
 
         Raises:
             Problem: the request or its prompt is refused, or the backend cannot count.

@@ -284,14 +284,12 @@ OVERFLOW: Final = "context_length_exceeded"
 """OpenAI's error code."""
 
 _WORDS: Final = re.compile(
-    # vLLM (older and newer wordings), SGLang and OpenAI
+    # wordings of OpenAI and of inference servers
     r"(?:maximum|model's) (?:context|model) length"
     r"|exceeds? (?:the |your )?(?:model's |available )?context (?:window|size|length)"
-    # the code of OpenAI and Azure, the types of llama.cpp and LiteLLM
+    # error codes and types
     rf"|{OVERFLOW}|exceed_context_size_error|ContextWindowExceededError"
-    # text-generation-inference
     r"|`inputs` (?:tokens \+ `max_new_tokens` )?must (?:be|have)"
-    # Anthropic
     r"|prompt is too long: \d+ tokens",
     re.IGNORECASE,
 )

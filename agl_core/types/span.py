@@ -129,7 +129,7 @@ _CONSTRAINTS: Final[Mapping[str, Any]] = {
     "response_format": {"type": "text"},
     "tool_choice": ("auto", "none"),
     "function_call": ("auto", "none"),
-    # vLLM
+    # inference servers
     "structured_outputs": None,
     "guided_json": None,
     "guided_regex": None,
@@ -144,12 +144,10 @@ _CONSTRAINTS: Final[Mapping[str, Any]] = {
     "use_beam_search": None,
     "thinking_token_budget": None,
     "repetition_detection": None,
-    # SGLang
     "regex": None,
     "ebnf": None,
     "json_schema": None,
     "custom_logit_processor": None,
-    # llama.cpp and text-generation-inference
     "grammar": None,
     "typical_p": 1,
     "tfs_z": 1,

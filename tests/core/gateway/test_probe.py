@@ -37,7 +37,9 @@ async def test_unprobed_logprobs_count_as_raw(world: Any) -> None:
 )
 async def test_trainable_policy_needs_tokens(make_world: Any, options: FakeOptions) -> None:
     world = await make_world(options)
-    with pytest.raises(MissingTokensError, match=r"'trained'.*HttpBackend.*weights-1.*vLLM"):
+    with pytest.raises(
+        MissingTokensError, match=r"'trained'.*HttpBackend.*weights-1.*return_token_ids"
+    ):
         await world.gateway.probe("trained")
 
 
