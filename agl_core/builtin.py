@@ -67,7 +67,6 @@ def agl_register_commands(register: Register) -> None:
     for name, target, summary in (
         ("train", "train:command", "train the named agents of an agent program"),
         ("eval", "eval:command", "score an agent program on its validation tasks"),
-        ("runner", "runner:command", "run the attempts of a training of another process"),
         ("store", "store:command", "list, show, delete and export a run's records"),
         ("plugins", "plugins:command", "list plugins with version and state"),
     ):

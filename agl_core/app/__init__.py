@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from agl_core.app.run import App as App
     from agl_core.app.run import Trial as Trial
     from agl_core.app.run import Tried as Tried
+    from agl_core.app.runner import serve_runner as serve_runner
     from agl_core.app.serve import openai_server as openai_server
 else:
     __getattr__, __dir__, __all__ = late(__name__)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final
 
 from agl_core.app.parts import (
     check_apart,
@@ -19,20 +18,19 @@ from agl_core.app.parts import (
 from agl_core.config import RunConfig
 from agl_core.plugins import PluginManager
 from agl_core.runner import Runner, RunnerOptions
-from agl_core.runner.fleet import Tally
 from agl_core.serving import withheld_key
 from agl_core.tracing import attach
 from agl_core.types import Attempt, Rollout, Span
 
-MAX_ABANDONED: Final = 4
-"""Most threads and tasks that could not be stopped with which a worker continues."""
+Report = Callable[[int, Mapping[str, int]], None]
+"""Takes the number of ended attempts and the losses by cause."""
 
 
 async def serve_runner(
     config: RunConfig,
     plugins: PluginManager,
     *,
-    report: Callable[[Tally], None],
+    report: Report,
     max_abandoned: int | None = None,
 ) -> None:
     """Run the attempts of a run until cancelled, or until `max_abandoned` is exceeded.
@@ -55,7 +53,7 @@ async def _serve(
     config: RunConfig,
     plugins: PluginManager,
     *,
-    report: Callable[[Tally], None],
+    report: Report,
     max_abandoned: int | None,
 ) -> None:
     gateway_url = check_apart(config, plugins)
@@ -88,7 +86,7 @@ async def _serve(
 class _Counts:
     """Calls the observe hooks for attempts, and `report` with the number of ended attempts."""
 
-    def __init__(self, plugins: PluginManager, report: Callable[[Tally], None]) -> None:
+    def __init__(self, plugins: PluginManager, report: Report) -> None:
         self._observe = plugins.observe
         self._report = report
         self._ended = 0
@@ -104,4 +102,4 @@ class _Counts:
 
     def report(self) -> None:
         lost = dict(self.runner.losses.counts) if self.runner is not None else {}
-        self._report(Tally(ended=self._ended, lost=lost))
+        self._report(self._ended, lost)

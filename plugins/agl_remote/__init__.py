@@ -1,9 +1,9 @@
-"""Access to the store, the gateway and the engine of other processes over HTTP.
+"""Access to the store, gateway, runners and engine of other processes over HTTP.
 
 Reading order: `store_calls` (the messages), `store_client` (`HttpStore`), `store_server`
 (`StoreServer`), `store_serve` (the command ``agl store serve``); `gateway_control` (the messages),
-`gateway_client` (`RemoteGateway`), `gateway_serve` (the command ``agl gateway``); `engine` (the
-engine ``http``).
+`gateway_client` (`RemoteGateway`), `gateway_serve` (the command ``agl gateway``); `runner_fleet`
+(worker processes), `runner_serve` (the command ``agl runner``); `engine` (the engine ``http``).
 """
 
 from __future__ import annotations

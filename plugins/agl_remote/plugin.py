@@ -40,6 +40,11 @@ def agl_register_commands(register: Register) -> None:
         summary="serve the model calls of a training of other processes",
     )
     register(
+        "runner",
+        "agl_remote.runner_serve:command",
+        summary="run the attempts of a training of another process",
+    )
+    register(
         "store.serve",
         "agl_remote.store_serve:command",
         summary="serve a store to other processes",

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 WARM = (
     "agl_core.app.runner",
     "agl_core.cli.group",
-    "agl_core.cli.runner",
+    "agl_remote.runner_serve",
     "agl_core.cli.store",
     "agl_remote.store_serve",
     "agl_core.cli.train",

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from agl_remote.gateway_serve import serve_gateway, store_of
 
-from agl_core.app import App
-from agl_core.app.runner import serve_runner
+from agl_core.app import App, serve_runner
 from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
 from agl_core.config.loader import resolve
 from agl_core.errors import ConfigError
-from agl_core.runner.fleet import Tally
 from agl_core.serving import ENV_KEY
 from agl_core.types import AttemptStatus, RolloutQuery
 
@@ -55,7 +54,7 @@ class World:
         self.directory = directory
         self.database = directory / "run" / "store.db"
         self.url = ""
-        self.tallies: list[Tally] = []
+        self.reports: list[tuple[int, Mapping[str, int]]] = []
 
     def config(self, *overrides: str) -> RunConfig:
         elsewhere = ["rollout.local=false", f"gateway.url={self.url}"]
@@ -79,7 +78,9 @@ class World:
     def runner(self, *overrides: str, plugins: Any = None):
         config = self.config(*overrides)
         loaded = load_plugins(config.plugins)
-        return running(serve_runner(config, loaded, report=self.tallies.append))
+        return running(
+            serve_runner(config, loaded, report=lambda *counts: self.reports.append(counts))
+        )
 
     async def train(self, *overrides: str):
         return await App(self.config(*overrides)).train()
@@ -116,7 +117,7 @@ async def test_a_run_in_pieces_ends_as_one_in_a_single_process(world: World, tmp
     assert apart.policies["trained"]["sha256_before"] != apart.policies["trained"][end]
     assert apart.lost == whole.lost
     assert apart.calls == whole.calls == 48
-    assert world.tallies[-1].ended + world.tallies[-2].ended >= 24
+    assert world.reports[-1][0] + world.reports[-2][0] >= 24
 
 
 async def test_runners_may_come_before_the_trainer_and_outlive_it(world: World):
@@ -161,7 +162,7 @@ async def test_what_a_runner_loses_and_retries_is_in_the_trainers_report(world: 
 async def test_a_runner_says_what_it_lacks(tmp_path: Path):
     config = config_of(tmp_path)
     with pytest.raises(ConfigError, match=r"gateway\.url is not set"):
-        await serve_runner(config, load_plugins(config.plugins), report=lambda tally: None)
+        await serve_runner(config, load_plugins(config.plugins), report=lambda *counts: None)
 
 
 async def test_a_runner_without_the_key_says_so(
@@ -169,10 +170,10 @@ async def test_a_runner_without_the_key_says_so(
 ) -> None:
     monkeypatch.setenv(ENV_KEY, "another")
     with pytest.raises(ConfigError, match="wrong key"):
-        await serve_runner(world.config(), load_plugins([HAND_SIZED]), report=lambda tally: None)
+        await serve_runner(world.config(), load_plugins([HAND_SIZED]), report=lambda *counts: None)
     monkeypatch.delenv(ENV_KEY)
     with pytest.raises(ConfigError, match="AGL_API_KEY is not set"):
-        await serve_runner(world.config(), load_plugins([HAND_SIZED]), report=lambda tally: None)
+        await serve_runner(world.config(), load_plugins([HAND_SIZED]), report=lambda *counts: None)
 
 
 async def test_a_runner_of_another_version_is_refused(
@@ -180,7 +181,7 @@ async def test_a_runner_of_another_version_is_refused(
 ) -> None:
     monkeypatch.setattr("agl_core.serving.peer.PROTOCOL", 999)
     with pytest.raises(ConfigError, match="the same version of agl-core on both sides"):
-        await serve_runner(world.config(), load_plugins([HAND_SIZED]), report=lambda tally: None)
+        await serve_runner(world.config(), load_plugins([HAND_SIZED]), report=lambda *counts: None)
 
 
 _CONVERSATION = """

@@ -61,10 +61,10 @@ class WorkerChannel:
         self._stop_s = stop_s
         self._unasked = [True]
 
-    def report(self, tally: Tally) -> None:
+    def report(self, ended: int, lost: Mapping[str, int]) -> None:
         """Send counts to the supervisor; do nothing if it has died."""
         with suppress(OSError):
-            self._tally.send(tally)
+            self._tally.send(Tally(ended=ended, lost=lost))
 
     def watch(self, ask: Callable[[], None]) -> None:
         """Call `ask`, once and from any thread, when the worker must end. Main thread only.

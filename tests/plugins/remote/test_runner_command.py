@@ -6,12 +6,11 @@ import asyncio
 import pickle
 
 import pytest
+from agl_remote import runner_fleet as fleet
+from agl_remote import runner_serve as runner
 
-from agl_core.cli import runner
 from agl_core.config.loader import resolve
 from agl_core.errors import ConfigError
-from agl_core.runner import fleet
-from agl_core.runner.fleet import Tally
 from agl_core.types import Losses
 
 
@@ -22,10 +21,10 @@ def served(monkeypatch):
 
     async def serve_runner(config, plugins, *, report):
         configs.append(config)
-        report(Tally(ended=3, lost={}))
-        report(Tally(ended=7, lost={"late_span": 2}))
+        report(3, {})
+        report(7, {"late_span": 2})
 
-    monkeypatch.setattr("agl_core.app.runner.serve_runner", serve_runner)
+    monkeypatch.setattr("agl_core.app.serve_runner", serve_runner)
     return configs
 
 

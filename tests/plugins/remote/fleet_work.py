@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from agl_core.runner.fleet import HOPELESS, RECYCLE, Tally
+from agl_remote.runner_fleet import HOPELESS, RECYCLE
 
 
 def waits(channel, folder):
@@ -18,14 +18,14 @@ def waits(channel, folder):
     channel.watch(asked.set)
     _began(folder)
     asked.wait()
-    channel.report(Tally(ended=2, lost={"late_span": 1}))
+    channel.report(2, {"late_span": 1})
 
 
 def dies_once(channel, folder):
     """The first of all dies of a signal after it has done something; the others wait."""
     if not list(Path(folder).iterdir()):
         _began(folder)
-        channel.report(Tally(ended=5, lost={"dropped_span": 3}))
+        channel.report(5, {"dropped_span": 3})
         os.kill(os.getpid(), 9)
     waits(channel, folder)
 

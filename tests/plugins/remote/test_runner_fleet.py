@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 
 import pytest
+from agl_remote.runner_fleet import Fleet, FleetOptions
 
 from agl_core.errors import ConfigError
-from agl_core.runner.fleet import Fleet, FleetOptions
-from tests.core.runner import fleet_work
+from tests.plugins.remote import fleet_work
 
 ROOT = Path(__file__).parents[3]
 
@@ -165,8 +165,8 @@ async def test_sigterm_to_a_worker_ends_it_and_another_takes_its_place(lives, ru
 
 SUPERVISOR = """
 import asyncio, sys
-from agl_core.runner.fleet import Fleet, FleetOptions
-from tests.core.runner import fleet_work
+from agl_remote.runner_fleet import Fleet, FleetOptions
+from tests.plugins.remote import fleet_work
 
 if __name__ == "__main__":
     options = FleetOptions(processes=2, stop_s=0.2)

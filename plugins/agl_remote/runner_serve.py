@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -28,7 +28,10 @@ from agl_core.types.run import counts
 if TYPE_CHECKING:
     from agl_core.config import RunConfig
     from agl_core.plugins import PluginManager
-    from agl_core.runner.fleet import Tally, WorkerChannel
+    from agl_remote.runner_fleet import WorkerChannel
+
+_MAX_ABANDONED: Final = 4
+"""Most threads and tasks that could not be stopped with which a worker continues."""
 
 
 @click.command()
@@ -86,28 +89,27 @@ def _with_store(config: RunConfig, address: str | None, plugins: PluginManager) 
 
 
 def _serve_here(state: CliState, config: RunConfig, store: str | None) -> None:
-    from agl_core.app import run_blocking  # noqa: PLC0415
-    from agl_core.app.runner import serve_runner  # noqa: PLC0415
+    from agl_core.app import run_blocking, serve_runner  # noqa: PLC0415
 
-    latest: list[Tally] = []
+    latest: list[tuple[int, Mapping[str, int]]] = []
 
-    def keep(tally: Tally) -> None:
-        latest[:] = [tally]
+    def keep(ended: int, lost: Mapping[str, int]) -> None:
+        latest[:] = [(ended, lost)]
 
     plugins = state.plugins(config.plugins)
     config = _with_store(config, store, plugins)
     try:
         run_blocking(serve_runner(config, plugins, report=keep))
     finally:
-        for tally in latest:
-            _say(f"{tally.ended} attempts ended", tally.lost)
+        for ended, lost in latest:
+            _say(f"{ended} attempts ended", lost)
 
 
 def _serve_fleet(config: RunConfig, store: str | None, processes: int, *, debug: bool) -> None:
     """The supervisor loads none of the user's code: what breaks there breaks a worker only."""
     from agl_core.app import run_blocking  # noqa: PLC0415
-    from agl_core.runner.fleet import Fleet, FleetOptions  # noqa: PLC0415
     from agl_core.serving import given_key, withheld_key  # noqa: PLC0415
+    from agl_remote.runner_fleet import Fleet, FleetOptions  # noqa: PLC0415
 
     arguments = (config.model_dump_json(), debug, given_key(), store)
     fleet = Fleet(work, arguments, FleetOptions(processes=processes))
@@ -139,12 +141,11 @@ def work(
 
     The key comes in no environment: agents run here.
     """
-    from agl_core.app import run_blocking  # noqa: PLC0415
-    from agl_core.app.runner import MAX_ABANDONED, serve_runner  # noqa: PLC0415
+    from agl_core.app import run_blocking, serve_runner  # noqa: PLC0415
     from agl_core.builtin import load_plugins  # noqa: PLC0415
     from agl_core.config.loader import resolve  # noqa: PLC0415
-    from agl_core.runner.fleet import RECYCLE  # noqa: PLC0415
     from agl_core.serving import withheld_key  # noqa: PLC0415
+    from agl_remote.runner_fleet import RECYCLE  # noqa: PLC0415
 
     stop = _Stop()
     channel.watch(stop.ask)
@@ -156,7 +157,7 @@ def work(
         status = 1
         try:
             config = _with_store(config, store, plugins)
-            await serve_runner(config, plugins, report=channel.report, max_abandoned=MAX_ABANDONED)
+            await serve_runner(config, plugins, report=channel.report, max_abandoned=_MAX_ABANDONED)
             status = RECYCLE
         except asyncio.CancelledError:
             status = 0
