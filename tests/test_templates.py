@@ -67,6 +67,14 @@ def test_the_steps_name_an_extra_where_the_plugin_registers_with_one(kind, tmp_p
         assert ("[open-house]" in text) is has_extra(kind)
 
 
+def test_the_steps_format_the_code_and_generate_the_documents():
+    last = steps("store", "open_house").partition("Then run:\n")[2]
+    folders = "plugins/agl_open_house tests/plugins/open_house"
+    assert f"ruff check --fix {folders} && ruff format {folders}\n" in last
+    assert "python docs/generate.py\n" in last
+    assert "pyright plugins/agl_open_house\n" in last
+
+
 def readmes(plugin):
     return plugin.parent.glob("README.md")
 

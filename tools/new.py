@@ -100,6 +100,7 @@ def steps(kind: str, name: str) -> str:
     """Return the remaining steps: the lines to add to ``pyproject.toml`` and ``tox.ini``."""
     source, extra = KINDS[kind].source, name.replace("_", "-")
     tests = f"tests/{source}/{name}"
+    folders = f"{source}/agl_{name} {tests}"
     contracts = "\n".join(
         f'    "{each}"' for each in ("Core imports no plugin", *KINDS[kind].layers)
     )
@@ -125,6 +126,9 @@ Add to tox.ini:
 {tox}Then run:
   {install}
   pytest -n 0 {tests}
+  ruff check --fix {folders} && ruff format {folders}
+  pyright {source}/agl_{name}
+  python docs/generate.py
 {lock}"""
 
 

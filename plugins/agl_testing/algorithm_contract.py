@@ -26,6 +26,10 @@ class AlgorithmContract(ContractSuite):
 
     takes_baseline: ClassVar[bool] = True
     """False for an algorithm whose advantage is the plain return, which the suite then checks."""
+    goal: ClassVar[float] = 0.9
+    """Probability of the best arm that 60 steps of training the bandit must exceed; it starts at
+    0.25. Lower it for an algorithm whose gradient vanishes once one attempt of a group is good.
+    """
 
     @pytest.fixture
     def build_algorithm(self) -> BuildAlgorithm:
@@ -34,8 +38,9 @@ class AlgorithmContract(ContractSuite):
 
     def test_it_learns_a_bandit(self, build_algorithm: BuildAlgorithm) -> None:
         bandit = Bandit(seed=7)
+        assert self.goal > bandit.probabilities[bandit.best], "goal is what the bandit starts with"
         bandit.train(build_algorithm(), steps=_STEPS)
-        assert bandit.probabilities[bandit.best] > 0.9
+        assert bandit.probabilities[bandit.best] > self.goal
 
     def test_it_resumes_exactly(self, build_algorithm: BuildAlgorithm) -> None:
         whole = Bandit(seed=3)
@@ -70,7 +75,8 @@ class AlgorithmContract(ContractSuite):
 
     def test_better_attempts_have_greater_advantages(self, build_algorithm: BuildAlgorithm) -> None:
         values = _advantages(build_algorithm().credit(_group([0.0, 1.0, 0.5])))
-        assert values["call_0"] < values["call_2"] < values["call_1"]
+        assert values["call_0"] <= values["call_2"] <= values["call_1"]
+        assert values["call_0"] < values["call_1"]
 
     def test_credits_align_with_the_sampled_tokens(self, build_algorithm: BuildAlgorithm) -> None:
         calls = [

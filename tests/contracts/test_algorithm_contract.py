@@ -11,6 +11,50 @@ from agl_core.training.algorithms import RLOO, RLOOOptions
 replace = msgspec.structs.replace
 
 
+class _BestOnly(RLOO):
+    """Only the best attempt has an advantage: by how much it raises the best return."""
+
+    def __init__(self):
+        super().__init__(RLOOOptions())
+
+    def credit(self, group):
+        returns = sorted(returned.value for returned in group.returns)
+        if not returns:
+            return super().credit(group)
+        second, best = ([returns[-1], *returns] if len(returns) == 1 else returns)[-2:]
+        values = {
+            triplet.call_id: best - second if returned.value == best else 0.0
+            for returned, paths in zip(group.returns, group.trajectories, strict=True)
+            for path in paths
+            for triplet in path.calls
+        }
+        return [
+            replace(credit, advantages=[values[credit.call_id]] * len(credit.advantages))
+            for credit in super().credit(group)
+        ]
+
+
+class TestBestOnly(AlgorithmContract):
+    goal = 0.4
+
+    @pytest.fixture
+    def build_algorithm(self):
+        return _BestOnly
+
+
+def test_a_goal_that_the_bandit_starts_with_is_refused():
+    class Easy(AlgorithmContract):
+        goal = 0.25
+
+    with pytest.raises(AssertionError, match="starts with"):
+        Easy().test_it_learns_a_bandit(_BestOnly)
+
+
+def test_a_failed_assertion_shows_its_values():
+    with pytest.raises(AssertionError, match=r"assert 0\.44\d+ > 0\.9"):
+        AlgorithmContract().test_it_learns_a_bandit(_BestOnly)
+
+
 class _Broken(RLOO):
     def __init__(self):
         super().__init__(RLOOOptions())
