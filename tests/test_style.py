@@ -37,6 +37,10 @@ def all_nodes(path):
     return list(ast.walk(ast.parse(text(path))))
 
 
+def tokens(path):
+    return tokenize.generate_tokens(io.StringIO(text(path)).readline)
+
+
 def nodes(path, *kinds):
     return [node for node in all_nodes(path) if isinstance(node, kinds)]
 
@@ -192,6 +196,21 @@ PLAIN = {
     r"ledger|lifeline|aftermath": "the thing's own name",
 }
 """Words that need decoding, and what to write instead: docs/glossary.md has the terms."""
+RENAMED = {
+    "Orders|orders|_orders": "DesiredState, requests",
+    "News": "Status",
+    "Ahead": "Prefetcher",
+    "StoreShell": "BaseStore",
+    r"(?:Legible|Seeing)[A-Z]\w*": "detokenizing, Vision...",
+    "Pace": "BeforeSend, throttle",
+    "Rooms?|rooms": "components",
+    "Scoped|Pieces|Opening": "SpanScope",
+    "_?beside": "run_alongside",
+    "_?in_short": "summary",
+    "_?door": "authorise",
+    "_?excuse": "send_error",
+}
+"""Names of code, as they are spelled, and the name to use."""
 DATA = ("examples/agl_demo/world.py",)
 """Sentences that models read and write."""
 
@@ -211,11 +230,26 @@ def prose(path):
         )
         yield from enumerate(re.sub(r"`[^`\n]*`", "", page).splitlines(), 1)
         return
-    for token in tokenize.generate_tokens(io.StringIO(text(path)).readline):
+    for token in tokens(path):
         if token.type in (tokenize.COMMENT, tokenize.STRING, FSTRING_MIDDLE):
             yield from enumerate(token.string.splitlines(), token.start[0])
         elif token.type == tokenize.NAME and token.string != "tell":  # of files
-            yield token.start[0], token.string.replace("_", " ")
+            words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", token.string)
+            yield token.start[0], words.replace("_", " ")
+
+
+def test_no_name_comes_back_that_was_replaced():
+    replaced = re.compile("|".join(rf"(\b(?:{names})\b)" for names in RENAMED))
+    better = list(RENAMED.values())
+    found = [
+        f"{path.relative_to(ROOT)}:{token.start[0]}: {token.string!r}: write {better[old.lastindex - 1]}"
+        for path in files(*SHIPPED, "tools", "tests")
+        if replaced.search(text(path))
+        for token in tokens(path)
+        if token.type == tokenize.NAME and (old := replaced.fullmatch(token.string))
+    ]
+    found += [path for path in files(*SHIPPED, "tests") if replaced.fullmatch(path.stem)]
+    assert found == []
 
 
 def test_the_language_is_plain():

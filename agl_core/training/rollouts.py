@@ -59,8 +59,8 @@ class TaskSampler:
         """Return the `size` tasks of a step (0-based), which are distinct within an epoch."""
         count = len(self._tasks)
         positions = range(step * size, (step + 1) * size)
-        orders = {epoch: self._order(epoch) for epoch in {at // count for at in positions}}
-        return [self._tasks[orders[at // count][at % count]] for at in positions]
+        permutations = {epoch: self._order(epoch) for epoch in {at // count for at in positions}}
+        return [self._tasks[permutations[at // count][at % count]] for at in positions]
 
     def _order(self, epoch: int) -> list[int]:
         order = list(range(len(self._tasks)))

@@ -66,7 +66,7 @@ def _unnamed(spans: Sequence[Span]) -> Finding:
 def _unowned(spans: Sequence[Span]) -> Finding:
     """Check for models that tools, guardrails or handoffs call directly: they have no agent."""
     by_id = {span.id: span for span in spans if _is_ours(span)}
-    lost = [s for s in spans if s.kind is SpanKind.LLM and not s.agent and _beside(s, by_id)]
+    lost = [s for s in spans if s.kind is SpanKind.LLM and not s.agent and _within_tool(s, by_id)]
     return Finding.of(
         "openai_agents.unowned",
         "warning" if lost else "ok",
@@ -79,7 +79,7 @@ def _unowned(spans: Sequence[Span]) -> Finding:
     )
 
 
-def _beside(span: Span, by_id: Mapping[str, Span]) -> bool:
+def _within_tool(span: Span, by_id: Mapping[str, Span]) -> bool:
     """Return whether the innermost SDK span around this one is a tool, guardrail or handoff."""
     above = by_id.get(span.parent_id or "")
     while above is not None and above.kind is not SpanKind.AGENT:

@@ -89,8 +89,8 @@ def _module_file(location: str, reference: str) -> Path:
     parts = location.split(".")
     if not all(part.isidentifier() for part in parts):
         raise ConfigError(f"{reference!r}: {location!r} is no module: write 'package.module'")
-    beside = Path.cwd().joinpath(*parts)
-    for file in (beside.with_suffix(".py"), beside / "__init__.py"):
+    base = Path.cwd().joinpath(*parts)
+    for file in (base.with_suffix(".py"), base / "__init__.py"):
         if file.is_file():
             return file.resolve()
     try:  # find_spec of the dotted name would import its parent packages
@@ -203,8 +203,8 @@ def _local_trees(tree: ast.Module, root: Path, *, seen: set[Path]) -> Iterator[a
     waiting = [tree]
     while waiting and len(seen) < _MOST_FILES:
         for name in sorted(_imports(waiting.pop(), whole=True)):
-            beside = root.joinpath(*name.split("."))
-            for file in (beside.with_suffix(".py"), beside / "__init__.py"):
+            base = root.joinpath(*name.split("."))
+            for file in (base.with_suffix(".py"), base / "__init__.py"):
                 if file.is_file() and file not in seen:
                     seen.add(file)
                     try:

@@ -44,12 +44,12 @@ def command(state: CliState, *, program: str, model: str | None, force: bool) ->
     integrations = integrations_of(found.imports, state.plugins())
     naming = tuple(each.summary for each in integrations if each.summary)
     weights = model or next(iter(state.plugins().registry("models").names()), _MODEL)
-    files = texts(found, Choices(model=_beside(weights, folder), naming=naming))
+    files = texts(found, Choices(model=_relative(weights, folder), naming=naming))
     _write({folder / name: text for name, text in files.items()}, found, force=force)
     _report(found, folder, integrations)
 
 
-def _beside(model: str, folder: Path) -> str:
+def _relative(model: str, folder: Path) -> str:
     """Return a directory as the run file refers to it, independent of the working directory."""
     path = Path(model).expanduser()
     if not path.is_dir():

@@ -48,15 +48,15 @@ class WorkerChannel:
     process exits at the latest `stop_s` later, or immediately on the supervisor's second request.
     """
 
-    def __init__(self, orders: Connection, tally: Connection, *, stop_s: float) -> None:
+    def __init__(self, requests: Connection, tally: Connection, *, stop_s: float) -> None:
         """Set the worker's ends.
 
         Args:
-            orders: Reading end; only the supervisor may have the other end open.
+            requests: Reading end; only the supervisor may have the other end open.
             tally: Writing end.
             stop_s: Longest time to end after a request.
         """
-        self._orders = orders
+        self._requests = requests
         self._tally = tally
         self._stop_s = stop_s
         self._unasked = [True]
@@ -89,7 +89,7 @@ class WorkerChannel:
     def _ordered(self) -> bool:
         """Wait for a request; return False if the supervisor is dead."""
         try:
-            self._orders.recv()
+            self._requests.recv()
         except (EOFError, OSError):
             return False
         return True
@@ -265,12 +265,12 @@ class _Member:
 
     def __init__(self, work: Work, arguments: tuple[Any, ...], stop_s: float) -> None:
         self.tally = Tally(lost={})
-        orders, self._orders = _SPAWN.Pipe(duplex=False)
+        requests, self._requests = _SPAWN.Pipe(duplex=False)
         self._tallies, tally = _SPAWN.Pipe(duplex=False)
-        channel = WorkerChannel(orders, tally, stop_s=stop_s)
+        channel = WorkerChannel(requests, tally, stop_s=stop_s)
         self.process: BaseProcess = _SPAWN.Process(target=work, args=(channel, *arguments))
         self.process.start()
-        orders.close()
+        requests.close()
         tally.close()
 
     def watch(self) -> int:
@@ -280,7 +280,7 @@ class _Member:
             if not self._receive():
                 ends.remove(self._tallies)
         self.process.join()
-        self._orders.close()
+        self._requests.close()
         self._tallies.close()
         return self.process.exitcode or 0
 
@@ -295,4 +295,4 @@ class _Member:
     def stop(self) -> None:
         """Request its end; a second request ends it immediately."""
         with suppress(OSError):
-            self._orders.send(STOP)
+            self._requests.send(STOP)

@@ -126,8 +126,8 @@ class EngineContract(ContractSuite):
                 assert choice.token_ids, "An answer has no token ids"
                 decoded = (await decode(choice.token_ids) or "").rstrip("\ufffd")
                 text = choice.text.strip().rstrip("\ufffd")
-                beside = decoded.replace(text, "", 1)
-                same = text in decoded and _CONTROL.fullmatch(beside)
+                rest = decoded.replace(text, "", 1)
+                same = text in decoded and _CONTROL.fullmatch(rest)
                 assert same, f"The ids of {choice.text!r} decode to {decoded!r}"
 
     async def test_the_gateway_takes_its_tokens_as_exact(

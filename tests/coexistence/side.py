@@ -255,13 +255,13 @@ def play_in_a_child(framework: str, tool: str, order: str) -> bool:
     return status == 0
 
 
-def main(framework: str, tools: Sequence[str] = (), orders: Sequence[str] = ()) -> bool:
+def main(framework: str, tools: Sequence[str] = (), sequences: Sequence[str] = ()) -> bool:
     """Play all combinations and tell whether all went well."""
     contract_of(framework)
     played = [
         play_in_a_child(framework, tool, order)
         for tool in tools or (*TOOLS, ALL)
-        for order in orders or ORDERS
+        for order in sequences or ORDERS
     ]
     return all(played)
 

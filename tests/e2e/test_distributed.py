@@ -63,7 +63,7 @@ def task_of():
 """
 
 
-class Pieces:
+class Deployment:
     """Starts processes of one run; ends them all at last."""
 
     def __init__(self, directory: Path) -> None:
@@ -104,8 +104,8 @@ class Pieces:
 
 
 @pytest.fixture
-def pieces(tmp_path: Path) -> Iterator[Pieces]:
-    made = Pieces(tmp_path)
+def pieces(tmp_path: Path) -> Iterator[Deployment]:
+    made = Deployment(tmp_path)
     yield made
     made.end()
 
@@ -116,7 +116,7 @@ def report_of(config: Path) -> dict[str, Any]:
     return json.loads(file.read_bytes())
 
 
-def train_whole(pieces: Pieces, config: Path, *further: str) -> dict[str, Any]:
+def train_whole(pieces: Deployment, config: Path, *further: str) -> dict[str, Any]:
     """The same run in one process."""
     values = [
         f"directory={pieces.directory / 'whole'}",
@@ -146,7 +146,7 @@ def assert_equal_runs(apart: dict[str, Any], whole: dict[str, Any]) -> None:
         assert policy["sha256_after"] == whole["policies"][name]["sha256_after"]
 
 
-def test_a_run_in_five_processes_equals_one_in_one(pieces: Pieces) -> None:
+def test_a_run_in_five_processes_equals_one_in_one(pieces: Deployment) -> None:
     config = pieces.settings()
     store, gateway = pieces.serve()
     runner = pieces.start("runner", str(config), "--processes", "2")
@@ -163,7 +163,7 @@ def test_a_run_in_five_processes_equals_one_in_one(pieces: Pieces) -> None:
     assert again.popen.poll() is None
 
 
-def test_a_torch_run_in_pieces_ends_with_the_weights_of_one_in_one(pieces: Pieces) -> None:
+def test_a_torch_run_in_pieces_ends_with_the_weights_of_one_in_one(pieces: Deployment) -> None:
     """The example as it stands; the runner needs none of what the trainer needs."""
     values = [
         "tasks.val=null",
@@ -194,7 +194,7 @@ def test_a_torch_run_in_pieces_ends_with_the_weights_of_one_in_one(pieces: Piece
 @pytest.mark.parametrize(
     ("agent", "number"), [("deaf", signal.SIGTERM), ("waiting", signal.SIGINT)]
 )
-def test_runners_are_gone_soon_after_a_signal(pieces: Pieces, agent: str, number: int) -> None:
+def test_runners_are_gone_soon_after_a_signal(pieces: Deployment, agent: str, number: int) -> None:
     """Whatever their agents do; what they did goes back to the queue."""
     (pieces.directory / "hang.py").write_text(HANG, encoding="utf-8")
     config = pieces.settings(agent=f"{pieces.directory / 'hang.py'}:{agent}")
@@ -213,7 +213,7 @@ def test_runners_are_gone_soon_after_a_signal(pieces: Pieces, agent: str, number
 
 
 def test_agents_that_block_their_loop_keep_their_leases(
-    pieces: Pieces, monkeypatch: pytest.MonkeyPatch
+    pieces: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D1: a sync program in an ``async def``, in workers, for longer than a lease of 3 s.
 
@@ -250,7 +250,7 @@ def test_agents_that_block_their_loop_keep_their_leases(
     assert report["calls"] == 8
 
 
-def test_a_worker_with_too_many_threads_that_hang_is_replaced(pieces: Pieces) -> None:
+def test_a_worker_with_too_many_threads_that_hang_is_replaced(pieces: Deployment) -> None:
     """Six attempts hang for ever; the others are done, and everything ends."""
     (pieces.directory / "hang.py").write_text(
         "import asyncio, time\n"
@@ -283,7 +283,7 @@ def test_a_worker_with_too_many_threads_that_hang_is_replaced(pieces: Pieces) ->
     assert 5 <= report["lost"]["abandoned_thread"] <= 12
 
 
-def test_a_second_signal_does_not_wait(pieces: Pieces) -> None:
+def test_a_second_signal_does_not_wait(pieces: Deployment) -> None:
     (pieces.directory / "hang.py").write_text(HANG, encoding="utf-8")
     config = pieces.settings(agent=f"{pieces.directory / 'hang.py'}:deaf")
     pieces.serve()
@@ -299,7 +299,7 @@ def test_a_second_signal_does_not_wait(pieces: Pieces) -> None:
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_no_agent_finds_the_operators_key(
-    pieces: Pieces, processes: str, monkeypatch: pytest.MonkeyPatch
+    pieces: Deployment, processes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F2: it is neither in a runner's environment nor in that of a worker, nor in the store."""
     found = pieces.directory / "found"
@@ -319,7 +319,9 @@ def test_no_agent_finds_the_operators_key(
     assert not [key for key in keys for data in files if key.encode() in data]
 
 
-def test_clients_made_at_import_in_a_runner_are_rerouted_sent_or_refused(pieces: Pieces) -> None:
+def test_clients_made_at_import_in_a_runner_are_rerouted_sent_or_refused(
+    pieces: Deployment,
+) -> None:
     """G3, C2: by agent, as the trainer's configuration says, and counted in its report."""
     with FakeOpenAI(lambda body: "from the provider") as provider:
         address = urlsplit(provider.base_url)
@@ -349,7 +351,7 @@ def test_clients_made_at_import_in_a_runner_are_rerouted_sent_or_refused(pieces:
     assert runner.interrupt() == 130, runner.said
 
 
-def test_a_wrong_key_ends_a_runner_with_status_2(pieces: Pieces) -> None:
+def test_a_wrong_key_ends_a_runner_with_status_2(pieces: Deployment) -> None:
     config = pieces.settings()
     pieces.serve()
     runner = pieces.start("runner", str(config), "--processes", "2", key="another")
@@ -374,13 +376,13 @@ def hand_sized_agent() -> str:
     return f"{Path(__file__).with_name('hand_sized.py')}:run_agent"
 
 
-def leases(pieces: Pieces) -> dict[str, float]:
+def leases(pieces: Deployment) -> dict[str, float]:
     """Until when the running attempts are kept without a heartbeat, by id."""
     with contextlib.closing(sqlite3.connect(pieces.database)) as connection:
         return dict(connection.execute("SELECT id, due_at FROM attempts WHERE running = 1"))
 
 
-def until_running(pieces: Pieces, attempts: int) -> None:
+def until_running(pieces: Deployment, attempts: int) -> None:
     with contextlib.closing(sqlite3.connect(pieces.database)) as connection:
         count = "SELECT count(*) FROM rollouts WHERE status = 'running'"
         while connection.execute(count).fetchone()[0] < attempts:

@@ -189,13 +189,13 @@ class LoraWeights:
         """Write the adapter, and also the merged model if `whole`."""
         if whole:
             write_model(self.model, self._merged(), directory)
-        beside = directory / ADAPTER
-        beside.mkdir(parents=True, exist_ok=True)
+        target = directory / ADAPTER
+        target.mkdir(parents=True, exist_ok=True)
         state = {f"{PREFIX}{name}": tensor.contiguous() for name, tensor in self._state().items()}
-        save_file(state, beside / ADAPTER_FILE)
-        self.model.peft_config[self._adapter].save_pretrained(str(beside))
+        save_file(state, target / ADAPTER_FILE)
+        self.model.peft_config[self._adapter].save_pretrained(str(target))
         base = self._base
-        write_base(beside, model=base.source, dtype=self.model.dtype, sha256=base.sha256)
+        write_base(target, model=base.source, dtype=self.model.dtype, sha256=base.sha256)
 
     def load(self, directory: Path) -> None:
         path = directory / ADAPTER / ADAPTER_FILE

@@ -20,8 +20,10 @@ def test_one_minibatch_keeps_the_order():
 
 
 def test_the_order_depends_on_its_seed():
-    orders = {tuple(map(tuple, group_minibatches(range(9), 3, order=str(at)))) for at in range(9)}
-    assert len(orders) > 1
+    permutations = {
+        tuple(map(tuple, group_minibatches(range(9), 3, order=str(at)))) for at in range(9)
+    }
+    assert len(permutations) > 1
 
 
 def test_no_groups_make_no_minibatch():

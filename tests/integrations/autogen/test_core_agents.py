@@ -131,14 +131,14 @@ async def test_who_asks_no_model_adds_no_agent(bench, client):
 
 
 async def test_a_scope_of_the_users_inside_a_handling_wins(bench, client):
-    class Scoped(Clerk):
+    class InScope(Clerk):
         @message_handler
         async def on_ask(self, message: Ask, ctx: MessageContext) -> str:
             with agent_scope(PLANNER):
                 return (await self._model.create([UserMessage(content="x", source="user")])).content
 
     async def program(job):
-        clerks = {WRITER: (Scoped, lambda: Scoped(client(job, PLANNER)))}
+        clerks = {WRITER: (InScope, lambda: InScope(client(job, PLANNER)))}
         return await asked(clerks, (WRITER, Ask(job.question)))
 
     played = await bench.one(program)

@@ -116,9 +116,9 @@ async def test_a_fresh_adapter_changes_nothing(run_engine, client, policies, rec
 
 async def test_the_frozen_fingerprint_does_not_depend_on_adapters(run_engine, policies):
     async with run_engine(policies, SETUP, lora=LORA) as engine:
-        beside = await engine.fingerprint("f")
+        frozen = await engine.fingerprint("f")
     async with run_engine(policies[2:]) as engine:
-        assert await engine.fingerprint("f") == beside
+        assert await engine.fingerprint("f") == frozen
 
 
 async def test_the_same_seed_makes_the_same_adapter(run_engine, policies):

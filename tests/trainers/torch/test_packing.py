@@ -163,6 +163,6 @@ def test_minibatches_keep_groups_whole_and_follow_from_their_seed(sampled, make_
     assert not groups[0] & groups[1]
     again = arrays.minibatches(2, order="0/1/0")
     assert all((a == b).all() for a, b in zip(parts, again, strict=True))
-    orders = {tuple(arrays.minibatches(2, order=f"0/{i}/0")[0].tolist()) for i in range(9)}
-    assert len(orders) > 1
+    permutations = {tuple(arrays.minibatches(2, order=f"0/{i}/0")[0].tolist()) for i in range(9)}
+    assert len(permutations) > 1
     assert len(arrays.minibatches(99, order="x")) == 5

@@ -15,7 +15,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "verl.md").read_text(encoding="utf-
 
 
 def table(head):
-    """Every name in the first column of a table, and what stands beside it."""
+    """Every name in the first column of a table, and the rest of its row."""
     lines = PAGE[PAGE.index(f"| {head} |") :].split("\n\n")[0].splitlines()[2:]
     found = [re.fullmatch(r"\| (.+?) \| (.*) \|", line) for line in lines]
     assert all(found), lines
@@ -33,11 +33,11 @@ def test_every_option_that_is_refused_is_listed_with_what_to_use(refused):
         if path == "trainer.device":
             assert "`engine.device`" in PAGE
             continue
-        beside = listed[path.partition(".")[2]]
+        rest = listed[path.partition(".")[2]]
         if refused is config_checks._OURS:
-            assert set(said.split(" and ")) <= set(names(beside)), path
+            assert set(said.split(" and ")) <= set(names(rest)), path
         else:
-            assert beside.startswith("nothing:"), path
+            assert rest.startswith("nothing:"), path
 
 
 def test_every_section_that_is_refused_is_listed():
@@ -47,7 +47,7 @@ def test_every_section_that_is_refused_is_listed():
 
 def test_every_estimator_is_listed_as_usable_or_refused():
     listed = table("`estimator`")
-    refused = {name for name, beside in listed.items() if beside.startswith("refused:")}
+    refused = {name for name, rest in listed.items() if rest.startswith("refused:")}
     assert set(listed) == set(estimators.USABLE) | set(estimators._UNUSABLE)
     assert refused == set(estimators._UNUSABLE)
 
