@@ -20,8 +20,7 @@ from pydantic import (
 
 from agl_core.errors import ConfigError
 from agl_core.text import exact_bytes
-from agl_core.thinking import DEFAULT_TAGS
-from agl_core.thinking.parser import tag_pair
+from agl_core.thinking import DEFAULT_TAGS, tag_pair
 from agl_core.types import FailureKind
 
 _NAMED: Final = ("engine", "algorithm", "store")

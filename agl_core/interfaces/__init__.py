@@ -1,16 +1,8 @@
 """Protocols and base classes between components; only `agl_core.app` makes their implementations.
 
-Reading order: `store`, `serving`, `routes`, `dialects`, `learning`, `extending`.
+Reading order: `store`, `serving`, `routes`, `learning`, `extending`.
 """
 
-from agl_core.interfaces.dialects import (
-    AnswerDelta,
-    Dialect,
-    DialectAnswer,
-    ReceivedToolCall,
-    TokenDetails,
-    TokenUsage,
-)
 from agl_core.interfaces.extending import (
     Check,
     Exporter,
@@ -39,13 +31,19 @@ from agl_core.interfaces.learning import (
 )
 from agl_core.interfaces.routes import (
     Access,
+    AnswerDelta,
+    Dialect,
+    DialectAnswer,
     GatewayRoute,
     Identity,
     Problem,
+    ReceivedToolCall,
     RecordObserver,
     RouteAnswer,
     RouteFactory,
     RouteRequest,
+    TokenDetails,
+    TokenUsage,
 )
 from agl_core.interfaces.serving import (
     Backend,

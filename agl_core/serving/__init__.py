@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from agl_core.serving.answering import Answering as Answering
     from agl_core.serving.answering import CountAnswer as CountAnswer
     from agl_core.serving.answering import count_prompt as count_prompt
+    from agl_core.serving.asgi import RPC_PREFIX as RPC_PREFIX
+    from agl_core.serving.asgi import Translate as Translate
+    from agl_core.serving.asgi import error_text as error_text
     from agl_core.serving.backend_http import HttpBackend as HttpBackend
     from agl_core.serving.client import CONNECT_S as CONNECT_S
     from agl_core.serving.client import HttpClient as HttpClient
-    from agl_core.serving.client import error_text as error_text
     from agl_core.serving.client import failures as failures
     from agl_core.serving.client import is_address as is_address
     from agl_core.serving.client import reason as reason
@@ -37,10 +39,8 @@ if TYPE_CHECKING:
     from agl_core.serving.keys import shared_key as shared_key
     from agl_core.serving.keys import withheld_key as withheld_key
     from agl_core.serving.openai_server import OpenAIServer as OpenAIServer
-    from agl_core.serving.openai_server import Translate as Translate
     from agl_core.serving.peer import Patience as Patience
     from agl_core.serving.peer import Peer as Peer
-    from agl_core.serving.rpc import RPC_PREFIX as RPC_PREFIX
     from agl_core.serving.rpc import RpcApp as RpcApp
     from agl_core.serving.rpc import RpcMethod as RpcMethod
     from agl_core.serving.rpc import RpcRequest as RpcRequest

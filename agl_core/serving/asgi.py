@@ -16,6 +16,11 @@ Send = Callable[[Message], Awaitable[None]]
 Scope = MutableMapping[str, Any]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 RawHeaders = Iterable[tuple[bytes, bytes]]
+Translate = Callable[[bytes, Send], tuple[bytes, Send]]
+"""Maps a dialect's request body and ``send`` to those of a chat completion; raises `Problem`."""
+
+RPC_PREFIX: Final = "/agl/v1/"
+"""Path prefix of remote methods."""
 
 JSON: Final = ((b"content-type", b"application/json"),)
 FILLER: Final = "filler"
@@ -177,3 +182,15 @@ class CountedSend:
         self.status = message.get("status", self.status)
         self.count += len(message.get("body", b""))
         await self._send(message)
+
+
+def error_text(payload: Any) -> str:
+    """Return the message of an error body in any of the usual formats."""
+    if isinstance(payload, dict):
+        error: Any = payload.get("error", payload)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+        if isinstance(error, dict):
+            code: Any = error.get("code") or error.get("type") or ""  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+            text: Any = error.get("message", error)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+            return f"{code}: {text}" if code else str(text)  # pyright: ignore[reportUnknownArgumentType]
+        return str(error)  # pyright: ignore[reportUnknownArgumentType]
+    return str(payload)

@@ -11,8 +11,9 @@ from aiohttp import ClientOSError, ClientResponse, ClientTimeout, ServerDisconne
 
 from agl_core.errors import EngineError
 from agl_core.interfaces import Backend, Counted
+from agl_core.serving import asgi
 from agl_core.serving.answering import CountAnswer
-from agl_core.serving.client import CONNECT_S, HttpClient, error_text, failures, reason, sendable
+from agl_core.serving.client import CONNECT_S, HttpClient, failures, reason, sendable
 from agl_core.text import decoded
 
 _REFUSALS: Final = (400, 422)
@@ -182,9 +183,11 @@ class HttpBackend(Backend):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             answer = decoded(content[:200])
         if status in _REFUSALS:
-            raise ValueError(f"HTTP {status}: {error_text(answer)}")
+            raise ValueError(f"HTTP {status}: {asgi.error_text(answer)}")
         if status >= _ERROR and status not in _NOT_SERVED:
-            raise EngineError(f"{url} did not count a prompt: HTTP {status}: {error_text(answer)}")
+            raise EngineError(
+                f"{url} did not count a prompt: HTTP {status}: {asgi.error_text(answer)}"
+            )
         try:
             counted = msgspec.convert(answer, CountAnswer)
         except msgspec.ValidationError:

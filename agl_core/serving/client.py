@@ -136,18 +136,6 @@ def sendable(body: bytes) -> bytes | BytesIO:
     return BytesIO(body) if len(body) > _LARGE_BYTES else body
 
 
-def error_text(payload: Any) -> str:
-    """Return the message of an error body in any of the usual formats."""
-    if isinstance(payload, dict):
-        error: Any = payload.get("error", payload)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
-        if isinstance(error, dict):
-            code: Any = error.get("code") or error.get("type") or ""  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
-            text: Any = error.get("message", error)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
-            return f"{code}: {text}" if code else str(text)  # pyright: ignore[reportUnknownArgumentType]
-        return str(error)  # pyright: ignore[reportUnknownArgumentType]
-    return str(payload)
-
-
 def is_address(url: str) -> bool:
     """Whether `url` begins with ``http://host`` or ``https://host``."""
     try:

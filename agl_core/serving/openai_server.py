@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -16,8 +16,6 @@ _CHAT: Final = "/v1/chat/completions"
 _MODELS: Final = "/v1/models"
 _METHODS: Final = {_CHAT: "POST", COUNT_PATH: "POST", _MODELS: "GET"}
 
-Translate = Callable[[bytes, asgi.Send], tuple[bytes, asgi.Send]]
-"""Maps a dialect's request body and ``send`` to those of a chat completion; raises `Problem`."""
 _LARGEST: Final = 64 * 1024 * 1024
 """Largest number of bytes of a request's body."""
 
@@ -33,7 +31,7 @@ class OpenAIServer:
     """
 
     def __init__(
-        self, backend: Backend, *, model: str, dialects: Mapping[str, Translate] | None = None
+        self, backend: Backend, *, model: str, dialects: Mapping[str, asgi.Translate] | None = None
     ) -> None:
         """Create a server that does not listen yet.
 

@@ -15,6 +15,7 @@ import msgspec
 from agl_core import errors
 from agl_core.clocks import monotonic, wall
 from agl_core.errors import AglError, ConfigError
+from agl_core.serving import asgi
 from agl_core.serving.client import HttpClient, failures, is_address, reason, sendable
 from agl_core.serving.rpc import (
     HEADER_INSTANCE,
@@ -24,7 +25,6 @@ from agl_core.serving.rpc import (
     HEADER_WAITED,
     PROTOCOL,
     PULSE_S,
-    RPC_PREFIX,
     Refusal,
 )
 
@@ -237,7 +237,7 @@ class Peer:
 
         timeout = ClientTimeout(sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
         headers = {**self._headers, **tried}
-        url = f"{self.url}{RPC_PREFIX}{method}"
+        url = f"{self.url}{asgi.RPC_PREFIX}{method}"
         reached, asked = False, self.skew.now()
         try:
             async with self._client.request(

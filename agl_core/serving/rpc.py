@@ -24,7 +24,6 @@ from agl_core.text import decoded, escaped
 
 _log = logging.getLogger(__name__)
 
-RPC_PREFIX: Final = "/agl/v1/"
 PROTOCOL: Final = 2
 """Increased whenever the meaning or format of a method changes."""
 HEADER_PROTOCOL: Final = "x-agl-protocol"
@@ -76,7 +75,9 @@ class RpcApp:
             key: Bearer token that clients must send.
             instance: Identifies the server process; a restarted one has another.
         """
-        self._methods = {f"{RPC_PREFIX}{name}".encode(): method for name, method in methods.items()}
+        self._methods = {
+            f"{asgi.RPC_PREFIX}{name}".encode(): method for name, method in methods.items()
+        }
         self._bearer = f"Bearer {key}".encode()
         self._headers = [*asgi.JSON, (HEADER_INSTANCE.encode(), instance.encode())]
         self._works: set[asyncio.Task[bytes]] = set()

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from agl_core.store.options import StoreOptions as StoreOptions
     from agl_core.store.paging import attempt_records as attempt_records
     from agl_core.store.paging import rollout_pages as rollout_pages
-    from agl_core.store.prune import Prunable as Prunable
-    from agl_core.store.prune import Pruned as Pruned
+    from agl_core.store.reader import Prunable as Prunable
+    from agl_core.store.reader import Pruned as Pruned
     from agl_core.store.reader import Readable as Readable
     from agl_core.store.records import Lead as Lead
     from agl_core.store.records import Owner as Owner

@@ -17,13 +17,11 @@ from agl_core.clocks import monotonic
 from agl_core.errors import ConfigError, StoreError
 from agl_core.files import make_private_directory, touch_private
 from agl_core.store._operations import Operations
-from agl_core.store._schema import FileSettings, connect, prepare, store_errors
-from agl_core.store._sql import SqlRecords
+from agl_core.store._sql import FileSettings, SqlRecords, connect, prepare, store_errors
 from agl_core.store._writer import Writer
 from agl_core.store.base import BatchingStore, Retention
 from agl_core.store.lease import Clock
-from agl_core.store.prune import Pruned, prune_file
-from agl_core.store.reader import SqliteReader, look_up
+from agl_core.store.reader import Pruned, SqliteReader, look_up, prune_file
 from agl_core.store.records import Records
 
 if TYPE_CHECKING:
@@ -102,7 +100,7 @@ class SqliteStore(BatchingStore):
         return SqliteReader(self._settings)
 
     async def prune(self, rollout_ids: Sequence[str], *, dry_run: bool = False) -> Pruned:
-        """Permanently delete spans of final rollouts; see `agl_core.store.prune.Prunable`."""
+        """Permanently delete spans of final rollouts; see `agl_core.store.reader.Prunable`."""
         ids = list(rollout_ids)
         return await asyncio.to_thread(prune_file, self._settings, ids, dry_run=dry_run)
 

@@ -129,4 +129,4 @@ def bench(tmp_path: Path) -> Bench:
 
 def renews_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lead of ten minutes is renewed every 0.1 s: seen to live, and kept through any delay."""
-    monkeypatch.setattr("agl_core.app.lead._RENEWALS_PER_LEASE", 6_000)
+    monkeypatch.setattr("agl_core.app.components._RENEWALS_PER_LEASE", 6_000)

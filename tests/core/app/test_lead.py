@@ -13,7 +13,7 @@ import pytest
 from agl_testing.clock import ManualClock
 
 import agl_core as agl
-from agl_core.app.lead import leading, new_instance
+from agl_core.app.components import leading, new_instance
 from agl_core.errors import LeadHeldError
 from agl_core.store.memory import MemoryStore
 from agl_core.store.sqlite import SqliteStore
@@ -21,7 +21,7 @@ from tests.core.app.conftest import Bench, renews_often, two_agents
 
 LEADS = """
 import asyncio, sys
-from agl_core.app.lead import leading
+from agl_core.app.components import leading
 from agl_core.store.sqlite import SqliteStore
 
 async def main(path):

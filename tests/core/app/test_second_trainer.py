@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agl_core.app import components
-from agl_core.app.lead import leading
+from agl_core.app.components import leading
 from agl_core.errors import ConfigError, LeadHeldError
 from agl_core.store.sqlite import SqliteStore
 from tests.core.app.conftest import Bench, renews_often

@@ -333,7 +333,7 @@ async def test_a_long_call_shows_signs_of_life_and_is_pushed(serve, monkeypatch)
     headers = {"Authorization": "Bearer k", rpc.HEADER_PROTOCOL: str(rpc.PROTOCOL)}
     async with (
         aiohttp.ClientSession() as session,
-        session.post(f"{server.url}{rpc.RPC_PREFIX}long", data=b"", headers=headers) as response,
+        session.post(f"{server.url}{asgi.RPC_PREFIX}long", data=b"", headers=headers) as response,
     ):
         assert (await response.content.readany()).strip() == b""
         finish.set()
@@ -389,7 +389,7 @@ async def test_a_caller_that_leaves_a_long_call_ends_it_before_the_next_sign_of_
     headers = {"Authorization": "Bearer k", rpc.HEADER_PROTOCOL: str(rpc.PROTOCOL)}
     async with (
         aiohttp.ClientSession() as session,
-        session.post(f"{server.url}{rpc.RPC_PREFIX}long", data=b"", headers=headers) as response,
+        session.post(f"{server.url}{asgi.RPC_PREFIX}long", data=b"", headers=headers) as response,
     ):
         assert (await response.content.readany()).strip() == b""
     await ended.wait()

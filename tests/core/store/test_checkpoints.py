@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from agl_core.store._commit import WalCheckpointer
-from agl_core.store._schema import FileSettings
+from agl_core.store._sql import FileSettings
+from agl_core.store._writer import WalCheckpointer
 
 
 async def test_what_is_told_after_the_end_begins_no_checkpoint(tmp_path):

@@ -16,8 +16,8 @@ from agl_testing._store_samples import begin, begin_all, span, succeed
 
 from agl_core.errors import StoreError
 from agl_core.store import sqlite as sqlite_module
-from agl_core.store._commit import GroupCommit, Job
-from agl_core.store._schema import FileSettings, connect, prepare
+from agl_core.store._sql import FileSettings, connect, prepare
+from agl_core.store._writer import GroupCommit, Job
 from agl_core.store.sqlite import SqliteStore
 from agl_core.types import RolloutQuery
 

@@ -15,8 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from agl_core.errors import AglError
 from agl_core.store import _operations, _transitions
 from agl_core.store._operations import ClaimRequest, Ending, Operations
-from agl_core.store._schema import prepare
-from agl_core.store._sql import SqlRecords
+from agl_core.store._sql import SqlRecords, prepare
 from agl_core.store.memory import MemoryRecords
 from agl_core.types import (
     AttemptStatus,

@@ -21,9 +21,8 @@ from agl_testing._store_samples import (
 from agl_testing.clock import ManualClock
 
 from agl_core.errors import ConfigError, LeadHeldError, StoreError
-from agl_core.store._commit import GroupCommit, Job
-from agl_core.store._schema import SCHEMA_VERSION, FileSettings, connect, prepare
-from agl_core.store._writer import Writer
+from agl_core.store._sql import SCHEMA_VERSION, FileSettings, connect, prepare
+from agl_core.store._writer import GroupCommit, Job, Writer
 from agl_core.store.sqlite import SqliteStore
 from agl_core.types import AttemptStatus, Ingest, Limits, RolloutQuery, RolloutStatus
 

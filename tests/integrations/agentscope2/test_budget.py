@@ -12,7 +12,7 @@ from agl_testing.scenario import ANSWER, PLANNER, SYSTEM, TOOL_RESULT, WRITER
 
 from agl_core import PromptBudget, semconv
 from agl_core.errors import ContextOverflowError
-from agl_core.runner.failure import failure_of
+from agl_core.runner.attempt import failure_of
 from agl_core.tracing import attach
 from agl_core.types import FailureKind
 

@@ -13,7 +13,7 @@ from agl_remote import HttpStore
 from agl_testing._store_samples import model_call, rollout
 
 from agl_core.errors import LeadHeldError
-from agl_core.store._schema import SCHEMA_VERSION
+from agl_core.store._sql import SCHEMA_VERSION
 from agl_core.store.sqlite import SqliteStore
 from agl_core.types import AttemptStatus, Limits, RolloutQuery, RolloutStatus
 

@@ -1,4 +1,10 @@
-"""The parser of thinking: it reads line by line and returns only parts that are certain."""
+"""Separation of thinking and text in a model's answer.
+
+Reasoning models write their thinking in tags, ``<think>...</think>``, or their server returns it in
+a separate field, ``reasoning`` or ``reasoning_content``. `split_thinking` and, for a streamed
+answer, `ThinkParser` turn both into the same parts. The parts are unchanged pieces of the text;
+tokens are not used.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +18,8 @@ from typing import Final, Literal
 import msgspec
 
 from agl_core.errors import ConfigError
+
+__all__ = ["DEFAULT_TAGS", "Part", "ThinkParser", "split_thinking", "tag_pair", "without_thinking"]
 
 DEFAULT_TAGS: Final = ("think", "thinking")
 
@@ -33,7 +41,7 @@ def tag_pair(tag: str) -> tuple[str, str]:
     return words[0], words[1]
 
 
-def mentions(text: str, tags: Iterable[str]) -> bool:
+def _mentions(text: str, tags: Iterable[str]) -> bool:
     """Return whether any tag occurs; most answers have none and need no parsing."""
     return any(marker in text for tag in tags for marker in tag_pair(tag))
 
@@ -334,3 +342,22 @@ def code_spans(line: str) -> list[tuple[int, int]]:
 def inside(at: int, spans: Sequence[tuple[int, int]]) -> bool:
     place = bisect_right(spans, (at, at)) - 1
     return place >= 0 and spans[place][0] < at < spans[place][1]
+
+
+def split_thinking(
+    text: str, *, reasoning: str = "", tags: Sequence[str] = DEFAULT_TAGS, opened: bool = False
+) -> tuple[Part, ...]:
+    """Split a whole answer into its parts, in order; see `ThinkParser`."""
+    if not opened and not reasoning and not _mentions(text, tags):
+        return (Part("text", text),) if text and not text.isspace() else ()
+    parser = ThinkParser(tags=tags, opened=opened)
+    parser.feed(text, reasoning=reasoning)
+    parser.finish()
+    return parser.parts
+
+
+def without_thinking(text: str, *, tags: Sequence[str] = DEFAULT_TAGS) -> str:
+    """Return the text of an answer without its thinking."""
+    if not _mentions(text, tags):
+        return text
+    return "".join(part.text for part in split_thinking(text, tags=tags) if part.kind == "text")
