@@ -15,8 +15,8 @@ def test_every_name_of_the_face_is_there(name: str) -> None:
     assert getattr(serving, name) is not None
 
 
-def test_the_module_asgi_is_a_name_of_the_face_in_a_new_process() -> None:
-    code = "import agl_core.serving as serving; serving.asgi.respond"
+def test_the_module_asgi_is_imported_from_the_face_in_a_new_process() -> None:
+    code = "from agl_core.serving import asgi; asgi.respond"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
