@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from agl_core.app import train as train
     from agl_core.app.report import Report as Report
     from agl_core.app.report import export_weights as export_weights
-    from agl_core.budget import PromptBudget as PromptBudget
     from agl_core.config import RunConfig as RunConfig
     from agl_core.errors import AglError as AglError
     from agl_core.errors import CaptureError as CaptureError

@@ -319,7 +319,7 @@ def none_fit(agents: Mapping[str, str]) -> Failure:
     return Failure(
         kind=FailureKind.CONTEXT_OVERFLOW,
         message=f"No prompt of agent {agent!r} fit its model's context ({said}): cut its history "
-        f"with agl.PromptBudget, or raise the engine's max_model_len",
+        f"with agl_budget.PromptBudget, or raise the engine's max_model_len",
         type=f"{kind.__module__}.{kind.__qualname__}",
     )
 

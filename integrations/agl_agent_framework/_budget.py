@@ -7,14 +7,10 @@ import json
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from agent_framework import Content, FunctionTool, Message
-
-from agl_core.budget import PromptBudget
-
-if TYPE_CHECKING:
-    from agl_core.budget.prompt_budget import Count
+from agl_budget import Count, PromptBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +38,7 @@ ASKED: ContextVar[Asked] = ContextVar("agl_agent_framework_asked", default=NOTHI
 
 
 class PromptBudgetStrategy:
-    """Cuts each prompt of an agent to a number of tokens; see `agl_core.PromptBudget`.
+    """Cuts each prompt of an agent to a number of tokens; see `agl_budget.PromptBudget`.
 
     ::
 
@@ -56,7 +52,7 @@ class PromptBudgetStrategy:
     def __init__(
         self, max_tokens: int | None = None, *, agent: str | None = None, count: Count | None = None
     ) -> None:
-        """Set a budget; the parameters are those of `agl_core.PromptBudget`.
+        """Set a budget; the parameters are those of `agl_budget.PromptBudget`.
 
         Raises:
             ConfigError: the budget is not a positive number.

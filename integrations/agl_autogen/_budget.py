@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, cast
 
+from agl_budget import Message, PromptBudget
 from autogen_core import Component, FunctionCall, Image
 from autogen_core.model_context import ChatCompletionContext
 from autogen_core.models import (
@@ -16,10 +17,6 @@ from autogen_core.models import (
 )
 from autogen_core.tools import ToolSchema
 from pydantic import BaseModel
-
-from agl_core.budget import PromptBudget
-
-Message = Mapping[str, Any]
 
 _ROLES: Final = {SystemMessage: "system", UserMessage: "user", AssistantMessage: "assistant"}
 
@@ -34,7 +31,7 @@ class PromptBudgetContextConfig(BaseModel):
 
 
 class PromptBudgetContext(ChatCompletionContext, Component[PromptBudgetContextConfig]):
-    """Stores all messages, and gives the agent those that fit into an `agl_core.PromptBudget`.
+    """Stores all messages, and gives the agent those that fit into an `agl_budget.PromptBudget`.
 
     Outside a rollout the agent gets all messages.
     """

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+from agl_budget import PromptBudget
 from crewai.hooks.dispatch import HookAborted
 from crewai.hooks.llm_hooks import LLMCallHookContext
 
-from agl_core import PromptBudget
 from agl_core.errors import AglError, ContextOverflowError
 from agl_crewai._overflow import PromptOverflowError
 
 
 class PromptBudgetHook:
-    """Cuts the agents' prompts as `agl_core.PromptBudget` does.
+    """Cuts the agents' prompts as `agl_budget.PromptBudget` does.
 
     ::
 

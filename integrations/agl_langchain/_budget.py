@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from agl_budget import FittedPrompt, PromptBudget
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
 from langchain_core.messages import AnyMessage, BaseMessage, convert_to_openai_messages
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from agl_core import PromptBudget
-from agl_core.budget import FittedPrompt
-
 
 class PromptBudgetMiddleware(AgentMiddleware[Any, Any]):
-    """Cuts the prompts of an agent of ``create_agent`` as `agl_core.PromptBudget` does.
+    """Cuts the prompts of an agent of ``create_agent`` as `agl_budget.PromptBudget` does.
 
     Outside a rollout it does nothing, unless the budget has its own ``count``. Put it last in the
     list: additions of later middleware to the request are not counted.

@@ -8,8 +8,7 @@ from typing import Any, Final, cast
 from agents import Agent, FunctionTool, Handoff, RunContextWrapper, UserError, handoff
 from agents.models.chatcmpl_converter import Converter
 from agents.run import CallModelData, ModelInputData
-
-from agl_core import PromptBudget
+from agl_budget import PromptBudget
 
 Item = Mapping[str, Any]
 
@@ -18,7 +17,7 @@ _RESULT: Final = "function_call_output"
 
 
 class PromptBudgetFilter:
-    """Cuts the agents' prompts as `agl_core.PromptBudget` does.
+    """Cuts the agents' prompts as `agl_budget.PromptBudget` does.
 
     ::
 

@@ -89,8 +89,8 @@ def _overflows(evidence: Evidence) -> list[Finding]:
             severity="error",
             measured=f"{len(reasons)} of {len(evidence.records)} attempts sent a prompt that does "
             f"not fit. The first: {next(iter(reasons.values()))}",
-            fix="Shorten the history or the tools' results, as agl.PromptBudget does, or raise the "
-            "engine's context (max_model_len).",
+            fix="Shorten the history or the tools' results, as agl_budget.PromptBudget does, or raise "
+            "the engine's context (max_model_len).",
             figures={"attempts": len(reasons)},
         )
     ]

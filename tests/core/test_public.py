@@ -17,7 +17,6 @@ NAMES = [
     "ModelCall",
     "PluginError",
     "Policy",
-    "PromptBudget",
     "PromptTemplate",
     "Report",
     "Resources",

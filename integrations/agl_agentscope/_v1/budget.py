@@ -7,12 +7,11 @@ from typing import Any
 
 from agentscope.formatter import FormatterBase
 from agentscope.tool import Toolkit
-
-from agl_core.budget import PromptBudget
+from agl_budget import PromptBudget
 
 
 class PromptBudgetFormatter(FormatterBase):
-    """Cuts another formatter's prompts to a number of tokens; see `agl_core.PromptBudget`.
+    """Cuts another formatter's prompts to a number of tokens; see `agl_budget.PromptBudget`.
 
     It changes one request and not the agent's memory, so each call is cut from the whole history.
     The other formatter must return messages in OpenAI's form. Outside a rollout nothing is cut,

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agentscope.middleware import MiddlewareBase
-
-from agl_core.budget import PromptBudget
+from agl_budget import PromptBudget
 
 
 class PromptBudgetMiddleware(MiddlewareBase):
-    """Cuts each prompt of an agent to a number of tokens; see `agl_core.PromptBudget`.
+    """Cuts each prompt of an agent to a number of tokens; see `agl_budget.PromptBudget`.
 
     It changes one request and not the agent's context, so each call is cut from the whole history.
     It cuts the messages of the model's formatter, which must be in OpenAI's form. Outside a rollout

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_budget import PromptBudget
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
 import agl_core as agl
@@ -43,7 +44,7 @@ async def streamed(task: agl.Task) -> str:
 
 async def cut_beyond_help(task: agl.Task) -> str:
     with agl.agent_scope("writer"):
-        budget = agl.PromptBudget(20, count=lambda messages, tools: len(str(messages)))
+        budget = PromptBudget(20, count=lambda messages, tools: len(str(messages)))
         messages = await budget.afit([{"role": "user", "content": LONG}])
         return (await ask(messages))["content"]
 

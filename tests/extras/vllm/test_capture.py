@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from agl_budget import PromptBudget
 from agl_remote import HttpEngine, HttpOptions
 
 import agl_core as agl
@@ -141,14 +142,14 @@ async def too_long(task: agl.Task) -> str:
 async def cut_to_fit(task: agl.Task) -> str:
     with agl.agent_scope("writer"):
         long = [{"role": "user", "content": "x" * 300}, {"role": "assistant", "content": "y" * 300}]
-        messages = await agl.PromptBudget(400).afit([*long, {"role": "user", "content": "hi"}])
-        assert await agl.PromptBudget(400).afit(messages) == messages
+        messages = await PromptBudget(400).afit([*long, {"role": "user", "content": "hi"}])
+        assert await PromptBudget(400).afit(messages) == messages
         return await ask(messages, max_tokens=4)
 
 
 async def beyond_help(task: agl.Task) -> str:
     with agl.agent_scope("writer"):
-        messages = await agl.PromptBudget(20).afit([{"role": "system", "content": "x" * 300}])
+        messages = await PromptBudget(20).afit([{"role": "system", "content": "x" * 300}])
         return await ask(messages)
 
 

@@ -9,11 +9,12 @@ from agentscope.message import Msg
 from agentscope.token import CharTokenCounter
 from agl_agentscope import PromptBudgetFormatter
 from agl_agentscope._integration import AgentScopeIntegration
+from agl_budget import PromptBudget
 from agl_testing.bench import Bench
 from agl_testing.fake_openai import FakeOptions
 from agl_testing.scenario import ANSWER, PLANNER, SYSTEM, TOOL_RESULT, WRITER
 
-from agl_core import PromptBudget, semconv
+from agl_core import semconv
 from agl_core.errors import ContextOverflowError
 from agl_core.runner.attempt import failure_of
 from agl_core.tracing import attach

@@ -3,6 +3,7 @@
 import inspect
 
 import pytest
+from agl_budget import PromptBudget
 from agl_crewai import PromptBudgetHook
 from agl_crewai._integration import CrewAIIntegration
 from agl_testing._captured import check_identity, triplets
@@ -12,7 +13,7 @@ from crewai.agents import agent_executor
 from crewai.hooks import register_before_llm_call_hook, unregister_before_llm_call_hook
 from crewai.hooks.dispatch import HookAborted
 
-from agl_core import PromptBudget, semconv
+from agl_core import semconv
 from agl_core.errors import ConfigError, ContextOverflowError
 from agl_core.types import SpanKind
 

@@ -1,6 +1,7 @@
 """A budget in the middleware of an agent, by the count of the model that answers."""
 
 import pytest
+from agl_budget import PromptBudget
 from agl_langchain import PromptBudgetMiddleware
 from agl_langchain._integration import LangChainIntegration
 from agl_testing.bench import Bench
@@ -11,7 +12,7 @@ from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
 
-from agl_core import PromptBudget, semconv
+from agl_core import semconv
 from agl_core.errors import ContextOverflowError
 from agl_core.tracing import attach
 

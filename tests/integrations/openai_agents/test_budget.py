@@ -3,13 +3,14 @@
 import pytest
 from agents import OpenAIResponsesModel, RunConfig, Runner, function_tool
 from agents.run import CallModelData, ModelInputData
+from agl_budget import PromptBudget
 from agl_openai_agents import PromptBudgetFilter
 from agl_openai_agents._integration import OpenAIAgentsIntegration
 from agl_testing.bench import Bench
 from agl_testing.fake_openai import FakeOptions, FakeReply
 from agl_testing.scenario import ANSWER, SYSTEM
 
-from agl_core import PromptBudget, semconv
+from agl_core import semconv
 from agl_core.errors import ContextOverflowError
 from agl_core.tracing import attach
 

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from agl_budget._plan import FittedPrompt, Message, Search, fit, untouched
 from agl_core import semconv
-from agl_core.budget.plan import FittedPrompt, Message, Search, fit, untouched
 from agl_core.errors import ConfigError, DeadlineError, EngineError
 from agl_core.interfaces import Counted
 from agl_core.serving import COUNT_PATH, NOT_COUNTED, PROMPT_REFUSED, CountAnswer, reason
@@ -40,7 +40,7 @@ class _Question:
 
     def at_gateway(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Counted | None:
         assert self.context is not None
-        return count_at_gateway(self.context, self.agent, messages, tools)
+        return _count_at_gateway(self.context, self.agent, messages, tools)
 
 
 class PromptBudget:
@@ -208,7 +208,7 @@ class _Refusal(msgspec.Struct, frozen=True):
     error: _Error = _Error()
 
 
-def count_at_gateway(
+def _count_at_gateway(
     context: AttemptContext, agent: str, messages: Sequence[Message], tools: Sequence[Any]
 ) -> Counted | None:
     """Count a prompt at the attempt's gateway; blocks.

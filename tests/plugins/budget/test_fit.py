@@ -4,11 +4,11 @@ import asyncio
 import json
 
 import pytest
+from agl_budget import PromptBudget
+from agl_budget._plan import SHORTEST, clip, leaving
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agl_core import PromptBudget
-from agl_core.budget.plan import SHORTEST, clip, leaving
 from agl_core.errors import ConfigError, ContextOverflowError
 
 
