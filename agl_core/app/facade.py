@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from agl_core.app.blocking import only_run, run_blocking
-from agl_core.app.parts import Agent, Inputs, make_integrations
+from agl_core.app.parts import Agent, Inputs, displayed, make_integrations
 from agl_core.app.report import Report
 from agl_core.app.run import App, run_config_of
 from agl_core.builtin import load_plugins
@@ -21,6 +21,7 @@ from agl_core.config.loader import read_anchored, resolve, with_plugins
 from agl_core.config.text import parse_key, put
 from agl_core.errors import AglError
 from agl_core.interfaces import Observer, RewardFunction
+from agl_core.plugins import PluginManager
 from agl_core.serving import withheld_key
 from agl_core.tracing import Attachment, users_traceback
 from agl_core.tracing import attach as attach_integrations
@@ -34,6 +35,8 @@ class Invocation:
     overrides: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
     observers: tuple[Observer, ...] = ()
+    stream: TextIO | None = None
+    """Where all runs show their progress; None: on standard error, if ``progress`` is true."""
 
 
 _PLAIN = Invocation()
@@ -106,12 +109,12 @@ def train(  # noqa: PLR0913 - the one call a user writes
         overrides or {},
     )
     inputs = Inputs(agent=agent, tasks=tasks, val_tasks=val_tasks, reward=reward)
-    with (
-        only_run(resolved.name) as whole,
-        _watching(observers, shown=progress) as watching,
-        withheld_key(),
-    ):
-        return _ended(lambda: whole(App(resolved, inputs, observers=watching).train()))
+    with only_run(resolved.name) as whole, withheld_key():
+        plugins = load_plugins(resolved.plugins)
+        with _watching(observers, plugins, shown=progress) as watching:
+            return _ended(
+                lambda: whole(App(resolved, inputs, observers=watching, plugins=plugins).train())
+            )
 
 
 def evaluate(  # noqa: PLR0913 - the one call a user writes
@@ -146,14 +149,16 @@ def evaluate(  # noqa: PLR0913 - the one call a user writes
         config = run_config_of(Path(checkpoint))
     resolved = _config(config, {"agents": list(agents) or None, **_model(model)}, overrides or {})
     inputs = Inputs(agent=agent, val_tasks=tasks, reward=reward)
-    with (
-        only_run(resolved.name) as whole,
-        _watching(observers, shown=progress) as watching,
-        withheld_key(),
-    ):
-        return _ended(
-            lambda: whole(App(resolved, inputs, observers=watching).evaluate(checkpoint=checkpoint))
-        )
+    with only_run(resolved.name) as whole, withheld_key():
+        plugins = load_plugins(resolved.plugins)
+        with _watching(observers, plugins, shown=progress) as watching:
+            return _ended(
+                lambda: whole(
+                    App(resolved, inputs, observers=watching, plugins=plugins).evaluate(
+                        checkpoint=checkpoint
+                    )
+                )
+            )
 
 
 def attach() -> Attachment:
@@ -176,18 +181,14 @@ def _ended(begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 @contextmanager
 def _watching(
-    given: Sequence[Observer], *, shown: bool
+    given: Sequence[Observer], plugins: PluginManager, *, shown: bool
 ) -> Generator[tuple[Observer, ...], None, None]:
-    """Yield a run's observers, with a progress display unless the command line has its own."""
-    invoked = current_invocation().observers
+    """Yield a run's observers, with those that display its progress."""
+    invocation = current_invocation()
     console = getattr(sys, "stderr", None)  # None in a process without a console
-    if invoked or not shown or console is None:
-        yield (*given, *invoked)
-        return
-    from agl_core.app.progress import progress, script_console  # noqa: PLC0415
-
-    with progress(script_console()) as display:
-        yield (*given, display)
+    stream = invocation.stream or (console if shown else None)
+    with displayed(stream, plugins) if stream is not None else nullcontext(()) as displays:
+        yield (*given, *displays, *invocation.observers)
 
 
 def _model(model: str | None) -> dict[str, Any]:

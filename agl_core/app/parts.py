@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TextIO
 
 import msgspec
 
@@ -28,6 +28,7 @@ from agl_core.interfaces import (
     GatewayUse,
     Integration,
     KeepsFiles,
+    Observer,
     RewardFunction,
     RouteFactory,
     Store,
@@ -372,6 +373,18 @@ def make_routes(plugins: PluginManager) -> dict[str, RouteFactory]:
 def make_dialects(plugins: PluginManager) -> dict[str, Dialect]:
     """Return the dialects of plugins, except those whose extra is not installed."""
     return _all_of(plugins.registry("dialects"))
+
+
+@contextmanager
+def displayed(
+    stream: TextIO, plugins: PluginManager
+) -> Generator[tuple[Observer, ...], None, None]:
+    """Yield the observers that show a run on a stream: one of every registered display."""
+    factories = _all_of(plugins.registry("displays"))
+    if not factories:
+        _log.debug("The run's progress is not shown: no plugin registers a display")
+    with ExitStack() as stack:
+        yield tuple(stack.enter_context(factory(stream)) for factory in factories.values())
 
 
 def _all_of(registry: Registry) -> dict[str, Any]:

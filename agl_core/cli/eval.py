@@ -14,7 +14,7 @@ from agl_core.cli.group import (
     plugin_option,
     set_option,
 )
-from agl_core.cli.output import STDOUT, progress, write_json
+from agl_core.cli.output import progress_stream, write_json
 
 
 @click.command()
@@ -46,6 +46,7 @@ def command(
     """
     from agl_core.app import App, run_blocking  # noqa: PLC0415
     from agl_core.app.blocking import only_run  # noqa: PLC0415
+    from agl_core.app.parts import displayed  # noqa: PLC0415
     from agl_core.serving import withheld_key  # noqa: PLC0415
 
     config = state.config(config_file, overrides)
@@ -54,9 +55,9 @@ def command(
         only_run(config.name) as whole,
         withheld_key(),
         importable(Path()),
-        progress(stderr=json_file == STDOUT) as display,
+        displayed(progress_stream(json_file), plugins) as displays,
     ):
-        app = App(config, observers=(display,), plugins=plugins)
+        app = App(config, observers=displays, plugins=plugins)
         evaluation = run_blocking(whole(app.evaluate(checkpoint=checkpoint)))
     if json_file is not None:
         write_json(evaluation, json_file)

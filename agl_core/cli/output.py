@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
 
 import click
 
@@ -16,8 +16,6 @@ from agl_core.text import escape_what_stream_lacks, json_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from agl_core.interfaces import Observer
 
 STDOUT: Final = "-"
 
@@ -63,13 +61,9 @@ def console(*, stderr: bool = False) -> Console:
     return Console(file=stream, highlight=False, width=width)
 
 
-@contextmanager
-def progress(*, stderr: bool = False) -> Generator[Observer, None, None]:
-    """An observer that shows a run on standard output (or error) for as long as it is entered."""
-    from agl_core.app.progress import progress as on_console  # noqa: PLC0415
-
-    with on_console(console(stderr=stderr)) as display:
-        yield display
+def progress_stream(json_file: str | None) -> TextIO:
+    """Return standard output, or standard error if ``--json -`` writes to standard output."""
+    return sys.stderr if json_file == STDOUT else sys.stdout
 
 
 def supports_unicode(console: Console) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +18,9 @@ from agl_core.cli.group import (
     run_script,
     set_option,
 )
-from agl_core.cli.output import STDOUT, progress, write_json
+from agl_core.cli.output import progress_stream, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from agl_core.interfaces import Observer
     from agl_core.types import Evaluation, Report, StepReport
 
@@ -83,6 +80,7 @@ def _train_config(state: CliState, path: Path, request: _Request, *, print_only:
         return
     from agl_core.app import App, run_blocking  # noqa: PLC0415
     from agl_core.app.blocking import only_run  # noqa: PLC0415
+    from agl_core.app.parts import displayed  # noqa: PLC0415
     from agl_core.serving import withheld_key  # noqa: PLC0415
 
     plugins = state.plugins(config.plugins)
@@ -90,8 +88,9 @@ def _train_config(state: CliState, path: Path, request: _Request, *, print_only:
         only_run(config.name) as whole,
         withheld_key(),
         importable(Path()),
-        _observers(request.json_file) as observers,
+        displayed(progress_stream(request.json_file), plugins) as displays,
     ):
+        observers = (*displays, *_reports(request.json_file))
         run_blocking(whole(App(config, observers=observers, plugins=plugins).train()))
 
 
@@ -107,14 +106,14 @@ def _train_script(state: CliState, path: Path, arguments: Sequence[str], request
     if not path.is_file():
         raise ConfigError(f"There is no script {str(path)!r}")
     seen = _Seen()
-    with _observers(request.json_file) as observers:
-        invocation = Invocation(
-            overrides=request.overrides,
-            plugins=tuple(state.files),
-            observers=(*observers, seen),
-        )
-        with invoked(invocation):
-            run_script(path, arguments)
+    invocation = Invocation(
+        overrides=request.overrides,
+        plugins=tuple(state.files),
+        observers=(*_reports(request.json_file), seen),
+        stream=progress_stream(request.json_file),
+    )
+    with invoked(invocation):
+        run_script(path, arguments)
     if not seen.trained:
         raise ConfigError(
             f"Script {str(path)!r} ended without calling agl.train(...): call it under "
@@ -122,10 +121,8 @@ def _train_script(state: CliState, path: Path, arguments: Sequence[str], request
         )
 
 
-@contextmanager
-def _observers(json_file: str | None) -> Generator[tuple[Observer, ...], None, None]:
-    with progress(stderr=json_file == STDOUT) as display:
-        yield (display,) if json_file is None else (display, _JsonReport(json_file))
+def _reports(json_file: str | None) -> tuple[Observer, ...]:
+    return (_JsonReport(json_file),) if json_file is not None else ()
 
 
 class _Silent:

@@ -36,6 +36,7 @@ Kind = Literal[
     "routes",
     "dialects",
     "gateways",
+    "displays",
     "exporters",
     "commands",
 ]

@@ -111,6 +111,14 @@ class RegisterSpecs:
         """
 
     @hookspec(historic=True)
+    def agl_register_displays(self, register: Register) -> None:
+        """Offer displays of a run: ``factory(stream: TextIO) -> AbstractContextManager[Observer]``.
+
+        Each run enters the context and leaves it at its end. `stream` is a console or a file. All
+        displays that are registered are used, unless a run is started with ``progress=False``.
+        """
+
+    @hookspec(historic=True)
     def agl_register_exporters(self, register: Register) -> None:
         """Offer where ``agl store export`` sends a store.
 

@@ -17,8 +17,10 @@ import msgspec
 from rich.console import Console
 
 from agl_core.app import App
+from agl_core.app.parts import displayed
+from agl_core.builtin import load_plugins
 from agl_core.cli.group import debug_option, json_option, set_option
-from agl_core.cli.output import STDOUT, progress, write_json
+from agl_core.cli.output import progress_stream, write_json
 from agl_core.config import RunConfig
 from agl_core.config.loader import load_config
 from agl_core.errors import ConfigError, TrainingError
@@ -51,8 +53,8 @@ def command(*, writer: str, overrides: tuple[str, ...], json_file: str | None) -
     fetched, 296 s. Held-out tasks are scored before and, in a fresh process that loads the saved
     weights, after. The planner's weights do not change.
     """
-    on_stderr = json_file == STDOUT
-    console = Console(stderr=on_stderr)
+    stream = progress_stream(json_file)
+    console = Console(file=stream)
     weights = fetch(lambda text: console.print(text, soft_wrap=True)) if writer != "tiny" else None
     started = time.perf_counter()
     config = demo_config(overrides, weights=weights)
@@ -62,8 +64,9 @@ def command(*, writer: str, overrides: tuple[str, ...], json_file: str | None) -
         f"{WRITERS[writer]}.",
         soft_wrap=True,
     )
-    with progress(stderr=on_stderr) as display:
-        report = asyncio.run(App(config, observers=[display]).train())
+    plugins = load_plugins(config.plugins)
+    with displayed(stream, plugins) as displays:
+        report = asyncio.run(App(config, observers=displays, plugins=plugins).train())
     if report.best is None:
         raise TrainingError("The demo took no step: set train.steps to at least 1")
     directory = Path(report.directory)

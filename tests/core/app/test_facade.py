@@ -1,6 +1,7 @@
 """What a user calls: `agl.train` and `agl.evaluate`."""
 
 import asyncio
+import io
 import json
 import sys
 from pathlib import Path
@@ -10,8 +11,10 @@ import pytest
 import agl_core as agl
 from agl_core.app import facade
 from agl_core.app.facade import Invocation, invoked
+from agl_core.builtin import load_plugins
 from tests.core.app.conftest import says_yes, two_agents
 from tests.core.bandit_engine import BanditEngine
+from tests.installed import INSTALLED
 
 PLUGIN = str(Path(__file__).with_name("bandit_plugin.py"))
 TASKS = [{"input": n} for n in range(4)]
@@ -150,24 +153,60 @@ def test_an_endpoint_can_be_scored_but_not_trained() -> None:
         )
 
 
-def test_a_run_from_python_shows_its_progress(config, capsys) -> None:
+SHOWN = [
+    "first entered",
+    "first started run",
+    "second started run",
+    "first step 1",
+    "second step 1",
+    "first finished run",
+    "second finished run",
+    "first left",
+]
+
+
+@pytest.fixture
+def displays(config, monkeypatch) -> None:
+    """Displays of the run's plugin file, and none of the installed plugins."""
+    monkeypatch.setenv("AGL_DISABLE_PLUGINS", f"{INSTALLED},progress")
+    config["plugins"] += [str(Path(__file__).with_name("display_plugin.py"))]
+
+
+@pytest.mark.usefixtures("displays")
+def test_a_run_from_python_is_shown_by_every_display_on_standard_error(config, capsys) -> None:
     """G5: a script is not silent for minutes; its standard output stays its own."""
-    train(config, overrides={"train.steps": 2})
+    train(config, overrides={"train.steps": 1})
 
     out, err = capsys.readouterr()
     assert out == ""
-    assert "run run: 2 steps" in err
-    assert "step 2/2  reward" in err
-    assert "weights " in err
+    assert err.splitlines() == SHOWN
 
 
-def test_an_evaluation_from_python_shows_its_score(config, capsys) -> None:
+@pytest.mark.usefixtures("displays")
+def test_an_evaluation_from_python_is_shown(config, capsys) -> None:
     """G5: as ``agl eval`` does."""
     agl.evaluate(two_agents, TASKS, reward=says_yes, model="bandit", config=config)
 
-    assert "eval at step 0: " in capsys.readouterr().err
+    assert capsys.readouterr().err.splitlines() == [
+        "first entered",
+        "first evaluation 0",
+        "second evaluation 0",
+        "first left",
+    ]
 
 
+def test_a_run_without_displays_is_silent(config, capsys, monkeypatch, caplog) -> None:
+    monkeypatch.setenv("AGL_DISABLE_PLUGINS", f"{INSTALLED},progress")
+    caplog.set_level("DEBUG", "agl_core.app.parts")
+
+    train(config, overrides={"train.steps": 1})
+
+    assert capsys.readouterr() == ("", "")
+    shown = [record for record in caplog.records if "progress is not shown" in record.message]
+    assert [record.levelname for record in shown] == ["DEBUG"]
+
+
+@pytest.mark.usefixtures("displays")
 def test_progress_can_be_switched_off(config, capsys) -> None:
     """G5: by an option, in both calls."""
     train(config, overrides={"train.steps": 1}, progress=False)
@@ -176,8 +215,10 @@ def test_progress_can_be_switched_off(config, capsys) -> None:
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_run_that_the_command_line_shows_is_not_shown_twice(config, capsys) -> None:
-    seen = []
+@pytest.mark.usefixtures("displays")
+def test_a_run_of_the_command_line_is_shown_on_its_stream(config, capsys) -> None:
+    """Also with ``progress=False``."""
+    seen, stream = [], io.StringIO()
 
     class Display:
         def started(self, config) -> None: ...
@@ -189,10 +230,11 @@ def test_a_run_that_the_command_line_shows_is_not_shown_twice(config, capsys) ->
 
         def finished(self, report) -> None: ...
 
-    with invoked(Invocation(observers=(Display(),))):
-        train(config, overrides={"train.steps": 1})
+    with invoked(Invocation(observers=(Display(),), stream=stream)):
+        train(config, overrides={"train.steps": 1}, progress=False)
 
     assert seen == [1]
+    assert stream.getvalue().splitlines() == SHOWN
     assert capsys.readouterr().err == ""
 
 
@@ -273,5 +315,5 @@ def test_a_process_without_a_console_shows_no_progress(monkeypatch):
     """G5: pythonw and services have no standard error; the run needs none."""
     monkeypatch.setattr(sys, "stderr", None)
 
-    with facade._watching((), shown=True) as observers:
+    with facade._watching((), load_plugins(), shown=True) as observers:
         assert observers == ()

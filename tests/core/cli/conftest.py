@@ -9,7 +9,8 @@ import types
 import pytest
 
 import agl_core.app
-from agl_core.app.facade import current_invocation
+from agl_core.app import facade
+from agl_core.builtin import load_plugins
 from tests.core.reports import EVALUATION, REPORT, STEPS
 
 
@@ -50,7 +51,8 @@ class FakeApp(types.ModuleType):
 
     def train(self, config):
         """What a script calls."""
-        return asyncio.run(self.App(config, observers=current_invocation().observers).train())
+        with facade._watching((), load_plugins(), shown=True) as observers:
+            return asyncio.run(self.App(config, observers=observers).train())
 
 
 @pytest.fixture

@@ -3,12 +3,18 @@ import sys
 
 import msgspec
 import pytest
+from agl_progress.display import (
+    LiveProgress,
+    PlainProgress,
+    RunView,
+    progress,
+    sparkline,
+    tokens_per_s,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from agl_core.app import progress as module
-from agl_core.app.progress import LiveProgress, PlainProgress, RunView, progress, sparkline
 from agl_core.config import RunConfig
 from agl_core.types import Report, StepReport
 from tests.core.reports import EVALUATION, REPORT, STEPS
@@ -96,16 +102,30 @@ def test_a_score_is_shown_once():
     assert "score 0.500" in str(REPORT)
 
 
-def test_the_display_is_chosen_by_the_terminal():
-    with progress(terminal()) as display:
-        assert isinstance(display, LiveProgress)
-    with progress(Console(file=io.StringIO())) as display:
-        assert isinstance(display, PlainProgress)
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "term", "kind"),
+    [
+        (Terminal(), "xterm", LiveProgress),
+        (Terminal(), "dumb", PlainProgress),
+        (io.StringIO(), "xterm", PlainProgress),
+    ],
+)
+def test_the_display_is_chosen_by_the_terminal(monkeypatch, stream, term, kind):
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", term)
+    with progress(stream) as display:
+        assert isinstance(display, kind)
 
 
 def test_a_script_shows_its_run_on_standard_error(capsys):
     """G5: standard output stays the script's own."""
-    with progress(module.script_console()) as display:
+    with progress(sys.stderr) as display:
         display.step(STEPS[0])
 
     out, err = capsys.readouterr()
@@ -118,7 +138,7 @@ def test_a_notebook_shows_its_run_as_lines_on_standard_output(capsys, monkeypatc
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)  # as ipykernel's is
 
-    with progress(module.script_console()) as display:
+    with progress(sys.stderr) as display:
         display.step(STEPS[0])
 
     out, err = capsys.readouterr()
@@ -171,7 +191,7 @@ def test_the_time_left_follows_the_last_steps():
 
 
 def test_a_step_that_took_no_time_has_no_speed():
-    assert module.tokens_per_s(StepReport(step=1, steps=1, reward=0, tokens=5)) == 0
+    assert tokens_per_s(StepReport(step=1, steps=1, reward=0, tokens=5)) == 0
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from agl_core.clocks import monotonic
 from agl_core.interfaces import Observer
@@ -31,11 +31,12 @@ FILE_WIDTH: Final = 240
 
 
 @contextmanager
-def progress(target: Console) -> Generator[Observer, None, None]:
-    """Yield an observer that shows a run on a console.
+def progress(stream: TextIO) -> Generator[Observer, None, None]:
+    """Yield an observer that shows a run on a stream; in a notebook, on standard output.
 
     On a terminal the display updates in place; otherwise every step is one line of text.
     """
+    target = console(stream)
     if not target.is_terminal or target.is_dumb_terminal:
         yield PlainProgress(target)
         return
@@ -44,8 +45,8 @@ def progress(target: Console) -> Generator[Observer, None, None]:
         yield display
 
 
-def script_console() -> Console:
-    """Return the console for a run that Python code starts: standard error.
+def console(stream: TextIO) -> Console:
+    """Return the console of a stream.
 
     In a notebook it is standard output, because a notebook marks standard error as an error.
     """
@@ -61,8 +62,8 @@ def script_console() -> Console:
             force_jupyter=False,
             force_terminal=False,
         )
-    width = None if sys.stderr.isatty() or "COLUMNS" in os.environ else FILE_WIDTH
-    return Console(file=sys.stderr, highlight=False, width=width)
+    width = None if stream.isatty() or "COLUMNS" in os.environ else FILE_WIDTH
+    return Console(file=stream, highlight=False, width=width)
 
 
 @dataclass(slots=True)

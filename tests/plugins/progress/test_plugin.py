@@ -1,0 +1,47 @@
+"""The display as runs use it."""
+
+from agl_testing.plugin_contract import PluginContract
+
+import agl_core as agl
+from tests.core.app.conftest import says_yes, two_agents
+from tests.core.app.test_facade import PLUGIN, TASKS
+
+
+class TestPlugin(PluginContract):
+    plugin = "agl_progress.plugin"
+
+
+def config(tmp_path):
+    return {
+        "directory": str(tmp_path),
+        "plugins": [PLUGIN],
+        "engine": {"name": "bandit"},
+        "model": "bandit",
+        "algorithm": {"lr": 1.0, "group_size": 4},
+        "train": {"steps": 2, "tasks_per_step": 2},
+    }
+
+
+def test_a_run_from_python_shows_its_progress(tmp_path, capsys):
+    """G5: a script is not silent for minutes; its standard output stays its own."""
+    agl.train(
+        two_agents,
+        TASKS,
+        agents=["writer"],
+        reward=says_yes,
+        algorithm="reinforce",
+        config=config(tmp_path),
+    )
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "run run: 2 steps" in err
+    assert "step 2/2  reward" in err
+    assert "weights " in err
+
+
+def test_an_evaluation_from_python_shows_its_score(tmp_path, capsys):
+    """G5: as ``agl eval`` does."""
+    agl.evaluate(two_agents, TASKS, reward=says_yes, config=config(tmp_path))
+
+    assert "eval at step 0: " in capsys.readouterr().err
