@@ -46,7 +46,7 @@ def plugins():
     return load_plugins()
 
 
-@pytest.mark.parametrize("kind", ["stores", "algorithms", "engines", "commands"])
+@pytest.mark.parametrize("kind", ["stores", "algorithms", "commands"])
 def test_every_built_in_can_be_imported_with_its_options(plugins, kind):
     registry = plugins.registry(kind)
     own = registry.registrations("builtin")
