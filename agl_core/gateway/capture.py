@@ -9,7 +9,7 @@ import msgspec
 
 from agl_core.gateway.dialects.chat import FINISH_REASONS
 from agl_core.gateway.dialects.chat_answer import AudioFields, ChoiceFields, MessageFields, Payload
-from agl_core.gateway.dialects.tool_calls import AssembledToolCall, CallPart, ToolCalls, plain_text
+from agl_core.gateway.dialects.tool_calls import ToolCalls, plain_text
 from agl_core.interfaces import TokenUsage
 from agl_core.serving import error_text
 from agl_core.types import Choice, Ints, pack_floats, pack_ints
@@ -32,8 +32,6 @@ class ReceivedChoice(msgspec.Struct):
     reasoning: list[str] = []
     refusal: list[str] = []
     tool_calls: ToolCalls = msgspec.field(default_factory=ToolCalls)
-    function: AssembledToolCall | None = None
-    """A call in the older ``function_call`` format."""
     audio: list[str] = []
     finish_reason: str | None = None
     without_ids: bool = False
@@ -46,7 +44,7 @@ class ReceivedChoice(msgspec.Struct):
         if row.logprobs is not None and row.logprobs.content:
             self.logprobs += [entry.logprob for entry in row.logprobs.content]
         self.finish_reason = row.finish_reason or self.finish_reason
-        message = row.message or row.delta if whole else row.delta or row.message
+        message = row.content(whole=whole)
         if message is not None:
             said = message.content or message.reasoning_content or message.reasoning
             said = said or message.tool_calls or message.refusal or message.function_call
@@ -63,8 +61,7 @@ class ReceivedChoice(msgspec.Struct):
         if message.tool_calls:
             self.tool_calls.add(message.tool_calls, whole=whole)
         if message.function_call is not None:
-            self.function = self.function or AssembledToolCall(-1, None)
-            self.function.add(CallPart(function=message.function_call))
+            self.tool_calls.add_function(message.function_call)
         if message.audio is not None:
             self._add_audio(message.audio)
 
@@ -76,7 +73,7 @@ class ReceivedChoice(msgspec.Struct):
     def said(self) -> bool:
         """Whether the choice has any content or token ids."""
         texts = self.text or self.reasoning or self.refusal or self.audio
-        return bool(self.token_ids or texts or self.tool_calls or self.function)
+        return bool(self.token_ids or texts or self.tool_calls or self.tool_calls.function)
 
     @property
     def counts(self) -> bool:
@@ -84,6 +81,7 @@ class ReceivedChoice(msgspec.Struct):
         return self.said or self.finish_reason is not None
 
     def freeze(self) -> Choice:
+        function = self.tool_calls.function
         return Choice(
             index=self.index,
             token_ids=_storable(self.token_ids),
@@ -92,7 +90,7 @@ class ReceivedChoice(msgspec.Struct):
             reasoning="".join(self.reasoning),
             refusal="".join(self.refusal),
             tool_calls=self.tool_calls.wire(),
-            function_call=self.function.wire()["function"] if self.function else None,
+            function_call=function.wire()["function"] if function is not None else None,
             audio=("".join(self.audio) or _AUDIO) if self.audio else "",
             finish_reason=self.finish_reason,
         )

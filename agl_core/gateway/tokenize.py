@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
-from agl_core.interfaces import Access, Problem, RouteAnswer, RouteRequest, Store
+from agl_core.gateway.dialects.chat import read_body
+from agl_core.interfaces import Access, RouteAnswer, RouteRequest, Store
 from agl_core.serving import count_prompt
-from agl_core.text import replaced_json
 from agl_core.types import Losses
 
 
@@ -40,17 +40,7 @@ class TokenCounting:
         """
         identity = request.identity()
         request.admit(identity.rollout_id, identity.attempt_id)
-        prompt = _read(await request.body())
+        prompt = read_body(await request.body(), _prompts.decode, what="prompt")
         backend, model = request.backend(identity, prompt.model)
         body = msgspec.json.encode(msgspec.structs.replace(prompt, model=model))
         return RouteAnswer(body=await count_prompt(backend, body))
-
-
-def _read(body: bytes) -> _Prompt:
-    try:
-        try:
-            return _prompts.decode(body)
-        except msgspec.DecodeError:
-            return _prompts.decode(replaced_json(body))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Problem(400, "invalid_body", f"Request body is no prompt: {error}") from error

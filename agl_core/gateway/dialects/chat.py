@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from agl_core.interfaces import Problem
 from agl_core.text import exact_bytes, replaced_json
 from agl_core.types import Sampling
+
+T = TypeVar("T")
 
 PATH: Final = "/chat/completions"
 """Path below ``/v1``."""
@@ -101,6 +103,21 @@ class RequestChanges(msgspec.Struct, frozen=True, kw_only=True):
     """Upper limit of the client's ``max_tokens``."""
 
 
+def read_body(body: bytes, read: Callable[[bytes], T], *, what: str) -> T:
+    """Return the result of `read`, which may be called a second time with repaired JSON.
+
+    Raises:
+        Problem: 400; `read` raised a decoding error. The message names the expected `what`.
+    """
+    try:
+        try:
+            return read(body)
+        except msgspec.DecodeError:
+            return read(replaced_json(body))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Problem(400, "invalid_body", f"Request body is no {what}: {error}") from error
+
+
 class ChatRequest:
     """A chat request: all `fields` as raw JSON, and the ones that the gateway uses as values."""
 
@@ -112,15 +129,7 @@ class ChatRequest:
         Raises:
             Problem: 400; the body is not a chat request. The message names the invalid field.
         """
-        try:
-            try:
-                self._read(body)
-            except msgspec.DecodeError:
-                self._read(replaced_json(body))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Problem(
-                400, "invalid_body", f"Request body is no chat request: {error}"
-            ) from error
+        read_body(body, self._read, what="chat request")
         typed = self._typed
         self.wants = Wants(
             token_ids=bool(typed.return_token_ids),

@@ -62,6 +62,10 @@ class ChoiceFields(msgspec.Struct):
     logprobs: Logprobs | None = None
     finish_reason: str | None = None
 
+    def content(self, *, whole: bool) -> MessageFields | None:
+        """Return the message of a whole answer or the delta of a chunk; servers mix them up."""
+        return self.message or self.delta if whole else self.delta or self.message
+
 
 class AnswerFields(msgspec.Struct):
     """A whole answer, or a chunk of one."""

@@ -76,6 +76,8 @@ class ToolCalls:
 
     def __init__(self) -> None:
         self.calls: list[AssembledToolCall] = []
+        self.function: AssembledToolCall | None = None
+        """A call in the older ``function_call`` format, which is not one of `calls`."""
 
     def __len__(self) -> int:
         return len(self.calls)
@@ -83,6 +85,12 @@ class ToolCalls:
     def wire(self) -> list[dict[str, Any]]:
         """Return the tool calls in the format of a message."""
         return [call.wire() for call in self.calls]
+
+    def add_function(self, part: FunctionPart) -> AssembledToolCall:
+        """Add one ``function_call``, or a fragment of it."""
+        self.function = self.function or AssembledToolCall(-1, None)
+        self.function.add(CallPart(function=part))
+        return self.function
 
     def add(self, parts: Sequence[CallPart], *, whole: bool) -> list[AssembledToolCall]:
         """Add the entries of one ``tool_calls``; return the tool call that each belongs to.

@@ -9,7 +9,7 @@ import msgspec
 
 from agl_core.gateway.dialects.chat import FINISH_REASONS, PATH
 from agl_core.gateway.dialects.chat_answer import Payload
-from agl_core.gateway.dialects.tool_calls import AssembledToolCall, CallPart, ToolCalls, plain_text
+from agl_core.gateway.dialects.tool_calls import ToolCalls, plain_text
 from agl_core.gateway.routing import registered_path
 from agl_core.gateway.stream import DONE, ERROR_EVENT, EventParser
 from agl_core.interfaces import AnswerDelta, Dialect, DialectAnswer, Problem, TokenUsage
@@ -31,8 +31,6 @@ class AnswerReader:
 
     def __init__(self) -> None:
         self._calls = ToolCalls()
-        self._function: AssembledToolCall | None = None
-        """A call in the older ``function_call`` format."""
         self._usage: TokenUsage | None = None
         self._finish: str | None = None
 
@@ -59,15 +57,13 @@ class AnswerReader:
             yield AnswerDelta(**known)
         for row in rows:
             self._finish = row.finish_reason or self._finish
-            message = row.message or row.delta if whole else row.delta or row.message
+            message = row.content(whole=whole)
             if message is None:
                 yield AnswerDelta(**known, finish_reason=self._finish)
                 continue
             calls = self._calls.add(message.tool_calls or [], whole=whole)
             if message.function_call is not None:
-                self._function = self._function or AssembledToolCall(-1, None)
-                self._function.add(CallPart(function=message.function_call))
-                calls.append(self._function)
+                calls.append(self._calls.add_function(message.function_call))
             yield AnswerDelta(
                 **known,
                 reasoning=plain_text(message.reasoning_content or message.reasoning or ""),
