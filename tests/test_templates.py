@@ -1,6 +1,7 @@
 """Each template renders to a plugin that passes its contract as it is."""
 
 import configparser
+import importlib
 import os
 import re
 import subprocess
@@ -9,6 +10,8 @@ import tomllib
 
 import pytest
 
+from agl_core.errors import ConfigError
+from agl_core.interfaces import AlgorithmSetup
 from tools import new
 from tools.new import KINDS, ROOT, has_extra, render, steps
 
@@ -33,6 +36,20 @@ def test_the_rendered_plugin_passes_its_contract(kind, tmp_path):
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
+
+
+def test_the_rendered_engine_trains_by_the_algorithms_setup(tmp_path, monkeypatch):
+    render("engine", "lossy", tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "trainers")
+    engine = importlib.import_module("agl_lossy._engine").LossyEngine
+    options = importlib.import_module("agl_lossy._options").LossyOptions()
+    made = []
+    engine(options, AlgorithmSetup(name="grpo", loss_factory=lambda: made.append("loss")))
+    assert made == ["loss"]
+    for name, value in {"kl_weight": 0.1, "weight_decay": 0.1, "minibatches": 2}.items():
+        setup = AlgorithmSetup(name="grpo", loss_factory=list, **{name: value})
+        with pytest.raises(ConfigError, match=name):
+            engine(options, setup)
 
 
 def test_every_template_has_a_kind():

@@ -14,12 +14,12 @@ import inspect
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, ClassVar, Final, get_args, get_origin
 
 import click
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from agl_core.errors import MissingExtraError, PluginError
 from agl_core.plugins import KINDS, PluginManager, Registration, Registry
@@ -29,6 +29,8 @@ from agl_testing._guard import ContractSuite
 
 __all__ = ["PluginContract"]
 
+GRPO_LOSS: Final[Mapping[str, Any]] = {"clip_low": 0.2, "clip_high": 0.2, "ratio": "token"}
+"""Options that the algorithm ``grpo`` gives to the loss ``policy_gradient`` of any engine."""
 _LOAD: Final = """\
 import importlib, sys
 from agl_core.plugins import PluginManager
@@ -89,6 +91,22 @@ class PluginContract(ContractSuite):
             assert not bare, (
                 f"options of {entry.name}: {model.__name__} has no docstring for {bare}"
             )
+
+    def test_its_policy_gradient_takes_the_options_of_grpo(self) -> None:
+        for registry, entry in self._offers():
+            if registry.kind == "losses" and entry.name.endswith(".policy_gradient"):
+                assert entry.config, (
+                    f"register {entry.name} with config=: grpo gives it {GRPO_LOSS}"
+                )
+                model = _had(registry.options_model, entry.name)
+                if model is None:
+                    continue
+                try:
+                    registry.create(entry.name, model.model_validate(GRPO_LOSS))
+                except ValidationError as error:
+                    raise AssertionError(
+                        f"{entry.name} refuses the options of grpo: {error}"
+                    ) from error
 
     def test_unknown_options_are_refused(self) -> None:
         for entry, model in self._options():

@@ -6,7 +6,9 @@ from itertools import count
 from textwrap import dedent
 
 import pytest
-from agl_testing.plugin_contract import PluginContract
+from agl_testing.plugin_contract import GRPO_LOSS, PluginContract
+
+from agl_core.training.algorithms import GRPO, GRPOOptions
 
 _SOUND = """
     from agl_core.plugins import hookimpl
@@ -20,6 +22,15 @@ _SOUND = """
     @hookimpl
     def agl_register_commands(register):
         register("mine", f"{__name__}:command", summary="say something")
+
+    @hookimpl
+    def agl_register_losses(register):
+        register(
+            "mine.policy_gradient",
+            f"{__name__}:Loss",
+            config=f"{__name__}:LossOptions",
+            summary="Clipped",
+        )
 
     @hookimpl
     def agl_run_finished(report):
@@ -41,16 +52,35 @@ _SOUND = """
             inner: list[Inner] | None = None
             '''More of it.'''
 
+        class LossOptions(BaseModel):
+            model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+            ratio: str = "token"
+            '''One for each token.'''
+            clip_low: float = 0.2
+            '''Below 1.'''
+            clip_high: float = 0.2
+            '''Above 1.'''
+
+        class Loss:
+            def __init__(self, options):
+                self.options = options
+
+        offered = {"Mine": object, "Loss": Loss, "LossOptions": LossOptions}
+
         @click.command()
         def command():
             pass
 
-        return {"Mine": object, "Options": Options, "command": command}[name]
+        return {**offered, "Options": Options, "command": command}[name]
 """
 _IMPORT = "from agl_core.plugins import hookimpl\n"
 _HOOK = "    @hookimpl\n    def agl_run_finished"
 
+_LOSS = "its_policy_gradient_takes_the_options_of_grpo"
+
 _CASES = [
+    (_LOSS, "clip_high: float", "clip_top: float"),
+    (_LOSS, 'config=f"{__name__}:LossOptions",', ""),
     ("it_loads_and_offers_or_observes_something", "@hookimpl", "#"),
     ("it_loads_and_offers_or_observes_something", "def agl_run_finished", "async def agl_run_x"),
     ("it_loads_and_offers_or_observes_something", "(report)", "(telegram)"),
@@ -108,7 +138,12 @@ def test_every_rule_has_its_broken_plugin():
     assert rules == {rule for rule, _, _ in _CASES}
 
 
+def test_the_options_of_grpo_are_those_of_the_contract():
+    assert GRPO(GRPOOptions()).loss_options == GRPO_LOSS
+
+
 def test_a_missing_framework_is_no_fault(suite):
     lacking = suite(_SOUND.replace("    import click\n", "    import framework_of_yours\n"))
     lacking.test_every_target_can_be_had_or_names_its_pip_line()
     lacking.test_every_option_is_documented()
+    lacking.test_its_policy_gradient_takes_the_options_of_grpo()

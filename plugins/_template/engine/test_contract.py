@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from agl_template._engine import PolicyGradient, TemplateEngine
+from agl_template._engine import TemplateEngine
+from agl_template._loss import PolicyGradient, PolicyGradientOptions
 from agl_template._options import TemplateOptions
 from agl_testing.engine_contract import EngineContract
 from agl_testing.plugin_contract import PluginContract
@@ -27,7 +28,8 @@ class TestTemplate(EngineContract):
 
     @pytest.fixture
     async def engine(self, policy: Policy) -> AsyncIterator[TemplateEngine]:
-        setup = AlgorithmSetup(name="grpo", loss_factory=PolicyGradient, lr=0.5)
+        loss = PolicyGradient(PolicyGradientOptions())
+        setup = AlgorithmSetup(name="grpo", loss_factory=lambda: loss, lr=0.5)
         engine = TemplateEngine(TemplateOptions(), setup)
         await engine.start([policy])
         yield engine

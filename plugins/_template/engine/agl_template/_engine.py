@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,11 +16,8 @@ from agl_core.errors import ConfigError
 from agl_core.interfaces import AlgorithmSetup, Engine
 from agl_core.types import Batch, Policy, Update
 from agl_template._backend import TemplateBackend
+from agl_template._loss import PolicyGradient
 from agl_template._options import TemplateOptions
-
-
-class PolicyGradient:
-    """The loss that algorithms request as ``policy_gradient``; the toy model implements it."""
 
 
 class TemplateEngine(Engine):
@@ -37,9 +35,17 @@ class TemplateEngine(Engine):
         Args:
             options: From the run's configuration.
             setup: How to train; None only serves.
+
+        Raises:
+            ConfigError: a setting of the algorithm that this engine does not have.
         """
+        if setup is not None and (setup.kl_weight or setup.weight_decay or setup.minibatches > 1):
+            raise ConfigError(
+                "Engine 'template' has no kl_weight, weight_decay and minibatches: leave them out"
+            )
         self._options = options
         self._setup = setup
+        self._loss: PolicyGradient | None = None if setup is None else setup.loss_factory()
         self._models: dict[str, ToyModel] = {}
         self._backends: dict[str, TemplateBackend] = {}
         self._versions: dict[str, int] = {}
@@ -63,12 +69,12 @@ class TemplateEngine(Engine):
         return self._backends[policy]
 
     async def update(self, batch: Batch) -> Update:
-        if self._setup is None:
+        if self._setup is None or self._loss is None:
             raise ConfigError("The engine was made to serve only: give it an algorithm")
-        columns = zip(batch.targets, batch.advantages, batch.weights, strict=True)
-        terms = [Term(token, advantage, weight) for token, advantage, weight in columns]
-        model, lr = self._models[batch.policy], self._setup.lr
-        await asyncio.to_thread(model.train, terms, lr=lr)
+        model, loss, setup = self._models[batch.policy], self._loss, self._setup
+        for _ in range(setup.epochs):
+            terms = _terms(batch, model, loss)
+            await asyncio.to_thread(model.train, terms, lr=setup.lr)
         self._versions[batch.policy] += 1
         return Update(
             policy=batch.policy,
@@ -93,3 +99,20 @@ class TemplateEngine(Engine):
 
     def shows_tools(self, policy: str) -> bool:  # noqa: ARG002
         return False
+
+
+def _terms(batch: Batch, model: ToyModel, loss: PolicyGradient) -> list[Term]:
+    """Return the loss terms of a batch; `agl_core.types.Batch` describes its columns."""
+    columns = zip(
+        batch.targets,
+        batch.advantages,
+        batch.weights,
+        batch.logprobs,
+        batch.temperatures,
+        strict=True,
+    )
+    terms: list[Term] = []
+    for token, advantage, weight, old, temperature in columns:
+        ratio = math.exp(model.logprobs(temperature or 1.0)[token] - old)
+        terms.append(Term(token, loss.slope(advantage, ratio), weight))
+    return terms

@@ -21,7 +21,8 @@ def agl_register_engines(register: Register) -> None:
 def agl_register_losses(register: Register) -> None:
     register(
         "template.policy_gradient",
-        "agl_template._engine:PolicyGradient",
+        "agl_template._loss:PolicyGradient",
         extra="template",
+        config="agl_template._loss:PolicyGradientOptions",
         summary="One line for each loss that the engine offers to algorithms",
     )
