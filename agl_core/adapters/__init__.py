@@ -25,35 +25,21 @@ cause                           meaning
 
 from agl_core.adapters.adapter import TrajectoryAdapter, adapt_untrained
 from agl_core.adapters.continuity import Break, Continuity, continuity
-from agl_core.adapters.conversation import (
-    Conversation,
-    answer_message,
-    calls_by_id,
-    conversations,
-)
-from agl_core.adapters.credit import Credited, credit
-from agl_core.adapters.forest import forest
 from agl_core.adapters.join import JoinedAttempt, JoinedCall, aliases_of, join
 from agl_core.adapters.select import AgentSelector, serving_policy
-from agl_core.adapters.tree import Sample, link, trajectories
+from agl_core.adapters.tree import Sample, forest, link, trajectories
 
 __all__ = [
     "AgentSelector",
     "Break",
     "Continuity",
-    "Conversation",
-    "Credited",
     "JoinedAttempt",
     "JoinedCall",
     "Sample",
     "TrajectoryAdapter",
     "adapt_untrained",
     "aliases_of",
-    "answer_message",
-    "calls_by_id",
     "continuity",
-    "conversations",
-    "credit",
     "forest",
     "join",
     "link",

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from agl_core.adapters import Conversation, calls_by_id, conversations
 from agl_core.interfaces import AdaptedAttempt, AttemptRecord
 from agl_core.types import AgentReturn, AttemptStatus, Mode, ModelCall, Trajectory, Triplet
+from agl_records.conversations import Conversation, calls_by_id, conversations
 
 
 class CallRow(msgspec.Struct, frozen=True, kw_only=True):

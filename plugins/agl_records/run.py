@@ -9,7 +9,7 @@ from typing import IO, Any, Final, Literal
 
 import msgspec
 
-from agl_core.adapters import AgentSelector, Conversation, adapt_untrained
+from agl_core.adapters import AgentSelector, adapt_untrained
 from agl_core.app.parts import engine_class, engine_name
 from agl_core.config import RunConfig
 from agl_core.config.policies import resolve_policies, trained_agents
@@ -30,6 +30,7 @@ from agl_core.types import (
     Policy,
     RolloutQuery,
 )
+from agl_records.conversations import Conversation
 from agl_records.files import JsonLines, Parquet, RowWriter
 from agl_records.rows import (
     agent_return,

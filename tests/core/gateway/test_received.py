@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from agl_records.conversations import answer_message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agl_core.adapters import answer_message
 from agl_core.gateway.dialects.tool_calls import CallPart, FunctionPart, ToolCalls
 from agl_core.gateway.replay import RecordBackend, RecordedCall
 from tests.core.gateway.scripted import DONE, STREAM, Desk, chunk, desk, plain

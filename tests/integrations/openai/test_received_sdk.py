@@ -10,11 +10,11 @@ from typing import Any
 
 import openai
 import pytest
+from agl_records.conversations import answer_message
 from agl_responses.request import read
 from agl_testing.fake_openai import FakeOpenAI
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
-from agl_core.adapters import answer_message
 from agl_core.gateway import GatewayServer, Payload
 from agl_core.gateway.capture import ReceivedAnswer
 from agl_core.gateway.replay import RecordBackend, RecordedCall
