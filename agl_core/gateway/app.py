@@ -241,8 +241,8 @@ class GatewayServer:
             await asyncio.wait_for(self._recording.write(attempt), waits.RECORDS_S)
         except TimeoutError as error:
             raise StoreError(
-                f"The store did not take the call records of attempt {attempt.attempt.id!r} within "
-                f"{waits.RECORDS_S:.0f} s: see whether it answers"
+                f"The store did not accept the call records of attempt {attempt.attempt.id!r} "
+                f"within {waits.RECORDS_S:.0f} s: check that it can be reached"
             ) from error
 
     async def seal(self, attempt_id: str) -> int:

@@ -306,7 +306,7 @@ class Attempts:
         if attempt.id in self._sealed or (known is not None and known.sealed):
             raise StaleAttemptError(
                 f"Attempt {attempt.id!r} of rollout {rollout.id!r} has been sealed: "
-                f"claim the rollout again for a fresh attempt"
+                f"claim the rollout again for a new attempt"
             )
         if known is None:
             deadline = attempt.monotonic_deadline(rollout.limits)
@@ -339,7 +339,7 @@ class Attempts:
         """
         attempt = self._open.get(identity.attempt_id)
         if identity.attempt_id in self._sealed or (attempt is not None and attempt.sealed):
-            message = f"Attempt {identity.attempt_id!r} has ended: its calls are closed"
+            message = f"Attempt {identity.attempt_id!r} has ended: it accepts no further calls"
             raise Problem(410, "attempt_sealed", message)
         if attempt is None or attempt.rollout.id != identity.rollout_id:
             raise self._unknown(identity)
@@ -348,9 +348,9 @@ class Attempts:
     def _unknown(self, identity: Identity) -> Problem:
         what = f"No attempt {identity.attempt_id!r} of rollout {identity.rollout_id!r} is running"
         if self._restartable:
-            message = f"{what} here: if it is a current one, the gateway has been restarted since"
+            message = f"{what}, or it began before this gateway was restarted"
             return Problem(503, UNKNOWN, message)
-        message = f"{what} here: take both ids from the current rollout"
+        message = f"{what}: take both ids from the current rollout"
         return Problem(409, UNKNOWN, message)
 
     def recorded(self, attempt_id: str) -> int:

@@ -167,7 +167,7 @@ class ReceivedAnswer(msgspec.Struct):
         """Return why the answer is not `finished`; `what` is ``answer`` or ``stream``."""
         reasons = {choice.finish_reason for choice in self._answered} - FINISH_REASONS
         if given := sorted(reason for reason in reasons if reason is not None):
-            return f"the backend gave its answer up with finish reason {given[0]!r}"
+            return f"the backend aborted its answer with finish reason {given[0]!r}"
         if not self.broken_off:
             return f"the backend's {what} has fewer choices than were asked for"
         return f"the backend's {what} ended without a finish reason"

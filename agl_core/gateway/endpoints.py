@@ -199,7 +199,9 @@ class Endpoints:
                 body, send = translate(body, send)
             request, route = self._accept(identity, attempt, body)
         except asgi.ClientLeft:
-            problem = Problem(499, "client_closed", "The client left before its request was whole")
+            problem = Problem(
+                499, "client_closed", "The client left before its request was complete"
+            )
             self._refused(identity, attempt, problem)
             return
         except Problem as problem:

@@ -214,7 +214,7 @@ class Exchange(msgspec.Struct, eq=False):
             _log.exception("Could not record an answer of call %s", self.call.id)
             self.answer.fault(f"cannot be recorded ({type(error).__name__}: {error})")
         if self.answer.aborted:
-            raise EngineError("The backend gave its answer up halfway (finish reason 'abort')")
+            raise EngineError("The backend aborted its answer (finish reason 'abort')")
 
     def _take(self, event: Event) -> bytes:
         """Record an event; return the bytes for the client."""

@@ -157,7 +157,7 @@ class Proxy:
         name = exchange.route.policy.name
         route = self._router.policies.get(name)
         if route is None:
-            message = f"Policy {name!r} is not served any more: its trainer has ended"
+            message = f"Policy {name!r} is no longer served: its trainer has ended"
             problem = Problem(503, "policy_gone", message)
             exchange.status, exchange.error = problem.status, f"{problem.code}: {message}"
             raise problem

@@ -131,13 +131,13 @@ class Caller:
         """
         if self.operator or self.keys.opens(self.token, rollout_id, attempt_id):
             return
-        whose = "of another attempt"
+        whose = "another attempt"
         if self.token == self.keys.client:
-            whose = "of the whole run, which opens no attempt"
+            whose = "the whole run, which opens no attempt"
         message = (
-            f"The API key is one {whose}; attempt {attempt_id!r} of rollout {rollout_id!r} has a "
-            f"key of its own: send agl_core.current().llm.api_key, or what child_environment() "
-            f"puts into OPENAI_API_KEY"
+            f"The API key belongs to {whose}; attempt {attempt_id!r} of rollout {rollout_id!r} has "
+            f"a separate key: send agl_core.current().llm.api_key, or the OPENAI_API_KEY of "
+            f"child_environment()"
         )
         raise Problem(403, "wrong_attempt_key", message)
 
@@ -145,8 +145,8 @@ class Caller:
 def _agreed(what: str, header: str, url: str) -> str:
     if header and url and header != url:
         message = (
-            f"Header x-agl-{what} says {header!r} but the URL says {url!r}: "
-            f"let one of them name the {what}, or make both agree"
+            f"Header x-agl-{what} is {header!r}, but the URL has {url!r}: send the {what} in one of "
+            f"them, or the same one in both"
         )
         raise Problem(400, "identity_conflict", message)
     return header or url
@@ -222,7 +222,7 @@ class Router:
         """
         if not self._routes:
             message = (
-                "The gateway serves no policy: no trainer has begun, or the last one has ended"
+                "The gateway serves no policy: no trainer has started, or the last one has ended"
             )
             raise Problem(503, "no_policy", message, retry=True)
         routes = self._routes.values()

@@ -279,7 +279,7 @@ class BaseStore(ABC):
         if strangers:
             raise StoreError(
                 f"Spans of attempts {strangers} were refused, the other {ingest.accepted} recorded: "
-                f"this store never handed those attempts out for the rollouts the spans name"
+                f"this store has no such attempts of the rollouts that the spans name"
             )
         return ingest
 
@@ -388,8 +388,8 @@ class BaseStore(ABC):
             raise StoreError("The store is not open: call open() first, and nothing after close()")
         if os.getpid() != self._process:
             raise StoreError(
-                f"The store was opened by process {self._process}, of which this one is a fork: "
-                f"open another one here"
+                f"The store was opened by process {self._process}, and this process is a fork of "
+                f"it: open another store object in this process"
             )
 
 

@@ -108,7 +108,7 @@ def store_at(address: str, plugins: PluginManager) -> StoreConfig:
         )
     known = sorted({scheme for name in _names(plugins) for scheme in _schemes(name, plugins)})
     raise ConfigError(
-        f"{_shown(address)!r} is no address of a store: those of the loaded plugins begin with "
+        f"{_shown(address)!r} is not the address of a store: those of the loaded plugins begin with "
         f"{', '.join(f'{scheme}://' for scheme in known) or 'nothing'}"
     )
 
@@ -235,8 +235,8 @@ def locate_store(target: str | Path, plugins: PluginManager) -> StoreAddress:
         address = of_file(path, plugins)
     else:
         raise ConfigError(
-            f"{text!r} is no run's directory, configuration, store file or address (SCHEME://…): "
-            f"there is nothing there"
+            f"{text!r} is not a run's directory, configuration, store file or address (SCHEME://…): "
+            f"no such file or directory exists"
         )
     _check_kept(address)
     return address
@@ -285,7 +285,7 @@ def _of_directory(path: Path, plugins: PluginManager) -> StoreAddress:
     if address.file is not None and address.file.is_file():
         return address
     raise ConfigError(
-        f"{str(path)!r} is no run's directory: it has no {RESOLVED}. Runs lie in "
+        f"{str(path)!r} is not a run's directory: it has no {RESOLVED}. Runs are in "
         f"<directory>/<name> of their configuration, by default agl_runs/run"
     )
 
@@ -293,7 +293,7 @@ def _of_directory(path: Path, plugins: PluginManager) -> StoreAddress:
 def _check_kept(address: StoreAddress) -> None:
     if not described(address.options).kept:
         raise ConfigError(
-            f"Run {str(address.directory)!r} kept its records in memory: they are gone"
+            f"Run {str(address.directory)!r} kept its records in memory, so they no longer exist"
         )
     file = address.file
     if file is not None and not file.is_file():

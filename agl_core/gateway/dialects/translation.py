@@ -44,7 +44,7 @@ class AnswerReader:
         """The error of an answer with any other finish reason; empty if there is none."""
         if self._finish is None or self.finished:
             return {}
-        return {"message": f"The backend gave its answer up with finish reason {self._finish!r}"}
+        return {"message": f"The backend aborted its answer with finish reason {self._finish!r}"}
 
     def read(self, chunk: Payload, *, whole: bool = False) -> Iterator[AnswerDelta]:
         """Yield the additions of a chunk or of a whole chat completion."""

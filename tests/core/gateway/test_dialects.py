@@ -91,7 +91,7 @@ async def test_an_answer_that_breaks_off_fails_in_the_dialect(plain_world):
     assert (await ask(world, attempt, b"hello"))[0] == 502
     status, body = await ask(world, attempt, b"~hello")
     assert status == 200
-    assert b"! The backend gave its answer up with finish reason 'odd'" in body
+    assert b"! The backend aborted its answer with finish reason 'odd'" in body
 
 
 async def test_a_path_that_no_dialect_serves_names_those_that_are(plain_world):

@@ -99,5 +99,5 @@ async def test_an_sdk_is_told_of_a_wrong_key_once(world: Any) -> None:
     url = f"{world.gateway.url}/r/{sibling.rollout_id}/a/{sibling.id}/v1"
     key = world.gateway.attempt_key(mine.rollout_id, mine.id)
     async with openai.AsyncOpenAI(base_url=url, api_key=key) as client:
-        with pytest.raises(openai.PermissionDeniedError, match="key of its own"):
+        with pytest.raises(openai.PermissionDeniedError, match="a separate key"):
             await client.chat.completions.create(**ASK)

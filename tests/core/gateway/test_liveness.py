@@ -387,7 +387,7 @@ async def test_half_an_answer_that_the_backend_calls_whole_is_none(world: Any, a
     world.server.tamper = None
     await world.ask(attempt, agent)
     *halves, whole = await world.calls(attempt)
-    assert [(call.complete, "gave its answer up" in call.error) for call in halves] == [
+    assert [(call.complete, "aborted its answer" in call.error) for call in halves] == [
         (False, True),
         (False, True),
     ]

@@ -190,7 +190,7 @@ async def test_a_store_that_hangs_does_not_hold_the_seal(at: Desk, monkeypatch: 
     await at.ask(attempt)
     with monkeypatch.context() as patch:
         patch.setattr(at.store, "add_spans", lambda _: asyncio.Event().wait())
-        with pytest.raises(StoreError, match="did not take the call records"):
+        with pytest.raises(StoreError, match="did not accept the call records"):
             await at.gateway.seal(attempt.id)
     monkeypatch.setattr(waits, "RECORDS_S", 60.0)
     assert len(await at.calls(attempt)) == 1

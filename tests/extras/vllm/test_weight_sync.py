@@ -279,7 +279,7 @@ async def test_half_an_answer_that_somebody_else_had_vllm_give_up_is_tried_again
     await control.resume()
     (call,) = await site.calls(attempt)
     assert not call.complete
-    assert "gave its answer up" in call.error
+    assert "aborted its answer" in call.error
 
 
 async def _status(site: Site, headers: dict[str, str], body: dict[str, Any]) -> tuple[int, str]:

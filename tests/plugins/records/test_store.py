@@ -289,8 +289,8 @@ async def test_a_file_that_cannot_be_written_is_an_error(agl, run, tmp_path):
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ("nowhere", "there is nothing there"),
-        (".", "is no run's directory"),
+        ("nowhere", "no such file or directory exists"),
+        (".", "is not a run's directory"),
         ("nowhere.toml", "nowhere.toml"),
         ("empty.db", "is no store"),
     ],

@@ -355,7 +355,7 @@ async def test_an_unknown_rollout_is_an_error(agl, run_dir):
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (None, "is no run's directory"),
+        (None, "is not a run's directory"),
         (RunConfig(), "has no store"),
         (RunConfig.model_validate({"store": {"name": "memory"}}), "in memory"),
     ],

@@ -120,7 +120,7 @@ async def test_a_worker_reports_an_address_that_no_store_takes(capfd):
     with pytest.raises(ConfigError, match="Worker 1 cannot work"):
         await workers.run()
     told = capfd.readouterr().err
-    assert "'redis://***@h' is no address of a store" in told
+    assert "'redis://***@h' is not the address of a store" in told
 
 
 async def test_workers_that_cannot_work_end_the_command():
