@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from agl_core.config import RunConfig
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Observer
+from agl_core.plugins import PluginManager
 from agl_core.types import Estimate, Evaluation, Report
 
 
@@ -48,7 +49,9 @@ def test_figures_on_standard_output_stand_alone(
     )
 
     class FakeApp:
-        def __init__(self, config: RunConfig, *, observers: list[Observer]) -> None:
+        def __init__(
+            self, config: RunConfig, *, observers: tuple[Observer, ...], plugins: PluginManager
+        ) -> None:
             self.observers = observers
 
         async def train(self) -> Report:

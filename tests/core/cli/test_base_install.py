@@ -60,7 +60,8 @@ sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]
 metadata.version = hidden
 commands = load_plugins().registry("commands")
 for each in commands.registrations():
-    if each.extra is None:
+    # Fetching looks the name of a model up before it imports anything of the extra.
+    if each.extra is None or (each.name == "fetch" and not HIDE_METADATA):
         continue
     command = commands.resolve(each.name)
     arguments = ["." for part in command.params if isinstance(part, click.Argument)]
