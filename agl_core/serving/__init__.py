@@ -1,7 +1,6 @@
-"""HTTP between the components of a run and to backends: servers, clients, remote methods, keys.
+"""HTTP between the components of a run and to backends: servers, clients, keys.
 
-Reading order: `asgi` (requests and answers), `server` (uvicorn on the run's event loop), `rpc`
-(remote methods) and `peer` (their client, which retries while a server restarts), `client`
+Reading order: `asgi` (requests and answers), `server` (uvicorn on the run's event loop), `client`
 (requests to other programs, and their errors), `keys`; `backend_http` (a backend behind HTTP),
 `answering` and `openai_server` (a backend of this process, served over HTTP).
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from agl_core.serving.client import failures as failures
     from agl_core.serving.client import is_address as is_address
     from agl_core.serving.client import reason as reason
+    from agl_core.serving.client import sendable as sendable
     from agl_core.serving.keys import ENV_KEY as ENV_KEY
     from agl_core.serving.keys import AttemptKeys as AttemptKeys
     from agl_core.serving.keys import bearer_of as bearer_of
@@ -39,15 +39,8 @@ if TYPE_CHECKING:
     from agl_core.serving.keys import shared_key as shared_key
     from agl_core.serving.keys import withheld_key as withheld_key
     from agl_core.serving.openai_server import OpenAIServer as OpenAIServer
-    from agl_core.serving.peer import Patience as Patience
-    from agl_core.serving.peer import Peer as Peer
-    from agl_core.serving.rpc import RpcApp as RpcApp
-    from agl_core.serving.rpc import RpcMethod as RpcMethod
-    from agl_core.serving.rpc import RpcRequest as RpcRequest
     from agl_core.serving.server import GuestServer as GuestServer
     from agl_core.serving.server import address_of as address_of
     from agl_core.serving.server import bind as bind
-    from agl_core.serving.server import rare_collections as rare_collections
-    from agl_core.serving.server import serving_loop as serving_loop
 else:
     __getattr__, __dir__, __all__ = late(__name__)

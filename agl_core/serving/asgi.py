@@ -138,8 +138,7 @@ class Connection(Protocol):
 def on_client_left(scope: Scope, call: Callable[[], Any]) -> Callable[[], None]:
     """Call `call` once when the client disconnects; return a function that cancels this.
 
-    Needs no task, unlike `client_leaves`. With servers that do not set `CONNECTION`, `call` is
-    never called.
+    With servers that do not set `CONNECTION`, `call` is never called.
     """
     connection: Connection | None = scope.get("state", {}).get(CONNECTION)
     return connection.on_lost(call) if connection is not None else _nothing
@@ -147,12 +146,6 @@ def on_client_left(scope: Scope, call: Callable[[], Any]) -> Callable[[], None]:
 
 def _nothing() -> None:
     """Do nothing: no call was registered."""
-
-
-async def client_leaves(receive: Receive) -> None:
-    """Return once the client has closed its connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def start(send: Send, status: int, headers: RawHeaders) -> None:

@@ -1,11 +1,9 @@
-"""uvicorn on a running event loop, and settings for processes that only serve."""
+"""uvicorn on a running event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-import importlib
 import os
 import socket
 from collections.abc import Callable, Generator
@@ -16,7 +14,6 @@ import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from agl_core import waits
-from agl_core.clocks import steady_loop
 from agl_core.errors import ConfigError
 from agl_core.serving import asgi
 
@@ -26,7 +23,6 @@ _HANDLES: Final = 64
 _PROBES_S: Final = (0.0, 0.02, 0.2, 2.0)
 """Delays of writes to a half-closed connection; clients accept at least five interim answers."""
 _INTERIM: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-_COLLECT_AFTER: Final = 50_000
 _COMMENT: Final = b":\n\n"
 """A comment in a stream of events."""
 
@@ -253,31 +249,3 @@ def address_of(listener: socket.socket) -> str:
     """Return ``http://host:port`` of a bound socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-@contextlib.contextmanager
-def rare_collections() -> Generator[None]:
-    """Run the garbage collector less often, and exclude the objects that exist now from it.
-
-    It then runs after some hundred requests instead of a few. Requests create almost no reference
-    cycles, but with Python's default threshold of 700 objects a gateway spends a tenth of its time
-    on the search for them. Only for agl-core's own processes, not for a user's program.
-    """
-    thresholds = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_COLLECT_AFTER, *thresholds[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
-
-
-def serving_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop for a process that only serves: uvloop's if it is installed."""
-    try:
-        uvloop = importlib.import_module("uvloop")
-    except ImportError:
-        return steady_loop()
-    return uvloop.new_event_loop()

@@ -1,9 +1,11 @@
 """Access to the store, gateway, runners and engine of other processes over HTTP.
 
-Reading order: `store_calls` (the messages), `store_client` (`HttpStore`), `store_server`
+Reading order: `rpc` (remote methods) and `peer` (their client, which retries while a server
+restarts); `store_calls` (the messages), `store_client` (`HttpStore`), `store_server`
 (`StoreServer`), `store_serve` (the command ``agl store serve``); `gateway_control` (the messages),
 `gateway_client` (`RemoteGateway`), `gateway_serve` (the command ``agl gateway``); `runner_fleet`
-(worker processes), `runner_serve` (the command ``agl runner``); `engine` (the engine ``http``).
+(worker processes), `runner_serve` (the command ``agl runner``); `process` (settings of servers);
+`engine` (the engine ``http``).
 """
 
 from __future__ import annotations

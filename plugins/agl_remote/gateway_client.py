@@ -23,8 +23,6 @@ from agl_core.serving import (
     AttemptKeys,
     GuestServer,
     HttpBackend,
-    Patience,
-    Peer,
     address_of,
     asgi,
     bind,
@@ -46,6 +44,7 @@ from agl_remote.gateway_control import (
     ServedPolicy,
     WatchRequest,
 )
+from agl_remote.peer import Patience, Peer
 
 _log = logging.getLogger(__name__)
 
@@ -233,16 +232,16 @@ class RemoteGateway:
         """Refuse further calls of an attempt, write its records and return their number.
 
         Raises:
-            EngineError: the gateway was restarted since the attempt was opened: records may be
-                missing.
+            EngineError: no gateway answers, or it was restarted since the attempt was opened, so
+                that records may be missing: repeating `seal` raises again.
             StoreError: the records could not be written; `seal` can be repeated.
         """
         opened_at = self._opened_at.pop(attempt_id, "")
         sealing = SealRequest(attempt_id=attempt_id, instance_id=opened_at)
         try:
             count: int = await self._peer.call("seal", sealing, int)
-        except StoreError:
-            self._opened_at[attempt_id] = sealing.instance_id
+        except (EngineError, StoreError):
+            self._opened_at[attempt_id] = opened_at
             raise
         return count
 

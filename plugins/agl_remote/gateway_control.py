@@ -11,8 +11,9 @@ from agl_core.clocks import monotonic, new_id
 from agl_core.errors import ConfigError, EngineError
 from agl_core.gateway import GatewayServer, Route
 from agl_core.interfaces import Capabilities
-from agl_core.serving import HttpBackend, RpcApp, RpcRequest
+from agl_core.serving import HttpBackend
 from agl_core.types import Attempt, LogprobsMode, Policy, Rollout
+from agl_remote.rpc import RpcApp, RpcRequest
 
 _ABSENT_S: Final = 1.0
 """A trainer without a ``watch`` request for this long has ended: it sends the next one after each

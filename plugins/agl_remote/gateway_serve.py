@@ -43,7 +43,7 @@ def command(state: CliState, *, store: str, host: str, port: int) -> None:
     runners the printed address as gateway.url; the trainer says which models are served.
     """
     from agl_core.app import run_blocking  # noqa: PLC0415
-    from agl_core.serving import rare_collections, serving_loop  # noqa: PLC0415
+    from agl_remote.process import rare_collections, serving_loop  # noqa: PLC0415
 
     def ready(url: str) -> None:
         click.echo(f"Serving gateway at {url}")

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from agl_core import waits
 from agl_core.clocks import new_id
 from agl_core.errors import StoreError
-from agl_core.serving import Patience, Peer, shared_key
+from agl_core.serving import shared_key
 from agl_core.store import SPANS, Pruned, encode, encode_span, json_value
 from agl_core.types import (
     Attempt,
@@ -27,6 +27,7 @@ from agl_core.types import (
     Span,
 )
 from agl_remote import store_calls as calls
+from agl_remote.peer import Patience, Peer
 
 if TYPE_CHECKING:
     from agl_remote.options import HttpStoreOptions

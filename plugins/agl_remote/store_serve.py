@@ -47,8 +47,8 @@ def command(
     It may be killed and started again at any time: its clients continue where they were.
     """
     from agl_core.app import run_blocking  # noqa: PLC0415
-    from agl_core.serving import rare_collections, serving_loop  # noqa: PLC0415
     from agl_core.store import SqliteOptions, store_file  # noqa: PLC0415
+    from agl_remote.process import rare_collections, serving_loop  # noqa: PLC0415
     from agl_remote.store_server import serve_store  # noqa: PLC0415
 
     file = store_file(path, state.plugins())

@@ -11,9 +11,6 @@ from agl_core.clocks import new_id
 from agl_core.errors import ConfigError
 from agl_core.serving import (
     GuestServer,
-    RpcApp,
-    RpcMethod,
-    RpcRequest,
     address_of,
     bind,
     shared_key,
@@ -31,6 +28,7 @@ from agl_core.store import (
 )
 from agl_core.types import Attempt, Claim, Ingest, Resources, Rollout, Span
 from agl_remote import store_calls as calls
+from agl_remote.rpc import RpcApp, RpcMethod, RpcRequest
 
 Q = TypeVar("Q")
 A = TypeVar("A")

@@ -10,9 +10,11 @@ import asyncio
 import json
 import sys
 
+from agl_remote.process import rare_collections, serving_loop
+
 from agl_core.clocks import new_id
 from agl_core.gateway import GatewayServer
-from agl_core.serving import HttpBackend, rare_collections, serving_loop
+from agl_core.serving import HttpBackend
 from agl_core.store.memory import MemoryStore
 from agl_core.types import Policy, Rollout, Task
 

@@ -179,7 +179,7 @@ async def test_a_runner_without_the_key_says_so(
 async def test_a_runner_of_another_version_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agl_core.serving.peer.PROTOCOL", 999)
+    monkeypatch.setattr("agl_remote.peer.PROTOCOL", 999)
     with pytest.raises(ConfigError, match="the same version of agl-core on both sides"):
         await serve_runner(world.config(), load_plugins([HAND_SIZED]), report=lambda *counts: None)
 

@@ -1,15 +1,14 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
-import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from agl_core.serving import GuestServer, bind, rare_collections, serving_loop
+from agl_core.errors import ConfigError
+from agl_core.serving import GuestServer, bind
 from agl_core.serving.server import JoinedWrites
 
 
@@ -112,22 +111,19 @@ async def test_reading_and_what_is_known_of_the_connection_are_the_sockets(socke
     assert joined.get_extra_info("peername") == ("127.0.0.1", 1)
 
 
-def test_a_serving_process_takes_uvloop_where_it_is_installed(monkeypatch):
-    made = object()
-    monkeypatch.setitem(sys.modules, "uvloop", SimpleNamespace(new_event_loop=lambda: made))
-    assert serving_loop() is made
-
-
-def test_a_serving_process_does_without_uvloop(monkeypatch):
-    monkeypatch.setitem(sys.modules, "uvloop", None)
-    loop = serving_loop()
-    assert loop.run_until_complete(asyncio.sleep(0, "ran")) == "ran"
-    loop.close()
+@pytest.mark.parametrize(("system", "reused"), [("posix", True), ("nt", False)])
+def test_a_port_is_never_shared_and_reused_where_that_is_not_sharing(monkeypatch, system, reused):
+    monkeypatch.setattr("agl_core.serving.server.os", SimpleNamespace(name=system))
+    listener = bind("127.0.0.1", 0)
+    with listener:
+        assert bool(listener.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)) is reused
+        with pytest.raises(ConfigError, match="Cannot listen on"):
+            bind("127.0.0.1", listener.getsockname()[1])
 
 
 def test_all_who_have_connected_are_taken_at_once():
     """As far as there are handles; libuv takes one connection per handle and turn of the loop."""
-    pytest.importorskip("uvloop")
+    uvloop = pytest.importorskip("uvloop")
 
     async def main():
         listener = bind("127.0.0.1", 0)
@@ -142,17 +138,6 @@ def test_all_who_have_connected_are_taken_at_once():
         await server.stop()
         return taken
 
-    loop = serving_loop()
+    loop = uvloop.new_event_loop()
     assert loop.run_until_complete(main()) == 50
     loop.close()
-
-
-def test_collections_are_rare_inside_and_as_before_outside():
-    before, frozen = gc.get_threshold(), gc.get_freeze_count()
-    with pytest.raises(KeyboardInterrupt), rare_collections():  # noqa: PT012
-        assert gc.isenabled()
-        assert gc.get_threshold()[0] > 10 * before[0]
-        assert gc.get_freeze_count() > frozen
-        raise KeyboardInterrupt
-    assert gc.get_threshold() == before
-    assert gc.get_freeze_count() == 0

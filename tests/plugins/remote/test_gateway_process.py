@@ -12,11 +12,12 @@ import httpx
 import pytest
 from agl_remote import HttpStore, RemoteGateway
 from agl_remote.gateway_serve import serve_gateway, store_of
+from agl_remote.peer import Patience
 from agl_testing.fake_openai import FakeOpenAI
 
 from agl_core.builtin import load_plugins
 from agl_core.errors import ConfigError, EngineError, StoreError
-from agl_core.serving import AttemptKeys, HttpBackend, Patience, address_of, bind
+from agl_core.serving import AttemptKeys, HttpBackend, address_of, bind
 from agl_core.store.memory import MemoryStore
 from agl_core.store.sqlite import SqliteStore
 from agl_core.types import AttemptStatus, Limits, Policy, Rollout, Task

@@ -7,12 +7,13 @@ import time
 from contextlib import suppress
 
 import pytest
-from agl_remote import HttpStore, StoreServer
+from agl_remote import HttpStore, StoreServer, peer, rpc
+from agl_remote.peer import Patience
 from agl_remote.store_calls import Claiming
 from agl_testing._store_samples import begin, rollout, span, succeed
 
 from agl_core.errors import ConfigError, LeadHeldError, StaleAttemptError, StoreError
-from agl_core.serving import GuestServer, Patience, address_of, bind, peer, rpc
+from agl_core.serving import GuestServer, address_of, bind
 from agl_core.store.lease import SystemClock
 from agl_core.store.memory import MemoryStore
 from agl_core.store.sqlite import SqliteStore

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from types import SimpleNamespace
 
 import aiohttp
 import pytest
+from agl_remote import rpc
+from agl_remote.peer import Patience, Peer
+from agl_remote.rpc import RpcApp
 
 from agl_core.errors import ConfigError, LeadHeldError, StaleAttemptError, StoreError
 from agl_core.serving import (
     GuestServer,
-    Patience,
-    Peer,
-    RpcApp,
     address_of,
     asgi,
     bind,
-    rpc,
-    shared_key,
 )
 
 
@@ -119,19 +116,9 @@ async def test_wrong_key_other_version_and_unknown_method_are_not_retried(serve,
         await peer(server.url, key="other").call("echo", b"", None)
     with pytest.raises(ConfigError, match="no method"):
         await peer(server.url).call("nothing", b"", None)
-    monkeypatch.setattr("agl_core.serving.peer.PROTOCOL", rpc.PROTOCOL + 1)
+    monkeypatch.setattr("agl_remote.peer.PROTOCOL", rpc.PROTOCOL + 1)
     with pytest.raises(ConfigError, match=r"speaks protocol 3, this server 2.*same version"):
         await peer(server.url).call("echo", b"", None)
-
-
-@pytest.mark.parametrize(("system", "reused"), [("posix", True), ("nt", False)])
-def test_a_port_is_never_shared_and_reused_where_that_is_not_sharing(monkeypatch, system, reused):
-    monkeypatch.setattr("agl_core.serving.server.os", SimpleNamespace(name=system))
-    listener = bind("127.0.0.1", 0)
-    with listener:
-        assert bool(listener.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)) is reused
-        with pytest.raises(ConfigError, match="Cannot listen on"):
-            bind("127.0.0.1", listener.getsockname()[1])
 
 
 @pytest.mark.parametrize(
@@ -233,7 +220,7 @@ async def test_a_server_that_ends_has_its_calls_sent_again(serve, peer, monkeypa
 async def test_patience_begins_anew_whenever_the_server_was_there(serve, peer, monkeypatch):
     monkeypatch.setattr(rpc, "PULSE_S", 0.01)
     now = iter(range(0, 10**9, 1000))
-    monkeypatch.setattr("agl_core.serving.peer.monotonic", lambda: float(next(now)))
+    monkeypatch.setattr("agl_remote.peer.monotonic", lambda: float(next(now)))
 
     async def held(request):
         if request.retry >= 3:
@@ -266,9 +253,9 @@ def clock(monkeypatch):
         clock.now += 3600.0
         await asyncio.sleep(0)
 
-    monkeypatch.setattr("agl_core.serving.peer.monotonic", lambda: clock.now)
+    monkeypatch.setattr("agl_remote.peer.monotonic", lambda: clock.now)
     own = SimpleNamespace(sleep=pause, TimeoutError=asyncio.TimeoutError)
-    monkeypatch.setattr("agl_core.serving.peer.asyncio", own)
+    monkeypatch.setattr("agl_remote.peer.asyncio", own)
     return clock
 
 
@@ -357,14 +344,6 @@ async def test_a_caller_that_leaves_ends_the_call(serve, peer):
     with pytest.raises(asyncio.CancelledError):
         await call
     await asyncio.wait_for(ended.wait(), 100)
-
-
-def test_a_shared_key_that_is_missing_is_named(monkeypatch):
-    monkeypatch.delenv("AGL_API_KEY", raising=False)
-    with pytest.raises(ConfigError, match="AGL_API_KEY"):
-        shared_key()
-    monkeypatch.setenv("AGL_API_KEY", "s")
-    assert shared_key() == "s"
 
 
 async def test_a_caller_that_leaves_a_long_call_ends_it_before_the_next_sign_of_life(

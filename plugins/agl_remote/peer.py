@@ -15,9 +15,8 @@ import msgspec
 from agl_core import errors
 from agl_core.clocks import monotonic, wall
 from agl_core.errors import AglError, ConfigError
-from agl_core.serving import asgi
-from agl_core.serving.client import HttpClient, failures, is_address, reason, sendable
-from agl_core.serving.rpc import (
+from agl_core.serving import HttpClient, asgi, failures, is_address, reason, sendable
+from agl_remote.rpc import (
     HEADER_INSTANCE,
     HEADER_PROTOCOL,
     HEADER_RETRY,

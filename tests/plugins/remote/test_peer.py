@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from agl_remote.peer import Skew
 from hypothesis import given
 from hypothesis import strategies as st
-
-from agl_core.serving.peer import Skew
 
 SECONDS = st.floats(0.0, 1e6)
 

@@ -140,7 +140,7 @@ class RpcApp:
     ) -> None:
         work = asyncio.create_task(_outcome(method, request))
         self._works.add(work)
-        left = asyncio.create_task(asgi.client_leaves(receive))
+        left = asyncio.create_task(_client_leaves(receive))
         started = False
         try:
             while not work.done():
@@ -189,6 +189,12 @@ async def _outcome(method: RpcMethod, request: RpcRequest) -> bytes:
     except Exception as error:  # noqa: BLE001 - the client gets the error, other calls continue
         _log.exception("A call failed inside the server")
         return _failed("", f"{type(error).__name__} inside the server; its log has the traceback")
+
+
+async def _client_leaves(receive: asgi.Receive) -> None:
+    """Return once the client has closed its connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def _failed(kind: str, message: str, fields: Mapping[str, Any] | None = None) -> bytes:
