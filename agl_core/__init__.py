@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from agl_core._late import late
 
 if TYPE_CHECKING:
+    from agl_core.app import Report as Report
     from agl_core.app import attach as attach
     from agl_core.app import evaluate as evaluate
+    from agl_core.app import export_weights as export_weights
     from agl_core.app import train as train
-    from agl_core.app.report import Report as Report
-    from agl_core.app.report import export_weights as export_weights
     from agl_core.config import RunConfig as RunConfig
     from agl_core.errors import AglError as AglError
     from agl_core.errors import CaptureError as CaptureError

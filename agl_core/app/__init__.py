@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from agl_core.app.facade import train as train
     from agl_core.app.parts import Inputs as Inputs
     from agl_core.app.parts import gateway_server as gateway_server
-    from agl_core.app.report import Report as Report
     from agl_core.app.run import App as App
+    from agl_core.app.run import Report as Report
     from agl_core.app.run import Trial as Trial
     from agl_core.app.run import Tried as Tried
+    from agl_core.app.run import export_weights as export_weights
     from agl_core.app.runner import serve_runner as serve_runner
     from agl_core.app.serve import openai_server as openai_server
 else:

@@ -1,7 +1,7 @@
 """The runner: claims rollouts, calls the agent under one deadline, stores the outcome.
 
-Reading order: `worker` (many attempts), `attempt` (one attempt), `limits` (its deadline),
-`failure` (classification of errors), `heartbeat` (leases), `fleet` (worker processes).
+Reading order: `worker` (many attempts), `attempt` (one attempt and how it failed), `limits` (its
+deadline), `heartbeat` (leases), `fleet` (worker processes).
 """
 
 from agl_core.runner.attempt import Agent, Score
