@@ -165,6 +165,12 @@ def test_the_imports_of_every_package_are_checked():
         if folder.is_dir() and folder.name != "agl_runs"
     }
     assert folders == set(PROJECT["tool"]["importlinter"]["root_packages"])
+    integrations = {path.name for path in (ROOT / "integrations").glob("agl_*")}
+    contracts = {each["name"]: each for each in PROJECT["tool"]["importlinter"]["contracts"]}
+    by_faces = contracts["Plugins import packages of core by their faces"]
+    extended = contracts["Plugins import of core what they extend"]
+    assert {*by_faces["source_modules"]} == folders - {"agl_core"}
+    assert {*extended["source_modules"]} == folders - {"agl_core"} - integrations
 
 
 def libraries(folder):

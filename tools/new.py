@@ -25,24 +25,17 @@ class Kind:
     """Further import-linter contracts that limit these packages' imports."""
 
 
+_APART: Final = "Integrations and plugins do not import each other"
+_FACES: Final = "Plugins import packages of core by their faces"
+_EXTENDED: Final = "Plugins import of core what they extend"
 KINDS: Final[dict[str, Kind]] = {
     "integration": Kind(
-        "integrations",
-        (
-            "Integrations and plugins do not import each other",
-            "Integrations see of core what records calls",
-        ),
+        "integrations", (_APART, "Integrations see of core what records calls", _FACES)
     ),
-    "store": Kind("plugins", ("Integrations and plugins do not import each other",)),
-    "engine": Kind("trainers"),
-    "algorithm": Kind("plugins", ("Integrations and plugins do not import each other",)),
-    "tracker": Kind(
-        "plugins",
-        (
-            "Integrations and plugins do not import each other",
-            "Trackers see of core what they show",
-        ),
-    ),
+    "store": Kind("plugins", (_APART, _FACES, _EXTENDED)),
+    "engine": Kind("trainers", (_FACES, _EXTENDED)),
+    "algorithm": Kind("plugins", (_APART, _FACES, _EXTENDED)),
+    "tracker": Kind("plugins", (_APART, "Trackers see of core what they show", _FACES, _EXTENDED)),
 }
 
 

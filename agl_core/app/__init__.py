@@ -11,12 +11,20 @@ from typing import TYPE_CHECKING
 from agl_core._late import late
 
 if TYPE_CHECKING:
+    from agl_core.app.blocking import only_run as only_run
     from agl_core.app.facade import attach as attach
     from agl_core.app.facade import evaluate as evaluate
     from agl_core.app.facade import run_blocking as run_blocking
     from agl_core.app.facade import train as train
     from agl_core.app.parts import Inputs as Inputs
+    from agl_core.app.parts import displayed as displayed
+    from agl_core.app.parts import engine_class as engine_class
+    from agl_core.app.parts import engine_name as engine_name
     from agl_core.app.parts import gateway_server as gateway_server
+    from agl_core.app.parts import make_algorithm as make_algorithm
+    from agl_core.app.parts import make_dialects as make_dialects
+    from agl_core.app.parts import make_routes as make_routes
+    from agl_core.app.parts import with_weights as with_weights
     from agl_core.app.run import App as App
     from agl_core.app.run import Report as Report
     from agl_core.app.run import Trial as Trial
@@ -24,5 +32,6 @@ if TYPE_CHECKING:
     from agl_core.app.run import export_weights as export_weights
     from agl_core.app.runner import serve_runner as serve_runner
     from agl_core.app.serve import openai_server as openai_server
+    from agl_core.builtin import load_plugins as load_plugins
 else:
     __getattr__, __dir__, __all__ = late(__name__)

@@ -1,5 +1,6 @@
 """Configuration of a run: pydantic models, files and overrides."""
 
+from agl_core.config.loader import RESOLVED, check_options, load_config, read_anchored, resolve
 from agl_core.config.models import (
     AlgorithmConfig,
     CaptureConfig,
@@ -16,10 +17,14 @@ from agl_core.config.models import (
     TasksConfig,
     TrackerConfig,
     TrainConfig,
+    with_sections,
 )
+from agl_core.config.policies import resolve_policies, trained_agents
+from agl_core.config.references import read_text
 from agl_core.config.validation import validate
 
 __all__ = [
+    "RESOLVED",
     "AlgorithmConfig",
     "CaptureConfig",
     "EngineConfig",
@@ -35,5 +40,13 @@ __all__ = [
     "TasksConfig",
     "TrackerConfig",
     "TrainConfig",
+    "check_options",
+    "load_config",
+    "read_anchored",
+    "read_text",
+    "resolve",
+    "resolve_policies",
+    "trained_agents",
     "validate",
+    "with_sections",
 ]

@@ -1,18 +1,35 @@
 """Plugins: their hooks, loading, and the objects that they register by name."""
 
-from agl_core.plugins.manager import PluginInfo, PluginManager, PluginState
-from agl_core.plugins.registry import KINDS, Kind, Registration, Registry
+from agl_core.plugins.manager import (
+    PluginInfo,
+    PluginManager,
+    PluginState,
+    Source,
+    hook_names,
+    installed,
+    source_of,
+)
+from agl_core.plugins.registry import CORE, KINDS, Kind, Registration, Registry, unmet_extra
+from agl_core.plugins.requirements import Framework, offered
 from agl_core.plugins.specs import PROJECT, hookimpl, hookspec
 
 __all__ = [
+    "CORE",
     "KINDS",
     "PROJECT",
+    "Framework",
     "Kind",
     "PluginInfo",
     "PluginManager",
     "PluginState",
     "Registration",
     "Registry",
+    "Source",
+    "hook_names",
     "hookimpl",
     "hookspec",
+    "installed",
+    "offered",
+    "source_of",
+    "unmet_extra",
 ]

@@ -4,3 +4,23 @@ Reading order: `loop` (the training loop), `rollouts` (tasks and rollouts of a s
 groups for baselines), `advantages` and `algorithms` (credit), `batcher` (the engine's batches),
 `evaluate` (scores on held-out tasks), `checkpoint` (saved weights and state).
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agl_core._late import late
+
+if TYPE_CHECKING:
+    from agl_core.training.advantages import Weighting as Weighting
+    from agl_core.training.advantages import broadcast as broadcast
+    from agl_core.training.advantages import over_trained as over_trained
+    from agl_core.training.advantages import reinforce_advantages as reinforce_advantages
+    from agl_core.training.batcher import Batcher as Batcher
+    from agl_core.training.batcher import group_minibatches as group_minibatches
+    from agl_core.training.checkpoint import checkpoint_of as checkpoint_of
+    from agl_core.training.checkpoint import verify as verify
+    from agl_core.training.groups import failure_of as failure_of
+    from agl_core.training.groups import group_attempts as group_attempts
+else:
+    __getattr__, __dir__, __all__ = late(__name__)

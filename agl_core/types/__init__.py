@@ -3,6 +3,7 @@
 from agl_core.types.packed import Floats, Ints, from_list, pack_floats, pack_ints, to_list
 from agl_core.types.rollout import (
     LLM,
+    RESERVED_PREFIX,
     Attempt,
     AttemptStatus,
     Claim,
@@ -16,6 +17,8 @@ from agl_core.types.rollout import (
     Rollout,
     RolloutQuery,
     RolloutStatus,
+    agent_matches,
+    says_overflow,
 )
 from agl_core.types.run import (
     Diagnosis,
@@ -58,6 +61,7 @@ from agl_core.types.trajectory import (
 __all__ = [
     "ATTEMPT",
     "LLM",
+    "RESERVED_PREFIX",
     "AgentReturn",
     "Attempt",
     "AttemptStatus",
@@ -102,10 +106,12 @@ __all__ = [
     "TrajectoryGroup",
     "Triplet",
     "Update",
+    "agent_matches",
     "as_task",
     "finite_number",
     "from_list",
     "pack_floats",
     "pack_ints",
+    "says_overflow",
     "to_list",
 ]

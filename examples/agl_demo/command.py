@@ -16,13 +16,10 @@ import click
 import msgspec
 from rich.console import Console
 
-from agl_core.app import App
-from agl_core.app.parts import displayed
-from agl_core.builtin import load_plugins
+from agl_core.app import App, displayed, load_plugins
 from agl_core.cli.group import debug_option, json_option, set_option
 from agl_core.cli.output import progress_stream, write_json
-from agl_core.config import RunConfig
-from agl_core.config.loader import load_config
+from agl_core.config import RunConfig, load_config
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.types import Estimate, Evaluation, Report
 from agl_demo.smollm2 import fetch

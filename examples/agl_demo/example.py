@@ -9,7 +9,7 @@ from agl_demo.training import reward, rows
 
 if TYPE_CHECKING:
     from agl_core import Task
-    from agl_core.app.run import Report
+    from agl_core.app import Report
 
 __all__ = ["held_out_tasks", "reward", "show", "train_tasks"]
 

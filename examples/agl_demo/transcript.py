@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from agl_core.app import load_plugins
 from agl_core.app.run import EVALUATIONS
-from agl_core.builtin import load_plugins
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Store
 from agl_core.plugins import PluginManager

@@ -17,7 +17,7 @@ _PLACES = {"AglMiddleware": "_middleware", "PromptBudgetStrategy": "_budget"}
 
 
 def __getattr__(name: str) -> Any:
-    from agl_core.plugins.requirements import Framework, offered  # noqa: PLC0415
+    from agl_core.plugins import Framework, offered  # noqa: PLC0415
 
     framework = Framework(
         "agent_framework", "agent-framework-core", "agent_framework", "agent-framework"

@@ -34,7 +34,7 @@ _PLACES = {
 def __getattr__(name: str) -> Any:
     from agl_agentscope._versions import EXTRAS, installed, major  # noqa: PLC0415
     from agl_core.errors import MissingExtraError  # noqa: PLC0415
-    from agl_core.plugins.requirements import Framework, offered  # noqa: PLC0415
+    from agl_core.plugins import Framework, offered  # noqa: PLC0415
 
     needed = 1 if _PLACES.get(name, "").startswith("_v1.") else 2
     needs, extra = f"agentscope {needed}", EXTRAS[needed]

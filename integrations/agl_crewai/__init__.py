@@ -17,7 +17,7 @@ _PLACES = {"AglEventListener": "_listener", "PromptBudgetHook": "_budget"}
 
 
 def __getattr__(name: str) -> Any:
-    from agl_core.plugins.requirements import Framework, offered  # noqa: PLC0415
+    from agl_core.plugins import Framework, offered  # noqa: PLC0415
 
     framework = Framework("crewai", "crewai", "crewai", "crewai")
     return offered(name, __name__, _PLACES, framework)

@@ -18,7 +18,7 @@ _PLACES = {"AglCallbackHandler": "_handler", "PromptBudgetMiddleware": "_budget"
 
 
 def __getattr__(name: str) -> Any:
-    from agl_core.plugins.requirements import Framework, offered  # noqa: PLC0415
+    from agl_core.plugins import Framework, offered  # noqa: PLC0415
 
     core = Framework("langchain_core", "langchain-core", "langchain", "langchain")
     agents = Framework("langchain", "langchain", name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agl_core.interfaces import Register
-from agl_core.plugins.specs import hookimpl
+from agl_core.plugins import hookimpl
 
 
 @hookimpl

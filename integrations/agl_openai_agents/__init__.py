@@ -18,7 +18,7 @@ _PLACES = {"AglTracingProcessor": "_processor", "PromptBudgetFilter": "_budget"}
 
 
 def __getattr__(name: str) -> Any:
-    from agl_core.plugins.requirements import Framework, offered  # noqa: PLC0415
+    from agl_core.plugins import Framework, offered  # noqa: PLC0415
 
     framework = Framework("agents", "openai-agents", "openai_agents", "openai-agents")
     return offered(name, __name__, _PLACES, framework)

@@ -6,8 +6,7 @@ from collections import Counter
 from difflib import get_close_matches
 
 from agl_core.adapters import serving_policy
-from agl_core.types import Finding
-from agl_core.types.rollout import RESERVED_PREFIX, agent_matches
+from agl_core.types import RESERVED_PREFIX, Finding, agent_matches
 from agl_doctor.evidence import Evidence
 
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
-from agl_core.runner.limits import UNBLOCK
-from agl_core.training.groups import failure_of
+from agl_core.runner import UNBLOCK
+from agl_core.training import failure_of
 from agl_core.types import AttemptStatus, Failure, Finding, Losses
 from agl_doctor.evidence import Evidence
 from agl_doctor.requests import is_request, requests

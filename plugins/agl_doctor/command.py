@@ -64,8 +64,11 @@ def command(
 
     CONFIG is a configuration (.toml, .yaml, .json). The exit status is 1 when anything is an error.
     """
-    from agl_core.app import App, run_blocking  # noqa: PLC0415
-    from agl_core.app.blocking import only_run  # noqa: PLC0415
+    from agl_core.app import (  # noqa: PLC0415
+        App,
+        only_run,
+        run_blocking,
+    )
     from agl_core.serving import withheld_key  # noqa: PLC0415
     from agl_doctor.diagnose import diagnose  # noqa: PLC0415
 

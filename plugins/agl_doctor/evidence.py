@@ -9,13 +9,11 @@ import msgspec
 
 from agl_core.adapters import aliases_of, serving_policy
 from agl_core.app import Trial, Tried
-from agl_core.config import RunConfig
-from agl_core.config.policies import trained_agents
+from agl_core.config import RunConfig, trained_agents
 from agl_core.errors import CaptureError, RewardError
 from agl_core.interfaces import AdaptedAttempt, Adapter, AttemptRecord
-from agl_core.runner.agent_loop import Stall
-from agl_core.types import AttemptStatus, Losses, Policy
-from agl_core.types.rollout import RESERVED_PREFIX, agent_matches
+from agl_core.runner import Stall
+from agl_core.types import RESERVED_PREFIX, AttemptStatus, Losses, Policy, agent_matches
 from agl_doctor.calls import OwnedCall, owned_calls
 
 

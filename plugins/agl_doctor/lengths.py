@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from agl_core.interfaces import Backend
-from agl_core.training.groups import failure_of
-from agl_core.types import FailureKind, Finding
-from agl_core.types.rollout import says_overflow
+from agl_core.training import failure_of
+from agl_core.types import FailureKind, Finding, says_overflow
 from agl_doctor.calls import OwnedCall
 from agl_doctor.evidence import Evidence
 

@@ -11,8 +11,7 @@ from typing import Final
 from agl_core.adapters import forest
 from agl_core.errors import TrainingError
 from agl_core.interfaces import AdaptedAttempt, Algorithm
-from agl_core.training.batcher import Batcher
-from agl_core.training.groups import failure_of, group_attempts
+from agl_core.training import Batcher, failure_of, group_attempts
 from agl_core.types import FailureKind, Finding, Losses, TrajectoryGroup
 from agl_doctor.evidence import Evidence
 

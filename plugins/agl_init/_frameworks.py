@@ -8,8 +8,7 @@ from importlib import metadata
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from agl_core.plugins import PluginManager, Registration
-from agl_core.plugins.registry import CORE
+from agl_core.plugins import CORE, PluginManager, Registration
 from agl_core.plugins.requirements import requirements
 
 

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from agl_core.config.references import read_text
+from agl_core.config import read_text
 from agl_core.errors import ConfigError
 
 _MOST_FILES: Final = 200

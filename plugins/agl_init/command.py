@@ -11,8 +11,7 @@ import click
 
 from agl_core.cli.group import CliState, debug_option
 from agl_core.errors import ConfigError, pip_line
-from agl_core.plugins import Registration
-from agl_core.plugins.registry import unmet_extra
+from agl_core.plugins import Registration, unmet_extra
 from agl_init._files import RUN, TASKS, TRAINING, Choices, takes_task, texts
 from agl_init._frameworks import integrations_of
 from agl_init._program import Program, read_program

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from agl_core.app.blocking import run_blocking
-from agl_core.builtin import load_plugins
+from agl_core.app import load_plugins, run_blocking
 from agl_core.plugins import PluginManager
 from agl_core.store import StoreAddress, locate_store, open_for_reading, whole_file
 from agl_core.types import Mode, Report

@@ -8,7 +8,7 @@ from typing import IO, Any, Final, Protocol
 import msgspec
 
 from agl_core.errors import MissingExtraError
-from agl_core.plugins.registry import CORE
+from agl_core.plugins import CORE
 from agl_core.plugins.requirements import requirement_text, requirements
 from agl_core.text import json_bytes, replaced
 from agl_records.rows import TrajectoryRow

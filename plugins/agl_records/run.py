@@ -10,9 +10,8 @@ from typing import IO, Any, Final, Literal
 import msgspec
 
 from agl_core.adapters import AgentSelector, adapt_untrained
-from agl_core.app.parts import engine_class, engine_name
-from agl_core.config import RunConfig
-from agl_core.config.policies import resolve_policies, trained_agents
+from agl_core.app import engine_class, engine_name
+from agl_core.config import RunConfig, resolve_policies, trained_agents
 from agl_core.errors import CaptureError, ConfigError, PluginError, RewardError
 from agl_core.interfaces import (
     AdaptedAttempt,

@@ -13,7 +13,7 @@ import click
 from agl_core import waits
 from agl_core.app import gateway_server
 from agl_core.cli.group import CliState, debug_option, host_option, port_option
-from agl_core.config.loader import RESOLVED
+from agl_core.config import RESOLVED
 from agl_core.errors import ConfigError, StoreError
 from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.interfaces import StoreLifecycle

@@ -141,9 +141,12 @@ def work(
 
     The key comes in no environment: agents run here.
     """
-    from agl_core.app import run_blocking, serve_runner  # noqa: PLC0415
-    from agl_core.builtin import load_plugins  # noqa: PLC0415
-    from agl_core.config.loader import resolve  # noqa: PLC0415
+    from agl_core.app import (  # noqa: PLC0415
+        load_plugins,
+        run_blocking,
+        serve_runner,
+    )
+    from agl_core.config import resolve  # noqa: PLC0415
     from agl_core.serving import withheld_key  # noqa: PLC0415
     from agl_remote.runner_fleet import RECYCLE  # noqa: PLC0415
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from agl_core.gateway.routing import Route
+from agl_core.gateway import Route
 from agl_core.interfaces import Backend
 from agl_core.types import Policy
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agl_core.errors import MissingExtraError
-from agl_core.plugins.manager import PluginManager, Source
+from agl_core.plugins import PluginManager, Source
 
 
 class _Hiding:

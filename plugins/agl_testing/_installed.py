@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from agl_core.app.parts import make_dialects, make_routes
-from agl_core.builtin import load_plugins
+from agl_core.app import load_plugins, make_dialects, make_routes
 from agl_core.gateway import AnswerReader, Payload
 from agl_core.interfaces import Dialect, DialectAnswer, RouteFactory
 from agl_core.plugins import PluginManager

@@ -36,8 +36,8 @@ import pytest
 
 from agl_core.adapters import forest
 from agl_core.errors import ConfigError, EngineError
+from agl_core.gateway import Route
 from agl_core.gateway.probe import probe
-from agl_core.gateway.routing import Route
 from agl_core.interfaces import Backend, CreditedCall, Engine
 from agl_core.types import Batch, CallCredit, Policy
 from agl_testing._chat import TEXT, ChatAnswer, ChatChoice, ask, request

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import agl_core.tracing as agl
 from agl_core import semconv
 from agl_core.interfaces import Integration
-from agl_core.runner.attempt import failure_of
+from agl_core.runner import failure_of
 from agl_core.tracing import Recorder
 from agl_core.types import Claim, FailureKind, Span, SpanKind
 from agl_testing import _captured

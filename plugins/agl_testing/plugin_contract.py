@@ -22,9 +22,17 @@ import click
 from pydantic import BaseModel, ValidationError
 
 from agl_core.errors import MissingExtraError, PluginError
-from agl_core.plugins import KINDS, PluginManager, Registration, Registry
-from agl_core.plugins.manager import Source, hook_names, installed, source_of
-from agl_core.plugins.specs import PROJECT
+from agl_core.plugins import (
+    KINDS,
+    PROJECT,
+    PluginManager,
+    Registration,
+    Registry,
+    Source,
+    hook_names,
+    installed,
+    source_of,
+)
 from agl_testing._guard import ContractSuite
 
 __all__ = ["PluginContract"]
@@ -34,7 +42,7 @@ GRPO_LOSS: Final[Mapping[str, Any]] = {"clip_low": 0.2, "clip_high": 0.2, "ratio
 _LOAD: Final = """\
 import importlib, sys
 from agl_core.plugins import PluginManager
-from agl_core.plugins.manager import Source
+from agl_core.plugins import Source
 plugin = importlib.import_module(sys.argv[1])
 PluginManager(environ={}).register(plugin, Source(name="plugin"))
 print(" ".join(sorted(set(sys.argv[2:]) & set(sys.modules))))

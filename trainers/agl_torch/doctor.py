@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from agl_core.app.parts import engine_name, with_weights
-from agl_core.builtin import load_plugins
-from agl_core.config.loader import check_options
-from agl_core.config.policies import resolve_policies
+from agl_core.app import engine_name, load_plugins, with_weights
+from agl_core.config import check_options, resolve_policies
 from agl_core.types import Finding
 from agl_torch.memory import REMEDY, itemized, policy_needs, total_memory, usable
 

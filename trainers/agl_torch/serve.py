@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from agl_core.app import openai_server
-from agl_core.training.checkpoint import checkpoint_of, verify
+from agl_core.training import checkpoint_of, verify
 from agl_core.types import Policy
 
 

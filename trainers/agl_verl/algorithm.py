@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from agl_core.training.advantages import Weighting, broadcast, over_trained
+from agl_core.training import Weighting, broadcast, over_trained
 from agl_core.types import CallCredit, TrajectoryGroup
 from agl_verl.estimators import (
     DECOUPLED,

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from agl_core.errors import TrainingError
-from agl_core.training.advantages import reinforce_advantages
+from agl_core.training import reinforce_advantages
 from agl_core.types import AgentReturn
 
 __all__ = [

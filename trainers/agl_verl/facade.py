@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agl_core.app import Report, train
-from agl_core.config import RunConfig
-from agl_core.config.loader import read_anchored, resolve
-from agl_core.config.models import with_sections
+from agl_core.config import RunConfig, read_anchored, resolve, with_sections
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Observer, RewardFunction
 

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from agl_core.app.parts import engine_name, make_algorithm, with_weights
-from agl_core.builtin import load_plugins
-from agl_core.config.loader import check_options, load_config
-from agl_core.config.policies import resolve_policies
+from agl_core.app import engine_name, load_plugins, make_algorithm, with_weights
+from agl_core.config import check_options, load_config, resolve_policies
 from agl_core.errors import ConfigError
 from agl_core.types import Finding
 from agl_verl.memory import GB, Part, Shape, Use, cached_tokens, parts_of, problems, totals

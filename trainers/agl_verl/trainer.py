@@ -15,7 +15,7 @@ from agl_torch.sources import ADAPTER
 
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.interfaces import AlgorithmSetup
-from agl_core.training.batcher import group_minibatches
+from agl_core.training import group_minibatches
 from agl_core.types import Batch
 from agl_verl import _compat
 from agl_verl.config import has_adapter, has_linear_adapter

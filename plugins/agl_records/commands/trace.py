@@ -15,8 +15,7 @@ from agl_core.cli.output import console, write_records
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Store
 from agl_core.store import rollout_pages
-from agl_core.types import Attempt, Rollout, RolloutQuery, Span
-from agl_core.types.rollout import agent_matches
+from agl_core.types import Attempt, Rollout, RolloutQuery, Span, agent_matches
 from agl_records.commands.selection import located, reading, store_argument
 from agl_records.commands.tree import (
     add_spans,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agl_core.errors import TrainingError
-from agl_core.training.batcher import group_minibatches
+from agl_core.training import group_minibatches
 from agl_core.types import Batch
 from agl_torch.training.packing import Layout
 from agl_torch.training.tree import Forest, Ints

@@ -16,8 +16,8 @@ from urllib.parse import quote
 import ray
 from transformers import AutoConfig
 
-from agl_core.builtin import load_plugins
-from agl_core.config.validation import validate
+from agl_core.app import load_plugins
+from agl_core.config import validate
 from agl_core.errors import ConfigError, EngineError
 from agl_core.interfaces import Engine
 from agl_core.serving import OpenAIServer

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from agl_core.errors import TrainingError
-from agl_core.training.advantages import Weighting, broadcast, over_trained
+from agl_core.training import Weighting, broadcast, over_trained
 from agl_core.types import CallCredit, TrajectoryGroup
 
 

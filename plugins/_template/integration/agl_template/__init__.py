@@ -16,7 +16,7 @@ _PLACES = {"AglTemplateListener": "_handler"}
 
 
 def __getattr__(name: str) -> Any:
-    from agl_core.plugins.requirements import Framework, offered  # noqa: PLC0415
+    from agl_core.plugins import Framework, offered  # noqa: PLC0415
 
     framework = Framework(module="httpx", needs="httpx", plugin="template", extra="template")
     return offered(name, __name__, _PLACES, framework)
