@@ -2,7 +2,17 @@
 
 from importlib.metadata import entry_points
 
-OWN = {"doctor", "init", "otlp", "progress", "records", "remote", "responses", "rewards"}
+OWN = {
+    "doctor",
+    "http_clients",
+    "init",
+    "otlp",
+    "progress",
+    "records",
+    "remote",
+    "responses",
+    "rewards",
+}
 """Those that bring what agl-core itself offers, and need nothing."""
 INSTALLED = ",".join(sorted({point.name for point in entry_points(group="agl_core")} - OWN))
 """The others, as ``AGL_DISABLE_PLUGINS`` takes them."""

@@ -47,6 +47,9 @@ Agent = Callable[[Task], Any]
 _ENGINE: Final = "torch"
 """Default engine, if neither the configuration nor the algorithm names one."""
 
+_HTTP_CLIENTS: Final = "http_clients"
+"""The integration without which model requests over most HTTP libraries are not checked."""
+
 _MAY_DIFFER: dict[str, Any] = {
     "directory": True,
     "store": True,
@@ -332,13 +335,26 @@ def with_store_apart(config: RunConfig, plugins: PluginManager) -> RunConfig:
 
 
 def make_integrations(plugins: PluginManager) -> list[Integration]:
-    """Make every integration whose framework is installed.
+    """Make every integration whose framework is installed, after that of the HTTP libraries.
 
     A framework in a version that the extra does not allow is attached with a warning.
+
+    Raises:
+        ConfigError: the integration of the HTTP libraries is not loaded.
     """
     registry = plugins.registry("integrations")
-    found: list[Integration] = []
-    for name in registry.names():
+    names = registry.names()
+    if _HTTP_CLIENTS not in names:
+        states = {info.name: info.detail for info in plugins.plugins()}
+        raise ConfigError(
+            f"Plugin {_HTTP_CLIENTS!r} is not loaded "
+            f"({states.get(_HTTP_CLIENTS) or 'not installed'}): model requests over other HTTP "
+            f"libraries than httpx would be neither refused nor counted. Load it, or reinstall "
+            f"agl-core"
+        )
+    names.remove(_HTTP_CLIENTS)
+    found: list[Integration] = [registry.create(_HTTP_CLIENTS)]
+    for name in names:
         try:
             found.append(registry.create(name))
         except MissingExtraError:

@@ -5,7 +5,14 @@ current attempt), `_spans` (a span with its scope), `_emit` and `_named` (functi
 `_wire` (identity headers), `_attachment` (attaching to a process).
 """
 
-from agl_core.tracing._attachment import Attachment, attach, child_environment
+from agl_core.tracing._attachment import (
+    Attachment,
+    attach,
+    check_request,
+    child_environment,
+    request_scope,
+)
+from agl_core.tracing._calls import call_scope
 from agl_core.tracing._context import (
     AttemptContext,
     Strays,
@@ -30,7 +37,7 @@ from agl_core.tracing._emit import (
 )
 from agl_core.tracing._guard import guarded
 from agl_core.tracing._named import agent_scope, operation
-from agl_core.tracing._patch import Patch, Wrap
+from agl_core.tracing._patch import ImportWatch, Patch, Wrap
 from agl_core.tracing._recorder import Recorder
 from agl_core.tracing._scopes import current_scope, scope_around
 from agl_core.tracing._spans import (
@@ -50,6 +57,7 @@ __all__ = [
     "UNNAMED",
     "Attachment",
     "AttemptContext",
+    "ImportWatch",
     "Patch",
     "Recorder",
     "ScopeFrame",
@@ -64,6 +72,8 @@ __all__ = [
     "alias",
     "attach",
     "bounded",
+    "call_scope",
+    "check_request",
     "child_environment",
     "counting_strays",
     "current",
@@ -82,6 +92,7 @@ __all__ = [
     "origin_key",
     "origins_of",
     "represent",
+    "request_scope",
     "resource",
     "reward_value",
     "run_as",

@@ -195,13 +195,13 @@ class _Installed:
         self._holders = 0
         self._integrations: list[Integration] = []
         self._held: dict[str, int] = {}
-        self._wire = Wire(self._integrations)
+        self.wire = Wire(self._integrations)
 
     def hold(self, integrations: Sequence[Integration]) -> Attachment:
         with self._lock:
             if not self._holders:
                 inherited = inherited_context()
-                self._wire.install(_libraries(), _sockets())
+                self.wire.install(_libraries())
                 adopt(*inherited)
             self._holders += 1
             held: list[Integration] = []
@@ -230,7 +230,7 @@ class _Installed:
                     self._detach(integration.name)
         finally:
             if not self._holders:
-                self._wire.remove()
+                self.wire.remove()
                 adopt(None)
 
     def _detach(self, name: str) -> None:
@@ -246,8 +246,9 @@ _INSTALLED: Final = _Installed()
 def attach(*, integrations: Sequence[Integration] | None = None) -> Attachment:
     """Record this process's model calls, inside rollouts only.
 
-    httpx, httpx2 and websockets are imported if they are installed (about 0.35 s each if they are
-    not imported yet); otherwise requests of a library that is imported later would go unrecorded.
+    httpx and httpx2 are imported if they are installed (about 0.35 s each if they are not imported
+    yet); otherwise requests of a library that is imported later would go unrecorded. Requests over
+    other HTTP libraries are checked by an integration.
     Repeated calls install nothing twice; each attachment is detached separately.
 
     In a subprocess whose environment has ``AGL_CONTEXT`` (see `child_environment`), all threads
@@ -256,7 +257,7 @@ def attach(*, integrations: Sequence[Integration] | None = None) -> Attachment:
     with one warning and a count.
 
     Args:
-        integrations: Frameworks to attach, one object per framework name.
+        integrations: Integrations to attach, one object per name.
 
     Raises:
         ConfigError: the ``send`` of an HTTP library has an unexpected signature, or
@@ -265,12 +266,26 @@ def attach(*, integrations: Sequence[Integration] | None = None) -> Attachment:
     return _INSTALLED.hold(integrations or ())
 
 
-def _sockets() -> Any | None:
-    """Return ``websockets.client``; None before version 11, which has no ``ClientProtocol``."""
-    if find_spec("websockets") is None:
-        return None
-    library = import_module("websockets.client")
-    return library if hasattr(library, "ClientProtocol") else None
+def request_scope(context: AttemptContext) -> Scope | None:
+    """Return the scope of a request that is sent now, as attached integrations report it."""
+    return _INSTALLED.wire.scope(context)
+
+
+def check_request(posted: Callable[[], str | None], library: str) -> None:
+    """Decide what becomes of a request that cannot get identity headers, before it is sent.
+
+    A model request to another address than the gateway's is counted. Requests to the gateway and
+    requests that ask no model pass.
+
+    Args:
+        posted: Returns the URL of a POST, None for other requests.
+        library: The HTTP library that sends it, for the error.
+
+    Raises:
+        CaptureError: the request must not be sent: its agent is trained, or
+            ``capture.elsewhere = "refuse"``.
+    """
+    _INSTALLED.wire.check(posted, library)
 
 
 def _libraries() -> list[Any]:

@@ -22,6 +22,7 @@ from enum import Enum
 from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from agl_core import semconv
@@ -39,9 +40,15 @@ from agl_core.tracing._calls import (
     own_span,
 )
 from agl_core.tracing._context import AttemptContext, active, origin_key, strays_here
-from agl_core.tracing._elsewhere import asks_model, counted, readdress, reroutes, stray
+from agl_core.tracing._elsewhere import (
+    asks_model,
+    counted,
+    counts_already,
+    readdress,
+    reroutes,
+    stray,
+)
 from agl_core.tracing._guard import report
-from agl_core.tracing._other_clients import OtherClients, Sockets
 from agl_core.tracing._patch import Patch, Wrap
 from agl_core.tracing._scopes import current_scope
 from agl_core.tracing._values import describe
@@ -77,29 +84,23 @@ class Wire:
         """
         self._integrations = integrations
         self._patches: list[Patch] = []
-        self._others = OtherClients(self.scope)
 
-    def install(self, libraries: Sequence[Any], sockets: Any | None = None) -> None:
-        """Wrap the send functions of `libraries` and those of WebSockets; after an error, none.
+    def install(self, libraries: Sequence[Any]) -> None:
+        """Wrap the send functions of `libraries`; after an error, none.
 
         Args:
             libraries: Each has ``Client.send`` and ``AsyncClient.send``.
-            sockets: The module ``websockets.client``, if it is installed.
 
         Raises:
             ConfigError: a library's ``send`` has another signature than the expected one.
         """
         patches = [patch for library in libraries for patch in patches_of(library, self)]
-        if sockets is not None:
-            patches += Sockets(self.scope).patches(sockets)
         for patch in patches:
             patch.install()
         self._patches = patches
-        self._others.install()
 
     def remove(self) -> None:
         """Restore the original functions."""
-        self._others.remove()
         while self._patches:
             self._patches.pop().remove()
 
@@ -144,6 +145,28 @@ class Wire:
         if sent is not None:
             sent.rerouted = True
         return sent
+
+    def check(self, posted: Callable[[], str | None], library: str) -> None:
+        """Decide what becomes of a request; see `agl_core.tracing.check_request`."""
+        try:
+            try:
+                url = posted()
+                parts = urlsplit(url or "")
+                port = parts.port
+            except ValueError:  # not a URL: the library raises its own error
+                return
+            if url is None or not asks_model("POST", parts.path) or counts_already():
+                return
+            origin = origin_key(parts.hostname or "", port, parts.scheme)
+            context = active()
+            if context is None:
+                stray(url, origin)
+            elif context.origins and origin not in context.origins:
+                reroutes(context, self.scope(context), url, library=library)
+        except CaptureError:
+            raise
+        except Exception as error:  # noqa: BLE001  telemetry never raises into user code
+            report(f"A request went out uncounted: {describe(error)}. Please report this")
 
     def _identify(
         self, context: AttemptContext, request: Any, scope: Scope | None

@@ -2,9 +2,10 @@
 
 import pytest
 
+import agl_core as agl
 from agl_core.app import parts
 from agl_core.app.parts import make_integrations
-from agl_core.errors import MissingExtraError, pip_line
+from agl_core.errors import ConfigError, MissingExtraError, PluginError, pip_line
 from agl_core.plugins import PluginManager, hookimpl
 from agl_core.plugins.manager import Source
 
@@ -25,10 +26,21 @@ class Plugin:
         register("mine", f"{__name__}:Mine", extra="mine")
 
 
+class Checking:
+    @hookimpl
+    def agl_register_integrations(self, register):
+        register("http_clients", f"{__name__}:Checks")
+
+
+class Checks:
+    name = "http_clients"
+
+
 @pytest.fixture
 def plugins():
     manager = PluginManager(environ={})
     manager.register(Plugin(), Source(name="mine"))
+    manager.register(Checking(), Source(name="http_clients"))
     return manager
 
 
@@ -37,14 +49,41 @@ def warnings(caplog):
 
 
 def test_a_framework_that_is_absent_is_left_out_without_a_word(plugins, caplog):
-    assert [each.name for each in make_integrations(plugins)] == ["mine"]
+    assert [each.name for each in make_integrations(plugins)] == ["http_clients", "mine"]
     assert warnings(caplog) == []
 
 
 def test_a_framework_outside_its_tested_range_is_one_warning(plugins, caplog, monkeypatch):
     ranges = {"mine": ["mine-core<2,>=1"]}
     monkeypatch.setattr(parts, "unmet_extra", lambda entry: ranges.get(entry.name, []))
-    assert [each.name for each in make_integrations(plugins)] == ["mine"]
+    assert [each.name for each in make_integrations(plugins)] == ["http_clients", "mine"]
     (said,) = warnings(caplog)
     assert "'mine' is tested with mine-core<2,>=1" in said
     assert pip_line("mine") in said
+
+
+def test_nothing_is_attached_without_the_checks_of_http_libraries(monkeypatch):
+    """C2: a trained agent's request over them would be sent without an error."""
+    monkeypatch.setenv("AGL_DISABLE_PLUGINS", "http_clients")
+    with pytest.raises(ConfigError, match=r"'http_clients' is not loaded \(named in AGL_DISABLE"):
+        agl.attach()
+
+
+def test_checks_that_cannot_be_made_are_an_error(plugins, monkeypatch):
+    """C2: other integrations are left out if something that they need is missing."""
+
+    def absent(self):
+        raise MissingExtraError("http_clients", needs="absent>=1")
+
+    monkeypatch.setattr(Checks, "__init__", absent)
+    with pytest.raises(PluginError, match="absent"):
+        make_integrations(plugins)
+
+
+def test_the_checks_are_attached_first():
+    """The other integrations are detached before them."""
+    attachment = agl.attach()
+    try:
+        assert attachment._integrations[0].name == "http_clients"
+    finally:
+        attachment.detach()

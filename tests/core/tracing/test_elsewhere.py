@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from agl_core import semconv
 from agl_core.errors import CaptureError
-from agl_core.tracing import agent_scope, enter
+from agl_core.tracing import Strays, agent_scope, counting_strays, enter, origins_of
 from agl_core.types import SpanKind
 from agl_core.types.rollout import CAPTURE
 from tests.core.tracing.scopes import close_scope, open_scope
@@ -237,3 +237,16 @@ def test_a_client_of_the_gateway_that_outlives_its_loop_reaches_it_again(library
         clients.clear()
         gc.collect()
     assert len(set(server.identities("call"))) == 2
+
+
+def test_a_request_of_no_attempt_goes_out_where_counting_fails(server, other, caplog):
+    """C3: telemetry never raises into user code."""
+
+    def broken(cause):
+        raise LookupError(cause)
+
+    with counting_strays(Strays(origins_of(server.url), broken)):
+        answer = httpx.post(f"{other.base_url}/chat/completions", json=BODY, timeout=60)
+
+    assert answer.status_code == 200
+    assert "LookupError" in caplog.text

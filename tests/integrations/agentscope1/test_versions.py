@@ -7,6 +7,7 @@ from agentscope.pipeline import MsgHub
 from agentscope.tool import Toolkit
 from agl_agentscope import plugin
 from agl_agentscope._integration import AgentScopeIntegration
+from agl_http_clients import plugin as http_clients
 
 from agl_core.app.parts import make_integrations
 from agl_core.errors import ConfigError, MissingExtraError
@@ -17,7 +18,8 @@ from agl_core.plugins.manager import Source
 def test_the_runner_attaches_this_version_as_what_its_own_extra_brings(caplog):
     plugins = PluginManager(environ={})
     plugins.register(plugin, Source(name="agentscope", distribution="agl-core"))
-    assert [each.name for each in make_integrations(plugins)] == ["agentscope"]
+    plugins.register(http_clients, Source(name="http_clients"))
+    assert [each.name for each in make_integrations(plugins)] == ["http_clients", "agentscope"]
     assert plugins.registry("integrations").get("agentscope").extra == "agentscope1"
     assert not caplog.text
 

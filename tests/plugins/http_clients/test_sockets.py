@@ -6,6 +6,7 @@ import threading
 from contextlib import contextmanager
 
 import pytest
+from agl_http_clients._integration import HttpClients
 from websockets.asyncio.client import connect as aconnect
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidStatus
@@ -104,7 +105,7 @@ def test_a_call_of_the_frameworks_own_is_told_once(address, make_context):
     with enter(context):
         span_id = context.recorder.start(SpanKind.LLM, "response", agent="writer")
         call = Scope(kind="call", span_id=span_id, agent="writer")
-        attachment = attach(integrations=[Identity(lambda: call)])
+        attachment = attach(integrations=[HttpClients(), Identity(lambda: call)])
         try:
             greeted(f"{address}/v1/responses")
         finally:
@@ -116,7 +117,7 @@ def test_a_call_of_the_frameworks_own_is_told_once(address, make_context):
 
 def test_nothing_is_touched_outside_of_attempts_or_left_when_detached(address):
     before = ClientProtocol.connect, ClientProtocol.process_response
-    attachment = attach()
+    attachment = attach(integrations=[HttpClients()])
     assert greeted(f"{address}/v1/realtime") == "hello"
     attachment.detach()
     assert (ClientProtocol.connect, ClientProtocol.process_response) == before

@@ -12,15 +12,14 @@ import urllib.request
 import aiohttp
 import httpx
 import pytest
+from agl_http_clients._integration import HttpClients
 
 from agl_core.errors import CaptureError
 from agl_core.tracing import Strays, agent_scope, attach, counting_strays, enter
-from tests.core.tracing.test_elsewhere import BODY, host, lost, make, other
+from tests.core.tracing.test_elsewhere import BODY, host, lost
 
 requests = pytest.importorskip("requests")
 urllib3 = pytest.importorskip("urllib3")
-
-__all__ = ["make", "other"]
 
 JSON = {"content-type": "application/json"}
 
@@ -136,7 +135,7 @@ def test_detaching_puts_every_function_back():
         )
 
     before, finders = functions(), list(sys.meta_path)
-    attachment = attach()
+    attachment = attach(integrations=[HttpClients()])
     assert not set(functions()) & set(before)
     attachment.detach()
     assert functions() == before
@@ -147,8 +146,8 @@ def test_a_library_that_is_imported_later_is_watched_then():
     code = """
         import sys
         import agl_core.tracing
-        from agl_core.tracing._other_clients import OtherClients
-        others = OtherClients(lambda context: None)
+        from agl_http_clients._requests import Requests
+        others = Requests()
         others.install()
         assert "urllib3" not in sys.modules
         import urllib3

@@ -12,18 +12,15 @@ import urllib.error
 import urllib.request
 
 import aiohttp
-import httpx
 import pytest
+from agl_http_clients._requests import Requests
 
 from agl_core.errors import CaptureError
-from agl_core.tracing import Strays, agent_scope, counting_strays, enter, origins_of
-from agl_core.tracing._other_clients import OtherClients
+from agl_core.tracing import agent_scope, enter, origins_of
 from agl_core.types import SpanKind
-from tests.core.tracing.test_elsewhere import BODY, host, lost, make, other
+from tests.core.tracing.test_elsewhere import BODY, host, lost
 
 urllib3 = pytest.importorskip("urllib3")
-
-__all__ = ["make", "other"]
 
 DATA = json.dumps(BODY).encode()
 
@@ -94,7 +91,7 @@ def test_the_method_of_a_request_is_its_own(other, make):
 
 def test_a_library_without_the_function_is_named_and_still_imported(monkeypatch, caplog):
     """C2: what agl-core cannot wrap never breaks an import of the program."""
-    others = OtherClients(lambda context: None)
+    others = Requests()
     monkeypatch.setitem(sys.modules, "aiohttp.client", types.ModuleType("aiohttp.client"))
 
     others.install()
@@ -107,23 +104,9 @@ def test_a_library_without_the_function_is_named_and_still_imported(monkeypatch,
 def test_a_module_that_is_only_found_has_its_source():
     code = """
         import importlib.util
-        from agl_core.tracing._other_clients import OtherClients
-        OtherClients(lambda context: None).install()
+        from agl_http_clients._requests import Requests
+        Requests().install()
         spec = importlib.util.find_spec("urllib3.connectionpool")
         assert "HTTPConnectionPool" in spec.loader.get_source("urllib3.connectionpool")
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=100)
-
-
-@pytest.mark.usefixtures("attached")
-def test_a_request_of_no_attempt_goes_out_where_counting_fails(server, other, caplog):
-    """C3: telemetry never raises into user code."""
-
-    def broken(cause):
-        raise LookupError(cause)
-
-    with counting_strays(Strays(origins_of(server.url), broken)):
-        answer = httpx.post(f"{other.base_url}/chat/completions", json=BODY, timeout=60)
-
-    assert answer.status_code == 200
-    assert "LookupError" in caplog.text
