@@ -167,9 +167,10 @@ def _cycle(graph: grimp.ImportGraph) -> list[str]:
 def before_first_request() -> list[str]:
     """Return modules of agl_core that ``agl.train`` has imported when an agent begins.
 
-    Only the engine's plugin is loaded, and no progress is displayed.
+    Only the plugins of the engine and of the HTTP libraries are loaded, and no progress is
+    displayed.
     """
-    others = {entry.name for entry in metadata.entry_points(group="agl_core")}
+    others = {entry.name for entry in metadata.entry_points(group="agl_core")} - {"http_clients"}
     done = subprocess.run(
         [sys.executable, "-c", _FIRST_REQUEST],
         check=True,

@@ -2,13 +2,14 @@
 
 import pytest
 from agl_agentscope._integration import AgentScopeIntegration
+from agl_http_clients._integration import HttpClients
 from agl_testing.bench import Bench
 from agl_testing.scenario import outline
 
 
 @pytest.fixture
 async def bench():
-    async with Bench.open(integrations=[AgentScopeIntegration()]) as bench:
+    async with Bench.open(integrations=[HttpClients(), AgentScopeIntegration()]) as bench:
         yield bench
 
 

@@ -5,6 +5,7 @@ import threading
 
 import openai
 import pytest
+from agl_http_clients._integration import HttpClients
 from agl_openai._integration import OpenAIIntegration
 from agl_testing.bench import Bench
 from agl_testing.scenario import PLANNER, WRITER
@@ -23,7 +24,7 @@ ANSWER = '{"type": "session.created", "event_id": "event_1"}'
 
 @pytest.fixture
 async def bench():
-    async with Bench.open(integrations=[OpenAIIntegration()]) as bench:
+    async with Bench.open(integrations=[HttpClients(), OpenAIIntegration()]) as bench:
         yield bench
 
 

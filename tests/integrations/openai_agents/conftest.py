@@ -2,6 +2,7 @@
 
 import pytest
 from agents import Agent, OpenAIChatCompletionsModel
+from agl_http_clients._integration import HttpClients
 from agl_openai_agents._integration import OpenAIAgentsIntegration
 from agl_testing.bench import Bench
 from agl_testing.scenario import SYSTEM, outline
@@ -18,7 +19,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 async def bench():
-    async with Bench.open(integrations=[OpenAIAgentsIntegration()]) as bench:
+    async with Bench.open(integrations=[HttpClients(), OpenAIAgentsIntegration()]) as bench:
         yield bench
 
 

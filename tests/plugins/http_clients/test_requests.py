@@ -21,6 +21,7 @@ from tests.core.tracing.test_elsewhere import BODY, host, lost
 requests = pytest.importorskip("requests")
 urllib3 = pytest.importorskip("urllib3")
 
+DATA = json.dumps(BODY).encode()
 JSON = {"content-type": "application/json"}
 
 
@@ -34,14 +35,12 @@ def by_urllib3(url):
 
 
 def by_urllib(url):
-    data = json.dumps(BODY).encode()
-    with urllib.request.urlopen(url, data, timeout=60) as answer:
+    with urllib.request.urlopen(url, DATA, timeout=60) as answer:
         answer.read()
 
 
 def by_urllib_request(url):
-    data = json.dumps(BODY).encode()
-    request = urllib.request.Request(url, data, JSON, method="POST")
+    request = urllib.request.Request(url, DATA, JSON, method="POST")
     with urllib.request.urlopen(request) as answer:
         answer.read()
 
