@@ -23,6 +23,7 @@ from typing import Any
 import aiohttp
 import httpx2
 import pytest
+from agl_http_clients._integration import HttpClients
 from agl_responses.request import read
 from agl_testing.fake_openai import FakeOpenAI
 from hypothesis import HealthCheck, example, given, seed, settings
@@ -38,6 +39,7 @@ from agl_core.interfaces import AttemptRecord
 from agl_core.runner import Runner, RunnerOptions
 from agl_core.serving import HttpBackend
 from agl_core.store.memory import MemoryStore
+from agl_core.tracing import attach
 from agl_core.types import Limits, Losses, Policy, Rollout, Task
 from agl_core.types.rollout import CAPTURE
 
@@ -163,6 +165,7 @@ class World:
         await self.gateway.start()
         self.stack.push_async_callback(self.gateway.stop)
         self._make_clients()
+        self.stack.callback(attach(integrations=[HttpClients()]).detach)
         options = RunnerOptions(concurrency=PROGRAMS)
         self.runner = Runner(self.store, self.gateway, self.run, None, options)
         serving = asyncio.create_task(self.runner.run(self.stop))
