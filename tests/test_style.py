@@ -156,7 +156,7 @@ def test_no_list_names_the_frameworks():
 
 
 def late_names(path):
-    """Names that a package's face imports on first use; see `agl_core._late`."""
+    """Names that a package's face imports on first use; see `agl_core.faces`."""
     if "late(__name__)" in text(path):
         yield from re.findall(r"^    from \S+ import (\w+) as \1$", text(path), re.MULTILINE)
     if any(function.name == "__getattr__" for function in nodes(path, ast.FunctionDef)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agl_core._late import late
+from agl_core.faces import late
 
 if TYPE_CHECKING:
     from agl_core.training.advantages import Weighting as Weighting

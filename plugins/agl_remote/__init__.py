@@ -10,40 +10,17 @@ restarts); `store_calls` (the messages), `store_client` (`HttpStore`), `store_se
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
+
+from agl_core.faces import late
 
 if TYPE_CHECKING:
-    from agl_remote.engine import HttpEngine, HttpOptions
-    from agl_remote.gateway_client import RemoteGateway
-    from agl_remote.gateway_control import GatewayControl
-    from agl_remote.options import HttpStoreOptions
-    from agl_remote.store_client import HttpStore
-    from agl_remote.store_server import StoreServer
-
-__all__ = [
-    "GatewayControl",
-    "HttpEngine",
-    "HttpOptions",
-    "HttpStore",
-    "HttpStoreOptions",
-    "RemoteGateway",
-    "StoreServer",
-]
-
-_MODULES: Final = {
-    "GatewayControl": "gateway_control",
-    "HttpEngine": "engine",
-    "HttpOptions": "engine",
-    "HttpStore": "store_client",
-    "HttpStoreOptions": "options",
-    "RemoteGateway": "gateway_client",
-    "StoreServer": "store_server",
-}
-"""Module of each name. They are imported on first use, so that loading the plugin stays fast."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    from agl_remote.engine import HttpEngine as HttpEngine
+    from agl_remote.engine import HttpOptions as HttpOptions
+    from agl_remote.gateway_client import RemoteGateway as RemoteGateway
+    from agl_remote.gateway_control import GatewayControl as GatewayControl
+    from agl_remote.options import HttpStoreOptions as HttpStoreOptions
+    from agl_remote.store_client import HttpStore as HttpStore
+    from agl_remote.store_server import StoreServer as StoreServer
+else:
+    __getattr__, __dir__, __all__ = late(__name__)

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from agl_core.faces import late
 
 if TYPE_CHECKING:
-    from agl_verl.facade import VerlTrainer
-
-__all__ = ["VerlTrainer"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from agl_verl.facade import VerlTrainer  # noqa: PLC0415
-
-    return VerlTrainer
+    from agl_verl.facade import VerlTrainer as VerlTrainer
+else:
+    __getattr__, __dir__, __all__ = late(__name__)
