@@ -3,7 +3,7 @@
 Such a face lists each name once, in the imports that type checkers and editors read::
 
     if TYPE_CHECKING:
-        from agl_core.store.base import BaseStore as BaseStore
+        from agl_core.store._base import BaseStore as BaseStore
     else:
         __getattr__, __dir__, __all__ = late(__name__)
 

@@ -27,14 +27,15 @@ import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from agl_core import builtin, errors
+from agl_core import _builtin as builtin
+from agl_core import errors
 from agl_core.cli.group import AglGroup, CliState, cli
 from agl_core.config import RunConfig
 from agl_core.config.text import read_config
 from agl_core.plugins import PluginManager
-from agl_core.plugins.manager import Source
+from agl_core.plugins._manager import Source
+from agl_core.plugins._specs import ObserveSpecs, RegisterSpecs
 from agl_core.plugins.registry import KINDS
-from agl_core.plugins.specs import ObserveSpecs, RegisterSpecs
 
 ROOT = Path(__file__).resolve().parent.parent
 PART = re.compile(r"(<!-- generated:(\w+) -->\n).*?(<!-- /generated -->)", re.DOTALL)

@@ -11,13 +11,13 @@ import pytest
 
 import agl_core as agl
 from agl_core import semconv
+from agl_core._builtin import load_plugins
 from agl_core.app.parts import engine_name
-from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
 from agl_core.config.loader import check_options, resolve
 from agl_core.config.text import read_config
 from agl_core.interfaces import TrackedRun
-from agl_core.plugins.manager import hook_names
+from agl_core.plugins._manager import hook_names
 from agl_core.plugins.tracking import step_numbers
 from agl_core.types import StepReport
 

@@ -23,11 +23,11 @@ cause                           meaning
 ==============================  ==================================================================
 """
 
-from agl_core.adapters.adapter import TrajectoryAdapter, adapt_untrained
+from agl_core.adapters._adapter import TrajectoryAdapter, adapt_untrained
+from agl_core.adapters._join import JoinedAttempt, JoinedCall, aliases_of, join
+from agl_core.adapters._select import AgentSelector, serving_policy
+from agl_core.adapters._tree import Sample, forest, link, trajectories
 from agl_core.adapters.continuity import Break, Continuity, continuity
-from agl_core.adapters.join import JoinedAttempt, JoinedCall, aliases_of, join
-from agl_core.adapters.select import AgentSelector, serving_policy
-from agl_core.adapters.tree import Sample, forest, link, trajectories
 
 __all__ = [
     "AgentSelector",

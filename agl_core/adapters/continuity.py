@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
-from agl_core.adapters.images import media
+from agl_core.adapters._images import media
 from agl_core.thinking import split_thinking, without_thinking
 from agl_core.types import Choice, Ints, ModelCall
 from agl_core.types.run import Cause

@@ -1,6 +1,6 @@
 """The composition root: it builds components from a configuration and plugins, and runs them.
 
-Reading order: `parts` (building each part), `components` (opening and closing them in order),
+Reading order: `parts` (building each part), `_components` (opening and closing them in order),
 `run` (training, evaluation, trial), `facade` (the user's functions).
 """
 
@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 from agl_core.faces import late
 
 if TYPE_CHECKING:
+    from agl_core._builtin import load_plugins as load_plugins
+    from agl_core.app._runner import serve_runner as serve_runner
+    from agl_core.app._serve import openai_server as openai_server
     from agl_core.app.blocking import only_run as only_run
     from agl_core.app.facade import attach as attach
     from agl_core.app.facade import evaluate as evaluate
@@ -30,8 +33,5 @@ if TYPE_CHECKING:
     from agl_core.app.run import Trial as Trial
     from agl_core.app.run import Tried as Tried
     from agl_core.app.run import export_weights as export_weights
-    from agl_core.app.runner import serve_runner as serve_runner
-    from agl_core.app.serve import openai_server as openai_server
-    from agl_core.builtin import load_plugins as load_plugins
 else:
     __getattr__, __dir__, __all__ = late(__name__)

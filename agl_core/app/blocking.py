@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from agl_core import waits
+from agl_core._interrupts import current_interrupts
 from agl_core.clocks import steady_loop, wall
 from agl_core.errors import ConfigError
-from agl_core.interrupts import current_interrupts
 
 T = TypeVar("T")
 NewLoop = Callable[[], asyncio.AbstractEventLoop]

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
+from agl_core._builtin import load_plugins
 from agl_core.app.blocking import only_run, run_blocking
 from agl_core.app.parts import Agent, Inputs, displayed, make_integrations
 from agl_core.app.run import App, Report, run_config_of
-from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
 from agl_core.config.loader import read_anchored, resolve, with_plugins
 from agl_core.config.text import parse_key, put

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import msgspec
 
+from agl_core._builtin import load_plugins
 from agl_core.adapters import forest
+from agl_core.app._components import Blueprint, Components, open_components, run_alongside
+from agl_core.app._trackers import Tracking, make_tracking
 from agl_core.app.blocking import run_blocking
-from agl_core.app.components import Blueprint, Components, open_components, run_alongside
 from agl_core.app.parts import (
     Inputs,
     check_apart,
@@ -24,8 +26,6 @@ from agl_core.app.parts import (
     with_store,
     with_store_apart,
 )
-from agl_core.app.trackers import Tracking, make_tracking
-from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
 from agl_core.config.loader import RESOLVED, without_secrets
 from agl_core.errors import ConfigError, TrainingError

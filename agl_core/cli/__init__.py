@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from agl_core import waits
-from agl_core.interrupts import INTERRUPTED, Interrupts, leave
+from agl_core._interrupts import INTERRUPTED, Interrupts, leave
 
 
 def main() -> None:

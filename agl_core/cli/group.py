@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agl_core.builtin import load_plugins
+from agl_core._builtin import load_plugins
+from agl_core._interrupts import INTERRUPTED
 from agl_core.cli.output import tolerate_any_console, warnings_shown
 from agl_core.errors import AglError, ConfigError, PluginError
-from agl_core.interrupts import INTERRUPTED
 from agl_core.plugins import PluginManager, Registration
 from agl_core.plugins.registry import missing_extra, require_extra
 from agl_core.plugins.requirements import own_version

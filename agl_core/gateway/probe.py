@@ -10,10 +10,10 @@ from typing import Any, Final
 import msgspec
 
 from agl_core.errors import EngineError, MissingTokensError
-from agl_core.gateway.capture import ReceivedAnswer
+from agl_core.gateway._capture import ReceivedAnswer
+from agl_core.gateway._routing import Route
+from agl_core.gateway._stream import DONE, EventParser
 from agl_core.gateway.dialects.chat_answer import Payload
-from agl_core.gateway.routing import Route
-from agl_core.gateway.stream import DONE, EventParser
 from agl_core.interfaces import Backend, Capabilities
 from agl_core.text import decoded, replaced_json
 from agl_core.types import LogprobsMode

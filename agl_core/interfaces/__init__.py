@@ -1,9 +1,9 @@
 """Protocols and base classes between components; only `agl_core.app` makes their implementations.
 
-Reading order: `store`, `serving`, `routes`, `learning`, `extending`.
+Reading order: `_store`, `_serving`, `_routes`, `_learning`, `_extending`.
 """
 
-from agl_core.interfaces.extending import (
+from agl_core.interfaces._extending import (
     Check,
     Exporter,
     Integration,
@@ -17,7 +17,7 @@ from agl_core.interfaces.extending import (
     Tracker,
     show_stage,
 )
-from agl_core.interfaces.learning import (
+from agl_core.interfaces._learning import (
     AdaptedAttempt,
     Adapter,
     AgentCall,
@@ -29,7 +29,7 @@ from agl_core.interfaces.learning import (
     Usage,
     agent_calls,
 )
-from agl_core.interfaces.routes import (
+from agl_core.interfaces._routes import (
     Access,
     AnswerDelta,
     Dialect,
@@ -45,7 +45,7 @@ from agl_core.interfaces.routes import (
     TokenDetails,
     TokenUsage,
 )
-from agl_core.interfaces.serving import (
+from agl_core.interfaces._serving import (
     Backend,
     BackendReply,
     Capabilities,
@@ -55,7 +55,7 @@ from agl_core.interfaces.serving import (
     GatewayUse,
     Renderer,
 )
-from agl_core.interfaces.store import Store, StoreLifecycle
+from agl_core.interfaces._store import Store, StoreLifecycle
 
 __all__ = [
     "Access",

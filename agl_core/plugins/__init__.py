@@ -1,6 +1,6 @@
 """Plugins: their hooks, loading, and the objects that they register by name."""
 
-from agl_core.plugins.manager import (
+from agl_core.plugins._manager import (
     PluginInfo,
     PluginManager,
     PluginState,
@@ -9,9 +9,9 @@ from agl_core.plugins.manager import (
     installed,
     source_of,
 )
+from agl_core.plugins._specs import PROJECT, hookimpl, hookspec
 from agl_core.plugins.registry import CORE, KINDS, Kind, Registration, Registry, unmet_extra
 from agl_core.plugins.requirements import Framework, offered
-from agl_core.plugins.specs import PROJECT, hookimpl, hookspec
 
 __all__ = [
     "CORE",

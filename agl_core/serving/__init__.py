@@ -1,8 +1,8 @@
 """HTTP between the components of a run and to backends: servers, clients, keys.
 
-Reading order: `asgi` (requests and answers), `server` (uvicorn on the run's event loop), `client`
-(requests to other programs, and their errors), `keys`; `backend_http` (a backend behind HTTP),
-`answering` and `openai_server` (a backend of this process, served over HTTP).
+Reading order: `asgi` (requests and answers), `_server` (uvicorn on the run's event loop), `_client`
+(requests to other programs, and their errors), `_keys`; `_backend_http` (a backend behind HTTP),
+`_answering` and `_openai_server` (a backend of this process, served over HTTP).
 
 Names are imported on first use, so that uvicorn and aiohttp are loaded only if they are used.
 """
@@ -14,33 +14,33 @@ from typing import TYPE_CHECKING
 from agl_core.faces import late
 
 if TYPE_CHECKING:
-    from agl_core.serving.answering import COUNT_PATH as COUNT_PATH
-    from agl_core.serving.answering import NOT_COUNTED as NOT_COUNTED
-    from agl_core.serving.answering import PROMPT_REFUSED as PROMPT_REFUSED
-    from agl_core.serving.answering import Answering as Answering
-    from agl_core.serving.answering import CountAnswer as CountAnswer
-    from agl_core.serving.answering import count_prompt as count_prompt
+    from agl_core.serving._answering import COUNT_PATH as COUNT_PATH
+    from agl_core.serving._answering import NOT_COUNTED as NOT_COUNTED
+    from agl_core.serving._answering import PROMPT_REFUSED as PROMPT_REFUSED
+    from agl_core.serving._answering import Answering as Answering
+    from agl_core.serving._answering import CountAnswer as CountAnswer
+    from agl_core.serving._answering import count_prompt as count_prompt
+    from agl_core.serving._backend_http import HttpBackend as HttpBackend
+    from agl_core.serving._client import CONNECT_S as CONNECT_S
+    from agl_core.serving._client import HttpClient as HttpClient
+    from agl_core.serving._client import failures as failures
+    from agl_core.serving._client import is_address as is_address
+    from agl_core.serving._client import reason as reason
+    from agl_core.serving._client import sendable as sendable
+    from agl_core.serving._keys import ENV_KEY as ENV_KEY
+    from agl_core.serving._keys import AttemptKeys as AttemptKeys
+    from agl_core.serving._keys import bearer_of as bearer_of
+    from agl_core.serving._keys import equal_keys as equal_keys
+    from agl_core.serving._keys import fresh_key as fresh_key
+    from agl_core.serving._keys import given_key as given_key
+    from agl_core.serving._keys import shared_key as shared_key
+    from agl_core.serving._keys import withheld_key as withheld_key
+    from agl_core.serving._openai_server import OpenAIServer as OpenAIServer
+    from agl_core.serving._server import GuestServer as GuestServer
+    from agl_core.serving._server import address_of as address_of
+    from agl_core.serving._server import bind as bind
     from agl_core.serving.asgi import RPC_PREFIX as RPC_PREFIX
     from agl_core.serving.asgi import Translate as Translate
     from agl_core.serving.asgi import error_text as error_text
-    from agl_core.serving.backend_http import HttpBackend as HttpBackend
-    from agl_core.serving.client import CONNECT_S as CONNECT_S
-    from agl_core.serving.client import HttpClient as HttpClient
-    from agl_core.serving.client import failures as failures
-    from agl_core.serving.client import is_address as is_address
-    from agl_core.serving.client import reason as reason
-    from agl_core.serving.client import sendable as sendable
-    from agl_core.serving.keys import ENV_KEY as ENV_KEY
-    from agl_core.serving.keys import AttemptKeys as AttemptKeys
-    from agl_core.serving.keys import bearer_of as bearer_of
-    from agl_core.serving.keys import equal_keys as equal_keys
-    from agl_core.serving.keys import fresh_key as fresh_key
-    from agl_core.serving.keys import given_key as given_key
-    from agl_core.serving.keys import shared_key as shared_key
-    from agl_core.serving.keys import withheld_key as withheld_key
-    from agl_core.serving.openai_server import OpenAIServer as OpenAIServer
-    from agl_core.serving.server import GuestServer as GuestServer
-    from agl_core.serving.server import address_of as address_of
-    from agl_core.serving.server import bind as bind
 else:
     __getattr__, __dir__, __all__ = late(__name__)

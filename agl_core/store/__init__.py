@@ -10,7 +10,7 @@ register the class with options that derive from `BaseStoreOptions`::
     def make_store(options: MyOptions, directory: Path) -> BaseStore: ...
 
 The module `_transitions` defines the allowed state changes, `_operations` implements the store's
-methods on any `Records`, and `base` adds waiting and notification.
+methods on any `Records`, and `_base` adds waiting and notification.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING
 from agl_core.faces import late
 
 if TYPE_CHECKING:
+    from agl_core.store._base import BaseStore as BaseStore
+    from agl_core.store._base import BatchingStore as BatchingStore
+    from agl_core.store._base import Retention as Retention
     from agl_core.store._codec import ATTEMPTS as ATTEMPTS
     from agl_core.store._codec import RESOURCES as RESOURCES
     from agl_core.store._codec import ROLLOUTS as ROLLOUTS
@@ -28,38 +31,35 @@ if TYPE_CHECKING:
     from agl_core.store._codec import encode as encode
     from agl_core.store._codec import encode_span as encode_span
     from agl_core.store._codec import json_value as json_value
+    from agl_core.store._lease import Clock as Clock
+    from agl_core.store._lease import SystemClock as SystemClock
+    from agl_core.store._locate import StoreAddress as StoreAddress
+    from agl_core.store._locate import described as described
+    from agl_core.store._locate import has_scheme as has_scheme
+    from agl_core.store._locate import locate_store as locate_store
+    from agl_core.store._locate import make_store_at as make_store_at
+    from agl_core.store._locate import of_file as of_file
+    from agl_core.store._locate import open_for_reading as open_for_reading
+    from agl_core.store._locate import store_at as store_at
+    from agl_core.store._locate import store_file as store_file
+    from agl_core.store._locate import store_options as store_options
+    from agl_core.store._locate import store_section as store_section
+    from agl_core.store._memory import MemoryStore as MemoryStore
     from agl_core.store._operations import Changes as Changes
     from agl_core.store._operations import ClaimRequest as ClaimRequest
     from agl_core.store._operations import Operations as Operations
-    from agl_core.store.base import BaseStore as BaseStore
-    from agl_core.store.base import BatchingStore as BatchingStore
-    from agl_core.store.base import Retention as Retention
-    from agl_core.store.lease import Clock as Clock
-    from agl_core.store.lease import SystemClock as SystemClock
-    from agl_core.store.locate import StoreAddress as StoreAddress
-    from agl_core.store.locate import described as described
-    from agl_core.store.locate import has_scheme as has_scheme
-    from agl_core.store.locate import locate_store as locate_store
-    from agl_core.store.locate import make_store_at as make_store_at
-    from agl_core.store.locate import of_file as of_file
-    from agl_core.store.locate import open_for_reading as open_for_reading
-    from agl_core.store.locate import store_at as store_at
-    from agl_core.store.locate import store_file as store_file
-    from agl_core.store.locate import store_options as store_options
-    from agl_core.store.locate import store_section as store_section
-    from agl_core.store.memory import MemoryStore as MemoryStore
+    from agl_core.store._paging import attempt_records as attempt_records
+    from agl_core.store._paging import rollout_pages as rollout_pages
+    from agl_core.store._reader import Prunable as Prunable
+    from agl_core.store._reader import Pruned as Pruned
+    from agl_core.store._reader import Readable as Readable
+    from agl_core.store._records import Lead as Lead
+    from agl_core.store._records import Owner as Owner
+    from agl_core.store._records import Records as Records
+    from agl_core.store._sqlite import SqliteStore as SqliteStore
+    from agl_core.store._writing import whole_file as whole_file
     from agl_core.store.options import BaseStoreOptions as BaseStoreOptions
     from agl_core.store.options import SqliteOptions as SqliteOptions
     from agl_core.store.options import StoreOptions as StoreOptions
-    from agl_core.store.paging import attempt_records as attempt_records
-    from agl_core.store.paging import rollout_pages as rollout_pages
-    from agl_core.store.reader import Prunable as Prunable
-    from agl_core.store.reader import Pruned as Pruned
-    from agl_core.store.reader import Readable as Readable
-    from agl_core.store.records import Lead as Lead
-    from agl_core.store.records import Owner as Owner
-    from agl_core.store.records import Records as Records
-    from agl_core.store.sqlite import SqliteStore as SqliteStore
-    from agl_core.store.writing import whole_file as whole_file
 else:
     __getattr__, __dir__, __all__ = late(__name__)

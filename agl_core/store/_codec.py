@@ -13,7 +13,7 @@ import msgspec
 from msgspec.msgpack import Ext
 
 from agl_core.errors import StoreError
-from agl_core.store.records import Lead
+from agl_core.store._records import Lead
 from agl_core.types import Attempt, Resources, Rollout, Span, from_list, to_list
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from agl_core.errors import StoreError
 from agl_core.store import _transitions as transitions
 from agl_core.store._codec import ATTEMPTS, RESOURCES, SPANS, detached, encode_span
-from agl_core.store.records import Lead, Records
+from agl_core.store._records import Lead, Records
 from agl_core.types import (
     Attempt,
     AttemptStatus,

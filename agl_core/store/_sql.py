@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from agl_core.errors import StoreError
 from agl_core.store._codec import ATTEMPTS, LEADS, RESOURCES, ROLLOUTS, encode
-from agl_core.store.records import Lead, Owner, Records
+from agl_core.store._records import Lead, Owner, Records
 from agl_core.text import exact_bytes, has_lone_surrogate
 from agl_core.types import Attempt, Resources, Rollout, RolloutQuery, RolloutStatus
 

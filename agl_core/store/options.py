@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, PositiveFloat, field_validator
 
 from agl_core.config.models import local_path
-from agl_core.store.base import Retention
+from agl_core.store._base import Retention
 
 STORE_FILE: Final = "store.db"
 """Name of the database in a run's directory, unless ``store.path`` gives another."""

@@ -1,7 +1,7 @@
 """Training: the loop that runs rollouts and updates weights from ended attempts.
 
 Reading order: `loop` (the training loop), `rollouts` (tasks and rollouts of a step), `groups` (the
-groups for baselines), `advantages` and `algorithms` (credit), `batcher` (the engine's batches),
+groups for baselines), `advantages` and `algorithms` (credit), `_batcher` (the engine's batches),
 `evaluate` (scores on held-out tasks), `checkpoint` (saved weights and state).
 """
 
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from agl_core.faces import late
 
 if TYPE_CHECKING:
+    from agl_core.training._batcher import Batcher as Batcher
+    from agl_core.training._batcher import group_minibatches as group_minibatches
     from agl_core.training.advantages import Weighting as Weighting
     from agl_core.training.advantages import broadcast as broadcast
     from agl_core.training.advantages import over_trained as over_trained
     from agl_core.training.advantages import reinforce_advantages as reinforce_advantages
-    from agl_core.training.batcher import Batcher as Batcher
-    from agl_core.training.batcher import group_minibatches as group_minibatches
     from agl_core.training.checkpoint import checkpoint_of as checkpoint_of
     from agl_core.training.checkpoint import verify as verify
     from agl_core.training.groups import failure_of as failure_of

@@ -19,7 +19,7 @@ import msgspec
 
 from agl_core.config import RunConfig
 from agl_core.interfaces import Algorithm, Engine, ForestBuilder, Gateway
-from agl_core.training.batcher import Batcher
+from agl_core.training._batcher import Batcher
 from agl_core.training.checkpoint import POLICIES, Checkpoints, CheckpointState
 from agl_core.training.evaluate import Evaluator, compare
 from agl_core.training.events import Events

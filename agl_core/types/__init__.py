@@ -1,6 +1,15 @@
 """The record types of a run."""
 
-from agl_core.types.packed import Floats, Ints, from_list, pack_floats, pack_ints, to_list
+from agl_core.types._packed import Floats, Ints, from_list, pack_floats, pack_ints, to_list
+from agl_core.types._trajectory import (
+    AgentReturn,
+    Batch,
+    CallCredit,
+    Image,
+    Trajectory,
+    TrajectoryGroup,
+    Triplet,
+)
 from agl_core.types.rollout import (
     LLM,
     RESERVED_PREFIX,
@@ -48,15 +57,6 @@ from agl_core.types.span import (
     finite_number,
 )
 from agl_core.types.task import Task, as_task
-from agl_core.types.trajectory import (
-    AgentReturn,
-    Batch,
-    CallCredit,
-    Image,
-    Trajectory,
-    TrajectoryGroup,
-    Triplet,
-)
 
 __all__ = [
     "ATTEMPT",

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from agl_core.text import has_lone_surrogate
-from agl_core.types.packed import to_list
+from agl_core.types._packed import to_list
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from agl_core.thinking import DEFAULT_TAGS, Part, split_thinking
-from agl_core.types.packed import Floats, Ints, pack_floats, pack_ints
+from agl_core.types._packed import Floats, Ints, pack_floats, pack_ints
 
 ScopeKind = Literal["call", "agent", "tool", "operation"]
 

@@ -1,7 +1,7 @@
 """``agl doctor``: runs a few tasks before training and reports problems.
 
-Reading order: `command`, `diagnose` (the whole check), `evidence` (records of the attempts),
-`calls` (the agent of each call), then one module per subject: `backends`, `agents`, `rewards`,
-`lengths`, `prefixes`, `tools`, `attempts` with `requests`, and `checks`, which runs the checks of
-plugins.
+Reading order: `_command`, `_diagnose` (the whole check), `_evidence` (records of the attempts),
+`_calls` (the agent of each call), then one module per subject: `_backends`, `_agents`, `_rewards`,
+`_lengths`, `_prefixes`, `_tools`, `_attempts` with `_requests`, and `_checks`, which runs the
+checks of plugins.
 """

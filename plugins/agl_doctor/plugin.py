@@ -10,6 +10,6 @@ from agl_core.plugins import hookimpl
 def agl_register_commands(register: Register) -> None:
     register(
         "doctor",
-        "agl_doctor.command:command",
+        "agl_doctor._command:command",
         summary="run a few tasks and report what is wrong",
     )

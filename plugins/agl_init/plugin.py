@@ -10,6 +10,6 @@ from agl_core.plugins import hookimpl
 def agl_register_commands(register: Register) -> None:
     register(
         "init",
-        "agl_init.command:command",
+        "agl_init._command:command",
         summary="write a run file, tasks and a reward for a program that works",
     )

@@ -10,8 +10,8 @@ from agl_core.plugins import hookimpl
 def agl_register_trackers(register: Register) -> None:
     register(
         "mlflow",
-        "agl_mlflow.tracker:MlflowTracker",
+        "agl_mlflow._tracker:MlflowTracker",
         extra="mlflow",
-        config="agl_mlflow.options:MlflowOptions",
+        config="agl_mlflow._options:MlflowOptions",
         summary="a run at an MLflow server, or in a file that MLflow shows",
     )

@@ -1,6 +1,6 @@
 """OpenTelemetry's OTLP: export of attempts as traces, and ingest of spans.
 
-`values` converts typed attribute values, `encode` and `decode` convert spans to and from the JSON
-form, `protobuf` reads the binary form, `send` posts to a collector, `ingest` serves the gateway's
-route ``/v1/traces``. Token ids never become attributes.
+`_values` converts typed attribute values, `_encode` and `_decode` convert spans to and from the
+JSON form, `_protobuf` reads the binary form, `_send` posts to a collector, `_ingest` serves the
+gateway's route ``/v1/traces``. Token ids never become attributes.
 """

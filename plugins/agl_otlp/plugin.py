@@ -10,7 +10,7 @@ from agl_core.plugins import hookimpl
 def agl_register_routes(register: Register) -> None:
     register(
         "POST /traces",
-        "agl_otlp.ingest:TraceIngest",
+        "agl_otlp._ingest:TraceIngest",
         summary="take spans over OTLP/HTTP into the attempts that run",
     )
 
@@ -19,6 +19,6 @@ def agl_register_routes(register: Register) -> None:
 def agl_register_exporters(register: Register) -> None:
     register(
         "otlp",
-        "agl_otlp.send:send_attempts",
+        "agl_otlp._send:send_attempts",
         summary="send attempts as traces to an OTLP/HTTP collector",
     )

@@ -10,6 +10,6 @@ from agl_core.plugins import hookimpl
 def agl_register_displays(register: Register) -> None:
     register(
         "progress",
-        "agl_progress.display:progress",
+        "agl_progress._display:progress",
         summary="a panel on a terminal, one line per step in pipes and files",
     )

@@ -10,6 +10,6 @@ from agl_core.plugins import hookimpl
 def agl_register_routes(register: Register) -> None:
     register(
         "GET /metrics",
-        "agl_prometheus.route:PrometheusRoute",
+        "agl_prometheus._route:PrometheusRoute",
         summary="counts of model requests for Prometheus",
     )

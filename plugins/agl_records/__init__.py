@@ -1,6 +1,6 @@
 """The records of a run: list, show, delete and export them.
 
-Reading order: `run` (the rows of an export) with `rows` and `files`, `facade` (the Python
+Reading order: `_run` (the rows of an export) with `_rows` and `_files`, `_facade` (the Python
 interface), `jsonl` (a whole store), then `commands`.
 """
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from agl_core.faces import late
 
 if TYPE_CHECKING:
-    from agl_records.facade import export_rollouts as export_rollouts
-    from agl_records.rows import CallRow as CallRow
-    from agl_records.rows import TrajectoryRow as TrajectoryRow
-    from agl_records.run import ExportFormat as ExportFormat
-    from agl_records.run import ExportOptions as ExportOptions
-    from agl_records.run import ExportSummary as ExportSummary
-    from agl_records.run import export_from as export_from
+    from agl_records._facade import export_rollouts as export_rollouts
+    from agl_records._rows import CallRow as CallRow
+    from agl_records._rows import TrajectoryRow as TrajectoryRow
+    from agl_records._run import ExportFormat as ExportFormat
+    from agl_records._run import ExportOptions as ExportOptions
+    from agl_records._run import ExportSummary as ExportSummary
+    from agl_records._run import export_from as export_from
 else:
     __getattr__, __dir__, __all__ = late(__name__)

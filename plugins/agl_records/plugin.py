@@ -25,4 +25,4 @@ def agl_register_commands(register: Register) -> None:
         ("store.ls", "store_ls", "list rollouts, and count them by status"),
         ("store.show", "store_show", "show one rollout with its attempts"),
     ):
-        register(name, f"agl_records.commands.{module}:command", summary=summary)
+        register(name, f"agl_records.commands._{module}:command", summary=summary)

@@ -10,8 +10,8 @@ from agl_core.plugins import hookimpl
 def agl_register_stores(register: Register) -> None:
     register(
         "http",
-        "agl_remote.store_client:make_store",
-        config="agl_remote.options:HttpStoreOptions",
+        "agl_remote._store_client:make_store",
+        config="agl_remote._options:HttpStoreOptions",
         summary="kept by agl store serve",
     )
 
@@ -20,8 +20,8 @@ def agl_register_stores(register: Register) -> None:
 def agl_register_engines(register: Register) -> None:
     register(
         "http",
-        "agl_remote.engine:HttpEngine",
-        config="agl_remote.engine:HttpOptions",
+        "agl_remote._engine:HttpEngine",
+        config="agl_remote._engine:HttpOptions",
         summary="an OpenAI-compatible endpoint that serves but does not train",
     )
 
@@ -29,23 +29,23 @@ def agl_register_engines(register: Register) -> None:
 @hookimpl
 def agl_register_gateways(register: Register) -> None:
     for scheme in ("http", "https"):
-        register(scheme, "agl_remote.gateway_client:make_gateway", summary="served by agl gateway")
+        register(scheme, "agl_remote._gateway_client:make_gateway", summary="served by agl gateway")
 
 
 @hookimpl
 def agl_register_commands(register: Register) -> None:
     register(
         "gateway",
-        "agl_remote.gateway_serve:command",
+        "agl_remote._gateway_serve:command",
         summary="serve the model calls of a training of other processes",
     )
     register(
         "runner",
-        "agl_remote.runner_serve:command",
+        "agl_remote._runner_serve:command",
         summary="run the attempts of a training of another process",
     )
     register(
         "store.serve",
-        "agl_remote.store_serve:command",
+        "agl_remote._store_serve:command",
         summary="serve a store to other processes",
     )

@@ -1,5 +1,5 @@
 """OpenAI Responses at the gateway: translates requests and answers to chat completions and back.
 
-`request` reads a request, `conversation` its messages, `answer` translates the answer, `plugin`
+`_request` reads a request, `_conversation` its messages, `_answer` translates the answer, `plugin`
 registers all as ``POST /responses``.
 """

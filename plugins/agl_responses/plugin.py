@@ -8,4 +8,4 @@ from agl_core.plugins import hookimpl
 
 @hookimpl
 def agl_register_dialects(register: Register) -> None:
-    register("POST /responses", "agl_responses.request:read", summary="OpenAI Responses")
+    register("POST /responses", "agl_responses._request:read", summary="OpenAI Responses")

@@ -18,8 +18,8 @@ def agl_register_rewards(register: Register) -> None:
         attribute = "".join(part.capitalize() for part in name.split("_"))
         register(
             name,
-            f"agl_rewards.{name}:{attribute}",
-            config=f"agl_rewards.{name}:{attribute}Options",
+            f"agl_rewards._{name}:{attribute}",
+            config=f"agl_rewards._{name}:{attribute}Options",
             summary=summary,
         )
 
@@ -28,6 +28,6 @@ def agl_register_rewards(register: Register) -> None:
 def agl_register_routes(register: Register) -> None:
     register(
         "POST /rewards",
-        "agl_rewards.ingest:RewardIngest",
+        "agl_rewards._ingest:RewardIngest",
         summary="take rewards from agents in any language",
     )

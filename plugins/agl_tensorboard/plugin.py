@@ -10,8 +10,8 @@ from agl_core.plugins import hookimpl
 def agl_register_trackers(register: Register) -> None:
     register(
         "tensorboard",
-        "agl_tensorboard.tracker:TensorBoardTracker",
+        "agl_tensorboard._tracker:TensorBoardTracker",
         extra="tensorboard",
-        config="agl_tensorboard.options:TensorBoardOptions",
+        config="agl_tensorboard._options:TensorBoardOptions",
         summary="event files in the run's directory, for TensorBoard",
     )

@@ -10,8 +10,8 @@ from agl_core.plugins import hookimpl
 def agl_register_trackers(register: Register) -> None:
     register(
         "wandb",
-        "agl_wandb.tracker:WandbTracker",
+        "agl_wandb._tracker:WandbTracker",
         extra="wandb",
-        config="agl_wandb.options:WandbOptions",
+        config="agl_wandb._options:WandbOptions",
         summary="a run at Weights & Biases, online or offline",
     )

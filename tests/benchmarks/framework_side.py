@@ -27,8 +27,8 @@ class Agl:
     """Recording with agl: a run is an attempt."""
 
     def __init__(self, framework: Any, clock: Clock) -> None:
+        from agl_core._builtin import load_plugins
         from agl_core.app.parts import make_integrations
-        from agl_core.builtin import load_plugins
 
         enter_agl(clock)
         if hasattr(framework, "enter_agl"):

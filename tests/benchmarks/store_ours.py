@@ -14,7 +14,7 @@ import spans
 from worker import serve
 
 from agl_core.clocks import new_id
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._sqlite import SqliteStore
 from agl_core.types import AttemptStatus, Choice, Claim, ModelCall, Rollout, Span, SpanKind, Task
 
 _FILL_ROLLOUTS = 1000

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from agl_testing.store_contract import StoreContract
 
-from agl_core.store.memory import MemoryStore
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._memory import MemoryStore
+from agl_core.store._sqlite import SqliteStore
 
 
 class TestMemoryStore(StoreContract):

@@ -13,8 +13,8 @@ from agl_testing.store_contract import StoreContract
 from msgspec.structs import replace
 
 from agl_core.errors import AglError, StaleAttemptError, StoreError
+from agl_core.store._memory import MemoryStore
 from agl_core.store._operations import Changes
-from agl_core.store.memory import MemoryStore
 from agl_core.types import Attempt, Claim, Ingest, RolloutStatus
 
 FAILURES = (

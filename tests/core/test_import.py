@@ -49,7 +49,7 @@ def test_import_brings_nothing_heavy():
     [
         ("from agl_core import Task, Span", {"aiohttp", "pydantic", "uvicorn", "rich", "sqlite3"}),
         ("import agl_core.tracing", {"aiohttp", "httpx", "pydantic", "uvicorn", "rich", "click"}),
-        ("import agl_core.store.memory", {"aiohttp", "pydantic", "uvicorn", "sqlite3"}),
+        ("import agl_core.store._memory", {"aiohttp", "pydantic", "uvicorn", "sqlite3"}),
         ("import agl_core.interfaces", {"aiohttp", "pydantic", "uvicorn", "rich"}),
     ],
 )

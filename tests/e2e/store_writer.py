@@ -18,8 +18,8 @@ import sys
 import traceback
 
 from agl_core.clocks import new_id
-from agl_core.store import sqlite as sqlite_module
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store import _sqlite as sqlite_module
+from agl_core.store._sqlite import SqliteStore
 from agl_core.types import (
     AttemptStatus,
     Failure,

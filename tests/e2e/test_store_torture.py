@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._sqlite import SqliteStore
 from agl_core.types import AttemptStatus, FailureKind, RolloutQuery, RolloutStatus
 
 KILLS = int(os.environ.get("AGL_TORTURE_KILLS", "300"))

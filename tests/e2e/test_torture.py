@@ -19,10 +19,10 @@ from typing import Any, NoReturn
 import pytest
 from agl_remote import HttpStore
 
+from agl_core._builtin import load_plugins
 from agl_core.app import App
-from agl_core.builtin import load_plugins
 from agl_core.config.loader import load_config
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._sqlite import SqliteStore
 from agl_core.types import Rollout, RolloutQuery, Span
 from tests.e2e.processes import KEY
 from tests.e2e.torture import OPEN, RUNNERS, WITNESS, Storm, Witness, ended

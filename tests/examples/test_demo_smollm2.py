@@ -19,8 +19,8 @@ from agl_testing.attempts import ScriptedAttempt
 from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from agl_core._builtin import load_plugins
 from agl_core.app.parts import with_weights
-from agl_core.builtin import load_plugins
 from agl_core.cli.group import cli as agl
 from agl_core.config.loader import load_config
 from agl_core.config.policies import resolve_policies

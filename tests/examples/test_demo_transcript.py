@@ -11,7 +11,7 @@ from agl_demo.transcript import transcripts
 from agl_core.app.run import EVALUATIONS
 from agl_core.config import RunConfig
 from agl_core.config.loader import save_config
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._sqlite import SqliteStore
 from agl_core.types import (
     AttemptStatus,
     Choice,

@@ -24,8 +24,8 @@ from autogen_core import (
 from langgraph.graph import END, START, StateGraph
 from openai import DefaultAsyncHttpxClient
 
+from agl_core._builtin import load_plugins
 from agl_core.app.parts import make_integrations
-from agl_core.builtin import load_plugins
 from agl_core.tracing import agent_scope
 from agl_core.types import SpanKind
 from tests.together import frameworks

@@ -33,7 +33,7 @@ def write_base(directory: Path, *, model: str, dtype: torch.dtype, **digests: st
         directory: The adapter's directory.
         model: Directory or hub name of the base model.
         dtype: Dtype of the base model's served weights.
-        digests: ``sha256`` of those weights, as `agl_torch.weights.fingerprint` computes it, or a
+        digests: ``sha256`` of those weights, as `agl_torch._weights.fingerprint` computes it, or a
             digest that the engine defines.
     """
     base = {"model": model, "dtype": str(dtype).removeprefix("torch."), **digests}

@@ -16,18 +16,18 @@ import torch
 from agl_core.errors import ConfigError
 from agl_core.interfaces import AlgorithmSetup, Engine, Renderer
 from agl_core.types import Batch, Policy, Update
+from agl_torch._memory import check_memory
+from agl_torch._policy import LoadedPolicy, PolicyLoader
+from agl_torch._trainer import PolicyTrainer
+from agl_torch._weights import fingerprint
 from agl_torch.adapters import export
 from agl_torch.backend import TorchBackend
 from agl_torch.chat.template import ChatTemplate
-from agl_torch.memory import check_memory
 from agl_torch.models import load_tokenizer
 from agl_torch.options import TorchOptions
-from agl_torch.policy import LoadedPolicy, PolicyLoader
 from agl_torch.serving.decoder import Decoder
 from agl_torch.serving.lane import Lane, LaneLimits
 from agl_torch.serving.worker import Worker
-from agl_torch.trainer import PolicyTrainer
-from agl_torch.weights import fingerprint
 
 _LOG = logging.getLogger(__name__)
 _SWITCH_INTERVAL_S = 0.0005

@@ -40,7 +40,7 @@ def agl_register_losses(register: Register) -> None:
 def agl_register_checks(register: Register) -> None:
     register(
         "torch",
-        "agl_torch.doctor:check",
+        "agl_torch._doctor:check",
         extra=_EXTRA,
         summary="memory that weights, optimizer and a pass take of the device",
     )
@@ -50,7 +50,7 @@ def agl_register_checks(register: Register) -> None:
 def agl_register_commands(register: Register) -> None:
     register(
         "serve",
-        "agl_torch.serve:command",
+        "agl_torch._serve:command",
         extra=_EXTRA,
         summary="serve trained weights to any OpenAI client",
     )

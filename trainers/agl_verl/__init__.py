@@ -7,6 +7,6 @@ from typing import TYPE_CHECKING
 from agl_core.faces import late
 
 if TYPE_CHECKING:
-    from agl_verl.facade import VerlTrainer as VerlTrainer
+    from agl_verl._facade import VerlTrainer as VerlTrainer
 else:
     __getattr__, __dir__, __all__ = late(__name__)

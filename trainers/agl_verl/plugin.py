@@ -12,9 +12,9 @@ _EXTRA = "verl"
 def agl_register_engines(register: Register) -> None:
     register(
         "verl",
-        "agl_verl.engine:VerlEngine",
+        "agl_verl._engine:VerlEngine",
         extra=_EXTRA,
-        config="agl_verl.options:VerlOptions",
+        config="agl_verl._options:VerlOptions",
         summary="trains on a Ray cluster with verl, serves with its vLLM replicas",
     )
 
@@ -23,9 +23,9 @@ def agl_register_engines(register: Register) -> None:
 def agl_register_algorithms(register: Register) -> None:
     register(
         "verl",
-        "agl_verl.algorithm:VerlAlgorithm",
+        "agl_verl._algorithm:VerlAlgorithm",
         extra=_EXTRA,
-        config="agl_verl.algorithm:VerlAlgorithmOptions",
+        config="agl_verl._algorithm:VerlAlgorithmOptions",
         summary="verl's estimators and policy losses, by verl's own names",
     )
 
@@ -34,9 +34,9 @@ def agl_register_algorithms(register: Register) -> None:
 def agl_register_losses(register: Register) -> None:
     register(
         "verl.policy_gradient",
-        "agl_verl.loss:PolicyLoss",
+        "agl_verl._loss:PolicyLoss",
         extra=_EXTRA,
-        config="agl_verl.loss:PolicyLossOptions",
+        config="agl_verl._loss:PolicyLossOptions",
         summary="A policy loss of verl's, with a weight per token",
     )
 
@@ -45,9 +45,9 @@ def agl_register_losses(register: Register) -> None:
 def agl_register_trackers(register: Register) -> None:
     register(
         "verl",
-        "agl_verl.tracker:VerlTracker",
+        "agl_verl._tracker:VerlTracker",
         extra=_EXTRA,
-        config="agl_verl.tracker:VerlTrackerOptions",
+        config="agl_verl._tracker:VerlTrackerOptions",
         summary="verl's own tracking backends, by verl's own names",
     )
 
@@ -56,7 +56,7 @@ def agl_register_trackers(register: Register) -> None:
 def agl_register_checks(register: Register) -> None:
     register(
         "verl",
-        "agl_verl.plan:check",
+        "agl_verl._plan:check",
         extra=_EXTRA,
         summary="memory that weights, micro-batches and replicas take of a GPU",
     )
@@ -66,7 +66,7 @@ def agl_register_checks(register: Register) -> None:
 def agl_register_commands(register: Register) -> None:
     register(
         "verl-plan",
-        "agl_verl.plan:command",
+        "agl_verl._plan:command",
         extra=_EXTRA,
         summary="print what a run would give verl, and the memory it would take",
     )

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from agl_core.adapters import TrajectoryAdapter, forest
 from agl_core.errors import CaptureError, ConfigError, RewardError
+from agl_core.training._batcher import Batcher
 from agl_core.training.algorithms import GRPO, RLOO, GRPOOptions, RLOOOptions
-from agl_core.training.batcher import Batcher
 from agl_core.training.evaluate import estimate
 from agl_core.training.groups import group_attempts
 from agl_core.types import AttemptStatus, Losses, Policy

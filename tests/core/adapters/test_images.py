@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.adapters import TrajectoryAdapter, adapt_untrained, forest
-from agl_core.adapters.images import ImageNumbers
+from agl_core.adapters._images import ImageNumbers
 from agl_core.errors import CaptureError
 from agl_core.interfaces import CreditedCall
 from agl_core.types import CallCredit, Image, pack_ints

@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 import agl_core as agl
+from agl_core._builtin import load_plugins
 from agl_core.app import App, Inputs
-from agl_core.builtin import load_plugins
 from agl_core.config.loader import resolve
-from agl_core.plugins.manager import Source
+from agl_core.plugins._manager import Source
 from tests.core.bandit_engine import BanditEngine
 
 
@@ -129,4 +129,4 @@ def bench(tmp_path: Path) -> Bench:
 
 def renews_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lead of ten minutes is renewed every 0.1 s: seen to live, and kept through any delay."""
-    monkeypatch.setattr("agl_core.app.components._RENEWALS_PER_LEASE", 6_000)
+    monkeypatch.setattr("agl_core.app._components._RENEWALS_PER_LEASE", 6_000)

@@ -6,7 +6,7 @@ import pytest
 
 import agl_core as agl
 from agl_core.errors import ConfigError
-from agl_core.plugins.manager import Source
+from agl_core.plugins._manager import Source
 from tests.core.app.conftest import speak
 
 SEATS = ("1号", "2号", "3号")

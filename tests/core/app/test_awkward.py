@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import agl_core as agl
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._sqlite import SqliteStore
 from agl_core.types import RolloutQuery, RolloutStatus, SpanKind
 from tests.core.app.conftest import Bench, speak
 

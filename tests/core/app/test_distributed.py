@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agl_remote.gateway_serve import serve_gateway, store_of
+from agl_remote._gateway_serve import serve_gateway, store_of
 
+from agl_core._builtin import load_plugins
 from agl_core.app import App, serve_runner
-from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig
 from agl_core.config.loader import resolve
 from agl_core.errors import ConfigError
@@ -179,7 +179,7 @@ async def test_a_runner_without_the_key_says_so(
 async def test_a_runner_of_another_version_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agl_remote.peer.PROTOCOL", 999)
+    monkeypatch.setattr("agl_remote._peer.PROTOCOL", 999)
     with pytest.raises(ConfigError, match="the same version of agl-core on both sides"):
         await serve_runner(world.config(), load_plugins([HAND_SIZED]), report=lambda *counts: None)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from agl_doctor.diagnose import diagnose
+from agl_doctor._diagnose import diagnose
 from agl_testing.fake_openai import FakeOpenAI
 
 import agl_core as agl

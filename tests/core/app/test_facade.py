@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import agl_core as agl
+from agl_core._builtin import load_plugins
 from agl_core.app import facade
 from agl_core.app.facade import Invocation, invoked
-from agl_core.builtin import load_plugins
 from tests.core.app.conftest import says_yes, two_agents
 from tests.core.bandit_engine import BanditEngine
 from tests.installed import INSTALLED

@@ -10,15 +10,15 @@ from typing import Any
 import aiohttp
 import pytest
 from agl_remote import GatewayControl
-from agl_remote.gateway_serve import serve_gateway
+from agl_remote._gateway_serve import serve_gateway
 
 import agl_core as agl
-from agl_core.builtin import load_plugins
+from agl_core._builtin import load_plugins
 from agl_core.errors import ConfigError
 from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.serving import AttemptKeys
-from agl_core.store.memory import MemoryStore
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._memory import MemoryStore
+from agl_core.store._sqlite import SqliteStore
 from tests.core.app.conftest import Bench, speak
 
 KEY = "shared"

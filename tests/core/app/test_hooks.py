@@ -13,9 +13,9 @@ import agl_core as agl
 from agl_core.app import App, Inputs
 from agl_core.errors import ConfigError
 from agl_core.plugins import PluginManager, hookimpl
-from agl_core.plugins.manager import Source
+from agl_core.plugins._manager import Source
+from agl_core.plugins._specs import ObserveSpecs, RegisterSpecs
 from agl_core.plugins.registry import KINDS
-from agl_core.plugins.specs import ObserveSpecs, RegisterSpecs
 from agl_core.types import Attempt, AttemptStatus, Batch, Resources, Rollout, RolloutStatus, Update
 from tests.core.app.conftest import Bench
 from tests.core.bandit_engine import BanditEngine

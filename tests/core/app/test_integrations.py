@@ -7,7 +7,7 @@ from agl_core.app import parts
 from agl_core.app.parts import make_integrations
 from agl_core.errors import ConfigError, MissingExtraError, PluginError, pip_line
 from agl_core.plugins import PluginManager, hookimpl
-from agl_core.plugins.manager import Source
+from agl_core.plugins._manager import Source
 
 
 class Mine:

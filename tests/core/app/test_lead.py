@@ -13,16 +13,16 @@ import pytest
 from agl_testing.clock import ManualClock
 
 import agl_core as agl
-from agl_core.app.components import leading, new_instance
+from agl_core.app._components import leading, new_instance
 from agl_core.errors import LeadHeldError
-from agl_core.store.memory import MemoryStore
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._memory import MemoryStore
+from agl_core.store._sqlite import SqliteStore
 from tests.core.app.conftest import Bench, renews_often, two_agents
 
 LEADS = """
 import asyncio, sys
-from agl_core.app.components import leading
-from agl_core.store.sqlite import SqliteStore
+from agl_core.app._components import leading
+from agl_core.store._sqlite import SqliteStore
 
 async def main(path):
     store = SqliteStore(path)

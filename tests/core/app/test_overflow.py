@@ -12,7 +12,7 @@ from agl_budget import PromptBudget
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
 import agl_core as agl
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._sqlite import SqliteStore
 from agl_core.types import FailureKind, RolloutQuery
 from tests.core.app.conftest import ask
 

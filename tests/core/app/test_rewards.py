@@ -1,8 +1,8 @@
 import pytest
 from agl_testing.attempts import ScriptedAttempt
 
+from agl_core._builtin import load_plugins
 from agl_core.app.parts import build_rewards
-from agl_core.builtin import load_plugins
 from agl_core.config import RewardConfig
 from agl_core.errors import ConfigError, PluginError
 from agl_core.types import Task

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from agl_rewards.exact_match import ExactMatch
+from agl_rewards._exact_match import ExactMatch
 
 import agl_core as agl
 from agl_core.errors import (
@@ -261,7 +261,7 @@ class TestBadInput:
 
     def test_a_plugin_that_raises_in_a_hook_stops_the_run(self, bench: Bench) -> None:
         from agl_core.plugins import hookimpl
-        from agl_core.plugins.manager import Source
+        from agl_core.plugins._manager import Source
 
         @hookimpl
         def agl_batch_built(batch: Any, step: int) -> None:
@@ -474,7 +474,7 @@ async def test_an_evaluation_makes_the_rewards_once(
             made.append(self)
             super().__init__(**options)
 
-    monkeypatch.setattr("agl_rewards.exact_match.ExactMatch", Counted)
+    monkeypatch.setattr("agl_rewards._exact_match.ExactMatch", Counted)
     inputs = {"reward": None, "tasks": [{"input": 0, "expected": "yes"}]}
     await bench.app(inputs, rewards='[{"name": "exact_match"}]').evaluate()
     assert len(made) == 1

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from agl_core.app import components
-from agl_core.app.components import leading
+from agl_core.app import _components as components
+from agl_core.app._components import leading
 from agl_core.errors import ConfigError, LeadHeldError
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._sqlite import SqliteStore
 from tests.core.app.conftest import Bench, renews_often
 
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
+from agl_core._builtin import load_plugins
 from agl_core.app import openai_server
-from agl_core.builtin import load_plugins
 from agl_core.errors import PluginError
 from agl_core.plugins import hookimpl
-from agl_core.plugins.manager import Source
+from agl_core.plugins._manager import Source
 from agl_core.serving import HttpBackend
 
 
 def with_dialect(name: str) -> Any:
     @hookimpl
     def agl_register_dialects(register: Any) -> None:
-        register(name, "agl_responses.request:read")
+        register(name, "agl_responses._request:read")
 
     plugins = load_plugins()
     plugins.register(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from agl_remote import HttpStore
-from agl_remote.gateway_serve import store_of
+from agl_remote._gateway_serve import store_of
 
-from agl_core.builtin import load_plugins
+from agl_core._builtin import load_plugins
 from agl_core.config.loader import resolve, save_config
 from agl_core.errors import ConfigError
 from agl_core.interfaces import StoreLifecycle

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from agl_doctor.diagnose import diagnose
+from agl_doctor._diagnose import diagnose
 
 import agl_core as agl
 from agl_core import waits
-from agl_core.app import App, components, trackers
+from agl_core.app import App
+from agl_core.app import _components as components
+from agl_core.app import _trackers as trackers
 from agl_core.errors import ConfigError, LeadHeldError, MissingExtraError, TrainingError
-from agl_core.plugins.manager import Source
+from agl_core.plugins._manager import Source
 from agl_core.types import Batch, Evaluation, StepReport
 from tests.core.app import tracking_plugin
 from tests.core.app.conftest import Bench

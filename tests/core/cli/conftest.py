@@ -9,8 +9,8 @@ import types
 import pytest
 
 import agl_core.app
+from agl_core._builtin import load_plugins
 from agl_core.app import facade
-from agl_core.builtin import load_plugins
 from tests.core.reports import EVALUATION, REPORT, STEPS
 
 

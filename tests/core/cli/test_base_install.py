@@ -53,7 +53,7 @@ EVERY_COMMAND = (
     HIDDEN
     + """
 import click
-from agl_core.builtin import load_plugins
+from agl_core._builtin import load_plugins
 from agl_core.cli.group import cli
 
 sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]

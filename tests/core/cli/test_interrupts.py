@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from agl_core.app.components import leading
-from agl_core.store.sqlite import SqliteStore
+from agl_core.app._components import leading
+from agl_core.store._sqlite import SqliteStore
 from agl_core.types import AttemptStatus, RolloutQuery
 from agl_core.waits import PROCESS_S
 

@@ -5,7 +5,7 @@ import pytest
 from agl_core.config.loader import resolve
 from agl_core.config.policies import capture_settings, resolve_policies
 from agl_core.errors import ConfigError
-from agl_core.gateway.routing import Router
+from agl_core.gateway._routing import Router
 from agl_core.types import Rollout, Task
 from agl_core.types.rollout import CAPTURE
 

@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from agl_responses.request import read
+from agl_responses._request import read
 
 from agl_core.clocks import new_id
 from agl_core.gateway import GatewayServer
-from agl_core.gateway.stream import EventParser
+from agl_core.gateway._stream import EventParser
 from agl_core.interfaces import Backend
-from agl_core.store.memory import MemoryStore
+from agl_core.store._memory import MemoryStore
 from agl_core.types import Attempt, Limits, ModelCall, Policy, Rollout, Task
 
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses"}

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agl_core.gateway.stream import EventParser
+from agl_core.gateway._stream import EventParser
 from agl_core.serving import HttpBackend
 from agl_core.store._codec import Codec, encode
 from agl_core.text import replaced_json

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.clocks import wall_ns
-from agl_core.gateway import recording
+from agl_core.gateway import _recording as recording
 from agl_core.text import replaced_json
 
 AWKWARD = "NUL \x00, lone \ud83d and \udfff, \\ud83d, both \U0001f600, line\r\n\u2028"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from agl_remote.gateway_client import BackendServer
+from agl_remote._gateway_client import BackendServer
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
 from agl_core.errors import EngineError

@@ -8,7 +8,7 @@ from agl_testing.fake_openai import FakeReply
 from agl_core.errors import PluginError
 from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.interfaces import Problem
-from agl_core.store.memory import MemoryStore
+from agl_core.store._memory import MemoryStore
 from tests.core.gateway.conftest import OPTIONS
 
 

@@ -203,7 +203,7 @@ async def test_deadline_ends_a_call(world: Any, monkeypatch: pytest.MonkeyPatch)
     later = time.monotonic() + 60
 
     async def before_send(answered: Any, position: int) -> None:
-        monkeypatch.setattr("agl_core.gateway.attempts.monotonic", lambda: later)
+        monkeypatch.setattr("agl_core.gateway._attempts.monotonic", lambda: later)
         pass_time(60)
         await asyncio.Event().wait()
 

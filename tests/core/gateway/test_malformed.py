@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from agl_prometheus.route import PrometheusRoute
+from agl_prometheus._route import PrometheusRoute
 
 from agl_core import waits
 from agl_core.errors import StoreError
@@ -147,7 +147,7 @@ async def test_what_cannot_be_recorded_is_answered(at: Desk, monkeypatch: Any, c
     def broken(*_: Any) -> Any:
         raise TypeError("no record")
 
-    monkeypatch.setattr("agl_core.gateway.recording.model_call", broken)
+    monkeypatch.setattr("agl_core.gateway._recording.model_call", broken)
     attempt = await at.attempt()
     await at.answer(plain({"content": "hi"}))
     assert b"hi" in (await at.ask(attempt)).body

@@ -267,8 +267,8 @@ async def test_calls_that_broke_off_are_no_record(world, story):
 
 
 async def test_records_still_in_memory_are_replayed_too(make_world):
-    from agl_core.gateway.app import GatewayOptions
-    from agl_core.gateway.recording import RecordingOptions
+    from agl_core.gateway._app import GatewayOptions
+    from agl_core.gateway._recording import RecordingOptions
 
     slow = RecordingOptions(interval_s=60.0, settle_s=60.0)
     world = await make_world(gateway=GatewayOptions(recording=slow))

@@ -9,7 +9,7 @@ import pytest
 from agl_core.errors import PluginError
 from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.interfaces import Access, RouteAnswer
-from agl_core.store.memory import MemoryStore
+from agl_core.store._memory import MemoryStore
 from tests.core.gateway.conftest import OPERATOR, OPTIONS, World
 
 

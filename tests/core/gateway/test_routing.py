@@ -6,7 +6,7 @@ from urllib.parse import quote
 import pytest
 
 from agl_core.errors import ConfigError, StaleAttemptError
-from agl_core.gateway.routing import Router, Target, identify, parse_path
+from agl_core.gateway._routing import Router, Target, identify, parse_path
 from agl_core.interfaces import Backend, Problem
 from agl_core.types import Policy, Rollout, Task
 
@@ -188,7 +188,7 @@ async def test_health_models_and_unknown_paths(world: Any) -> None:
 
 
 async def test_a_taken_port_is_a_config_error(world: Any) -> None:
-    from agl_core.gateway.app import GatewayOptions, GatewayServer
+    from agl_core.gateway._app import GatewayOptions, GatewayServer
 
     port = int(world.gateway.url.rsplit(":", 1)[1])
     with pytest.raises(ConfigError, match=str(port)):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agl_core.gateway.stream import Event, EventParser, render
+from agl_core.gateway._stream import Event, EventParser, render
 
 # Every oddity that servers were seen to send.
 WILD = (

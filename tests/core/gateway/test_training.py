@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agl_core.adapters import AgentSelector, join
 from agl_core.errors import CaptureError, EmptyAnswerError, TokenMismatchError
 from agl_core.gateway import Payload
-from agl_core.gateway.capture import ReceivedAnswer
+from agl_core.gateway._capture import ReceivedAnswer
 from agl_core.interfaces import AttemptRecord
 from agl_core.types import AttemptStatus, Policy, RolloutQuery
 

@@ -11,7 +11,7 @@ from agl_testing.clock import ManualClock
 
 from agl_core.errors import StaleAttemptError
 from agl_core.runner import Runner, RunnerOptions
-from agl_core.store.memory import MemoryStore
+from agl_core.store._memory import MemoryStore
 from agl_core.types import Limits, Rollout, Task
 
 

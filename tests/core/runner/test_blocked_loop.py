@@ -10,8 +10,9 @@ import threading
 
 import pytest
 
-from agl_core.runner import Runner, RunnerOptions, agent_loop, limits
-from agl_core.runner.limits import LoopWatch, StartThrottle
+from agl_core.runner import Runner, RunnerOptions, agent_loop
+from agl_core.runner import _limits as limits
+from agl_core.runner._limits import LoopWatch, StartThrottle
 from agl_core.tracing import active
 from agl_core.types import AttemptStatus, FailureKind
 from tests.core.passing import Signal
@@ -21,7 +22,7 @@ from tests.core.passing import Signal
 def soon(monkeypatch):
     """A loop counts as blocked after a moment."""
     monkeypatch.setattr(agent_loop, "BLOCKED_S", 0.01)
-    monkeypatch.setattr("agl_core.runner.limits._LOOK_S", 0.005)
+    monkeypatch.setattr("agl_core.runner._limits._LOOK_S", 0.005)
 
 
 async def test_heartbeats_go_on_while_an_async_agent_blocks(store, enqueue, run_all, monkeypatch):
@@ -60,12 +61,12 @@ async def test_what_blocks_the_loop_is_named_with_its_stack_and_the_fix(enqueue,
                 release.set()
 
     heard = Heard()
-    logging.getLogger("agl_core.runner.limits").addHandler(heard)
+    logging.getLogger("agl_core.runner._limits").addHandler(heard)
     await enqueue(2)
     async with serving(run_agent) as runner:
         while not release.is_set():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-    logging.getLogger("agl_core.runner.limits").removeHandler(heard)
+    logging.getLogger("agl_core.runner._limits").removeHandler(heard)
     told = [each for each in caplog.records if "'run_agent'" in each.getMessage()]
     (record,) = told[:1]
     assert "by 'run_agent'" in record.getMessage()

@@ -24,7 +24,7 @@ import aiohttp
 import httpx2
 import pytest
 from agl_http_clients._integration import HttpClients
-from agl_responses.request import read
+from agl_responses._request import read
 from agl_testing.fake_openai import FakeOpenAI
 from hypothesis import HealthCheck, example, given, seed, settings
 from hypothesis import strategies as st
@@ -38,7 +38,7 @@ from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.interfaces import AttemptRecord
 from agl_core.runner import Runner, RunnerOptions
 from agl_core.serving import HttpBackend
-from agl_core.store.memory import MemoryStore
+from agl_core.store._memory import MemoryStore
 from agl_core.tracing import attach
 from agl_core.types import Limits, Losses, Policy, Rollout, Task
 from agl_core.types.rollout import CAPTURE

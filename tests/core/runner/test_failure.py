@@ -11,7 +11,7 @@ from agl_core.errors import (
     MissingTokensError,
     RewardError,
 )
-from agl_core.runner.attempt import failure_of
+from agl_core.runner._attempt import failure_of
 from agl_core.tracing import origins_of
 from agl_core.types import FailureKind
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from agl_core._interrupts import Interrupts
 from agl_core.errors import StoreError
-from agl_core.interrupts import Interrupts
 from agl_core.types import AttemptStatus, RolloutQuery
 
 ROOT = Path(__file__).parents[3]
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 FORKS = """
     import asyncio, os, sys
     from agl_core.runner import Runner, RunnerOptions
-    from agl_core.store.sqlite import SqliteStore
+    from agl_core.store._sqlite import SqliteStore
     from agl_core.types import Rollout, RolloutQuery, Task
     from tests.core.runner.conftest import BookkeepingGateway
 
@@ -99,7 +99,7 @@ async def test_a_keyboard_interrupt_of_an_agent_ends_no_run_of_ours(enqueue, run
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
 def test_one_that_forces_an_end_is_not_taken_for_the_agents():
-    from agl_core.interrupts import may_be_the_users
+    from agl_core._interrupts import may_be_the_users
 
     ended = []
     interrupts = Interrupts(leaves=False)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from agl_core.runner.worker import gateway_environment
+from agl_core.runner._worker import gateway_environment
 
 NAMES = (
     "OPENAI_BASE_URL",

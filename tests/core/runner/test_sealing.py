@@ -8,7 +8,7 @@ import pytest
 
 from agl_core.errors import EngineError, StoreError
 from agl_core.runner import Runner
-from agl_core.runner.attempt import Ending, reconsidered
+from agl_core.runner._attempt import Ending, reconsidered
 from agl_core.types import (
     Attempt,
     AttemptStatus,

@@ -7,7 +7,7 @@ import io
 
 import aiohttp
 import pytest
-from agl_responses.request import read
+from agl_responses._request import read
 
 from agl_core.errors import ConfigError, EngineError
 from agl_core.gateway import translations

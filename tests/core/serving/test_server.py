@@ -9,7 +9,7 @@ import pytest
 
 from agl_core.errors import ConfigError
 from agl_core.serving import GuestServer, bind
-from agl_core.serving.server import JoinedWrites
+from agl_core.serving._server import JoinedWrites
 
 
 class Socket(asyncio.Transport):
@@ -113,7 +113,7 @@ async def test_reading_and_what_is_known_of_the_connection_are_the_sockets(socke
 
 @pytest.mark.parametrize(("system", "reused"), [("posix", True), ("nt", False)])
 def test_a_port_is_never_shared_and_reused_where_that_is_not_sharing(monkeypatch, system, reused):
-    monkeypatch.setattr("agl_core.serving.server.os", SimpleNamespace(name=system))
+    monkeypatch.setattr("agl_core.serving._server.os", SimpleNamespace(name=system))
     listener = bind("127.0.0.1", 0)
     with listener:
         assert bool(listener.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)) is reused

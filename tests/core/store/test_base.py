@@ -10,7 +10,7 @@ from agl_testing._store_samples import begin, rollout
 
 from agl_core.errors import StoreError
 from agl_core.store import BaseStore
-from agl_core.store.memory import MemoryRecords
+from agl_core.store._memory import MemoryRecords
 from agl_core.types import RolloutQuery
 
 

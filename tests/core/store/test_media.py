@@ -15,10 +15,10 @@ import pytest
 from agl_testing._store_samples import begin, begin_all, span, succeed
 
 from agl_core.errors import StoreError
-from agl_core.store import sqlite as sqlite_module
+from agl_core.store import _sqlite as sqlite_module
 from agl_core.store._sql import FileSettings, connect, prepare
+from agl_core.store._sqlite import SqliteStore
 from agl_core.store._writer import GroupCommit, Job
-from agl_core.store.sqlite import SqliteStore
 from agl_core.types import RolloutQuery
 
 LARGE = 200_000
@@ -155,7 +155,7 @@ async def test_a_full_disk_loses_nothing_that_was_acknowledged(disk, monkeypatch
 FILLS = """
     import asyncio, resource, sys
     from agl_core.errors import StoreError
-    from agl_core.store.sqlite import SqliteStore
+    from agl_core.store._sqlite import SqliteStore
     from agl_testing._store_samples import begin, span
 
     async def main(path):
@@ -304,7 +304,7 @@ async def test_short_and_blank_files_are_no_stores(path, content):
 READS_ONLY = """
     import asyncio, os, sys
     from agl_core.errors import StoreError
-    from agl_core.store.sqlite import SqliteStore
+    from agl_core.store._sqlite import SqliteStore
     from agl_testing._store_samples import begin
 
     async def main(path, warm):

@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agl_core.errors import AglError
 from agl_core.store import _operations, _transitions
+from agl_core.store._memory import MemoryRecords
 from agl_core.store._operations import ClaimRequest, Ending, Operations
 from agl_core.store._sql import SqlRecords, prepare
-from agl_core.store.memory import MemoryRecords
 from agl_core.types import (
     AttemptStatus,
     Failure,

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, SecretBytes, SecretStr
 
+from agl_core._builtin import load_plugins
 from agl_core.app.parts import check_apart, with_store, with_store_apart
-from agl_core.builtin import load_plugins
 from agl_core.config import RunConfig, StoreConfig
 from agl_core.config.loader import load_config, resolve, save_config
 from agl_core.errors import ConfigError
 from agl_core.plugins import PluginManager, hookimpl
-from agl_core.plugins.manager import Source
-from agl_core.store.locate import StoreAddress, described, locate_store, store_at, store_options
+from agl_core.plugins._manager import Source
+from agl_core.store._locate import StoreAddress, described, locate_store, store_at, store_options
 from agl_core.store.options import StoreOptions
 
 

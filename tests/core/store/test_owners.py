@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from agl_core.errors import StoreError
-from agl_core.store.sqlite import FileOwnership
+from agl_core.store._sqlite import FileOwnership
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="owners are known through flock")
 

@@ -6,8 +6,8 @@ import pytest
 from agl_testing._store_samples import begin, model_call, rollout, span
 
 from agl_core.clocks import new_id
-from agl_core.store.memory import MemoryStore
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._memory import MemoryStore
+from agl_core.store._sqlite import SqliteStore
 from agl_core.types import (
     AttemptStatus,
     Failure,

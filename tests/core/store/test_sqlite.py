@@ -22,8 +22,8 @@ from agl_testing.clock import ManualClock
 
 from agl_core.errors import ConfigError, LeadHeldError, StoreError
 from agl_core.store._sql import SCHEMA_VERSION, FileSettings, connect, prepare
+from agl_core.store._sqlite import SqliteStore
 from agl_core.store._writer import GroupCommit, Job, Writer
-from agl_core.store.sqlite import SqliteStore
 from agl_core.types import AttemptStatus, Ingest, Limits, RolloutQuery, RolloutStatus
 
 
@@ -47,7 +47,7 @@ def python(program, *arguments):
 
 ENQUEUES = """
     import asyncio, sys
-    from agl_core.store.sqlite import SqliteStore
+    from agl_core.store._sqlite import SqliteStore
     from agl_testing._store_samples import rollout
 
     async def main(path, n):
@@ -62,7 +62,7 @@ ENQUEUES = """
 
 CRASHES = """
     import asyncio, sys
-    from agl_core.store.sqlite import SqliteStore
+    from agl_core.store._sqlite import SqliteStore
     from agl_testing._store_samples import begin, span
 
     async def main(path):

@@ -9,8 +9,8 @@ import pytest
 from agl_testing._store_samples import begin, begin_all, span
 
 from agl_core.store import _writer
+from agl_core.store._sqlite import SqliteStore
 from agl_core.store._writer import Throttle
-from agl_core.store.sqlite import SqliteStore
 
 
 def test_nothing_is_admitted_after_a_stall_nor_without_trust_in_the_disk():

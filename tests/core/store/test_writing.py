@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agl_core.errors import ConfigError
-from agl_core.store.writing import whole_file
+from agl_core.store._writing import whole_file
 
 
 def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:

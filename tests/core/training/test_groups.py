@@ -13,8 +13,8 @@ from agl_core.errors import (
     RewardError,
     TrainingError,
 )
+from agl_core.training._batcher import Batcher
 from agl_core.training.algorithms import GRPO, RLOO, GRPOOptions, RLOOOptions
-from agl_core.training.batcher import Batcher
 from agl_core.training.groups import GroupBuilder
 from agl_core.types import AttemptStatus, CallCredit, Failure, FailureKind, Policy, Sampling
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agl_core.training.batcher import group_minibatches
+from agl_core.training._batcher import group_minibatches
 
 GROUPS = st.lists(st.integers(0, 30), min_size=1, max_size=40)
 

@@ -8,7 +8,7 @@ import pytest
 
 from agl_core import semconv
 from agl_core.config.loader import resolve
-from agl_core.store.memory import MemoryStore
+from agl_core.store._memory import MemoryStore
 from agl_core.training.rollouts import RolloutPlan, RolloutSource
 from agl_core.types import AttemptStatus, Failure, FailureKind, Span, SpanKind, Task
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from agl_records import ExportOptions, TrajectoryRow, export_from
-from agl_records.files import _ROWS_PER_GROUP, Parquet
+from agl_records._files import _ROWS_PER_GROUP, Parquet
 
-from agl_core.builtin import load_plugins
+from agl_core._builtin import load_plugins
 from tests.plugins.records.recorded import CONFIG, Run, spoken
 
 

@@ -13,7 +13,7 @@ from agl_remote import HttpEngine, HttpOptions
 
 import agl_core as agl
 from agl_core.interfaces import Capabilities
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._sqlite import SqliteStore
 from agl_core.types import FailureKind, Policy, RolloutQuery
 from tests.extras.vllm.tiny_model import CONTEXT_LENGTH, Weights, make_tokenizer
 from tests.extras.vllm.vllm_server import NAME, SAMPLED, VllmServer, counted

@@ -7,7 +7,7 @@ from agent_framework.openai import OpenAIChatClient, OpenAIChatCompletionClient
 from agent_framework.orchestrations import SequentialBuilder
 from agl_testing.scenario import WRITER
 
-from agl_core.runner.attempt import failure_of
+from agl_core.runner._attempt import failure_of
 from agl_core.types import FailureKind
 
 from .programs import agent, clients, streamed

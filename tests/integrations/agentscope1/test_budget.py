@@ -16,7 +16,7 @@ from agl_testing.scenario import ANSWER, PLANNER, SYSTEM, TOOL_RESULT, WRITER
 
 from agl_core import semconv
 from agl_core.errors import ContextOverflowError
-from agl_core.runner.attempt import failure_of
+from agl_core.runner._attempt import failure_of
 from agl_core.tracing import attach
 from agl_core.types import FailureKind
 

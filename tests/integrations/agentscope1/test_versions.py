@@ -12,7 +12,7 @@ from agl_http_clients import plugin as http_clients
 from agl_core.app.parts import make_integrations
 from agl_core.errors import ConfigError, MissingExtraError
 from agl_core.plugins import PluginManager
-from agl_core.plugins.manager import Source
+from agl_core.plugins._manager import Source
 
 
 def test_the_runner_attaches_this_version_as_what_its_own_extra_brings(caplog):

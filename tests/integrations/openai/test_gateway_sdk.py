@@ -13,7 +13,7 @@ from agl_testing.fake_openai import FakeOpenAI, FakeReply
 
 from agl_core.gateway import GatewayServer
 from agl_core.serving import HttpBackend
-from agl_core.store.memory import MemoryStore
+from agl_core.store._memory import MemoryStore
 from agl_core.types import Attempt, ModelCall, Policy, Rollout, Task
 
 MESSAGES: Any = [{"role": "user", "content": "héllo 你好 👋"}]

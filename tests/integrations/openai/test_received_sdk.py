@@ -10,17 +10,17 @@ from typing import Any
 
 import openai
 import pytest
-from agl_records.conversations import answer_message
-from agl_responses.request import read
+from agl_records._conversations import answer_message
+from agl_responses._request import read
 from agl_testing.fake_openai import FakeOpenAI
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from agl_core.gateway import GatewayServer, Payload
-from agl_core.gateway.capture import ReceivedAnswer
-from agl_core.gateway.replay import RecordBackend, RecordedCall
-from agl_core.gateway.stream import DONE, EventParser
+from agl_core.gateway._capture import ReceivedAnswer
+from agl_core.gateway._replay import RecordBackend, RecordedCall
+from agl_core.gateway._stream import DONE, EventParser
 from agl_core.serving import HttpBackend
-from agl_core.store.memory import MemoryStore
+from agl_core.store._memory import MemoryStore
 from agl_core.types import Choice, ModelCall, Policy, Rollout, Task
 
 CASES = 40

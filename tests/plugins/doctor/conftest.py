@@ -10,16 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from agl_doctor.diagnose import diagnose
+from agl_doctor._diagnose import diagnose
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
 import agl_core as agl
+from agl_core._builtin import load_plugins
 from agl_core.app import App, Inputs
-from agl_core.builtin import load_plugins
 from agl_core.config.loader import resolve
 from agl_core.interfaces import Engine
 from agl_core.plugins import hookimpl
-from agl_core.plugins.manager import Source
+from agl_core.plugins._manager import Source
 from agl_core.serving import HttpBackend
 from agl_core.types import Diagnosis, Finding
 from tests.core.app.conftest import ask

@@ -1,7 +1,7 @@
 """Token ids, whether they are those of the text, and answers that were not sampled anew."""
 
 import pytest
-from agl_doctor.backends import contradiction
+from agl_doctor._backends import contradiction
 
 from agl_core.types import Choice
 from tests.plugins.doctor.conftest import only, writer

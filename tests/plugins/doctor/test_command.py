@@ -46,7 +46,7 @@ def trial(monkeypatch):
         )
 
     monkeypatch.setattr("agl_core.app.App", App)
-    monkeypatch.setattr("agl_doctor.diagnose.diagnose", diagnose)
+    monkeypatch.setattr("agl_doctor._diagnose.diagnose", diagnose)
     return found, asked
 
 
@@ -74,7 +74,7 @@ def test_away_from_a_terminal_each_finding_is_plain_lines(agl, trial, run):
 def test_on_a_terminal_it_is_a_table(trial, run):
     from io import StringIO
 
-    from agl_doctor.command import show
+    from agl_doctor._command import show
     from rich.console import Console
 
     target = Console(file=StringIO(), force_terminal=True, width=80, color_system=None)

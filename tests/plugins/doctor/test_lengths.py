@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from agl_doctor.calls import OwnedCall
-from agl_doctor.lengths import lengths
+from agl_doctor._calls import OwnedCall
+from agl_doctor._lengths import lengths
 
 import agl_core as agl
 from agl_core.types import ModelCall

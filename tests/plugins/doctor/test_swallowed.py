@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 import agl_core as agl
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._sqlite import SqliteStore
 from agl_core.types import AttemptStatus, FailureKind, RolloutQuery
 from tests.core.app.conftest import ask
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from agl_init.command import command
+from agl_init._command import command
 from click.testing import CliRunner
 
 from agl_core.app.parts import make_tasks

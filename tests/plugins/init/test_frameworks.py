@@ -9,7 +9,7 @@ import pytest
 from agl_init._frameworks import integrations_of
 
 from agl_core.plugins import PluginManager, hookimpl
-from agl_core.plugins.manager import Source
+from agl_core.plugins._manager import Source
 
 SHELF = {
     "agl-core": [

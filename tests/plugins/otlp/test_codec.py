@@ -7,9 +7,9 @@ import math
 
 import msgspec
 import pytest
-from agl_otlp.decode import Sender, decode
-from agl_otlp.encode import encode_attempt, request, span_id, trace_id
-from agl_otlp.values import Malformed, any_value, plain
+from agl_otlp._decode import Sender, decode
+from agl_otlp._encode import encode_attempt, request, span_id, trace_id
+from agl_otlp._values import Malformed, any_value, plain
 from agl_testing.attempts import CallOptions, ScriptedAttempt
 from hypothesis import given
 from hypothesis import strategies as st

@@ -8,7 +8,7 @@ import json
 import threading
 
 import pytest
-from agl_otlp import ingest
+from agl_otlp import _ingest as ingest
 
 from agl_core.errors import StoreError
 from agl_core.types import Reward

@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 
 import pytest
-from agl_otlp.decode import Sender, decode
-from agl_otlp.protobuf import answer, read_request
-from agl_otlp.values import Malformed, any_value, plain
+from agl_otlp._decode import Sender, decode
+from agl_otlp._protobuf import answer, read_request
+from agl_otlp._values import Malformed, any_value, plain
 from hypothesis import given
 from hypothesis import strategies as st
 

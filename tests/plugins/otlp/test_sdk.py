@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 
-from agl_otlp import protobuf
-from agl_otlp.decode import decode
-from agl_otlp.encode import encode_attempt, request
+from agl_otlp import _protobuf as protobuf
+from agl_otlp._decode import decode
+from agl_otlp._encode import encode_attempt, request
 from google.protobuf import json_format
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

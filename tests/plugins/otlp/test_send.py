@@ -6,17 +6,17 @@ import asyncio
 import json
 
 import pytest
-from agl_otlp import send
-from agl_otlp.decode import decode
-from agl_otlp.send import send_attempts, traces_url
+from agl_otlp import _send as send
+from agl_otlp._decode import decode
+from agl_otlp._send import send_attempts, traces_url
 from agl_testing._store_samples import begin, model_call, span, succeed
 from aiohttp import web
 from click.testing import CliRunner
 
 from agl_core.cli.group import cli
 from agl_core.errors import ConfigError, StoreError
-from agl_core.store.memory import MemoryStore
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._memory import MemoryStore
+from agl_core.store._sqlite import SqliteStore
 from tests.installed import INSTALLED
 
 

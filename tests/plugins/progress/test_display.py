@@ -3,7 +3,7 @@ import sys
 
 import msgspec
 import pytest
-from agl_progress.display import (
+from agl_progress._display import (
     LiveProgress,
     PlainProgress,
     RunView,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from types import SimpleNamespace
 
-from agl_prometheus.route import PrometheusRoute
+from agl_prometheus._route import PrometheusRoute
 from agl_testing.attempts import ScriptedAttempt
 from agl_testing.fake_openai import FakeOptions
 

@@ -7,7 +7,7 @@ from agl_testing.attempts import ScriptedAttempt
 
 from agl_core.config import RunConfig
 from agl_core.config.loader import save_config
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._sqlite import SqliteStore
 from agl_core.types import AttemptStatus, Failure, FailureKind, Rollout, Task
 
 CONFIG = RunConfig.model_validate({"agents": ["writer"], "model": "m", "name": "run"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from agl_records.conversations import answer_message, calls_by_id, conversations
+from agl_records._conversations import answer_message, calls_by_id, conversations
 from agl_testing.attempts import TRAINED, ScriptedAttempt
 from hypothesis import given
 from hypothesis import strategies as st

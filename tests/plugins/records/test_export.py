@@ -15,7 +15,7 @@ from agl_records import ExportOptions, TrajectoryRow, export_from
 from agl_testing.attempts import ScriptedAttempt
 from msgspec.structs import replace
 
-from agl_core.builtin import load_plugins
+from agl_core._builtin import load_plugins
 from agl_core.errors import ConfigError, MissingExtraError, pip_line
 from agl_core.interfaces import Engine
 from agl_core.plugins import Registry

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.errors import StoreError
-from agl_core.store.memory import MemoryStore
-from agl_core.store.paging import rollout_pages
+from agl_core.store._memory import MemoryStore
+from agl_core.store._paging import rollout_pages
 from agl_core.types import (
     AttemptStatus,
     FailureKind,

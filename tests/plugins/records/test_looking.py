@@ -12,13 +12,13 @@ from typing import Any
 
 import agl_records
 import pytest
-from agl_remote.gateway_serve import store_of
+from agl_remote._gateway_serve import store_of
 
-from agl_core.builtin import load_plugins
+from agl_core._builtin import load_plugins
 from agl_core.errors import ConfigError
 from agl_core.serving import ENV_KEY
-from agl_core.store.locate import locate_store
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._locate import locate_store
+from agl_core.store._sqlite import SqliteStore
 from agl_core.types import AttemptStatus, Report, Rollout, Task
 
 CANARY = """
@@ -36,7 +36,7 @@ def agl_register_adapters(register):
     register("mine", "agl_core.adapters:TrajectoryAdapter")
 
 def make(config, directory):
-    from agl_core.store.sqlite import SqliteStore
+    from agl_core.store._sqlite import SqliteStore
     return SqliteStore(directory / "store.db")
 """
 

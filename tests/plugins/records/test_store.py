@@ -7,17 +7,17 @@ import json
 
 import click
 import pytest
-from agl_records.commands.selection import seconds
+from agl_records.commands._selection import seconds
 from agl_records.jsonl import read_export
 from agl_remote import StoreServer
 from agl_testing._store_samples import begin, failure, model_call, rollout, span, succeed
 from agl_testing.attempts import ScriptedAttempt
 
-from agl_core.builtin import load_plugins
+from agl_core._builtin import load_plugins
 from agl_core.config import RunConfig
 from agl_core.config.loader import save_config
 from agl_core.errors import ConfigError
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._sqlite import SqliteStore
 from agl_core.types import (
     AttemptStatus,
     FailureKind,

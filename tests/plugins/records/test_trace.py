@@ -3,13 +3,13 @@ import json
 
 import msgspec
 import pytest
-from agl_records.commands.tree import agent_totals, merge_calls, token_counts
+from agl_records.commands._tree import agent_totals, merge_calls, token_counts
 from agl_testing.attempts import CallOptions, ScriptedAttempt
 
 from agl_core import semconv
 from agl_core.config import RunConfig
 from agl_core.config.loader import save_config
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._sqlite import SqliteStore
 from agl_core.types import (
     AttemptStatus,
     Choice,

@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from agl_remote.runner_fleet import HOPELESS, RECYCLE
+from agl_remote._runner_fleet import HOPELESS, RECYCLE
 
 
 def waits(channel, folder):

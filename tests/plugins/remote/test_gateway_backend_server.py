@@ -7,7 +7,7 @@ import json
 import logging
 
 import aiohttp
-from agl_remote.gateway_client import BackendServer
+from agl_remote._gateway_client import BackendServer
 
 
 class Awkward:

@@ -10,9 +10,10 @@ from contextlib import AsyncExitStack
 import aiohttp
 import httpx
 import pytest
-from agl_remote import RemoteGateway, rpc
-from agl_remote.gateway_control import GatewayControl, GatewayStatus, WatchRequest
-from agl_remote.peer import Patience
+from agl_remote import RemoteGateway
+from agl_remote import _rpc as rpc
+from agl_remote._gateway_control import GatewayControl, GatewayStatus, WatchRequest
+from agl_remote._peer import Patience
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
 from agl_core.clocks import new_id
@@ -30,7 +31,7 @@ from agl_core.gateway import (
 )
 from agl_core.interfaces import Backend, Capabilities, GatewayUse
 from agl_core.serving import AttemptKeys, HttpBackend
-from agl_core.store.memory import MemoryStore
+from agl_core.store._memory import MemoryStore
 from agl_core.types import Limits, Policy, Rollout, Task
 
 KEY = "shared"
@@ -305,15 +306,15 @@ async def _unheard(site):
 
 
 async def test_losses_arrive_without_being_asked_for(site, monkeypatch):
-    monkeypatch.setattr("agl_remote.gateway_control._LOOK_S", 0.001)
+    monkeypatch.setattr("agl_remote._gateway_control._LOOK_S", 0.001)
     trainer = await site.trainer()
     site.gateway.losses.add("late_calls", 3)
     await until(lambda: trainer._losses.total().counts == {"late_calls": 3})
 
 
 async def test_one_trainer_at_a_time(site, monkeypatch):
-    monkeypatch.setattr("agl_remote.gateway_control._PATIENCE_S", 0.05)
-    monkeypatch.setattr("agl_remote.gateway_control._ABSENT_S", 0.02)
+    monkeypatch.setattr("agl_remote._gateway_control._PATIENCE_S", 0.05)
+    monkeypatch.setattr("agl_remote._gateway_control._ABSENT_S", 0.02)
     first, runner = await site.trainer(), await site.remote()
     claim = await site.claim()
     await runner.open(claim.rollout, claim.attempt)
@@ -324,7 +325,7 @@ async def test_one_trainer_at_a_time(site, monkeypatch):
     held = asyncio.create_task(site.ask(claim))
     await until(lambda: site.gateway.in_flight)
     first._watching.cancel()  # killed: its connection breaks, no farewell
-    monkeypatch.setattr("agl_remote.gateway_control._PATIENCE_S", 20.0)
+    monkeypatch.setattr("agl_remote._gateway_control._PATIENCE_S", 20.0)
     await second.route(TRAINED, site.backend)
     status, body = await held
     assert (status, body["error"]["code"]) == (503, "gateway_stopped")
@@ -333,8 +334,8 @@ async def test_one_trainer_at_a_time(site, monkeypatch):
 
 async def test_a_trainer_that_took_leave_is_not_waited_for(site, monkeypatch):
     """The next one starts at once, also where a connection of the first one stays open."""
-    monkeypatch.setattr("agl_remote.gateway_control._LOOK_S", 600.0)
-    monkeypatch.setattr("agl_remote.gateway_control._PATIENCE_S", 0.05)
+    monkeypatch.setattr("agl_remote._gateway_control._LOOK_S", 600.0)
+    monkeypatch.setattr("agl_remote._gateway_control._PATIENCE_S", 0.05)
     first, other = await site.trainer(), await site.remote()
     watching = WatchRequest(trainer=first._trainer, instance_id=site.control.instance_id, lost={})
     stays_open = asyncio.create_task(other._peer.call("watch", watching, GatewayStatus))
@@ -347,7 +348,7 @@ async def test_a_trainer_that_took_leave_is_not_waited_for(site, monkeypatch):
 
 
 async def test_a_watch_that_arrives_after_the_leave_holds_nobody_up(site, monkeypatch):
-    monkeypatch.setattr("agl_remote.gateway_control._PATIENCE_S", 0.05)
+    monkeypatch.setattr("agl_remote._gateway_control._PATIENCE_S", 0.05)
     first, other = await site.trainer(), await site.remote()
     await first.stop()
     watching = WatchRequest(trainer=first._trainer, instance_id=site.control.instance_id, lost={})
@@ -358,7 +359,7 @@ async def test_a_watch_that_arrives_after_the_leave_holds_nobody_up(site, monkey
 
 
 async def test_a_trainer_that_was_succeeded_is_told_so(site, monkeypatch, caplog):
-    monkeypatch.setattr("agl_remote.gateway_control._ABSENT_S", 0.02)
+    monkeypatch.setattr("agl_remote._gateway_control._ABSENT_S", 0.02)
     first = await site.trainer()
     first._watching.cancel()  # its process was stopped for a while
     second = await site.trainer()
@@ -370,7 +371,7 @@ async def test_a_trainer_that_was_succeeded_is_told_so(site, monkeypatch, caplog
 
 
 async def test_a_gateway_keeps_no_connections_of_trainers_that_have_ended(site, monkeypatch):
-    monkeypatch.setattr("agl_remote.gateway_control._ABSENT_S", 0.02)
+    monkeypatch.setattr("agl_remote._gateway_control._ABSENT_S", 0.02)
     for number in range(3):
         trainer = await site.remote()
         backend = HttpBackend(site.model.base_url, model=f"weights-{number}")

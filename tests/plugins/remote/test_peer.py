@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from agl_remote.peer import Skew
+from agl_remote._peer import Skew
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from agl_remote.process import rare_collections, serving_loop
+from agl_remote._process import rare_collections, serving_loop
 
 
 def test_a_serving_process_takes_uvloop_where_it_is_installed(monkeypatch):

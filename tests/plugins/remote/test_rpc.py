@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import aiohttp
 import pytest
-from agl_remote import rpc
-from agl_remote.peer import Patience, Peer
-from agl_remote.rpc import RpcApp
+from agl_remote import _rpc as rpc
+from agl_remote._peer import Patience, Peer
+from agl_remote._rpc import RpcApp
 
 from agl_core.errors import ConfigError, LeadHeldError, StaleAttemptError, StoreError
 from agl_core.serving import (
@@ -116,7 +116,7 @@ async def test_wrong_key_other_version_and_unknown_method_are_not_retried(serve,
         await peer(server.url, key="other").call("echo", b"", None)
     with pytest.raises(ConfigError, match="no method"):
         await peer(server.url).call("nothing", b"", None)
-    monkeypatch.setattr("agl_remote.peer.PROTOCOL", rpc.PROTOCOL + 1)
+    monkeypatch.setattr("agl_remote._peer.PROTOCOL", rpc.PROTOCOL + 1)
     with pytest.raises(ConfigError, match=r"speaks protocol 3, this server 2.*same version"):
         await peer(server.url).call("echo", b"", None)
 
@@ -220,7 +220,7 @@ async def test_a_server_that_ends_has_its_calls_sent_again(serve, peer, monkeypa
 async def test_patience_begins_anew_whenever_the_server_was_there(serve, peer, monkeypatch):
     monkeypatch.setattr(rpc, "PULSE_S", 0.01)
     now = iter(range(0, 10**9, 1000))
-    monkeypatch.setattr("agl_remote.peer.monotonic", lambda: float(next(now)))
+    monkeypatch.setattr("agl_remote._peer.monotonic", lambda: float(next(now)))
 
     async def held(request):
         if request.retry >= 3:
@@ -253,9 +253,9 @@ def clock(monkeypatch):
         clock.now += 3600.0
         await asyncio.sleep(0)
 
-    monkeypatch.setattr("agl_remote.peer.monotonic", lambda: clock.now)
+    monkeypatch.setattr("agl_remote._peer.monotonic", lambda: clock.now)
     own = SimpleNamespace(sleep=pause, TimeoutError=asyncio.TimeoutError)
-    monkeypatch.setattr("agl_remote.peer.asyncio", own)
+    monkeypatch.setattr("agl_remote._peer.asyncio", own)
     return clock
 
 

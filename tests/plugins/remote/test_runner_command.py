@@ -6,8 +6,8 @@ import asyncio
 import pickle
 
 import pytest
-from agl_remote import runner_fleet as fleet
-from agl_remote import runner_serve as runner
+from agl_remote import _runner_fleet as fleet
+from agl_remote import _runner_serve as runner
 
 from agl_core.config.loader import resolve
 from agl_core.errors import ConfigError

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from agl_remote.runner_fleet import Fleet, FleetOptions
+from agl_remote._runner_fleet import Fleet, FleetOptions
 
 from agl_core.errors import ConfigError
 from tests.plugins.remote import fleet_work
@@ -165,7 +165,7 @@ async def test_sigterm_to_a_worker_ends_it_and_another_takes_its_place(lives, ru
 
 SUPERVISOR = """
 import asyncio, sys
-from agl_remote.runner_fleet import Fleet, FleetOptions
+from agl_remote._runner_fleet import Fleet, FleetOptions
 from tests.plugins.remote import fleet_work
 
 if __name__ == "__main__":

@@ -7,16 +7,18 @@ import time
 from contextlib import suppress
 
 import pytest
-from agl_remote import HttpStore, StoreServer, peer, rpc
-from agl_remote.peer import Patience
-from agl_remote.store_calls import Claiming
+from agl_remote import HttpStore, StoreServer
+from agl_remote import _peer as peer
+from agl_remote import _rpc as rpc
+from agl_remote._peer import Patience
+from agl_remote._store_calls import Claiming
 from agl_testing._store_samples import begin, rollout, span, succeed
 
 from agl_core.errors import ConfigError, LeadHeldError, StaleAttemptError, StoreError
 from agl_core.serving import GuestServer, address_of, bind
-from agl_core.store.lease import SystemClock
-from agl_core.store.memory import MemoryStore
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._lease import SystemClock
+from agl_core.store._memory import MemoryStore
+from agl_core.store._sqlite import SqliteStore
 from agl_core.types import (
     AttemptStatus,
     Ingest,

@@ -6,8 +6,8 @@ import pytest
 from agl_remote import HttpStore, StoreServer
 from agl_testing.store_contract import StoreContract
 
-from agl_core.store.memory import MemoryStore
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._memory import MemoryStore
+from agl_core.store._sqlite import SqliteStore
 
 KEY = "key"
 

@@ -14,7 +14,7 @@ from agl_testing._store_samples import model_call, rollout
 
 from agl_core.errors import LeadHeldError
 from agl_core.store._sql import SCHEMA_VERSION
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._sqlite import SqliteStore
 from agl_core.types import AttemptStatus, Limits, RolloutQuery, RolloutStatus
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")

@@ -11,8 +11,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from agl_responses.answer import ResponseBuilder
-from agl_responses.request import ResponsesRequest
+from agl_responses._answer import ResponseBuilder
+from agl_responses._request import ResponsesRequest
 from agl_testing.fake_openai import FakeOptions, FakeReply
 from hypothesis import given
 from hypothesis import strategies as st

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 from agl_rewards import ExactMatch, JsonSchema, Numeric, Regex
-from agl_rewards.numeric import as_number, numbers
+from agl_rewards._numeric import as_number, numbers
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agl_rewards import LlmJudge, llm_judge
+from agl_rewards import LlmJudge
+from agl_rewards import _llm_judge as llm_judge
 from agl_testing.attempts import ScriptedAttempt
 from agl_testing.fake_openai import FakeOpenAI
 
+from agl_core._builtin import load_plugins
 from agl_core.app.parts import build_rewards
-from agl_core.builtin import load_plugins
 from agl_core.config import RewardConfig
 from agl_core.errors import ConfigError, RewardError
 from agl_core.types import Task

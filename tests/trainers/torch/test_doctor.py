@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from agl_doctor.diagnose import diagnose as examine
+from agl_doctor._diagnose import diagnose as examine
 
 import agl_core as agl
 from agl_core.app import App, Inputs

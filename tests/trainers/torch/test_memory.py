@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from agl_torch import doctor, engine, forward, memory, trainer
-from agl_torch.forward import CausalModel
+from agl_torch import _doctor as doctor
+from agl_torch import _forward as forward
+from agl_torch import _memory as memory
+from agl_torch import _trainer as trainer
+from agl_torch import engine
+from agl_torch._forward import CausalModel
+from agl_torch._memory import ModelShape, PassShape
 from agl_torch.losses.cross_entropy import CrossEntropy
-from agl_torch.memory import ModelShape, PassShape
 from agl_torch.training.batch import TensorBatch
 from agl_torch.training.packing import Costs, Packer
 from agl_torch.training.scoring import LogprobScorer

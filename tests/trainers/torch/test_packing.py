@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from agl_torch.forward import CausalModel
+from agl_torch._forward import CausalModel
 from agl_torch.training.batch import TensorBatch
 from agl_torch.training.packing import Costs, Packer
 from agl_torch.training.scoring import LogprobScorer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from agl_torch.serving.prefix import PrefixStore
+from agl_torch.serving._prefix import PrefixStore
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from agl_torch.serving.kv import SlotCache
+from agl_torch.serving._kv import SlotCache
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import Qwen2Config

@@ -6,7 +6,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from agl_torch.chat.toolcalls import ToolCall, ToolCallParser
+from agl_torch.chat._toolcalls import ToolCall, ToolCallParser
 from hypothesis import given
 from hypothesis import strategies as st
 

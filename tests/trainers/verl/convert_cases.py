@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agl_core.adapters import TrajectoryAdapter, forest
 from agl_core.config import RolloutConfig
 from agl_core.errors import TrainingError
-from agl_core.training.batcher import Batcher
+from agl_core.training._batcher import Batcher
 from agl_core.training.groups import GroupBuilder
 from agl_core.types import Batch, CallCredit, FailureKind, Sampling, TrajectoryGroup, Triplet
 

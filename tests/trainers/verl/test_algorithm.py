@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from agl_testing.algorithm_contract import AlgorithmContract
 from agl_testing.attempts import ScriptedAttempt
-from agl_verl.algorithm import VerlAlgorithm, VerlAlgorithmOptions
+from agl_verl._algorithm import VerlAlgorithm, VerlAlgorithmOptions
+from agl_verl._loss import PolicyLoss, PolicyLossOptions
 from agl_verl.convert import rows_of, tensors_of
-from agl_verl.loss import PolicyLoss, PolicyLossOptions
 
 from agl_core.config.validation import validate
 from agl_core.errors import ConfigError

@@ -12,12 +12,12 @@ import psutil
 import pytest
 import pytest_asyncio
 import ray
-from agl_verl.cpu.server import actor_name
-from agl_verl.engine import VerlEngine
-from agl_verl.options import VerlOptions
+from agl_verl._engine import VerlEngine
+from agl_verl._options import VerlOptions
+from agl_verl.cpu._server import actor_name
 
+from agl_core._builtin import load_plugins
 from agl_core.app.parts import make_algorithm
-from agl_core.builtin import load_plugins
 from agl_core.config.loader import resolve
 from agl_core.types import Policy
 from tests.trainers.verl.test_engine import LR, MODEL, batch_of, served_by

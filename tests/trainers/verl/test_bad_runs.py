@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
-from agl_verl import engine as verl_engine
+from agl_verl import _engine as verl_engine
 
 import agl_core as agl
+from agl_core._builtin import load_plugins
 from agl_core.app import App, Inputs
-from agl_core.builtin import load_plugins
 from agl_core.config.loader import resolve
 from agl_core.errors import ConfigError
 from tests.core.app.conftest import speak, two_agents

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from agl_verl import _compat
-from agl_verl.cluster import Cluster, choose_device, use_platform
+from agl_verl._cluster import Cluster, choose_device, use_platform
 from agl_verl.cpu import ENVIRONMENT
 from omegaconf import OmegaConf
 
@@ -125,7 +125,7 @@ def test_other_modules_that_verl_imports_stay(unimported):
     unimported["VERL_USE_EXTERNAL_MODULES"] = "theirs"
     use_platform("cpu")
     use_platform("cpu")
-    assert unimported["VERL_USE_EXTERNAL_MODULES"] == "theirs,agl_verl.cpu.plugin"
+    assert unimported["VERL_USE_EXTERNAL_MODULES"] == "theirs,agl_verl.cpu._plugin"
     use_platform("cuda")
     assert unimported["VERL_USE_EXTERNAL_MODULES"] == "theirs"
     assert "VERL_PLATFORM" not in unimported

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from agl_verl import _compat
-from agl_verl.engine import VerlEngine
-from agl_verl.options import VerlOptions
+from agl_verl._engine import VerlEngine
+from agl_verl._options import VerlOptions
 from packaging.requirements import Requirement
 
-from agl_core.builtin import load_plugins
+from agl_core._builtin import load_plugins
 from agl_core.errors import ConfigError, MissingExtraError, pip_line
 from tests.trainers.verl import verl_parts  # noqa: F401 (verl imported without its warnings)
 

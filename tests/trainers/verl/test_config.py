@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from agl_verl import _compat, config_checks
-from agl_verl.config import make_config
-from agl_verl.options import VerlOptions
+from agl_verl import _compat
+from agl_verl import _config_checks as config_checks
+from agl_verl._config import make_config
+from agl_verl._options import VerlOptions
 from omegaconf import OmegaConf
 
 from agl_core.config.loader import check_options, resolve
@@ -30,7 +31,7 @@ SETUP = AlgorithmSetup(
 def gpu(monkeypatch):
     """vLLM and flash-attn are installed."""
     monkeypatch.setattr(config_checks, "find_spec", lambda name: name)
-    monkeypatch.setattr("agl_verl.config.find_spec", lambda name: name)
+    monkeypatch.setattr("agl_verl._config.find_spec", lambda name: name)
     return "cuda"
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from agl_testing.bandit import make_triplet
 from agl_verl.convert import Shown, rows_of, tensors_of
-from agl_verl.convert.rows import Row
+from agl_verl.convert._rows import Row
 from agl_verl.vision import BLANK, vision_of, vocab_size_of
 from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.models.qwen2_vl import modeling_qwen2_vl as qwen

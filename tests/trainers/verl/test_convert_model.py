@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from agl_torch.forward import CausalModel
+from agl_torch._forward import CausalModel
 from agl_torch.losses import Terms
 from agl_torch.losses.policy_gradient import PolicyGradient, PolicyGradientOptions
 from agl_torch.training.batch import TensorBatch
 from agl_torch.training.packing import Costs, Packer
 from agl_torch.training.scoring import LogprobScorer
+from agl_verl._loss import PolicyLoss, PolicyLossOptions
 from agl_verl.convert import rows_of, tensors_of
-from agl_verl.loss import PolicyLoss, PolicyLossOptions
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from agl_core.training.algorithms import GRPO, RLOO, GRPOOptions, RLOOOptions

@@ -9,8 +9,8 @@ import pytest
 import torch
 from agl_torch.losses import Terms
 from agl_torch.losses.policy_gradient import PolicyGradient, PolicyGradientOptions
+from agl_verl._loss import PolicyLoss, PolicyLossOptions
 from agl_verl.convert import rows_of, tensors_of
-from agl_verl.loss import PolicyLoss, PolicyLossOptions
 from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict

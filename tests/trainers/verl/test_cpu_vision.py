@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 import torch
 from agl_torch.options import TorchOptions
-from agl_verl.cpu.server import WEIGHTS, CpuServer
-from agl_verl.cpu.vision import VisionEngine
+from agl_verl.cpu._server import WEIGHTS, CpuServer
+from agl_verl.cpu._vision import VisionEngine
 from agl_verl.vision import vision_of
 from safetensors.torch import save_file
 from transformers import AutoModelForImageTextToText, AutoTokenizer

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import click
 import pytest
-from agl_verl.config import make_config
-from agl_verl.options import VerlOptions
+from agl_verl._config import make_config
+from agl_verl._options import VerlOptions
 from ruamel.yaml import YAML
 
+from agl_core._builtin import load_plugins
 from agl_core.app.parts import engine_name
-from agl_core.builtin import load_plugins
 from agl_core.cli.group import CliState, cli
 from agl_core.config.loader import check_options, load_config
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 import torch
-from agl_verl.driver import Driver, wait_for
+from agl_verl._driver import Driver, wait_for
 
 from agl_core.errors import AglError, ConfigError, EngineError, TrainingError
 from tests.trainers.verl import verl_parts  # noqa: F401 (verl imported without its warnings)

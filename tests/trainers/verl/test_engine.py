@@ -21,17 +21,17 @@ import torch
 from agl_testing.engine_contract import EngineContract
 from agl_torch.engine import TorchEngine
 from agl_torch.options import TorchOptions
-from agl_verl.cpu.server import WEIGHTS, CpuServer, actor_name, handover
-from agl_verl.engine import VerlEngine
-from agl_verl.options import VerlOptions
+from agl_verl._engine import VerlEngine
+from agl_verl._options import VerlOptions
+from agl_verl.cpu._server import WEIGHTS, CpuServer, actor_name, handover
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
+from agl_core._builtin import load_plugins
 from agl_core.app.parts import make_algorithm
-from agl_core.builtin import load_plugins
 from agl_core.config.loader import resolve
 from agl_core.errors import ConfigError, EngineError, TrainingError
-from agl_core.gateway.routing import Route
+from agl_core.gateway._routing import Route
 from agl_core.training.algorithms import GRPO, RLOO, GRPOOptions, RLOOOptions
 from agl_core.types import Batch, Policy
 from tests.trainers.verl.convert_cases import case_of, conversations

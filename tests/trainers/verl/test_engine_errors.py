@@ -6,12 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from agl_verl.cpu.server import CpuServer
-from agl_verl.engine import VerlEngine
-from agl_verl.options import VerlOptions
+from agl_verl._engine import VerlEngine
+from agl_verl._options import VerlOptions
+from agl_verl.cpu._server import CpuServer
 
+from agl_core._builtin import load_plugins
 from agl_core.app.parts import make_algorithm, make_engine
-from agl_core.builtin import load_plugins
 from agl_core.config.loader import resolve
 from agl_core.errors import AglError, ConfigError, EngineError
 from agl_core.types import Policy

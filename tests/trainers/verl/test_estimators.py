@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from agl_verl.estimators import (
+from agl_verl._estimators import (
     DECOUPLED,
     SCALED,
     USABLE,

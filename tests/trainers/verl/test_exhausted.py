@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 import agl_core as agl
+from agl_core._builtin import load_plugins
 from agl_core.app import App, Inputs
-from agl_core.builtin import load_plugins
 from agl_core.config.loader import resolve
 from agl_core.errors import TrainingError
 from agl_core.interfaces import Observer

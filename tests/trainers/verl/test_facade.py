@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import agl_verl
-import agl_verl.engine
+import agl_verl._engine
 import pytest
 from agl_verl import VerlTrainer
 
@@ -27,7 +27,7 @@ def engines(monkeypatch):
         made.append((options, BanditEngine(setup)))
         return made[-1][1]
 
-    monkeypatch.setattr(agl_verl.engine, "VerlEngine", make)
+    monkeypatch.setattr(agl_verl._engine, "VerlEngine", make)
     return made
 
 

@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack
 
 import pytest
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
-from agl_verl.fleet import Fleet, LaterFleet
+from agl_verl._fleet import Fleet, LaterFleet
 
 from agl_core.errors import EngineError, TrainingError
-from agl_core.gateway.routing import Route
+from agl_core.gateway._routing import Route
 from agl_core.types import Policy
 
 LIMIT = 20_000

@@ -10,8 +10,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from agl_verl import _compat, config, config_checks, gpu_memory, memory, plan
-from agl_verl.config import Served, make_config, use_of
+from agl_verl import _compat, memory
+from agl_verl import _config as config
+from agl_verl import _config_checks as config_checks
+from agl_verl import _gpu_memory as gpu_memory
+from agl_verl import _plan as plan
+from agl_verl._config import Served, make_config, use_of
 from agl_verl.memory import GB, Shape, Use
 from click.testing import CliRunner
 from omegaconf import OmegaConf

@@ -6,8 +6,8 @@ import os
 
 import pytest
 import ray
-from agl_verl.driver import Driver
-from agl_verl.logs import cause_in
+from agl_verl._driver import Driver
+from agl_verl._logs import cause_in
 from ray.exceptions import RaySystemError
 
 from agl_core.errors import TrainingError

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from agl_torch.adapters import ADAPTER_FILE
 from agl_torch.sources import ADAPTER
-from agl_verl.engine import VerlEngine
-from agl_verl.options import VerlOptions
+from agl_verl._engine import VerlEngine
+from agl_verl._options import VerlOptions
 from safetensors.torch import load_file
 
 from agl_core.errors import ConfigError, TrainingError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from agl_verl.loss import PolicyLoss, PolicyLossName, PolicyLossOptions
+from agl_verl._loss import PolicyLoss, PolicyLossName, PolicyLossOptions
 from pydantic import TypeAdapter, ValidationError
 
 from agl_core.config.validation import validate

@@ -7,7 +7,9 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from agl_verl import config_checks, estimators, loss
+from agl_verl import _config_checks as config_checks
+from agl_verl import _estimators as estimators
+from agl_verl import _loss as loss
 from agl_verl._compat import SUPPORTED
 from packaging.requirements import Requirement
 

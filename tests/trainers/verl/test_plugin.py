@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from agl_testing.plugin_contract import PluginContract
 
+from agl_core._builtin import load_plugins
 from agl_core.app.parts import engine_name, make_algorithm
-from agl_core.builtin import load_plugins
 from agl_core.config.loader import resolve
 from agl_core.errors import ConfigError
 

@@ -16,11 +16,11 @@ from urllib.request import Request, urlopen
 
 import pytest
 import ray
-from agl_verl.cpu.server import actor_name
-from agl_verl.engine import VerlEngine
-from agl_verl.options import VerlOptions
+from agl_verl._engine import VerlEngine
+from agl_verl._options import VerlOptions
+from agl_verl.cpu._server import actor_name
 
-from agl_core.store.sqlite import SqliteStore
+from agl_core.store._sqlite import SqliteStore
 from agl_core.types import ModelCall, Policy, RolloutQuery
 from tests.trainers.verl.recomputed import answered_by
 from tests.trainers.verl.test_engine import served_by

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from agl_testing.tracker_contract import Kept, TrackerContract
-from agl_verl.tracker import VerlTracker, VerlTrackerOptions
+from agl_verl._tracker import VerlTracker, VerlTrackerOptions
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from agl_core.app.trackers import make_tracking
-from agl_core.builtin import load_plugins
+from agl_core._builtin import load_plugins
+from agl_core.app._trackers import make_tracking
 from agl_core.config.loader import resolve
 from agl_core.errors import ConfigError
 from agl_core.interfaces import TrackedRun

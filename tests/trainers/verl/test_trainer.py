@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 from agl_testing.attempts import ScriptedAttempt
-from agl_verl.loss import PolicyLoss, PolicyLossOptions
-from agl_verl.options import VerlOptions
-from agl_verl.trainer import PolicyTrainer
+from agl_verl._loss import PolicyLoss, PolicyLossOptions
+from agl_verl._options import VerlOptions
+from agl_verl._trainer import PolicyTrainer
 from omegaconf import OmegaConf
 
 from agl_core.errors import ConfigError, TrainingError

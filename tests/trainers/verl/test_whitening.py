@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from agl_testing.attempts import ScriptedAttempt
-from agl_verl.algorithm import VerlAlgorithm, VerlAlgorithmOptions
+from agl_verl._algorithm import VerlAlgorithm, VerlAlgorithmOptions
+from agl_verl._estimators import WHITENED
+from agl_verl._loss import PolicyLoss, PolicyLossOptions
+from agl_verl._whitening import whitened
 from agl_verl.convert import rows_of
-from agl_verl.estimators import WHITENED
-from agl_verl.loss import PolicyLoss, PolicyLossOptions
-from agl_verl.whitening import whitened
 from hypothesis import assume, given
 from hypothesis import strategies as st
 

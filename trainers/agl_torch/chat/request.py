@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from agl_torch.chat.toolcalls import CLOSE
+from agl_torch.chat._toolcalls import CLOSE
 from agl_torch.serving.sampling import Sampling
 
 _IGNORED: Final = frozenset(

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from agl_torch.chat._toolcalls import Event, ToolCall, ToolCallParser
 from agl_torch.chat.request import ChatRequest
 from agl_torch.chat.text import Detokenizer, StopText, Vocabulary
-from agl_torch.chat.toolcalls import Event, ToolCall, ToolCallParser
 from agl_torch.serving.sequence import Generation, Piece
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from agl_torch.chat.toolcalls import CLOSE, OPEN
+from agl_torch.chat._toolcalls import CLOSE, OPEN
 
 _UNFINISHED = "\ufffd"
 

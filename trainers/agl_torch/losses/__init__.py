@@ -1,5 +1,5 @@
 """Losses of the ``torch`` engine, one module each, independent of algorithms."""
 
-from agl_torch.losses.base import Loss, LossOutput, Terms
+from agl_torch.losses._base import Loss, LossOutput, Terms
 
 __all__ = ["Loss", "LossOutput", "Terms"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agl_torch.losses.base import LossOutput, Terms
+from agl_torch.losses._base import LossOutput, Terms
 
 
 class CrossEntropy:

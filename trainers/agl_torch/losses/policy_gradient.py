@@ -8,7 +8,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from agl_torch.losses.base import LossOutput, Terms
+from agl_torch.losses._base import LossOutput, Terms
 
 _LARGEST_LOG_RATIO = 20.0
 

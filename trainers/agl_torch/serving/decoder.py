@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agl_torch.forward import CausalModel, Rows
-from agl_torch.serving.kv import SlotCache
-from agl_torch.serving.prefix import PrefixStore, Tokens
+from agl_torch._forward import CausalModel, Rows
+from agl_torch.serving._kv import SlotCache
+from agl_torch.serving._prefix import PrefixStore, Tokens
 
 _PASS_TOKENS = 4096
 """Maximum number of prompt tokens, padding included, in one pass."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 
 from agl_core.errors import EngineError
+from agl_torch.serving._prefix import Tokens
 from agl_torch.serving.decoder import Decoder
 from agl_torch.serving.outbox import Outbox
-from agl_torch.serving.prefix import Tokens
 from agl_torch.serving.sampling import draw, sample
 from agl_torch.serving.sequence import Answer, Generation, answers
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from agl_torch.forward import Rows
+from agl_torch._forward import Rows
 from agl_torch.training.tree import Chains, Forest, Ints, Row
 
 _ATTENTION_COST = 2.0

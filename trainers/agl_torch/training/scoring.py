@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from agl_torch.forward import CausalModel
+from agl_torch._forward import CausalModel
 from agl_torch.training.batch import TensorBatch
 from agl_torch.training.packing import Pack
 

@@ -1,6 +1,6 @@
 """verl on a CPU, through verl's extension points and without changing verl's files.
 
-verl loads `plugin` (``VERL_USE_EXTERNAL_MODULES``). Together with `weights` it registers:
+verl loads `_plugin` (``VERL_USE_EXTERNAL_MODULES``). Together with `weights` it registers:
 
 - `PlatformRegistry.register`: the platform ``cpu``.
 - `RolloutReplicaRegistry.register`: the rollout ``agl_cpu``, which serves with agl-core's engine
@@ -10,7 +10,7 @@ verl loads `plugin` (``VERL_USE_EXTERNAL_MODULES``). Together with `weights` it 
 - ``_ROLLOUT_REGISTRY`` of ``verl.workers.rollout.base``: the rollout's client in the trainer's
   process. verl has no public function for this.
 
-The process group uses gloo because `agl_verl.worker.Actor` creates it before verl does. verl
+The process group uses gloo because `agl_verl._worker.Actor` creates it before verl does. verl
 registers the FSDP engine only for accelerators; ``VERL_ENGINE_DEVICE`` makes verl use it on a CPU.
 """
 
@@ -28,7 +28,7 @@ ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType(
     {
         "VERL_PLATFORM": PLATFORM,
         "VERL_ENGINE_DEVICE": "cuda",
-        "VERL_USE_EXTERNAL_MODULES": "agl_verl.cpu.plugin",
+        "VERL_USE_EXTERNAL_MODULES": "agl_verl.cpu._plugin",
     }
 )
 """Environment variables of every process that imports verl."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from agl_mlflow._names import mlflow_name
-from agl_mlflow.options import MlflowOptions
-from agl_mlflow.tracker import MlflowTracker
+from agl_mlflow._options import MlflowOptions
+from agl_mlflow._tracker import MlflowTracker
 from agl_testing.tracker_contract import Kept, TrackerContract
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from agl_tensorboard import _events
-from agl_tensorboard.options import TensorBoardOptions
-from agl_tensorboard.tracker import TensorBoardTracker
+from agl_tensorboard._options import TensorBoardOptions
+from agl_tensorboard._tracker import TensorBoardTracker
 from agl_testing.tracker_contract import Kept, TrackerContract
 from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
 from tensorboard.util.tensor_util import make_ndarray

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import wandb
 from agl_testing.tracker_contract import Kept, TrackerContract
-from agl_wandb.options import WandbOptions
-from agl_wandb.tracker import WandbTracker
+from agl_wandb._options import WandbOptions
+from agl_wandb._tracker import WandbTracker
 from wandb.proto import wandb_internal_pb2
 
 from agl_core.errors import ConfigError

@@ -1,0 +1,331 @@
+"""Functions that find the store for a configuration section, a file or an address."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from pydantic import BaseModel, SecretBytes, SecretStr
+
+from agl_core.config import RunConfig, StoreConfig
+from agl_core.config.loader import RESOLVED, check_options, load_config
+from agl_core.config.models import scheme_of
+from agl_core.config.validation import keys_at
+from agl_core.errors import ConfigError, PluginError
+from agl_core.interfaces import StoreLifecycle
+from agl_core.plugins import PluginManager
+from agl_core.plugins.registry import Kind
+from agl_core.store._reader import Readable
+from agl_core.store.options import STORE_FILE, StoreOptions
+
+_CONFIGURATIONS: Final = (".toml", ".yaml", ".yml", ".json")
+
+
+def store_options(config: StoreConfig, plugins: PluginManager) -> BaseModel | None:
+    """Return the options of a section, validated by the store's model; None if it has no model.
+
+    Null for an option that only other stores have is no option, so that an override can both
+    choose a store and remove an option of the previous one, such as ``store.url=null``.
+
+    Raises:
+        ConfigError: the store or an option is unknown.
+        PluginError: the store's options cannot be imported.
+    """
+    model = plugins.registry("stores").options_model(config.name)
+    if model is None or model.model_config.get("extra") != "allow":
+        others = {key for name in _names(plugins) for key in _keys(_model(name, plugins))}
+        foreign = others - _keys(model)
+        kept = {k: v for k, v in config.options.items() if v is not None or k not in foreign}
+        config = StoreConfig.model_validate({**kept, "name": config.name})
+    if model is not None and "url" in config.options and "url" not in model.model_fields:
+        _refuse_address(config, plugins)
+    return check_options(config, model, where="store")
+
+
+def _keys(model: type[BaseModel] | None) -> set[str]:
+    return {*keys_at(model, ()), *model.model_fields} if model is not None else set()
+
+
+def _refuse_address(config: StoreConfig, plugins: PluginManager) -> None:
+    """Raise an error if a store other than the configured one takes the option ``url``.
+
+    Raises:
+        ConfigError: another store takes the address.
+    """
+    address = config.options["url"]
+    able = _stores_at(address, plugins) if isinstance(address, str) else []
+    if able:
+        raise ConfigError(
+            f"Configuration: store.url = {_shown(address)!r}: the store {config.name!r} has no url; "
+            f"name = {able[0]!r} takes this address"
+        )
+
+
+def described(options: BaseModel | None) -> StoreOptions:
+    """Return the options as `StoreOptions`; the defaults if they have another base class."""
+    return options if isinstance(options, StoreOptions) else StoreOptions()
+
+
+def store_section(name: str, options: BaseModel | None) -> StoreConfig:
+    """Return the configuration section that results in these options."""
+    given = options.model_dump(exclude_unset=True, by_alias=True) if options is not None else {}
+    return StoreConfig.model_validate({**_revealed(given), "name": name})
+
+
+def _revealed(value: Any) -> Any:
+    """Return a value with the text of its secrets, which a stored section must contain."""
+    if isinstance(value, SecretStr | SecretBytes):
+        return value.get_secret_value()
+    if isinstance(value, dict):
+        return {key: _revealed(each) for key, each in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_revealed(each) for each in cast("list[Any]", value)]
+    return value
+
+
+def has_scheme(target: str) -> bool:
+    """Return whether a text is an address such as ``http://host``, not a path."""
+    return scheme_of(target) != ""
+
+
+def store_at(address: str, plugins: PluginManager) -> StoreConfig:
+    """Return the section of the store that takes an address, by `StoreOptions.schemes`.
+
+    Raises:
+        ConfigError: no store takes the address, or several do.
+    """
+    able = _stores_at(address, plugins)
+    if len(able) == 1:
+        return StoreConfig.model_validate({"name": able[0], "url": address})
+    if able:
+        raise ConfigError(
+            f"{_shown(address)!r} may be a store of {able}: name one in a configuration file, and "
+            f"give the file instead"
+        )
+    known = sorted({scheme for name in _names(plugins) for scheme in _schemes(name, plugins)})
+    raise ConfigError(
+        f"{_shown(address)!r} is not the address of a store: those of the loaded plugins begin with "
+        f"{', '.join(f'{scheme}://' for scheme in known) or 'nothing'}"
+    )
+
+
+def _shown(address: str) -> str:
+    return re.sub(r"(://)[^/\s]*@", r"\1***@", address)
+
+
+def _stores_at(address: str, plugins: PluginManager) -> list[str]:
+    scheme = scheme_of(address).lower()
+    return [name for name in _names(plugins) if scheme in _schemes(name, plugins)]
+
+
+def _names(plugins: PluginManager) -> list[str]:
+    return plugins.registry("stores").names()
+
+
+def _schemes(name: str, plugins: PluginManager) -> tuple[str, ...]:
+    return getattr(_model(name, plugins), "schemes", ())
+
+
+def _model(name: str, plugins: PluginManager) -> type[BaseModel] | None:
+    with suppress(PluginError):  # a store whose plugin cannot be imported cannot be used
+        return plugins.registry("stores").options_model(name)
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreAddress:
+    """The location of a store."""
+
+    config: StoreConfig
+    options: BaseModel | None
+    """Validated options of `config`."""
+    directory: Path
+    """Directory of the run."""
+    run: RunConfig | None = None
+    """The run's configuration; None if the target is only a store."""
+    named: bool = True
+    """Whether the user gave the location; False if it comes from the files in a run's directory."""
+
+    @property
+    def url(self) -> str | None:
+        """Address of the server that keeps the records; None without a server."""
+        # Options with another base class may have an address too.
+        return described(self.options).address or getattr(self.options, "url", None)
+
+    @property
+    def file(self) -> Path | None:
+        """The database file; None if the store is not a file."""
+        return described(self.options).file(self.directory)
+
+    def check_named(self, command: str = "") -> None:
+        """Check that no key is sent to a server whose address comes only from a run's directory.
+
+        Args:
+            command: The command that reads that server, for the error message.
+
+        Raises:
+            ConfigError: the user did not give the server's address.
+        """
+        if self.url is None or self.named:
+            return
+        plain = _shown(self.url) == self.url  # no password, which must not be printed
+        typed = f": {command}" if command and plain and described(self.options).schemes else ""
+        raise ConfigError(
+            f"Run {str(self.directory)!r} keeps its records at {_shown(self.url)}, as the files in "
+            f"its directory say. Nothing was sent there: keys and passwords are only sent to an "
+            f"address that you name. If that server is yours, give its address or your own "
+            f"configuration file in place of the directory{typed}"
+        )
+
+    def check_offered(self, plugins: PluginManager, kind: Kind, name: str) -> None:
+        """Check that a component of the run is registered without the run's plugin files.
+
+        A run's plugin files are loaded only when it is run. Commands that read a run load only the
+        plugin files that the user gives.
+
+        Raises:
+            ConfigError: `name` is not registered, and the run has plugin files that may do so.
+        """
+        _check_offered(self.run, self.directory, plugins, (kind, name))
+
+
+def _check_offered(
+    run: RunConfig | None, directory: Path, plugins: PluginManager, wanted: tuple[Kind, str]
+) -> None:
+    kind, name = wanted
+    files = run.plugins if run is not None else []
+    if files and name not in plugins.registry(kind):
+        raise ConfigError(
+            f"Run {str(directory)!r} uses {name!r} of {kind}, which no loaded plugin registers. "
+            f"Its plugin files are not loaded to look at it: if you trust them, name them with "
+            f"{' '.join(f'--plugin {file}' for file in files)}"
+        )
+
+
+def locate_store(target: str | Path, plugins: PluginManager) -> StoreAddress:
+    """Find the store of a run's directory, a configuration file, a database file or an address.
+
+    Args:
+        target: The user's argument.
+        plugins: The loaded plugins; a run's plugin files are not loaded.
+
+    Raises:
+        ConfigError: the target is not one of these, its records do not exist, or no loaded plugin
+            registers its store.
+    """
+    text = str(target)
+    path = Path(text).expanduser()
+    if has_scheme(text):
+        config = store_at(text, plugins)
+        options = store_options(config, plugins)
+        return StoreAddress(config=config, options=options, directory=Path())
+    if path.is_dir():
+        address = _of_directory(path, plugins)
+    elif path.suffix.lower() in _CONFIGURATIONS:
+        run = load_config(path)
+        place = path.parent if path.name == RESOLVED else Path(run.directory) / run.name
+        # A configuration file in a run's directory does not count as given by the user.
+        named = not (path.parent / RESOLVED).is_file()
+        address = _of_run(run, place, plugins, named=named)
+    elif path.is_file():
+        address = of_file(path, plugins)
+    else:
+        raise ConfigError(
+            f"{text!r} is not a run's directory, configuration, store file or address (SCHEME://…): "
+            f"no such file or directory exists"
+        )
+    _check_kept(address)
+    return address
+
+
+def of_file(path: Path, plugins: PluginManager) -> StoreAddress:
+    """Return the address of the default store in a file, which need not exist."""
+    config = StoreConfig.model_validate({"path": str(path)})
+    options = store_options(config, plugins)
+    return StoreAddress(config=config, options=options, directory=path.parent)
+
+
+def store_file(target: str, plugins: PluginManager) -> Path:
+    """Return the database file for a file or a run's directory, whether or not it exists.
+
+    For a run whose store is a server, this is the default store's file in the run's directory,
+    which the server uses.
+
+    Raises:
+        ConfigError: the run's configuration cannot be read.
+    """
+    path = Path(target).expanduser()
+    if not path.is_dir():
+        return path
+    resolved = path / RESOLVED
+    config = load_config(resolved).store if resolved.is_file() else StoreConfig()
+    kept = described(store_options(config, plugins)).file(path)
+    return kept or path / STORE_FILE
+
+
+def _of_run(
+    run: RunConfig, directory: Path, plugins: PluginManager, *, named: bool
+) -> StoreAddress:
+    _check_offered(run, directory, plugins, ("stores", run.store.name))
+    options = store_options(run.store, plugins)
+    return StoreAddress(
+        config=run.store, options=options, directory=directory, run=run, named=named
+    )
+
+
+def _of_directory(path: Path, plugins: PluginManager) -> StoreAddress:
+    if (path / RESOLVED).is_file():
+        return _of_run(load_config(path / RESOLVED), path, plugins, named=False)
+    config = StoreConfig()
+    address = StoreAddress(config=config, options=store_options(config, plugins), directory=path)
+    if address.file is not None and address.file.is_file():
+        return address
+    raise ConfigError(
+        f"{str(path)!r} is not a run's directory: it has no {RESOLVED}. Runs are in "
+        f"<directory>/<name> of their configuration, by default agl_runs/run"
+    )
+
+
+def _check_kept(address: StoreAddress) -> None:
+    if not described(address.options).kept:
+        raise ConfigError(
+            f"Run {str(address.directory)!r} kept its records in memory, so they no longer exist"
+        )
+    file = address.file
+    if file is not None and not file.is_file():
+        raise ConfigError(
+            f"Run {str(address.directory)!r} has no store: there is no file {str(file)!r}"
+        )
+
+
+def make_store_at(address: StoreAddress, plugins: PluginManager) -> StoreLifecycle:
+    """Make the store at an address without opening it.
+
+    Raises:
+        ConfigError: the server's address comes only from a run's directory.
+    """
+    address.check_named()
+    stores = plugins.registry("stores")
+    return stores.create(address.config.name, address.options, address.directory)
+
+
+@asynccontextmanager
+async def open_for_reading(
+    address: StoreAddress, plugins: PluginManager
+) -> AsyncGenerator[StoreLifecycle, None]:
+    """Open a store for reading, whether or not its run has ended.
+
+    A store that is not `Readable` is opened for reading and writing.
+    """
+    store = make_store_at(address, plugins)
+    if isinstance(store, Readable):
+        store = store.reader()
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()

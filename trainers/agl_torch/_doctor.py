@@ -1,0 +1,45 @@
+"""Check of ``agl doctor``: whether the run fits into the device's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from agl_core.app import engine_name, load_plugins, with_weights
+from agl_core.config import check_options, resolve_policies
+from agl_core.types import Finding
+from agl_torch._memory import REMEDY, itemized, policy_needs, total_memory, usable
+
+if TYPE_CHECKING:
+    from agl_core.config import RunConfig
+    from agl_core.interfaces import AttemptRecord
+
+_ENGINE: Final = "torch"
+
+
+def check(records: Sequence[AttemptRecord], config: RunConfig) -> Iterable[Finding]:
+    """Report the memory estimate that `check_memory` uses; nothing for other engines."""
+    del records
+    plugins = load_plugins()
+    if engine_name(config, plugins) != _ENGINE:
+        return
+    from agl_torch.engine import device_of, dtype_of  # noqa: PLC0415
+
+    registry = plugins.registry("engines")
+    options: Any = check_options(config.engine, registry.options_model(_ENGINE), where="engine")
+    device = device_of(options.device)
+    parts = policy_needs(
+        with_weights(resolve_policies(config, training=True), plugins),
+        options,
+        trains=True,
+        dtype=dtype_of(options.dtype, device),
+        reference=config.algorithm.kl_weight > 0,
+    )
+    needed, total = sum(parts.values()), total_memory(device)
+    yield Finding.of(
+        "torch.memory",
+        "ok" if needed <= usable(total) else "error",
+        f"The run needs {itemized(parts)} of {total / 1e9:.2f} GB, keys and values of answers not included.",
+        fix=f"{REMEDY[0].upper()}{REMEDY[1:]}.",
+        figures={"parts": parts, "total": total},
+    )
