@@ -23,7 +23,8 @@ with TemporaryDirectory() as _folder:
     sys.path.insert(0, f"{_folder}/trainers")
     try:
         from agl_toy._backend import ToyBackend
-        from agl_toy._engine import PolicyGradient, ToyEngine
+        from agl_toy._engine import ToyEngine
+        from agl_toy._loss import PolicyGradient, PolicyGradientOptions
         from agl_toy._options import ToyOptions
     finally:
         sys.path.remove(f"{_folder}/trainers")
@@ -326,11 +327,15 @@ _MORE = {
 }
 
 
+def make_loss():
+    return PolicyGradient(PolicyGradientOptions())
+
+
 async def keeps(rule, engine_class, directory):
     """Run one rule on a started engine."""
     ToyModel([0.5 * (index % 3) for index in range(96)]).save(directory / "model", resumable=False)
     policy = Policy(name="policy", model=str(directory / "model"), trainable=True)
-    setup = AlgorithmSetup(name="grpo", loss_factory=PolicyGradient, lr=0.5)
+    setup = AlgorithmSetup(name="grpo", loss_factory=make_loss, lr=0.5)
     engine = engine_class(ToyOptions(), setup)
     await engine.start([policy])
     backend = engine.backend("policy")

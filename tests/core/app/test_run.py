@@ -359,7 +359,8 @@ class TestLateRewards:
             told = [task for task in asyncio.all_tasks() if "_deliver" in repr(task)]
             await asyncio.gather(*told)
 
-        monkeypatch.setattr("agl_core.training.rollouts.asyncio", SimpleNamespace(sleep=sleep))
+        own = SimpleNamespace(**{**vars(asyncio), "sleep": sleep})
+        monkeypatch.setattr("agl_core.training.rollouts.asyncio", own)
         report = self._run(bench, 600.0, steps=1)
         (batch,) = bench.engine.batches
         for target, advantage in zip(batch.targets, batch.advantages, strict=True):

@@ -325,7 +325,7 @@ async def test_a_run_ends_although_threads_and_tasks_of_agents_do_not(program):
         import tests.core.app.conftest
         import agl_core as agl
         import program
-        from agl_core.runner import worker
+        from agl_core.runner import _worker as worker
         from agl_core.tracing import AttemptContext
 
         def soon_over(*, rollout, deadline, **given):
