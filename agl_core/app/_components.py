@@ -55,6 +55,13 @@ from agl_core.types import Attempt, Losses, Policy, Rollout, Span
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
+_RENEWALS_PER_LEASE: Final = 3
+_LOOKS_PER_LEASE: Final = 30
+_PROCESSES: Final = Path("/proc/self/ns/pid")
+"""Linux: the namespace in which process ids are valid."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blueprint:
@@ -294,14 +301,6 @@ def _runner(plan: Blueprint, agent: Agent, store: StoreLifecycle, gateway: Gatew
         concurrency=plan.config.rollout.concurrency, on_started=started, on_finished=finished
     )
     return Runner(store, gateway, agent, plan.scorer, options)
-
-
-_log = logging.getLogger(__name__)
-
-_RENEWALS_PER_LEASE: Final = 3
-_LOOKS_PER_LEASE: Final = 30
-_PROCESSES: Final = Path("/proc/self/ns/pid")
-"""Linux: the namespace in which process ids are valid."""
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -108,12 +109,7 @@ def train(  # noqa: PLR0913 - the one call a user writes
         overrides or {},
     )
     inputs = Inputs(agent=agent, tasks=tasks, val_tasks=val_tasks, reward=reward)
-    with only_run(resolved.name) as whole, withheld_key():
-        plugins = load_plugins(resolved.plugins)
-        with _watching(observers, plugins, shown=progress) as watching:
-            return _ended(
-                lambda: whole(App(resolved, inputs, observers=watching, plugins=plugins).train())
-            )
+    return _ended(resolved, inputs, App.train, observers=observers, progress=progress)
 
 
 def evaluate(  # noqa: PLR0913 - the one call a user writes
@@ -148,16 +144,8 @@ def evaluate(  # noqa: PLR0913 - the one call a user writes
         config = run_config_of(Path(checkpoint))
     resolved = _config(config, {"agents": list(agents) or None, **_model(model)}, overrides or {})
     inputs = Inputs(agent=agent, val_tasks=tasks, reward=reward)
-    with only_run(resolved.name) as whole, withheld_key():
-        plugins = load_plugins(resolved.plugins)
-        with _watching(observers, plugins, shown=progress) as watching:
-            return _ended(
-                lambda: whole(
-                    App(resolved, inputs, observers=watching, plugins=plugins).evaluate(
-                        checkpoint=checkpoint
-                    )
-                )
-            )
+    begin = partial(App.evaluate, checkpoint=checkpoint)
+    return _ended(resolved, inputs, begin, observers=observers, progress=progress)
 
 
 def attach() -> Attachment:
@@ -165,17 +153,31 @@ def attach() -> Attachment:
     return attach_integrations(integrations=make_integrations(load_plugins()))
 
 
-def _ended(begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run to the end; the traceback of an error in user code begins at the user's first frame."""
-    try:
-        return run_blocking(begin())
-    except AglError:
-        raise
-    except Exception as error:
-        frames = users_traceback(error.__traceback__)
-        if frames is None:
-            raise
-        raise error.with_traceback(frames)  # noqa: B904 - it is the same exception
+def _ended(
+    config: RunConfig,
+    inputs: Inputs,
+    begin: Callable[[App], Coroutine[Any, Any, T]],
+    *,
+    observers: Sequence[Observer],
+    progress: bool,
+) -> T:
+    """Run to the end as the only run of the process, with its observers and displays.
+
+    The traceback of an error in user code begins at the user's first frame.
+    """
+    with only_run(config.name) as whole, withheld_key():
+        plugins = load_plugins(config.plugins)
+        with _watching(observers, plugins, shown=progress) as watching:
+            try:
+                app = App(config, inputs, observers=watching, plugins=plugins)
+                return run_blocking(whole(begin(app)))
+            except AglError:
+                raise
+            except Exception as error:
+                frames = users_traceback(error.__traceback__)
+                if frames is None:
+                    raise
+                raise error.with_traceback(frames)  # noqa: B904 - it is the same exception
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The runner: claims rollouts, calls the agent under one deadline, stores the outcome.
 
 Reading order: `_worker` (many attempts), `_attempt` (one attempt and how it failed), `_limits` (its
-deadline), `_heartbeat` (leases), `fleet` (worker processes).
+deadline), `_heartbeat` (leases).
 """
 
 from agl_core.runner._attempt import Agent, Score, failure_of

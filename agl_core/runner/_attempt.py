@@ -54,6 +54,19 @@ Score = Callable[[AttemptRecord, Any], Awaitable[list[Reward]]]
 REWARD_AGENT: Final = "@reward"
 """Reserved name under which rewards call models; such calls are never trained."""
 
+_DEADLINE: Final = "deadline_exceeded"
+_REFUSED: Final = (400, 413, 422)
+"""HTTP statuses of servers that refuse a prompt as too long."""
+_SERVER_ERROR: Final = 500
+_MAX_TEXT: Final = 16_384
+
+_TYPED: Final[tuple[tuple[type[BaseException], FailureKind], ...]] = (
+    (DeadlineError, FailureKind.DEADLINE),
+    (ContextOverflowError, FailureKind.CONTEXT_OVERFLOW),
+    (EngineError, FailureKind.ENGINE),
+    (CaptureError, FailureKind.CAPTURE),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
@@ -209,20 +222,6 @@ async def reconsidered(
     if not agents:
         return ending
     return replace(ending, status=AttemptStatus.FAILED, failure=none_fit(agents))
-
-
-_DEADLINE: Final = "deadline_exceeded"
-_REFUSED: Final = (400, 413, 422)
-"""HTTP statuses of servers that refuse a prompt as too long."""
-_SERVER_ERROR: Final = 500
-_MAX_TEXT: Final = 16_384
-
-_TYPED: Final[tuple[tuple[type[BaseException], FailureKind], ...]] = (
-    (DeadlineError, FailureKind.DEADLINE),
-    (ContextOverflowError, FailureKind.CONTEXT_OVERFLOW),
-    (EngineError, FailureKind.ENGINE),
-    (CaptureError, FailureKind.CAPTURE),
-)
 
 
 def failure_of(

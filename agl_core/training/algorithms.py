@@ -28,7 +28,7 @@ class PolicyGradientOptions(BaseModel):
     clip_low: float = Field(default=0.2, ge=0, lt=1)
     """The ratio of new to old probability is clipped below ``1 - clip_low``."""
     clip_high: float = Field(default=0.2, ge=0)
-    """And above ``1 + clip_high``; 0.28 leaves unlikely tokens more room to grow. Both matter only
+    """And above ``1 + clip_high``; 0.28 lets unlikely tokens become more likely. Both matter only
     once a batch has changed the weights it is trained with: minibatches, epochs, stale calls."""
     ratio: Literal["token", "sequence"] = "token"
     """One ratio per token, or the geometric mean over each call's tokens."""

@@ -100,7 +100,7 @@ async def test_the_run_sets_budgets_per_agent(inside: Any) -> None:
             with agent_scope(agent):
                 plan = await PromptBudget().aplan([SYSTEM, *turns(9)])
                 lengths[agent] = (plan.budget, len(plan.messages))
-    # Nobody set one for the planner: a quarter of the context of 500 is left to the answer.
+    # The planner has none of its own: a quarter of the context of 500 is left to the answer.
     assert {agent: budget for agent, (budget, _) in lengths.items()} == {
         "writer": 130,
         "judge": 200,
