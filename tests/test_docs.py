@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from agl_tracking import step_numbers
 
 import agl_core as agl
 from agl_core import semconv
@@ -18,7 +19,6 @@ from agl_core.config.loader import check_options, resolve
 from agl_core.config.text import read_config
 from agl_core.interfaces import TrackedRun
 from agl_core.plugins._manager import hook_names
-from agl_core.plugins.tracking import step_numbers
 from agl_core.types import StepReport
 
 ROOT = Path(__file__).parents[1]

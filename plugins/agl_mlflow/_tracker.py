@@ -10,9 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from agl_core.errors import ConfigError
-from agl_core.interfaces import TrackedRun
-from agl_core.plugins.tracking import (
+from agl_tracking import (
     SentLog,
     evaluation_numbers,
     flat_config,
@@ -20,6 +18,9 @@ from agl_core.plugins.tracking import (
     outcome_numbers,
     step_numbers,
 )
+
+from agl_core.errors import ConfigError
+from agl_core.interfaces import TrackedRun
 from agl_core.types import Evaluation, Report, StepReport
 from agl_mlflow._names import mlflow_name
 from agl_mlflow._options import MlflowOptions

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from agl_core.errors import TrainingError
-from agl_core.interfaces import TrackedRun
-from agl_core.plugins.tracking import (
+from agl_tracking import (
     evaluation_numbers,
     outcome_facts,
     outcome_numbers,
     step_numbers,
 )
+
+from agl_core.errors import TrainingError
+from agl_core.interfaces import TrackedRun
 from agl_core.types import Evaluation, Report, StepReport
 from agl_tensorboard._events import EventFiles
 from agl_tensorboard._options import TensorBoardOptions

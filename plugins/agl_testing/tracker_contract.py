@@ -21,15 +21,15 @@ from typing import Any
 
 import msgspec
 import pytest
-
-from agl_core.interfaces import TrackedRun, Tracker
-from agl_core.plugins.tracking import (
+from agl_tracking import (
     evaluation_numbers,
     flat_config,
     outcome_facts,
     outcome_numbers,
     step_numbers,
 )
+
+from agl_core.interfaces import TrackedRun, Tracker
 from agl_core.types import Estimate, Evaluation, Report, StepReport
 from agl_testing._guard import ContractSuite
 

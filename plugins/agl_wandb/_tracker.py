@@ -7,15 +7,16 @@ import os
 import secrets
 from typing import Any, Final
 
-from agl_core.errors import ConfigError
-from agl_core.interfaces import TrackedRun
-from agl_core.plugins.tracking import (
+from agl_tracking import (
     SentLog,
     evaluation_numbers,
     outcome_facts,
     outcome_numbers,
     step_numbers,
 )
+
+from agl_core.errors import ConfigError
+from agl_core.interfaces import TrackedRun
 from agl_core.types import Evaluation, Report, StepReport
 from agl_wandb._options import WandbOptions
 

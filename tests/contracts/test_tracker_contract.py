@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 from agl_testing.tracker_contract import Kept, TrackerContract
-
-from agl_core.plugins.tracking import (
+from agl_tracking import (
     SentLog,
     evaluation_numbers,
     flat_config,

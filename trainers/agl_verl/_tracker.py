@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from agl_core.errors import ConfigError
-from agl_core.interfaces import TrackedRun
-from agl_core.plugins.tracking import (
+from agl_tracking import (
     SentLog,
     evaluation_numbers,
     outcome_numbers,
     step_numbers,
 )
+from pydantic import BaseModel, ConfigDict, Field
+
+from agl_core.errors import ConfigError
+from agl_core.interfaces import TrackedRun
 from agl_core.types import Evaluation, Report, StepReport
 from agl_verl import _compat
 

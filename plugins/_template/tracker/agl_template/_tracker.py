@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agl_core.interfaces import TrackedRun
-from agl_core.plugins.tracking import (
+from agl_tracking import (
     evaluation_numbers,
     flat_config,
     outcome_facts,
     outcome_numbers,
     step_numbers,
 )
+
+from agl_core.interfaces import TrackedRun
 from agl_core.types import Evaluation, Report, StepReport
 from agl_template._options import TemplateOptions
 

@@ -11,11 +11,11 @@ from agl_tensorboard import _events
 from agl_tensorboard._options import TensorBoardOptions
 from agl_tensorboard._tracker import TensorBoardTracker
 from agl_testing.tracker_contract import Kept, TrackerContract
+from agl_tracking import flat_config
 from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
 from tensorboard.util.tensor_util import make_ndarray
 
 from agl_core.interfaces import TrackedRun
-from agl_core.plugins.tracking import flat_config
 from agl_core.types import StepReport
 
 

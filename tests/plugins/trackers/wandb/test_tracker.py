@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import wandb
 from agl_testing.tracker_contract import Kept, TrackerContract
+from agl_tracking import flat_config
 from agl_wandb._options import WandbOptions
 from agl_wandb._tracker import WandbTracker
 from wandb.proto import wandb_internal_pb2
 
 from agl_core.errors import ConfigError
 from agl_core.interfaces import TrackedRun
-from agl_core.plugins.tracking import flat_config
 from agl_core.types import Report
 
 BLOCK = 32768

@@ -3,9 +3,7 @@
 import math
 
 import pytest
-
-from agl_core.interfaces import TrackedRun
-from agl_core.plugins.tracking import (
+from agl_tracking import (
     SentLog,
     evaluation_numbers,
     flat_config,
@@ -13,6 +11,8 @@ from agl_core.plugins.tracking import (
     outcome_numbers,
     step_numbers,
 )
+
+from agl_core.interfaces import TrackedRun
 from agl_core.types import Estimate, Evaluation, Report, StepReport
 from agl_core.types.run import RewardTrend, Rows
 
