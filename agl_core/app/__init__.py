@@ -13,7 +13,6 @@ from agl_core.faces import late
 if TYPE_CHECKING:
     from agl_core._builtin import load_plugins as load_plugins
     from agl_core.app._runner import serve_runner as serve_runner
-    from agl_core.app._serve import openai_server as openai_server
     from agl_core.app.blocking import only_run as only_run
     from agl_core.app.facade import attach as attach
     from agl_core.app.facade import evaluate as evaluate

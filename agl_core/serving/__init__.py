@@ -1,10 +1,10 @@
-"""HTTP between the components of a run and to backends: servers, clients, keys.
+"""HTTP between the components of a run: servers, keys, counting of tokens.
 
-Reading order: `asgi` (requests and answers), `_server` (uvicorn on the run's event loop), `_client`
-(requests to other programs, and their errors), `_keys`; `_backend_http` (a backend behind HTTP),
-`_answering` and `_openai_server` (a backend of this process, served over HTTP).
+Reading order: `asgi` (requests and answers), `_server` (uvicorn on the run's event loop), `_keys`,
+`_counting` (the tokens of a prompt). The package `agl_endpoints` has clients and a server of a
+backend.
 
-Names are imported on first use, so that uvicorn and aiohttp are loaded only if they are used.
+Names are imported on first use, so that uvicorn is loaded only if it is used.
 """
 
 from __future__ import annotations
@@ -14,19 +14,11 @@ from typing import TYPE_CHECKING
 from agl_core.faces import late
 
 if TYPE_CHECKING:
-    from agl_core.serving._answering import COUNT_PATH as COUNT_PATH
-    from agl_core.serving._answering import NOT_COUNTED as NOT_COUNTED
-    from agl_core.serving._answering import PROMPT_REFUSED as PROMPT_REFUSED
-    from agl_core.serving._answering import Answering as Answering
-    from agl_core.serving._answering import CountAnswer as CountAnswer
-    from agl_core.serving._answering import count_prompt as count_prompt
-    from agl_core.serving._backend_http import HttpBackend as HttpBackend
-    from agl_core.serving._client import CONNECT_S as CONNECT_S
-    from agl_core.serving._client import HttpClient as HttpClient
-    from agl_core.serving._client import failures as failures
-    from agl_core.serving._client import is_address as is_address
-    from agl_core.serving._client import reason as reason
-    from agl_core.serving._client import sendable as sendable
+    from agl_core.serving._counting import COUNT_PATH as COUNT_PATH
+    from agl_core.serving._counting import NOT_COUNTED as NOT_COUNTED
+    from agl_core.serving._counting import PROMPT_REFUSED as PROMPT_REFUSED
+    from agl_core.serving._counting import CountAnswer as CountAnswer
+    from agl_core.serving._counting import count_prompt as count_prompt
     from agl_core.serving._keys import ENV_KEY as ENV_KEY
     from agl_core.serving._keys import AttemptKeys as AttemptKeys
     from agl_core.serving._keys import bearer_of as bearer_of
@@ -35,7 +27,6 @@ if TYPE_CHECKING:
     from agl_core.serving._keys import given_key as given_key
     from agl_core.serving._keys import shared_key as shared_key
     from agl_core.serving._keys import withheld_key as withheld_key
-    from agl_core.serving._openai_server import OpenAIServer as OpenAIServer
     from agl_core.serving._server import GuestServer as GuestServer
     from agl_core.serving._server import address_of as address_of
     from agl_core.serving._server import bind as bind

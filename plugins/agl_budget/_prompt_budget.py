@@ -17,7 +17,7 @@ from agl_budget._plan import FittedPrompt, Message, Search, fit, untouched
 from agl_core import semconv
 from agl_core.errors import ConfigError, DeadlineError, EngineError
 from agl_core.interfaces import Counted
-from agl_core.serving import COUNT_PATH, NOT_COUNTED, PROMPT_REFUSED, CountAnswer, reason
+from agl_core.serving import COUNT_PATH, NOT_COUNTED, PROMPT_REFUSED, CountAnswer
 from agl_core.text import url_quoted
 from agl_core.threads import in_thread
 from agl_core.tracing import AttemptContext, active, current_scope, guarded
@@ -239,7 +239,7 @@ def _count_at_gateway(
         body = answer.read()
     except (OSError, HTTPException) as error:
         raise EngineError(
-            f"The gateway at {url.netloc} did not count a prompt's tokens: {reason(error)}"
+            f"The gateway at {url.netloc} did not count a prompt's tokens: {str(error) or type(error).__name__}"
         ) from error
     finally:
         connection.close()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from agl_endpoints import HttpBackend
+
 from agl_core.config import EngineOptions
 from agl_core.errors import ConfigError
 from agl_core.interfaces import AlgorithmSetup, Backend, Engine
-from agl_core.serving import HttpBackend
 from agl_core.types import Policy
 
 AUTO = "auto"

@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
+from agl_endpoints import Answering, HttpBackend
 
 from agl_core import waits
 from agl_core.clocks import new_id
@@ -19,10 +20,8 @@ from agl_core.gateway import Route
 from agl_core.interfaces import Backend, Capabilities, Gateway, GatewayUse, Problem
 from agl_core.serving import (
     COUNT_PATH,
-    Answering,
     AttemptKeys,
     GuestServer,
-    HttpBackend,
     address_of,
     asgi,
     bind,

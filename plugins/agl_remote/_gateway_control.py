@@ -6,12 +6,12 @@ import asyncio
 from typing import Final
 
 import msgspec
+from agl_endpoints import HttpBackend
 
 from agl_core.clocks import monotonic, new_id
 from agl_core.errors import ConfigError, EngineError
 from agl_core.gateway import GatewayServer, Route
 from agl_core.interfaces import Capabilities
-from agl_core.serving import HttpBackend
 from agl_core.types import Attempt, LogprobsMode, Policy, Rollout
 from agl_remote._rpc import RpcApp, RpcRequest
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
+from agl_endpoints import HttpClient, failures, is_address, reason, sendable
 
 from agl_core import errors
 from agl_core.clocks import monotonic, wall
 from agl_core.errors import AglError, ConfigError
-from agl_core.serving import HttpClient, asgi, failures, is_address, reason, sendable
+from agl_core.serving import asgi
 from agl_remote._rpc import (
     HEADER_INSTANCE,
     HEADER_PROTOCOL,

@@ -16,13 +16,13 @@ from typing import Any, Final, cast
 from uuid import uuid4
 
 import msgspec
+from agl_endpoints import HttpBackend
 from pydantic import Field
 
 from agl_core.config import validate
 from agl_core.errors import ConfigError, EngineError, RewardError
 from agl_core.files import make_private_directory, private_opener
 from agl_core.interfaces import AttemptRecord
-from agl_core.serving import HttpBackend
 from agl_core.text import decoded, escaped
 from agl_core.tracing import active, represent
 from agl_core.types import Task

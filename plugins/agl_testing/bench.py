@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
+from agl_endpoints import HttpBackend
+
 from agl_core.adapters import TrajectoryAdapter
 from agl_core.clocks import new_id
 from agl_core.gateway import GatewayServer
 from agl_core.interfaces import AdaptedAttempt, AttemptRecord, Dialect, Integration, RouteFactory
-from agl_core.serving import HttpBackend
 from agl_core.store import MemoryStore
 from agl_core.tracing import AttemptContext, Recorder, attach, emit_reward, enter, origins_of
 from agl_core.types import (

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from agl_endpoints import CONNECT_S, HttpClient, failures, is_address
 from aiohttp import ClientTimeout
 
 from agl_core.errors import ConfigError, EngineError
-from agl_core.serving import CONNECT_S, HttpClient, failures, is_address
 from agl_core.text import decoded
 
 DEV_MODE: Final = "start the server with VLLM_SERVER_DEV_MODE=1 in its environment"

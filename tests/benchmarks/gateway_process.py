@@ -10,11 +10,11 @@ import asyncio
 import json
 import sys
 
+from agl_endpoints import HttpBackend
 from agl_remote._process import rare_collections, serving_loop
 
 from agl_core.clocks import new_id
 from agl_core.gateway import GatewayServer
-from agl_core.serving import HttpBackend
 from agl_core.store._memory import MemoryStore
 from agl_core.types import Policy, Rollout, Task
 

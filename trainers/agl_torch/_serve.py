@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 import click
+from agl_endpoints import openai_server
 
-from agl_core.app import openai_server
 from agl_core.training import checkpoint_of, verify
 from agl_core.types import Policy
 

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from zlib import crc32
 
+from agl_endpoints import HttpBackend
+
 from agl_core.errors import AglError, EngineError
 from agl_core.interfaces import Backend, BackendReply, Counted
-from agl_core.serving import HttpBackend
 
 _HEAD: Final = 2048
 """Number of leading bytes of a request that select its replica; they are the same for all

@@ -20,11 +20,11 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from agl_endpoints import HttpBackend
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agl_core.gateway._stream import EventParser
-from agl_core.serving import HttpBackend
 from agl_core.store._codec import Codec, encode
 from agl_core.text import replaced_json
 from agl_core.types import ModelCall, Policy, to_list

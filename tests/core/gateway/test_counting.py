@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from agl_endpoints import HttpBackend
 from agl_remote._gateway_client import BackendServer
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
 from agl_core.errors import EngineError
 from agl_core.interfaces import Backend, Counted
-from agl_core.serving import GuestServer, HttpBackend, address_of, asgi, bind
+from agl_core.serving import GuestServer, address_of, asgi, bind
 
 COUNTING = FakeOptions(tokenize=True, stable=True, max_model_len=500)
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {}}}]

@@ -335,7 +335,8 @@ async def test_too_long_prompts_are_relayed(make_world: Any) -> None:
 
 
 async def test_unreachable_backend_is_502(world: Any) -> None:
-    from agl_core.serving import HttpBackend
+    from agl_endpoints import HttpBackend
+
     from agl_core.types import Policy
 
     backend = HttpBackend("http://127.0.0.1:1/v1")

@@ -23,6 +23,7 @@ from typing import Any
 import aiohttp
 import httpx2
 import pytest
+from agl_endpoints import HttpBackend
 from agl_http_clients._integration import HttpClients
 from agl_responses._request import read
 from agl_testing.fake_openai import FakeOpenAI
@@ -37,7 +38,6 @@ from agl_core.errors import CaptureError, ConfigError
 from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.interfaces import AttemptRecord
 from agl_core.runner import Runner, RunnerOptions
-from agl_core.serving import HttpBackend
 from agl_core.store._memory import MemoryStore
 from agl_core.tracing import attach
 from agl_core.types import Limits, Losses, Policy, Rollout, Task

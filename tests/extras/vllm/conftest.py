@@ -15,9 +15,9 @@ import pytest
 if find_spec("vllm") is None:
     pytest.skip("vLLM is not installed", allow_module_level=True)
 
+from agl_endpoints import HttpBackend
 from agl_vllm import VllmControl
 
-from agl_core.serving import HttpBackend
 from tests.core.gateway.conftest import World, make_world, world  # noqa: F401 - fixtures
 from tests.extras.vllm.tiny_model import make_model
 from tests.extras.vllm.vllm_server import VllmServer

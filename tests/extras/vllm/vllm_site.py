@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from agl_core.serving import HttpBackend
+from agl_endpoints import HttpBackend
+
 from agl_core.types import Attempt, Limits, ModelCall, Policy
 from tests.core.gateway.conftest import World
 from tests.extras.vllm.vllm_server import NAME, VllmServer

@@ -9,10 +9,10 @@ from typing import Any
 
 import openai
 import pytest
+from agl_endpoints import HttpBackend
 from agl_testing.fake_openai import FakeOpenAI, FakeReply
 
 from agl_core.gateway import GatewayServer
-from agl_core.serving import HttpBackend
 from agl_core.store._memory import MemoryStore
 from agl_core.types import Attempt, ModelCall, Policy, Rollout, Task
 

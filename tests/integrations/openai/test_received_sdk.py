@@ -10,6 +10,7 @@ from typing import Any
 
 import openai
 import pytest
+from agl_endpoints import HttpBackend
 from agl_records._conversations import answer_message
 from agl_responses._request import read
 from agl_testing.fake_openai import FakeOpenAI
@@ -19,7 +20,6 @@ from agl_core.gateway import GatewayServer, Payload
 from agl_core.gateway._capture import ReceivedAnswer
 from agl_core.gateway._replay import RecordBackend, RecordedCall
 from agl_core.gateway._stream import DONE, EventParser
-from agl_core.serving import HttpBackend
 from agl_core.store._memory import MemoryStore
 from agl_core.types import Choice, ModelCall, Policy, Rollout, Task
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from agl_doctor._diagnose import diagnose
+from agl_endpoints import HttpBackend
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
 import agl_core as agl
@@ -20,7 +21,6 @@ from agl_core.config.loader import resolve
 from agl_core.interfaces import Engine
 from agl_core.plugins import hookimpl
 from agl_core.plugins._manager import Source
-from agl_core.serving import HttpBackend
 from agl_core.types import Diagnosis, Finding
 from tests.core.app.conftest import ask
 

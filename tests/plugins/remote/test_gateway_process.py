@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 
 import httpx
 import pytest
+from agl_endpoints import HttpBackend
 from agl_remote import HttpStore, RemoteGateway
 from agl_remote._gateway_serve import serve_gateway, store_of
 from agl_remote._peer import Patience
@@ -17,7 +18,7 @@ from agl_testing.fake_openai import FakeOpenAI
 
 from agl_core._builtin import load_plugins
 from agl_core.errors import ConfigError, EngineError, StoreError
-from agl_core.serving import AttemptKeys, HttpBackend, address_of, bind
+from agl_core.serving import AttemptKeys, address_of, bind
 from agl_core.store._memory import MemoryStore
 from agl_core.store._sqlite import SqliteStore
 from agl_core.types import AttemptStatus, Limits, Policy, Rollout, Task

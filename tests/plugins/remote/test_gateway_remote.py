@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 import aiohttp
 import httpx
 import pytest
+from agl_endpoints import HttpBackend
 from agl_remote import RemoteGateway
 from agl_remote import _rpc as rpc
 from agl_remote._gateway_control import GatewayControl, GatewayStatus, WatchRequest
@@ -30,7 +31,7 @@ from agl_core.gateway import (
     RecordingOptions,
 )
 from agl_core.interfaces import Backend, Capabilities, GatewayUse
-from agl_core.serving import AttemptKeys, HttpBackend
+from agl_core.serving import AttemptKeys
 from agl_core.store._memory import MemoryStore
 from agl_core.types import Limits, Policy, Rollout, Task
 

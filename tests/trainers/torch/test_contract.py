@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
+from agl_endpoints import openai_server
 from agl_remote import HttpEngine, HttpOptions
 from agl_testing.engine_contract import EngineContract
 from agl_torch.engine import TorchEngine
 from agl_torch.losses.policy_gradient import PolicyGradient, PolicyGradientOptions
 from agl_torch.options import LoraOptions, TorchOptions
 
-from agl_core.app import openai_server
 from agl_core.interfaces import AlgorithmSetup
 from agl_core.types import Policy
 

@@ -14,13 +14,13 @@ from typing import Any
 from urllib.parse import quote
 
 import ray
+from agl_endpoints import OpenAIServer
 from transformers import AutoConfig
 
 from agl_core.app import load_plugins
 from agl_core.config import validate
 from agl_core.errors import ConfigError, EngineError
 from agl_core.interfaces import Engine
-from agl_core.serving import OpenAIServer
 from agl_core.types import Policy
 from agl_verl.vision import vision_of
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 
 import pytest
+from agl_endpoints import HttpBackend, HttpClient, failures
+from agl_endpoints._client import _proxy_for
 from agl_otlp._send import send_attempts
 from agl_testing._store_samples import begin, succeed
 from agl_testing.fake_openai import FakeOpenAI
@@ -17,8 +19,6 @@ from aiohttp import (
 )
 
 from agl_core.errors import EngineError, StoreError
-from agl_core.serving import HttpBackend, HttpClient, failures
-from agl_core.serving._client import _proxy_for
 from agl_core.store._memory import MemoryStore
 
 NAMES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "REQUEST_METHOD")

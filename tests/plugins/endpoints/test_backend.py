@@ -5,11 +5,11 @@ import json
 from typing import Any
 
 import pytest
+from agl_endpoints import HttpBackend
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 from aiohttp import web
 
 from agl_core.errors import EngineError
-from agl_core.serving import HttpBackend
 from tests.core.passing import pass_time
 
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'

@@ -8,9 +8,8 @@ from typing import Final
 import msgspec
 
 from agl_core.interfaces import Backend, Problem
-from agl_core.serving import asgi
-from agl_core.serving._answering import COUNT_PATH, Answering, count_prompt
-from agl_core.serving._server import GuestServer, address_of, bind
+from agl_core.serving import COUNT_PATH, GuestServer, address_of, asgi, bind, count_prompt
+from agl_endpoints._answering import Answering
 
 _CHAT: Final = "/v1/chat/completions"
 _MODELS: Final = "/v1/models"

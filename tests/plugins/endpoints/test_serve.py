@@ -6,13 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from agl_endpoints import HttpBackend, openai_server
 
 from agl_core._builtin import load_plugins
-from agl_core.app import openai_server
 from agl_core.errors import PluginError
 from agl_core.plugins import hookimpl
 from agl_core.plugins._manager import Source
-from agl_core.serving import HttpBackend
 
 
 def with_dialect(name: str) -> Any:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agl_core._builtin import load_plugins
-from agl_core.app.parts import make_dialects
+from agl_core.app import load_plugins, make_dialects
 from agl_core.gateway import translations
 from agl_core.interfaces import Backend
 from agl_core.plugins import PluginManager
-from agl_core.serving import OpenAIServer
+from agl_endpoints._server import OpenAIServer
 
 
 def openai_server(

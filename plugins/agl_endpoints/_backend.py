@@ -11,10 +11,9 @@ from aiohttp import ClientOSError, ClientResponse, ClientTimeout, ServerDisconne
 
 from agl_core.errors import EngineError
 from agl_core.interfaces import Backend, Counted
-from agl_core.serving import asgi
-from agl_core.serving._answering import CountAnswer
-from agl_core.serving._client import CONNECT_S, HttpClient, failures, reason, sendable
+from agl_core.serving import CountAnswer, asgi
 from agl_core.text import decoded
+from agl_endpoints._client import CONNECT_S, HttpClient, failures, reason, sendable
 
 _REFUSALS: Final = (400, 422)
 _NOT_SERVED: Final = (404, 405, 501)

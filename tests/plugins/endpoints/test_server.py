@@ -7,12 +7,12 @@ import io
 
 import aiohttp
 import pytest
+from agl_endpoints import OpenAIServer
 from agl_responses._request import read
 
 from agl_core.errors import ConfigError, EngineError
 from agl_core.gateway import translations
 from agl_core.interfaces import Counted
-from agl_core.serving import OpenAIServer
 
 
 class Backend:

@@ -1,0 +1,28 @@
+"""HTTP between plugins and other programs: a client, a backend, and a server of a backend.
+
+A library for plugins and trainers; it registers no hooks. Reading order: `_client` (requests, and
+their errors), `_backend` (a backend behind an OpenAI-compatible endpoint), `_answering` and
+`_server` (an endpoint for a backend of this process), `_serve` (with the dialects of plugins).
+
+Names are imported on first use, so that aiohttp and uvicorn are loaded only if they are used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agl_core.faces import late
+
+if TYPE_CHECKING:
+    from agl_endpoints._answering import Answering as Answering
+    from agl_endpoints._backend import HttpBackend as HttpBackend
+    from agl_endpoints._client import CONNECT_S as CONNECT_S
+    from agl_endpoints._client import HttpClient as HttpClient
+    from agl_endpoints._client import failures as failures
+    from agl_endpoints._client import is_address as is_address
+    from agl_endpoints._client import reason as reason
+    from agl_endpoints._client import sendable as sendable
+    from agl_endpoints._serve import openai_server as openai_server
+    from agl_endpoints._server import OpenAIServer as OpenAIServer
+else:
+    __getattr__, __dir__, __all__ = late(__name__)
