@@ -17,6 +17,7 @@ from agl_core.config.models import (
     TasksConfig,
     TrackerConfig,
     TrainConfig,
+    scheme_of,
     with_sections,
 )
 from agl_core.config.policies import resolve_policies, trained_agents
@@ -46,6 +47,7 @@ __all__ = [
     "read_text",
     "resolve",
     "resolve_policies",
+    "scheme_of",
     "trained_agents",
     "validate",
     "with_sections",

@@ -33,23 +33,10 @@ if TYPE_CHECKING:
     from agl_core.store._codec import json_value as json_value
     from agl_core.store._lease import Clock as Clock
     from agl_core.store._lease import SystemClock as SystemClock
-    from agl_core.store._locate import StoreAddress as StoreAddress
-    from agl_core.store._locate import described as described
-    from agl_core.store._locate import has_scheme as has_scheme
-    from agl_core.store._locate import locate_store as locate_store
-    from agl_core.store._locate import make_store_at as make_store_at
-    from agl_core.store._locate import of_file as of_file
-    from agl_core.store._locate import open_for_reading as open_for_reading
-    from agl_core.store._locate import store_at as store_at
-    from agl_core.store._locate import store_file as store_file
-    from agl_core.store._locate import store_options as store_options
-    from agl_core.store._locate import store_section as store_section
     from agl_core.store._memory import MemoryStore as MemoryStore
     from agl_core.store._operations import Changes as Changes
     from agl_core.store._operations import ClaimRequest as ClaimRequest
     from agl_core.store._operations import Operations as Operations
-    from agl_core.store._paging import attempt_records as attempt_records
-    from agl_core.store._paging import rollout_pages as rollout_pages
     from agl_core.store._reader import Prunable as Prunable
     from agl_core.store._reader import Pruned as Pruned
     from agl_core.store._reader import Readable as Readable
@@ -58,8 +45,14 @@ if TYPE_CHECKING:
     from agl_core.store._records import Records as Records
     from agl_core.store._sqlite import SqliteStore as SqliteStore
     from agl_core.store._writing import whole_file as whole_file
+    from agl_core.store.options import STORE_FILE as STORE_FILE
     from agl_core.store.options import BaseStoreOptions as BaseStoreOptions
     from agl_core.store.options import SqliteOptions as SqliteOptions
     from agl_core.store.options import StoreOptions as StoreOptions
+    from agl_core.store.options import described as described
+    from agl_core.store.options import store_options as store_options
+    from agl_core.store.options import store_schemes as store_schemes
+    from agl_core.store.options import store_section as store_section
+    from agl_core.store.options import without_password as without_password
 else:
     __getattr__, __dir__, __all__ = late(__name__)

@@ -1,13 +1,26 @@
-"""The base class of stores' options, and the options of the embedded stores."""
+"""The base class of stores' options, those of the embedded stores, and the options of a section."""
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, PositiveFloat, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PositiveFloat,
+    SecretBytes,
+    SecretStr,
+    field_validator,
+)
 
-from agl_core.config.models import local_path
+from agl_core.config import StoreConfig, check_options
+from agl_core.config.models import local_path, scheme_of
+from agl_core.config.validation import keys_at
+from agl_core.errors import ConfigError, PluginError
+from agl_core.plugins import PluginManager
 from agl_core.store._base import Retention
 
 STORE_FILE: Final = "store.db"
@@ -109,3 +122,84 @@ class MemoryOptions(BaseStoreOptions):
 
     def apart(self) -> Self:
         return self
+
+
+def store_options(config: StoreConfig, plugins: PluginManager) -> BaseModel | None:
+    """Return the options of a section, validated by the store's model; None if it has no model.
+
+    Null for an option that only other stores have is no option, so that an override can both
+    choose a store and remove an option of the previous one, such as ``store.url=null``.
+
+    Raises:
+        ConfigError: the store or an option is unknown.
+        PluginError: the store's options cannot be imported.
+    """
+    model = plugins.registry("stores").options_model(config.name)
+    if model is None or model.model_config.get("extra") != "allow":
+        names = plugins.registry("stores").names()
+        others = {key for name in names for key in _keys(_model(name, plugins))}
+        foreign = others - _keys(model)
+        kept = {k: v for k, v in config.options.items() if v is not None or k not in foreign}
+        config = StoreConfig.model_validate({**kept, "name": config.name})
+    if model is not None and "url" in config.options and "url" not in model.model_fields:
+        _refuse_address(config, plugins)
+    return check_options(config, model, where="store")
+
+
+def _keys(model: type[BaseModel] | None) -> set[str]:
+    return {*keys_at(model, ()), *model.model_fields} if model is not None else set()
+
+
+def _refuse_address(config: StoreConfig, plugins: PluginManager) -> None:
+    """Raise an error if a store other than the configured one takes the option ``url``.
+
+    Raises:
+        ConfigError: another store takes the address.
+    """
+    address = config.options["url"]
+    scheme = scheme_of(address).lower() if isinstance(address, str) else ""
+    able = [name for name, taken in store_schemes(plugins).items() if scheme in taken]
+    if able:
+        raise ConfigError(
+            f"Configuration: store.url = {without_password(address)!r}: the store {config.name!r} has no url; "
+            f"name = {able[0]!r} takes this address"
+        )
+
+
+def described(options: BaseModel | None) -> StoreOptions:
+    """Return the options as `StoreOptions`; the defaults if they have another base class."""
+    return options if isinstance(options, StoreOptions) else StoreOptions()
+
+
+def store_section(name: str, options: BaseModel | None) -> StoreConfig:
+    """Return the configuration section that results in these options."""
+    given = options.model_dump(exclude_unset=True, by_alias=True) if options is not None else {}
+    return StoreConfig.model_validate({**_revealed(given), "name": name})
+
+
+def _revealed(value: Any) -> Any:
+    """Return a value with the text of its secrets, which a stored section must contain."""
+    if isinstance(value, SecretStr | SecretBytes):
+        return value.get_secret_value()
+    if isinstance(value, dict):
+        return {key: _revealed(each) for key, each in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_revealed(each) for each in cast("list[Any]", value)]
+    return value
+
+
+def store_schemes(plugins: PluginManager) -> dict[str, tuple[str, ...]]:
+    """Return `StoreOptions.schemes` by the names of the registered stores."""
+    names = plugins.registry("stores").names()
+    return {name: getattr(_model(name, plugins), "schemes", ()) for name in names}
+
+
+def _model(name: str, plugins: PluginManager) -> type[BaseModel] | None:
+    with suppress(PluginError):  # a store whose plugin cannot be imported cannot be used
+        return plugins.registry("stores").options_model(name)
+    return None
+
+
+def without_password(address: str) -> str:
+    """Return an address without its user and password, for messages."""
+    return re.sub(r"(://)[^/\s]*@", r"\1***@", address)

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from agl_stores import StoreAddress, locate_store, open_for_reading
+
 from agl_core.app import load_plugins
 from agl_core.app.run import EVALUATIONS
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Store
 from agl_core.plugins import PluginManager
-from agl_core.store import StoreAddress, locate_store, open_for_reading
 from agl_core.types import Mode, Report, Rollout, RolloutQuery, RolloutStatus, Span
 from agl_demo import world
 

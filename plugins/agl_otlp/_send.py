@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 from agl_endpoints import HttpClient, failures, is_address, reason
+from agl_stores import attempt_records, rollout_pages
 from aiohttp import ClientTimeout
 
 from agl_core.errors import ConfigError, StoreError
 from agl_core.interfaces import Sent, Store
-from agl_core.store import attempt_records, rollout_pages
 from agl_core.text import decoded
 from agl_core.types import RolloutQuery
 from agl_otlp._encode import encode_attempt, request

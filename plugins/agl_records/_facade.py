@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from agl_stores import StoreAddress, locate_store, open_for_reading
+
 from agl_core.app import load_plugins, run_blocking
 from agl_core.plugins import PluginManager
-from agl_core.store import StoreAddress, locate_store, open_for_reading, whole_file
+from agl_core.store import whole_file
 from agl_core.types import Mode, Report
 from agl_records._run import ExportFormat, ExportOptions, ExportSummary, export_from
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import IO, Any, Final, Literal
 
 import msgspec
+from agl_stores import attempt_records, rollout_pages
 
 from agl_core.adapters import AgentSelector, adapt_untrained
 from agl_core.app import engine_class, engine_name
@@ -21,7 +22,6 @@ from agl_core.interfaces import (
     Store,
 )
 from agl_core.plugins import PluginManager
-from agl_core.store import attempt_records, rollout_pages
 from agl_core.types import (
     AttemptStatus,
     Losses,

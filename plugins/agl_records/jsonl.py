@@ -17,10 +17,10 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
+from agl_stores import rollout_pages
 
 from agl_core.errors import StoreError
 from agl_core.interfaces import Store
-from agl_core.store import rollout_pages
 from agl_core.types import Resources, Rollout, RolloutQuery, Span, from_list
 from agl_core.types.json_text import json_text, json_value
 

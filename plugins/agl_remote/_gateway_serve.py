@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import click
+from agl_stores import has_scheme, locate_store, make_store_at, of_file, store_file
 
 from agl_core import waits
 from agl_core.app import gateway_server
@@ -19,7 +20,6 @@ from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.interfaces import StoreLifecycle
 from agl_core.plugins import PluginManager
 from agl_core.serving import shared_key
-from agl_core.store import has_scheme, locate_store, make_store_at, of_file, store_file
 from agl_remote._gateway_control import GatewayControl
 
 _HOST_AND_PORT: Final = re.compile(r"[^/\\]+:\d+")

@@ -81,7 +81,7 @@ def _with_store(config: RunConfig, address: str | None, plugins: PluginManager) 
     Raises:
         ConfigError: no store of the plugins takes the address, or several do.
     """
-    from agl_core.store import store_at  # noqa: PLC0415
+    from agl_stores import store_at  # noqa: PLC0415
 
     if address is None:
         return config

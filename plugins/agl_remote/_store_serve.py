@@ -46,8 +46,10 @@ def command(
 
     It may be killed and started again at any time: its clients continue where they were.
     """
+    from agl_stores import store_file  # noqa: PLC0415
+
     from agl_core.app import run_blocking  # noqa: PLC0415
-    from agl_core.store import SqliteOptions, store_file  # noqa: PLC0415
+    from agl_core.store import SqliteOptions  # noqa: PLC0415
     from agl_remote._process import rare_collections, serving_loop  # noqa: PLC0415
     from agl_remote._store_server import serve_store  # noqa: PLC0415
 

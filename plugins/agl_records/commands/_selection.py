@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import click
+from agl_stores import StoreAddress, locate_store, make_store_at, open_for_reading
 
 from agl_core.cli.group import CliState
 from agl_core.errors import ConfigError
 from agl_core.interfaces import StoreLifecycle
-from agl_core.store import StoreAddress, locate_store, make_store_at, open_for_reading
 from agl_core.types import Mode, RolloutQuery, RolloutStatus
 
 store_argument: Any = click.argument("target", metavar="STORE")

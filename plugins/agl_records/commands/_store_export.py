@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 import click
+from agl_stores import StoreAddress
 
 from agl_core.cli.group import CliState, debug_option, plugin_option
 from agl_core.cli.output import STDOUT, writing
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Exporter, Sent
-from agl_core.store import StoreAddress
 from agl_records.commands._selection import (
     Filters,
     filter_options,

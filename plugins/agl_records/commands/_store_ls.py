@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import click
+from agl_stores import rollout_pages
 
 from agl_core.cli.group import CliState, debug_option, json_option, plugin_option
 from agl_core.cli.output import console, write_records
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Store
-from agl_core.store import rollout_pages
 from agl_core.types import Rollout, RolloutQuery, Span
 from agl_records.commands._selection import (
     Filters,

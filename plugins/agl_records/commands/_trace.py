@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
+from agl_stores import rollout_pages
 
 from agl_core.adapters import aliases_of
 from agl_core.cli.group import CliState, debug_option, json_option, plugin_option
 from agl_core.cli.output import console, write_records
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Store
-from agl_core.store import rollout_pages
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span, agent_matches
 from agl_records.commands._selection import located, reading, store_argument
 from agl_records.commands._tree import (

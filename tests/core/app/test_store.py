@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from agl_remote import HttpStore
 from agl_remote._gateway_serve import store_of
+from agl_stores import store_file
 
 from agl_core._builtin import load_plugins
 from agl_core.config.loader import resolve, save_config
 from agl_core.errors import ConfigError
 from agl_core.interfaces import StoreLifecycle
 from agl_core.serving import ENV_KEY
-from agl_core.store import SqliteStore, store_file
+from agl_core.store import SqliteStore
 from agl_core.types import Rollout, RolloutQuery, Task
 
 ROLLOUT = Rollout(id="ro_1", task=Task(id="t"), run_id="run")

@@ -3,7 +3,7 @@ import pytest
 from agl_core import _builtin as builtin
 from agl_core._builtin import load_plugins
 from agl_core.config import StoreConfig
-from agl_core.store._locate import store_options
+from agl_core.store import store_options
 
 
 def test_plugins_are_listed_with_version_and_state(agl, tmp_path):

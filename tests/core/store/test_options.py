@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_stores import StoreAddress, locate_store, store_at
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from agl_core._builtin import load_plugins
@@ -15,7 +16,7 @@ from agl_core.config.loader import load_config, resolve, save_config
 from agl_core.errors import ConfigError
 from agl_core.plugins import PluginManager, hookimpl
 from agl_core.plugins._manager import Source
-from agl_core.store._locate import StoreAddress, described, locate_store, store_at, store_options
+from agl_core.store import described, store_options
 from agl_core.store.options import StoreOptions
 
 

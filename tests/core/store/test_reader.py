@@ -7,12 +7,12 @@ import os
 import sqlite3
 
 import pytest
+from agl_stores import locate_store
 from agl_testing._store_samples import begin, model_call, rollout, succeed
 from agl_testing.clock import ManualClock
 
 from agl_core._builtin import load_plugins
 from agl_core.errors import StoreError
-from agl_core.store._locate import locate_store
 from agl_core.store._reader import Readable
 from agl_core.store._sqlite import SqliteStore
 from agl_core.types import AttemptStatus, RolloutQuery, RolloutStatus

@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 
 import pytest
 from agl_records.jsonl import export_lines, read_export
+from agl_stores import rollout_pages
 from agl_testing._store_samples import begin, failure, model_call, rollout, span, succeed
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.errors import StoreError
 from agl_core.store._memory import MemoryStore
-from agl_core.store._paging import rollout_pages
 from agl_core.types import (
     AttemptStatus,
     FailureKind,

@@ -13,11 +13,11 @@ from typing import Any
 import agl_records
 import pytest
 from agl_remote._gateway_serve import store_of
+from agl_stores import locate_store
 
 from agl_core._builtin import load_plugins
 from agl_core.errors import ConfigError
 from agl_core.serving import ENV_KEY
-from agl_core.store._locate import locate_store
 from agl_core.store._sqlite import SqliteStore
 from agl_core.types import AttemptStatus, Report, Rollout, Task
 

@@ -1,90 +1,29 @@
-"""Functions that find the store for a configuration section, a file or an address."""
+"""Functions that find the store of a run's directory, a configuration, a file or an address."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
 
-from pydantic import BaseModel, SecretBytes, SecretStr
+from pydantic import BaseModel
 
-from agl_core.config import RunConfig, StoreConfig
-from agl_core.config.loader import RESOLVED, check_options, load_config
-from agl_core.config.models import scheme_of
-from agl_core.config.validation import keys_at
-from agl_core.errors import ConfigError, PluginError
+from agl_core.config import RESOLVED, RunConfig, StoreConfig, load_config, scheme_of
+from agl_core.errors import ConfigError
 from agl_core.interfaces import StoreLifecycle
-from agl_core.plugins import PluginManager
-from agl_core.plugins.registry import Kind
-from agl_core.store._reader import Readable
-from agl_core.store.options import STORE_FILE, StoreOptions
+from agl_core.plugins import Kind, PluginManager
+from agl_core.store import (
+    STORE_FILE,
+    Readable,
+    described,
+    store_options,
+    store_schemes,
+    without_password,
+)
 
 _CONFIGURATIONS: Final = (".toml", ".yaml", ".yml", ".json")
-
-
-def store_options(config: StoreConfig, plugins: PluginManager) -> BaseModel | None:
-    """Return the options of a section, validated by the store's model; None if it has no model.
-
-    Null for an option that only other stores have is no option, so that an override can both
-    choose a store and remove an option of the previous one, such as ``store.url=null``.
-
-    Raises:
-        ConfigError: the store or an option is unknown.
-        PluginError: the store's options cannot be imported.
-    """
-    model = plugins.registry("stores").options_model(config.name)
-    if model is None or model.model_config.get("extra") != "allow":
-        others = {key for name in _names(plugins) for key in _keys(_model(name, plugins))}
-        foreign = others - _keys(model)
-        kept = {k: v for k, v in config.options.items() if v is not None or k not in foreign}
-        config = StoreConfig.model_validate({**kept, "name": config.name})
-    if model is not None and "url" in config.options and "url" not in model.model_fields:
-        _refuse_address(config, plugins)
-    return check_options(config, model, where="store")
-
-
-def _keys(model: type[BaseModel] | None) -> set[str]:
-    return {*keys_at(model, ()), *model.model_fields} if model is not None else set()
-
-
-def _refuse_address(config: StoreConfig, plugins: PluginManager) -> None:
-    """Raise an error if a store other than the configured one takes the option ``url``.
-
-    Raises:
-        ConfigError: another store takes the address.
-    """
-    address = config.options["url"]
-    able = _stores_at(address, plugins) if isinstance(address, str) else []
-    if able:
-        raise ConfigError(
-            f"Configuration: store.url = {_shown(address)!r}: the store {config.name!r} has no url; "
-            f"name = {able[0]!r} takes this address"
-        )
-
-
-def described(options: BaseModel | None) -> StoreOptions:
-    """Return the options as `StoreOptions`; the defaults if they have another base class."""
-    return options if isinstance(options, StoreOptions) else StoreOptions()
-
-
-def store_section(name: str, options: BaseModel | None) -> StoreConfig:
-    """Return the configuration section that results in these options."""
-    given = options.model_dump(exclude_unset=True, by_alias=True) if options is not None else {}
-    return StoreConfig.model_validate({**_revealed(given), "name": name})
-
-
-def _revealed(value: Any) -> Any:
-    """Return a value with the text of its secrets, which a stored section must contain."""
-    if isinstance(value, SecretStr | SecretBytes):
-        return value.get_secret_value()
-    if isinstance(value, dict):
-        return {key: _revealed(each) for key, each in cast("dict[Any, Any]", value).items()}
-    if isinstance(value, list | tuple):
-        return [_revealed(each) for each in cast("list[Any]", value)]
-    return value
 
 
 def has_scheme(target: str) -> bool:
@@ -98,42 +37,21 @@ def store_at(address: str, plugins: PluginManager) -> StoreConfig:
     Raises:
         ConfigError: no store takes the address, or several do.
     """
-    able = _stores_at(address, plugins)
+    schemes = store_schemes(plugins)
+    scheme = scheme_of(address).lower()
+    able = [name for name, taken in schemes.items() if scheme in taken]
     if len(able) == 1:
         return StoreConfig.model_validate({"name": able[0], "url": address})
     if able:
         raise ConfigError(
-            f"{_shown(address)!r} may be a store of {able}: name one in a configuration file, and "
+            f"{without_password(address)!r} may be a store of {able}: name one in a configuration file, and "
             f"give the file instead"
         )
-    known = sorted({scheme for name in _names(plugins) for scheme in _schemes(name, plugins)})
+    known = sorted({each for taken in schemes.values() for each in taken})
     raise ConfigError(
-        f"{_shown(address)!r} is not the address of a store: those of the loaded plugins begin with "
-        f"{', '.join(f'{scheme}://' for scheme in known) or 'nothing'}"
+        f"{without_password(address)!r} is not the address of a store: those of the loaded plugins begin with "
+        f"{', '.join(f'{each}://' for each in known) or 'nothing'}"
     )
-
-
-def _shown(address: str) -> str:
-    return re.sub(r"(://)[^/\s]*@", r"\1***@", address)
-
-
-def _stores_at(address: str, plugins: PluginManager) -> list[str]:
-    scheme = scheme_of(address).lower()
-    return [name for name in _names(plugins) if scheme in _schemes(name, plugins)]
-
-
-def _names(plugins: PluginManager) -> list[str]:
-    return plugins.registry("stores").names()
-
-
-def _schemes(name: str, plugins: PluginManager) -> tuple[str, ...]:
-    return getattr(_model(name, plugins), "schemes", ())
-
-
-def _model(name: str, plugins: PluginManager) -> type[BaseModel] | None:
-    with suppress(PluginError):  # a store whose plugin cannot be imported cannot be used
-        return plugins.registry("stores").options_model(name)
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,10 +90,10 @@ class StoreAddress:
         """
         if self.url is None or self.named:
             return
-        plain = _shown(self.url) == self.url  # no password, which must not be printed
+        plain = without_password(self.url) == self.url  # no password, which must not be printed
         typed = f": {command}" if command and plain and described(self.options).schemes else ""
         raise ConfigError(
-            f"Run {str(self.directory)!r} keeps its records at {_shown(self.url)}, as the files in "
+            f"Run {str(self.directory)!r} keeps its records at {without_password(self.url)}, as the files in "
             f"its directory say. Nothing was sent there: keys and passwords are only sent to an "
             f"address that you name. If that server is yours, give its address or your own "
             f"configuration file in place of the directory{typed}"
