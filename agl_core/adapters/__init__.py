@@ -21,28 +21,31 @@ cause                           meaning
 ``agents_without_reward``       trained agents without a reward, which are left out of their group
 ``choices_without_reward``      choices of an ``n > 1`` call that no reward named
 ==============================  ==================================================================
+
+Names are imported on first use, so that a run starts before what its first attempt needs is loaded.
 """
 
-from agl_core.adapters._adapter import TrajectoryAdapter, adapt_untrained
-from agl_core.adapters._join import JoinedAttempt, JoinedCall, aliases_of, join
-from agl_core.adapters._select import AgentSelector, serving_policy
-from agl_core.adapters._tree import Sample, forest, link, trajectories
-from agl_core.adapters.continuity import Break, Continuity, continuity
+from __future__ import annotations
 
-__all__ = [
-    "AgentSelector",
-    "Break",
-    "Continuity",
-    "JoinedAttempt",
-    "JoinedCall",
-    "Sample",
-    "TrajectoryAdapter",
-    "adapt_untrained",
-    "aliases_of",
-    "continuity",
-    "forest",
-    "join",
-    "link",
-    "serving_policy",
-    "trajectories",
-]
+from typing import TYPE_CHECKING
+
+from agl_core.faces import late
+
+if TYPE_CHECKING:
+    from agl_core.adapters._adapter import TrajectoryAdapter as TrajectoryAdapter
+    from agl_core.adapters._assemble import adapt_untrained as adapt_untrained
+    from agl_core.adapters._continuity import Break as Break
+    from agl_core.adapters._continuity import Continuity as Continuity
+    from agl_core.adapters._continuity import continuity as continuity
+    from agl_core.adapters._join import JoinedAttempt as JoinedAttempt
+    from agl_core.adapters._join import JoinedCall as JoinedCall
+    from agl_core.adapters._join import aliases_of as aliases_of
+    from agl_core.adapters._join import join as join
+    from agl_core.adapters._select import AgentSelector as AgentSelector
+    from agl_core.adapters._select import serving_policy as serving_policy
+    from agl_core.adapters._tree import Sample as Sample
+    from agl_core.adapters._tree import forest as forest
+    from agl_core.adapters._tree import link as link
+    from agl_core.adapters._tree import trajectories as trajectories
+else:
+    __getattr__, __dir__, __all__ = late(__name__)

@@ -13,12 +13,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import msgspec
 
 from agl_core import waits
-from agl_core.app._trackers import Tracking
 from agl_core.app.parts import (
     Agent,
     gateway_server,
@@ -53,6 +52,9 @@ from agl_core.training.events import Events
 from agl_core.training.rollouts import RolloutSource
 from agl_core.types import Attempt, Losses, Policy, Rollout, Span
 
+if TYPE_CHECKING:
+    from agl_core.app._trackers import Tracking
+
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
@@ -76,7 +78,7 @@ class Blueprint:
     """None if runners in other processes run it."""
     observers: Sequence[Observer] = ()
     tracking: Tracking | None = None
-    """None without training."""
+    """None without training or trackers."""
     exported: Path | None = None
     """Directory of exported weights that replace the policies' models."""
 

@@ -6,13 +6,13 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from agl_core import adapters
 from agl_core._builtin import load_plugins
-from agl_core.adapters import forest
 from agl_core.app._components import Blueprint, Components, open_components, run_alongside
-from agl_core.app._trackers import Tracking, make_tracking
 from agl_core.app.blocking import run_blocking
 from agl_core.app.parts import (
     Inputs,
@@ -36,6 +36,7 @@ from agl_core.interfaces import (
     AttemptRecord,
     Backend,
     Capabilities,
+    CreditedCall,
     Engine,
     Observer,
     TrackedRun,
@@ -48,8 +49,11 @@ from agl_core.training.evaluate import Evaluator
 from agl_core.training.groups import GroupBuilder
 from agl_core.training.loop import LoopComponents, TrainingLoop
 from agl_core.training.rollouts import RolloutPlan, TaskSampler, make_resources
-from agl_core.types import Evaluation, Losses, Policy, Task
+from agl_core.types import Batch, Evaluation, Losses, Policy, Task
 from agl_core.types import Report as RunReport
+
+if TYPE_CHECKING:
+    from agl_core.app._trackers import Tracking
 
 
 class Report(RunReport, kw_only=True):
@@ -251,7 +255,8 @@ class App:
             loop = self._loop(components, tasks, val_tasks)
             progress = await loop.prepare(start)
             report = await run_alongside(components.runner, loop.run(progress), components.lead)
-            await tracking.finish(report)
+            if tracking is not None:
+                await tracking.finish(report)
             lost = Losses(counts=dict(report.lost))
             lost.merge(await components.events.take_losses())
             report = Report.of(msgspec.structs.replace(report, lost=lost.counts))
@@ -346,7 +351,11 @@ class App:
             await verify(start[0])
         return start
 
-    def _tracking(self) -> Tracking:
+    def _tracking(self) -> Tracking | None:
+        if not self._config.trackers:
+            return None
+        from agl_core.app._trackers import make_tracking  # noqa: PLC0415  only runs with trackers
+
         def describe() -> TrackedRun:
             start = self._starting_point()
             return TrackedRun(
@@ -379,7 +388,7 @@ class App:
                     max_error_share=config.capture.max_error_share,
                 ),
                 algorithm=_algorithm(components),
-                forest=forest,
+                forest=_forest,
                 gateway=components.gateway,
                 engine=components.engine,
                 evaluator=Evaluator(components.source, components.adapter, config),
@@ -432,6 +441,11 @@ async def _load(components: Components, checkpoint: Path) -> int:
             f"({[policy.name for policy in components.policies]})"
         )
     return state.step
+
+
+def _forest(calls: Sequence[CreditedCall], *, policy: str, step: int) -> Batch:
+    """Build a batch; only the first step's end imports the module."""
+    return adapters.forest(calls, policy=policy, step=step)
 
 
 def _algorithm(components: Components) -> Algorithm:

@@ -1,16 +1,17 @@
 """The gateway: an OpenAI-compatible proxy that records exactly which tokens were sampled.
 
 Reading order: `_app` (the server), `_endpoints` (its paths), `_routing` (the attempt and the policy
-of a request), `_proxy` and `_exchange` (one call), `dialects` and `_stream` (wire formats),
-`_capture` and `_recording` (the records of calls), `_replay` (recorded answers for a retry),
-`tokenize` (the number of tokens in a prompt), `probe` (a backend's capabilities).
+of a request), `_proxy` and `_exchange` (one call), `_chat`, `_chat_answer`, `_tool_calls` and
+`_stream` (the wire format), `_translation` (dialects), `_capture` and `_recording` (the records of
+calls), `_replay` (recorded answers for a retry), `tokenize` (the number of tokens in a prompt),
+`probe` (a backend's capabilities).
 """
 
 from agl_core.gateway._app import GatewayOptions, GatewayServer
+from agl_core.gateway._chat_answer import Payload
 from agl_core.gateway._recording import RecordingOptions
 from agl_core.gateway._routing import Route
-from agl_core.gateway.dialects.chat_answer import Payload
-from agl_core.gateway.dialects.translation import AnswerReader, translations
+from agl_core.gateway._translation import AnswerReader, translations
 
 __all__ = [
     "AnswerReader",

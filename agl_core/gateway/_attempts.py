@@ -12,8 +12,8 @@ import msgspec
 
 from agl_core.clocks import monotonic, wall_ns
 from agl_core.errors import StaleAttemptError
+from agl_core.gateway._chat import ChatRequest, derive_seed
 from agl_core.gateway._replay import Replay, resumable
-from agl_core.gateway.dialects.chat import ChatRequest, derive_seed
 from agl_core.interfaces import Identity, Problem
 from agl_core.serving import asgi
 from agl_core.types import Attempt, Rollout, Span

@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from agl_core.gateway.dialects.chat import FINISH_REASONS
-from agl_core.gateway.dialects.chat_answer import AudioFields, ChoiceFields, MessageFields, Payload
-from agl_core.gateway.dialects.tool_calls import ToolCalls, plain_text
+from agl_core.gateway._chat import FINISH_REASONS
+from agl_core.gateway._chat_answer import AudioFields, ChoiceFields, MessageFields, Payload
+from agl_core.gateway._tool_calls import ToolCalls, plain_text
 from agl_core.interfaces import TokenUsage
 from agl_core.serving import error_text
 from agl_core.types import Choice, Ints, pack_floats, pack_ints

@@ -13,12 +13,12 @@ import msgspec
 
 from agl_core import semconv
 from agl_core.errors import PluginError
+from agl_core.gateway import _chat as chat
 from agl_core.gateway._attempts import Attempts, OpenAttempt
 from agl_core.gateway._proxy import Proxy, send_problem
 from agl_core.gateway._recording import Recording
 from agl_core.gateway._routing import Caller, Route, Router, Target, parse_path, registered_path
-from agl_core.gateway.dialects import chat
-from agl_core.gateway.dialects.translation import translations
+from agl_core.gateway._translation import translations
 from agl_core.interfaces import Access, Backend, Dialect, GatewayRoute, Identity, Problem
 from agl_core.serving import (
     ENV_KEY,

@@ -10,13 +10,13 @@ import msgspec
 
 from agl_core.clocks import wall_ns
 from agl_core.errors import EngineError
+from agl_core.gateway import _chat as chat
 from agl_core.gateway._attempts import ProxiedCall
 from agl_core.gateway._capture import ReceivedAnswer
+from agl_core.gateway._chat_answer import Payload
 from agl_core.gateway._replay import RecordedCall
 from agl_core.gateway._routing import Route
 from agl_core.gateway._stream import DONE, ERROR_EVENT, Event, EventParser, Halves, render
-from agl_core.gateway.dialects import chat
-from agl_core.gateway.dialects.chat_answer import Payload
 from agl_core.interfaces import BackendReply, Problem
 from agl_core.semconv import HEADER_CALL
 from agl_core.serving import asgi, error_text

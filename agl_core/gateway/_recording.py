@@ -11,8 +11,8 @@ from typing import Any, Final
 from agl_core import semconv
 from agl_core.clocks import new_id, wall_ns
 from agl_core.gateway._attempts import Abort, Attempts, OpenAttempt, ProxiedCall
+from agl_core.gateway._chat import distortions
 from agl_core.gateway._exchange import Exchange
-from agl_core.gateway.dialects.chat import distortions
 from agl_core.interfaces import Identity, Problem, RecordObserver, Store
 from agl_core.types import Ingest, Losses, Mode, ModelCall, Span, SpanKind
 

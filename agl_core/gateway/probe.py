@@ -11,9 +11,9 @@ import msgspec
 
 from agl_core.errors import EngineError, MissingTokensError
 from agl_core.gateway._capture import ReceivedAnswer
+from agl_core.gateway._chat_answer import Payload
 from agl_core.gateway._routing import Route
 from agl_core.gateway._stream import DONE, EventParser
-from agl_core.gateway.dialects.chat_answer import Payload
 from agl_core.interfaces import Backend, Capabilities
 from agl_core.text import decoded, replaced_json
 from agl_core.types import LogprobsMode

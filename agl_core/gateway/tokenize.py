@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from agl_core.gateway.dialects.chat import read_body
+from agl_core.gateway._chat import read_body
 from agl_core.interfaces import Access, RouteAnswer, RouteRequest, Store
 from agl_core.serving import count_prompt
 from agl_core.types import Losses

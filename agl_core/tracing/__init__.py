@@ -2,7 +2,8 @@
 
 Reading order: `_scopes` (the current scope), `_recorder` (an attempt's spans), `_context` (the
 current attempt), `_spans` (a span with its scope), `_emit` and `_named` (functions for user code),
-`_wire` (identity headers), `_attachment` (attaching to a process).
+`_wire` (identity headers), `_wrapping` (code inside user code), `_attachment` (attaching to a
+process).
 """
 
 from agl_core.tracing._attachment import (
@@ -35,9 +36,7 @@ from agl_core.tracing._emit import (
     reward_value,
     trace,
 )
-from agl_core.tracing._guard import guarded
 from agl_core.tracing._named import agent_scope, operation
-from agl_core.tracing._patch import ImportWatch, Patch, Wrap
 from agl_core.tracing._recorder import Recorder
 from agl_core.tracing._scopes import current_scope, scope_around
 from agl_core.tracing._spans import (
@@ -52,12 +51,12 @@ from agl_core.tracing._spans import (
     tool_attributes,
 )
 from agl_core.tracing._values import bounded, describe, represent, users_traceback
+from agl_core.tracing._wrapping import Patch, Wrap, guarded
 
 __all__ = [
     "UNNAMED",
     "Attachment",
     "AttemptContext",
-    "ImportWatch",
     "Patch",
     "Recorder",
     "ScopeFrame",

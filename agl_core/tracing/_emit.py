@@ -13,10 +13,10 @@ from agl_core import semconv
 from agl_core.clocks import monotonic, new_id
 from agl_core.errors import RewardError
 from agl_core.tracing._context import AttemptContext, active, enter
-from agl_core.tracing._guard import emitter
 from agl_core.tracing._recorder import Recorder
 from agl_core.tracing._spans import SpanStart, open_span, tool_attributes
 from agl_core.tracing._values import describe, exception_attributes, represent, text
+from agl_core.tracing._wrapping import emitter
 from agl_core.types import (
     LLM,
     Attempt,

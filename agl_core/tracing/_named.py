@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Any, Final, TypeVar, cast
 
 from agl_core.tracing._context import active
-from agl_core.tracing._guard import guarded
 from agl_core.tracing._spans import SpanScope, SpanStart, open_span
 from agl_core.tracing._values import text
+from agl_core.tracing._wrapping import guarded
 from agl_core.types import Scope, SpanKind
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -23,7 +23,6 @@ from typing import Any, Final, Self, TypeVar
 
 from agl_core import semconv
 from agl_core.clocks import new_id
-from agl_core.tracing._guard import report
 from agl_core.tracing._recorder import Recorder
 from agl_core.tracing._scopes import (
     CURRENT,
@@ -34,6 +33,7 @@ from agl_core.tracing._scopes import (
     swap_current,
 )
 from agl_core.tracing._values import text
+from agl_core.tracing._wrapping import report
 from agl_core.types import Scope, ScopeKind, SpanKind
 
 UNNAMED: Final = "unnamed agent"

@@ -48,10 +48,9 @@ from agl_core.tracing._elsewhere import (
     reroutes,
     stray,
 )
-from agl_core.tracing._guard import report
-from agl_core.tracing._patch import Patch, Wrap
 from agl_core.tracing._scopes import current_scope
 from agl_core.tracing._values import describe
+from agl_core.tracing._wrapping import Patch, Wrap, report
 from agl_core.types import Scope
 
 if TYPE_CHECKING:

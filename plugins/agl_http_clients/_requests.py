@@ -13,7 +13,8 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
-from agl_core.tracing import ImportWatch, Patch, active, check_request, describe
+from agl_core.tracing import Patch, active, check_request, describe
+from agl_http_clients._imports import ImportWatch
 
 _log = logging.getLogger(__name__)
 

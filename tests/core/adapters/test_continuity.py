@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.adapters import TrajectoryAdapter
-from agl_core.adapters.continuity import _shared
+from agl_core.adapters._continuity import _shared
 from agl_core.types.run import sum_breaks
 
 USER = {"role": "user", "content": "hi"}

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.gateway._replay import RecordBackend, RecordedCall
-from agl_core.gateway.dialects.tool_calls import CallPart, FunctionPart, ToolCalls
+from agl_core.gateway._tool_calls import CallPart, FunctionPart, ToolCalls
 from tests.core.gateway.scripted import DONE, STREAM, Desk, chunk, desk, plain
 
 BOTH = pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])

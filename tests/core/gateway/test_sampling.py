@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agl_core.gateway import GatewayOptions
-from agl_core.gateway.dialects.chat import ChatRequest, derive_seed
+from agl_core.gateway._chat import ChatRequest, derive_seed
 
 CONSTRAINED: list[dict[str, Any]] = [
     {"response_format": {"type": "json_object"}},

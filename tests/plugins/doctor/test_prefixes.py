@@ -6,7 +6,7 @@ import pytest
 from agl_testing.fake_openai import FakeReply
 
 import agl_core as agl
-from agl_core.adapters.continuity import cause
+from agl_core.adapters._continuity import cause
 from agl_core.types import Choice, ModelCall
 from agl_core.types.run import FIX, MEANING
 from tests.plugins.doctor.conftest import ask, only, writer

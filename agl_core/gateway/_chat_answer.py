@@ -14,8 +14,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from agl_core.gateway.dialects.chat import Wants
-from agl_core.gateway.dialects.tool_calls import CallPart, FunctionPart
+from agl_core.gateway._chat import Wants
+from agl_core.gateway._tool_calls import CallPart, FunctionPart
 from agl_core.interfaces import TokenUsage
 from agl_core.text import decoded, replaced_json
 

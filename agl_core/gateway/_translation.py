@@ -7,11 +7,11 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from agl_core.gateway._chat import FINISH_REASONS, PATH
+from agl_core.gateway._chat_answer import Payload
 from agl_core.gateway._routing import registered_path
 from agl_core.gateway._stream import DONE, ERROR_EVENT, EventParser
-from agl_core.gateway.dialects.chat import FINISH_REASONS, PATH
-from agl_core.gateway.dialects.chat_answer import Payload
-from agl_core.gateway.dialects.tool_calls import ToolCalls, plain_text
+from agl_core.gateway._tool_calls import ToolCalls, plain_text
 from agl_core.interfaces import AnswerDelta, Dialect, DialectAnswer, Problem, TokenUsage
 from agl_core.serving import Translate, asgi
 from agl_core.text import decoded

@@ -1,83 +1,20 @@
-"""Wrapping of library functions, as soon as their module is imported, and restoring them."""
+"""Code of agl-core inside user code: wrapped library functions, callbacks that never raise."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import sys
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 from agl_core.errors import ConfigError
+from agl_core.tracing._context import active
 
-Imported = Callable[[ModuleType], None]
-
-
-class ImportWatch(MetaPathFinder):
-    """An import hook that calls back after some modules; other finders and loaders load them."""
-
-    def __init__(self, wanted: Mapping[str, Imported]) -> None:
-        """Set the callbacks; `install` activates them.
-
-        Args:
-            wanted: Callbacks by module name. Each is called after the module's code has run, or by
-                `install` if the module is already imported.
-        """
-        self._wanted = wanted
-
-    def install(self) -> None:
-        sys.meta_path.insert(0, self)
-        for name, imported in self._wanted.items():
-            module = sys.modules.get(name)
-            if module is not None:
-                imported(module)
-
-    def remove(self) -> None:
-        with suppress(ValueError):
-            sys.meta_path.remove(self)
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Return another finder's spec with a loader that calls back; None for other modules."""
-        imported = self._wanted.get(fullname)
-        if imported is None:
-            return None
-        for finder in sys.meta_path:
-            find = None if finder is self else getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = find(fullname, path, target) if find is not None else None
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _Watched(spec.loader, imported)
-                return spec
-        return None
-
-
-class _Watched(Loader):
-    """A loader that replaces a module's own loader until the module has run."""
-
-    def __init__(self, loader: Loader, imported: Imported) -> None:
-        self._loader = loader
-        self._imported = imported
-
-    def __getattr__(self, name: str) -> Any:
-        """Return any other attribute of the original loader, such as ``get_source``."""
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        self._imported(module)
-
+_log = logging.getLogger(__name__)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 SEND: Final = ("request", "stream", "auth", "follow_redirects")
 """Parameters of ``send`` in httpx and httpx2."""
@@ -152,3 +89,71 @@ def _check_signature(library: Any, owner: type[Any], name: str, parameters: Sequ
             f"({error}), so what passes it would go unrecorded: use a version of "
             f"{library.__name__} that has it, or a newer agl-core"
         ) from error
+
+
+def guarded(framework: str = "") -> Callable[[Callable[_P, _T]], Callable[_P, _T | None]]:
+    """Decorate a callback of agl-core that runs inside the agent's code.
+
+    After an exception the callback returns None. The exception is logged as a warning and recorded
+    as a capture error, so that the adapters drop the attempt.
+
+    Args:
+        framework: The integration of the callback.
+    """
+
+    def decorate(callback: Callable[_P, _T]) -> Callable[_P, _T | None]:
+        @functools.wraps(callback)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _T | None:
+            try:
+                return callback(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001  telemetry never raises into user code
+                report(f"{callback.__qualname__} failed: {error!r}", framework=framework)
+                return None
+
+        return call
+
+    return decorate
+
+
+def emitter(callback: Callable[_P, _T]) -> Callable[_P, _T | None]:
+    """Decorate a function that user code calls to record something.
+
+    As `guarded`, but errors of the caller raise: an unknown argument, or a `ConfigError` that the
+    function raises.
+    """
+
+    @functools.wraps(callback)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T | None:
+        try:
+            return callback(*args, **kwargs)
+        except ConfigError:
+            raise
+        except Exception as error:  # noqa: BLE001  telemetry never raises into user code
+            if isinstance(error, TypeError):
+                _check_call(callback, args, kwargs)
+            report(f"{callback.__qualname__} failed: {error!r}")
+            return None
+
+    return call
+
+
+def _check_call(
+    callback: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    signature = inspect.signature(callback)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters)
+        raise ConfigError(
+            f"{callback.__qualname__} was called wrongly: {error}; it takes {takes}"
+        ) from None
+
+
+def report(message: str, *, framework: str = "") -> None:
+    """Log the current exception and record it as a capture error; never raises."""
+    _log.warning("%s", message, exc_info=True)
+    context = active()
+    if context is not None:
+        with suppress(Exception):
+            context.recorder.capture_error(message, framework=framework)

@@ -1,0 +1,146 @@
+"""Conversion of one joined attempt to trajectories and returns per agent."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from agl_core.adapters._continuity import continuity
+from agl_core.adapters._credit import credit
+from agl_core.adapters._images import images_of
+from agl_core.adapters._join import JoinedAttempt, JoinedCall, join
+from agl_core.adapters._select import AgentSelector
+from agl_core.adapters._tree import link, trajectories
+from agl_core.errors import CaptureError
+from agl_core.interfaces import AdaptedAttempt, AttemptRecord
+from agl_core.types import ModelCall, Policy
+
+
+def adapt_trained(
+    record: AttemptRecord,
+    *,
+    agents: AgentSelector,
+    policies: Sequence[Policy],
+    channel_weights: Mapping[str, float],
+) -> AdaptedAttempt:
+    """Build the trajectories of the agents to train; see `agl_core.interfaces.Adapter.adapt`."""
+    joined = join(record, agents=agents, policies=policies)
+    by_agent = _trained_calls(joined)
+    adapted = assemble(joined, by_agent, channel_weights=channel_weights)
+    found = continuity(call for calls in by_agent.values() for call in calls)
+    return replace(adapted, breaks=_by_alias(found.by_agent, joined.aliases))
+
+
+def _by_alias(
+    breaks: Mapping[str, Mapping[str, int]], aliases: Mapping[str, str]
+) -> dict[str, dict[str, int]]:
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for agent, of_agent in breaks.items():
+        counts[aliases.get(agent, agent)].update(of_agent)
+    return {name: dict(of_name) for name, of_name in counts.items()}
+
+
+def assemble(
+    joined: JoinedAttempt,
+    by_agent: Mapping[str, Sequence[JoinedCall]],
+    *,
+    channel_weights: Mapping[str, float],
+) -> AdaptedAttempt:
+    """Link the chosen calls, credit them and split them into trajectories.
+
+    Args:
+        joined: The attempt.
+        by_agent: The chosen calls by agent, in causal order.
+        channel_weights: Weight of each reward channel; channels without one have weight 1.
+
+    Raises:
+        RewardError: see `credit`.
+    """
+    samples = {agent: link(calls) for agent, calls in by_agent.items()}
+    credited = credit(joined, samples, channel_weights=channel_weights)
+    rollout = joined.record.rollout
+    return AdaptedAttempt(
+        rollout_id=rollout.id,
+        attempt_id=joined.record.attempt.id,
+        group_id=rollout.group_id,
+        task_id=rollout.task.id,
+        trajectories={
+            agent: trajectories(of_agent, rollout=rollout, rewards=credited.aimed)
+            for agent, of_agent in samples.items()
+        },
+        returns=credited.returns,
+        score=credited.score,
+        channels=credited.channels,
+        calls=len(joined.calls),
+        seen=joined.seen,
+        losses=joined.losses,
+        overflowed=joined.overflowed,
+        aliases=joined.aliases,
+    )
+
+
+def _trained_calls(joined: JoinedAttempt) -> dict[str, list[JoinedCall]]:
+    """Return the calls to train on by agent, in causal order.
+
+    Raises:
+        CaptureError: two policies served the same agent.
+    """
+    by_agent: dict[str, list[JoinedCall]] = defaultdict(list)
+    for call in joined.calls:
+        if call.trained:
+            by_agent[call.agent].append(call)
+    for agent, calls in by_agent.items():
+        served = sorted({call.call.policy for call in calls})
+        if len(served) > 1:
+            raise CaptureError(
+                f"Agent {agent!r} was answered by the policies {served} in one attempt: let one "
+                f"policy serve it, or give the two parts different agent names"
+            )
+    return dict(by_agent)
+
+
+def adapt_untrained(
+    record: AttemptRecord,
+    *,
+    agents: Sequence[str],
+    policies: Sequence[Policy],
+    channel_weights: Mapping[str, float],
+) -> AdaptedAttempt:
+    """Build the trajectories of an attempt whose rollout is not for training.
+
+    Calls of such an attempt need no tokens and may be sampled greedily. A call of a chosen agent
+    without exact tokens, or with images whose positions its token ids do not state, is left out of
+    the trajectories and counted as ``calls_without_tokens``.
+
+    Raises:
+        CaptureError: the recorders contradict each other.
+        RewardError: there is no reward, or a reward is not finite or names an unknown target.
+    """
+    selector = AgentSelector(agents)
+    joined = join(record, agents=selector, policies=policies)
+    by_agent: dict[str, list[JoinedCall]] = defaultdict(list)
+    for call in joined.calls:
+        if not selector.matches(call.alias or call.agent):
+            continue
+        exact = _with_images(call) if _has_tokens(call.call) else None
+        if exact is not None:
+            by_agent[call.agent].append(exact)
+        else:
+            joined.losses.add("calls_without_tokens")
+    return assemble(joined, by_agent, channel_weights=channel_weights)
+
+
+def _with_images(call: JoinedCall) -> JoinedCall | None:
+    """Return the call with its images; None if its token ids do not state their positions."""
+    try:
+        return replace(call, images=images_of(call.call, where=f"Call {call.call.id!r}"))
+    except CaptureError:
+        return None
+
+
+def _has_tokens(call: ModelCall) -> bool:
+    return bool(call.prompt_token_ids and call.choices) and all(
+        choice.token_ids and len(choice.token_ids) == len(choice.logprobs)
+        for choice in call.choices
+    )
