@@ -12,6 +12,7 @@ from agl_core.gateway._chat_answer import Payload
 from agl_core.gateway._recording import RecordingOptions
 from agl_core.gateway._routing import Route
 from agl_core.gateway._translation import AnswerReader, translations
+from agl_core.gateway.tokenize import count_prompt
 
 __all__ = [
     "AnswerReader",
@@ -20,5 +21,6 @@ __all__ = [
     "Payload",
     "RecordingOptions",
     "Route",
+    "count_prompt",
     "translations",
 ]

@@ -6,9 +6,19 @@ from typing import Any, Final
 
 import msgspec
 
+from agl_core.errors import EngineError
 from agl_core.gateway._chat import read_body
-from agl_core.interfaces import Access, RouteAnswer, RouteRequest, Store
-from agl_core.serving import count_prompt
+from agl_core.interfaces import (
+    NOT_COUNTED,
+    PROMPT_REFUSED,
+    Access,
+    Backend,
+    CountAnswer,
+    Problem,
+    RouteAnswer,
+    RouteRequest,
+    Store,
+)
 from agl_core.types import Losses
 
 
@@ -44,3 +54,21 @@ class TokenCounting:
         backend, model = request.backend(identity, prompt.model)
         body = msgspec.json.encode(msgspec.structs.replace(prompt, model=model))
         return RouteAnswer(body=await count_prompt(backend, body))
+
+
+async def count_prompt(backend: Backend, body: bytes) -> bytes:
+    """Return the number of tokens in a prompt, as the JSON of `CountAnswer`.
+
+    Raises:
+        Problem: the backend refuses the prompt, fails, or cannot count tokens.
+    """
+    try:
+        counted = await backend.count_tokens(body)
+    except ValueError as error:
+        raise Problem(400, PROMPT_REFUSED, str(error)) from error
+    except EngineError as error:
+        raise Problem(502, "engine_error", str(error), retry=True) from error
+    if counted is None:
+        message = "The backend cannot count the tokens of a prompt: it has no /tokenize"
+        raise Problem(NOT_COUNTED, "not_counted", message)
+    return msgspec.json.encode(CountAnswer(counted.tokens, counted.limit))

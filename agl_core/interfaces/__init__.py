@@ -46,9 +46,13 @@ from agl_core.interfaces._routes import (
     TokenUsage,
 )
 from agl_core.interfaces._serving import (
+    COUNT_PATH,
+    NOT_COUNTED,
+    PROMPT_REFUSED,
     Backend,
     BackendReply,
     Capabilities,
+    CountAnswer,
     Counted,
     Engine,
     Gateway,
@@ -58,6 +62,9 @@ from agl_core.interfaces._serving import (
 from agl_core.interfaces._store import Store, StoreLifecycle
 
 __all__ = [
+    "COUNT_PATH",
+    "NOT_COUNTED",
+    "PROMPT_REFUSED",
     "Access",
     "AdaptedAttempt",
     "Adapter",
@@ -70,6 +77,7 @@ __all__ = [
     "BackendReply",
     "Capabilities",
     "Check",
+    "CountAnswer",
     "Counted",
     "CreditedCall",
     "Dialect",

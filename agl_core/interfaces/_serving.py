@@ -5,10 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+import msgspec
 
 from agl_core.errors import ConfigError
 from agl_core.types import Attempt, Batch, LogprobsMode, Losses, Policy, Rollout, Update
+
+COUNT_PATH: Final = "/tokenize"
+"""Path for counting tokens: below an agent's base URL; at a backend's server not below ``/v1``."""
+PROMPT_REFUSED: Final = "prompt_refused"
+"""Error code, with status 400, if the chat template does not accept the messages."""
+NOT_COUNTED: Final = 501
+"""Status if the backend cannot count tokens."""
 
 
 class BackendReply(Protocol):
@@ -34,6 +43,13 @@ class Counted:
     """Including the tokens that open the answer."""
     limit: int | None = None
     """Most tokens of prompt and answer together; None if unknown."""
+
+
+class CountAnswer(msgspec.Struct, frozen=True):
+    """`Counted` as the answer to a request for a token count."""
+
+    count: int
+    max_model_len: int | None = None
 
 
 class Backend(ABC):

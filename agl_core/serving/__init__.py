@@ -1,8 +1,7 @@
-"""HTTP between the components of a run: servers, keys, counting of tokens.
+"""HTTP between the components of a run: servers and keys.
 
-Reading order: `asgi` (requests and answers), `_server` (uvicorn on the run's event loop), `_keys`,
-`_counting` (the tokens of a prompt). The package `agl_endpoints` has clients and a server of a
-backend.
+Reading order: `asgi` (requests and answers), `_server` (uvicorn on the run's event loop), `_keys`. The
+package `agl_endpoints` has clients and a server of a backend.
 
 Names are imported on first use, so that uvicorn is loaded only if it is used.
 """
@@ -14,11 +13,6 @@ from typing import TYPE_CHECKING
 from agl_core.faces import late
 
 if TYPE_CHECKING:
-    from agl_core.serving._counting import COUNT_PATH as COUNT_PATH
-    from agl_core.serving._counting import NOT_COUNTED as NOT_COUNTED
-    from agl_core.serving._counting import PROMPT_REFUSED as PROMPT_REFUSED
-    from agl_core.serving._counting import CountAnswer as CountAnswer
-    from agl_core.serving._counting import count_prompt as count_prompt
     from agl_core.serving._keys import ENV_KEY as ENV_KEY
     from agl_core.serving._keys import AttemptKeys as AttemptKeys
     from agl_core.serving._keys import bearer_of as bearer_of

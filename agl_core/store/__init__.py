@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from agl_core.store._codec import encode as encode
     from agl_core.store._codec import encode_span as encode_span
     from agl_core.store._codec import json_value as json_value
-    from agl_core.store._lease import Clock as Clock
-    from agl_core.store._lease import SystemClock as SystemClock
     from agl_core.store._memory import MemoryStore as MemoryStore
     from agl_core.store._operations import Changes as Changes
     from agl_core.store._operations import ClaimRequest as ClaimRequest
     from agl_core.store._operations import Operations as Operations
-    from agl_core.store._reader import Prunable as Prunable
-    from agl_core.store._reader import Pruned as Pruned
-    from agl_core.store._reader import Readable as Readable
     from agl_core.store._records import Lead as Lead
     from agl_core.store._records import Owner as Owner
+    from agl_core.store._records import Prunable as Prunable
+    from agl_core.store._records import Pruned as Pruned
+    from agl_core.store._records import Readable as Readable
     from agl_core.store._records import Records as Records
     from agl_core.store._sqlite import SqliteStore as SqliteStore
+    from agl_core.store._waiting import Clock as Clock
+    from agl_core.store._waiting import SystemClock as SystemClock
     from agl_core.store._writing import whole_file as whole_file
     from agl_core.store.options import STORE_FILE as STORE_FILE
     from agl_core.store.options import BaseStoreOptions as BaseStoreOptions

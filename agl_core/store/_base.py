@@ -14,10 +14,9 @@ from typing import Any, Final, Literal, TypeVar
 from agl_core.errors import LeadHeldError, StoreError
 from agl_core.store import _operations
 from agl_core.store._codec import json_value
-from agl_core.store._lease import Clock, SystemClock, Watchdog
 from agl_core.store._operations import Changes, ClaimRequest, Ending, Operations
 from agl_core.store._records import Records
-from agl_core.store._waiters import ClaimQueue, FinalWatches
+from agl_core.store._waiting import ClaimQueue, Clock, FinalWatches, SystemClock, Watchdog
 from agl_core.types import (
     Attempt,
     AttemptStatus,

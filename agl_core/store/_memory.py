@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from agl_core.errors import AglError
 from agl_core.store._base import BatchingStore, Retention
 from agl_core.store._codec import ATTEMPTS, RESOURCES, ROLLOUTS, encode
-from agl_core.store._lease import Clock
 from agl_core.store._operations import Operations
 from agl_core.store._records import Lead, Owner, Records
+from agl_core.store._waiting import Clock
 from agl_core.types import Attempt, Mode, Resources, Rollout, RolloutQuery, RolloutStatus
 
 if TYPE_CHECKING:

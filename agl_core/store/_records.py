@@ -1,13 +1,15 @@
-"""`Records`, the interface between a store and its medium: the rows inside one transaction."""
+"""`Records`, the rows of a medium inside one transaction, and what else a store may be able to do."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from agl_core.interfaces import StoreLifecycle
 from agl_core.types import Attempt, Resources, Rollout, RolloutQuery
 
 
@@ -137,3 +139,52 @@ class Records(ABC):
     @abstractmethod
     def save_lead(self, lead: Lead | None) -> None:
         """Replace the lead; None deletes it."""
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """A store that can be opened for reading only."""
+
+    def reader(self) -> StoreLifecycle:
+        """Return a read-only store, not yet open, with the same records.
+
+        Opening it neither queues rollouts again nor ends attempts, whether or not other processes
+        have the store open.
+        """
+        ...
+
+
+class Pruned(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of what a pruning deleted, or would delete."""
+
+    rollouts: int = 0
+    """Number of rollouts that had spans."""
+    spans: int = 0
+    size: int = 0
+    """Bytes of the spans' records."""
+    kept: int = 0
+    """Number of requested rollouts that were not pruned, because they are not final."""
+
+    def __add__(self, other: Pruned) -> Pruned:
+        return Pruned(
+            rollouts=self.rollouts + other.rollouts,
+            spans=self.spans + other.spans,
+            size=self.size + other.size,
+            kept=self.kept + other.kept,
+        )
+
+
+@runtime_checkable
+class Prunable(Protocol):
+    """A store that can permanently delete spans, whether or not it is open."""
+
+    async def prune(self, rollout_ids: Sequence[str], *, dry_run: bool = False) -> Pruned:
+        """Delete the spans of the final rollouts among the given ones, and mark these as consumed.
+
+        Rollouts, attempts, failures and outputs stay.
+
+        Args:
+            rollout_ids: The rollouts; unknown ids and rollouts that are not final are ignored.
+            dry_run: Count only.
+        """
+        ...

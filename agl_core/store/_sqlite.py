@@ -10,18 +10,30 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, TypeVar
+
+from msgspec.structs import replace
 
 from agl_core.clocks import monotonic
 from agl_core.errors import ConfigError, StoreError
 from agl_core.files import make_private_directory, touch_private
 from agl_core.store._base import BatchingStore, Retention
-from agl_core.store._lease import Clock
 from agl_core.store._operations import Operations
-from agl_core.store._reader import Pruned, SqliteReader, look_up, prune_file
-from agl_core.store._records import Records
-from agl_core.store._sql import FileSettings, SqlRecords, connect, prepare, store_errors
+from agl_core.store._records import Pruned, Records
+from agl_core.store._sql import (
+    SCHEMA_VERSION,
+    FileSettings,
+    SqlRecords,
+    connect,
+    give_back_pages,
+    key,
+    prepare,
+    roll_back,
+    store_errors,
+)
+from agl_core.store._waiting import Clock
 from agl_core.store._writer import Writer
 
 if TYPE_CHECKING:
@@ -30,6 +42,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Orphans = Literal["requeue", "keep"]
 _PAUSE_S: Final = 0.01
+_ROLLOUTS_PER_WRITE = 100
+"""Small, so that a run that writes to the same file waits only briefly."""
+_CHECKPOINT_WAIT_MS = 1000
 
 
 def make_store(options: SqliteOptions, directory: Path) -> SqliteStore:
@@ -96,11 +111,11 @@ class SqliteStore(BatchingStore):
         self._orphans: Orphans = orphans
 
     def reader(self) -> SqliteReader:
-        """Return a read-only store on the same file; see `agl_core.store._reader.Readable`."""
+        """Return a read-only store on the same file; see `agl_core.store.Readable`."""
         return SqliteReader(self._settings)
 
     async def prune(self, rollout_ids: Sequence[str], *, dry_run: bool = False) -> Pruned:
-        """Permanently delete spans of final rollouts; see `agl_core.store._reader.Prunable`."""
+        """Permanently delete spans of final rollouts; see `agl_core.store.Prunable`."""
         ids = list(rollout_ids)
         return await asyncio.to_thread(prune_file, self._settings, ids, dry_run=dry_run)
 
@@ -112,22 +127,16 @@ class SqliteStore(BatchingStore):
             announce=self.announce,
         )
         await self._writer.start()
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="agl-store-reader")
+        self._reading = _ReadingThread(self._settings)
         try:
-            self._reading = await self._in_reader(self._connect_reader)
+            await self._reading.start(partial(connect, self._settings, read_only=True))
         except StoreError:
-            self._reader.shutdown()
             await self._writer.stop()
             raise
         return False  # the writer thread handled orphans while it held the exclusive lock
 
-    def _connect_reader(self) -> sqlite3.Connection:
-        with store_errors(self._settings):
-            return connect(self._settings, read_only=True)
-
     async def disconnect(self) -> None:
-        await self._in_reader(self._reading.close)
-        self._reader.shutdown()
+        await self._reading.stop()
         await self._writer.stop()
 
     def submit(
@@ -141,10 +150,78 @@ class SqliteStore(BatchingStore):
             # The writing connection has recently used pages in its cache.
             if connection is not None:
                 return look_up(connection, self._settings, query)
-        return await self._in_reader(lambda: look_up(self._reading, self._settings, query))
+        return await self._reading.look_up(query)
 
-    async def _in_reader(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._reader, call)
+
+class SqliteReader(BatchingStore):
+    """A store that reads a file without changing it; methods that write raise StoreError.
+
+    It takes no lock on ``-owners``, so another process can still open the store exclusively. It
+    does not end overdue attempts.
+    """
+
+    poll_interval_s = 1.0
+
+    def __init__(self, settings: FileSettings) -> None:
+        super().__init__()
+        self._settings = settings
+
+    async def connect(self) -> bool:
+        self._reading = _ReadingThread(self._settings)
+        await self._reading.start(partial(connect_existing, self._settings, mode="ro"))
+        return False
+
+    async def disconnect(self) -> None:
+        await self._reading.stop()
+
+    def submit(self, operation: Callable[[Operations], T], *, rows: float = math.inf) -> NoReturn:
+        del operation, rows
+        raise StoreError(
+            f"The store in {self._settings.path} was opened for reading: open it with open() to "
+            f"change it"
+        )
+
+    async def _sweep(self) -> float:
+        """Return infinity, because processes that can write end overdue attempts."""
+        return math.inf
+
+    async def _restart_timers(self) -> None:
+        """Do nothing: processes that can write restart leases and deadlines."""
+
+    async def read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
+        del rows
+        return await self._reading.look_up(query)
+
+
+class _ReadingThread:
+    """A thread with a connection for reading."""
+
+    def __init__(self, settings: FileSettings) -> None:
+        self._settings = settings
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="agl-store-reader")
+
+    async def start(self, open_connection: Callable[[], sqlite3.Connection]) -> None:
+        """Open the connection.
+
+        Raises:
+            StoreError: the file cannot be read; the thread has then ended.
+        """
+        try:
+            with store_errors(self._settings):
+                self._connection = await self._run(open_connection)
+        except StoreError:
+            self._thread.shutdown()
+            raise
+
+    async def look_up(self, query: Callable[[Records], T]) -> T:
+        return await self._run(lambda: look_up(self._connection, self._settings, query))
+
+    async def stop(self) -> None:
+        await self._run(self._connection.close)
+        self._thread.shutdown()
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
 
 class _File:
@@ -250,3 +327,116 @@ class FileOwnership:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def look_up(
+    connection: sqlite3.Connection, settings: FileSettings, query: Callable[[Records], T]
+) -> T:
+    """Run a query on a consistent snapshot.
+
+    Raises:
+        StoreError: the file cannot be read.
+    """
+    with store_errors(settings):
+        connection.execute("BEGIN")
+        try:
+            return query(SqlRecords(connection))
+        finally:
+            roll_back(connection)
+
+
+def connect_existing(settings: FileSettings, *, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
+    """Connect to the file of an existing store.
+
+    Raises:
+        StoreError: the file does not exist, or is not a store that this version reads.
+    """
+    path = settings.path
+    if not path.is_file():
+        raise StoreError(f"There is no store in {path}: the file does not exist")
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=settings.busy_timeout_s,
+        isolation_level=None,
+    )
+    try:
+        _check_schema(connection, settings)
+        connection.execute(f"PRAGMA synchronous = {settings.synchronous}")
+    except (sqlite3.Error, StoreError):
+        connection.close()
+        raise
+    return connection
+
+
+def _check_schema(connection: sqlite3.Connection, settings: FileSettings) -> None:
+    rows = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema'")
+    if rows.fetchone() is None:
+        raise StoreError(f"{settings.path} is no store: it has no table of agl-core's")
+    (version,) = connection.execute("SELECT version FROM schema").fetchone()
+    if version > SCHEMA_VERSION:
+        raise StoreError(
+            f"{settings.path} was written by a newer agl-core (schema {version}, this one reads "
+            f"up to {SCHEMA_VERSION}): upgrade agl-core"
+        )
+
+
+def prune_file(settings: FileSettings, rollout_ids: Sequence[str], *, dry_run: bool) -> Pruned:
+    """Run `Prunable.prune` on a file through a new connection; other processes may use the file."""
+    total = Pruned()
+    with store_errors(settings):
+        connection = connect_existing(settings, mode="ro" if dry_run else "rw")
+        try:
+            for start in range(0, len(rollout_ids), _ROLLOUTS_PER_WRITE):
+                piece = rollout_ids[start : start + _ROLLOUTS_PER_WRITE]
+                total += _prune(connection, piece, dry_run=dry_run)
+            if not dry_run:
+                _reclaim(connection)
+        finally:
+            connection.close()
+    return total
+
+
+def _prune(connection: sqlite3.Connection, ids: Sequence[str], *, dry_run: bool) -> Pruned:
+    connection.execute("BEGIN" if dry_run else "BEGIN IMMEDIATE")
+    try:
+        records = SqlRecords(connection)
+        found = records.rollouts(ids)
+        final = [rollout for rollout in found.values() if rollout.status.final]
+        sizes = [_size(connection, rollout.id) for rollout in final]
+        pruned = Pruned(
+            rollouts=sum(1 for spans, _ in sizes if spans),
+            spans=sum(spans for spans, _ in sizes),
+            size=sum(size for _, size in sizes),
+            kept=len(found) - len(final),
+        )
+        if not dry_run:
+            records.drop_spans([rollout.id for rollout in final])
+            for rollout in final:
+                records.save_rollout(replace(rollout, consumed=True))
+        connection.execute("COMMIT")
+    except BaseException:
+        roll_back(connection)
+        raise
+    return pruned
+
+
+def _size(connection: sqlite3.Connection, rollout_id: str) -> tuple[int, int]:
+    """Return number and bytes of a rollout's spans."""
+    return connection.execute(
+        "SELECT count(*), coalesce(sum(length(spans.body)), 0) FROM spans "
+        "JOIN attempts ON attempts.number = spans.attempt "
+        "WHERE attempts.rollout = (SELECT number FROM rollouts WHERE id = ?)",
+        (key(rollout_id),),
+    ).fetchone()
+
+
+def _reclaim(connection: sqlite3.Connection) -> None:
+    """Remove the file's free pages, in pieces, and empty the write-ahead log if no reader uses it.
+
+    A file without incremental auto-vacuum keeps its free pages and reuses them.
+    """
+    while give_back_pages(connection):
+        pass
+    connection.execute(f"PRAGMA busy_timeout = {_CHECKPOINT_WAIT_MS}")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

@@ -1,7 +1,7 @@
 """Scopes, spans, and the identity headers of every model request.
 
 Reading order: `_scopes` (the current scope), `_recorder` (an attempt's spans), `_context` (the
-current attempt), `_spans` (a span with its scope), `_emit` and `_named` (functions for user code),
+current attempt), `_spans` (a span with its scope), `_functions` (for user code),
 `_wire` (identity headers), `_wrapping` (code inside user code), `_attachment` (attaching to a
 process).
 """
@@ -26,17 +26,18 @@ from agl_core.tracing._context import (
     origins_of,
     resource,
 )
-from agl_core.tracing._emit import (
+from agl_core.tracing._functions import (
+    agent_scope,
     alias,
     emit_exception,
     emit_message,
     emit_object,
     emit_reward,
     emit_tool_call,
+    operation,
     reward_value,
     trace,
 )
-from agl_core.tracing._named import agent_scope, operation
 from agl_core.tracing._recorder import Recorder
 from agl_core.tracing._scopes import current_scope, scope_around
 from agl_core.tracing._spans import (

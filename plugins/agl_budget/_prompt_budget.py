@@ -16,8 +16,7 @@ import msgspec
 from agl_budget._plan import FittedPrompt, Message, Search, fit, untouched
 from agl_core import semconv
 from agl_core.errors import ConfigError, DeadlineError, EngineError
-from agl_core.interfaces import Counted
-from agl_core.serving import COUNT_PATH, NOT_COUNTED, PROMPT_REFUSED, CountAnswer
+from agl_core.interfaces import COUNT_PATH, NOT_COUNTED, PROMPT_REFUSED, CountAnswer, Counted
 from agl_core.text import url_quoted
 from agl_core.threads import in_thread
 from agl_core.tracing import AttemptContext, active, current_scope, guarded

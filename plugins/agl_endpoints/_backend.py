@@ -10,8 +10,8 @@ import msgspec
 from aiohttp import ClientOSError, ClientResponse, ClientTimeout, ServerDisconnectedError
 
 from agl_core.errors import EngineError
-from agl_core.interfaces import Backend, Counted
-from agl_core.serving import CountAnswer, asgi
+from agl_core.interfaces import Backend, CountAnswer, Counted
+from agl_core.serving import asgi
 from agl_core.text import decoded
 from agl_endpoints._client import CONNECT_S, HttpClient, failures, reason, sendable
 

@@ -7,8 +7,9 @@ from typing import Final
 
 import msgspec
 
-from agl_core.interfaces import Backend, Problem
-from agl_core.serving import COUNT_PATH, GuestServer, address_of, asgi, bind, count_prompt
+from agl_core.gateway import count_prompt
+from agl_core.interfaces import COUNT_PATH, Backend, Problem
+from agl_core.serving import GuestServer, address_of, asgi, bind
 from agl_endpoints._answering import Answering
 
 _CHAT: Final = "/v1/chat/completions"

@@ -16,19 +16,9 @@ from agl_endpoints import Answering, HttpBackend
 from agl_core import waits
 from agl_core.clocks import new_id
 from agl_core.errors import AglError, EngineError, StoreError
-from agl_core.gateway import Route
-from agl_core.interfaces import Backend, Capabilities, Gateway, GatewayUse, Problem
-from agl_core.serving import (
-    COUNT_PATH,
-    AttemptKeys,
-    GuestServer,
-    address_of,
-    asgi,
-    bind,
-    count_prompt,
-    fresh_key,
-    shared_key,
-)
+from agl_core.gateway import Route, count_prompt
+from agl_core.interfaces import COUNT_PATH, Backend, Capabilities, Gateway, GatewayUse, Problem
+from agl_core.serving import AttemptKeys, GuestServer, address_of, asgi, bind, fresh_key, shared_key
 from agl_core.text import decoded
 from agl_core.types import Attempt, Losses, Policy, Rollout
 from agl_remote._gateway_control import (

@@ -9,8 +9,8 @@ from agl_testing._store_samples import begin, begin_all, rollout, succeed
 from agl_testing.clock import ManualClock
 
 from agl_core.errors import LeadHeldError, StoreError
-from agl_core.store._lease import LATE_S, SystemClock, Watchdog
 from agl_core.store._memory import MemoryStore
+from agl_core.store._waiting import LATE_S, SystemClock, Watchdog
 from agl_core.types import AttemptStatus, Limits, RolloutQuery, RolloutStatus
 
 

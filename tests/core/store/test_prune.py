@@ -7,7 +7,7 @@ from agl_testing._store_samples import begin, model_call, rollout, span, succeed
 
 from agl_core.errors import StoreError
 from agl_core.store._memory import MemoryStore
-from agl_core.store._reader import Prunable, Pruned
+from agl_core.store._records import Prunable, Pruned
 from agl_core.store._sql import SqlRecords
 from agl_core.store._sqlite import SqliteStore
 from agl_core.types import RolloutQuery

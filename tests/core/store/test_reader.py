@@ -13,7 +13,7 @@ from agl_testing.clock import ManualClock
 
 from agl_core._builtin import load_plugins
 from agl_core.errors import StoreError
-from agl_core.store._reader import Readable
+from agl_core.store._records import Readable
 from agl_core.store._sqlite import SqliteStore
 from agl_core.types import AttemptStatus, RolloutQuery, RolloutStatus
 

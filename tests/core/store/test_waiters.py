@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from agl_core.errors import StoreError
-from agl_core.store._waiters import ClaimQueue, FinalWatches
+from agl_core.store._waiting import ClaimQueue, FinalWatches
 
 
 async def settle():

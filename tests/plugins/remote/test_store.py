@@ -16,9 +16,9 @@ from agl_testing._store_samples import begin, rollout, span, succeed
 
 from agl_core.errors import ConfigError, LeadHeldError, StaleAttemptError, StoreError
 from agl_core.serving import GuestServer, address_of, bind
-from agl_core.store._lease import SystemClock
 from agl_core.store._memory import MemoryStore
 from agl_core.store._sqlite import SqliteStore
+from agl_core.store._waiting import SystemClock
 from agl_core.types import (
     AttemptStatus,
     Ingest,
