@@ -98,19 +98,3 @@ def writing(target: str, *, option: str = "--output") -> Generator[BinaryIO, Non
 
     with whole_file(target, what=option) as stream:
         yield stream
-
-
-def write_records(value: Any, target: str) -> None:
-    """Write recorded data as indented JSON, with any text and numbers that users recorded.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
-    from agl_core.types.json_text import json_text  # noqa: PLC0415
-
-    text = json_text(value, indent=2)
-    if target == STDOUT:
-        click.echo(text)
-        return
-    with writing(target, option="--json") as stream:
-        stream.write(f"{text}\n".encode())

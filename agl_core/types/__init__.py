@@ -30,7 +30,6 @@ from agl_core.types.rollout import (
     says_overflow,
 )
 from agl_core.types.run import (
-    Diagnosis,
     Estimate,
     Evaluation,
     Finding,
@@ -69,7 +68,6 @@ __all__ = [
     "CallCredit",
     "Choice",
     "Claim",
-    "Diagnosis",
     "Estimate",
     "Evaluation",
     "Failure",

@@ -42,28 +42,6 @@ MEANING: Final[Mapping[str, str]] = {
     "other": "another conversation began",
 }
 
-FIX: Final[Mapping[str, str]] = {
-    "tools": "Offer the same tools, in the same order and wording, in every call of an agent run.",
-    "system": "Keep what changes, such as the time, out of the system prompt: put it into the "
-    "newest message.",
-    "summary": "Where that is wanted it may stay. Otherwise raise the limit from which on the "
-    "framework summarises, or switch it off for training.",
-    "trimmed": "Raise the limit from which on history is trimmed, or switch trimming off for "
-    "training.",
-    "edited": "Append to the history instead of changing it.",
-    "answer": "Send the assistant's message back as it came, with its tool calls.",
-    "thinking": "Send reasoning back, take a chat template that keeps it, or switch thinking off.",
-    "text": "Send the assistant's text back beside its tool calls, not null.",
-    "tool_calls": "Send tool calls back letter for letter, ids and arguments as text; otherwise "
-    "take a chat template that writes them as the model does.",
-    "whitespace": "Send the assistant's text back as it came, without strip(); or take a chat "
-    "template that does not trim.",
-    "template": "Take a chat template whose rendering of a message does not depend on what follows.",
-    "tokens": "Nothing needs to be done where it is rare: the ids are those that were sampled. It "
-    "goes away with a backend that takes token ids back.",
-    "other": "Nothing needs to be done; a scope per conversation separates them.",
-}
-
 
 def sum_breaks(found: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, dict[str, int]]:
     """Sum breaks by agent and cause."""
@@ -235,26 +213,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
             fix="" if severity == "ok" else fix,
             figures=figures,
         )
-
-
-class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings of a trial run of a few tasks."""
-
-    run_id: str
-    directory: str
-    """The directory of the trial's records, which are separate from the run's."""
-    tasks: int
-    samples: int
-    """Attempts per task."""
-    calls: int
-    """Number of recorded model calls."""
-    findings: list[Finding]
-    wall_s: float = 0.0
-
-    @property
-    def failed(self) -> bool:
-        """Whether any finding is an error."""
-        return any(finding.severity == "error" for finding in self.findings)
 
 
 _WIDTH: Final = 480

@@ -22,7 +22,8 @@ from agl_core.cli.output import STDOUT, console, supports_unicode, write_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from agl_core.types import Diagnosis, Finding
+    from agl_core.types import Finding
+    from agl_doctor._diagnose import Diagnosis
 
 _STYLES: Final = {"ok": "green", "not checked": "cyan", "warning": "yellow", "error": "bold red"}
 _WIDTH: Final = max(map(len, _STYLES))

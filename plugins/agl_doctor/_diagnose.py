@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 
+import msgspec
+
 from agl_core.app import App, Trial
-from agl_core.types import Diagnosis, Finding
+from agl_core.types import Finding
 from agl_doctor._agents import agents
 from agl_doctor._attempts import attempts
 from agl_doctor._backends import answering, decode, fresh, probe
@@ -18,6 +20,26 @@ from agl_doctor._tools import tools
 
 FOLDER = "doctor"
 """Folder in the run's directory for the records of the trial."""
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """The findings of a trial run of a few tasks."""
+
+    run_id: str
+    directory: str
+    """The directory of the trial's records, which are separate from the run's."""
+    tasks: int
+    samples: int
+    """Attempts per task."""
+    calls: int
+    """Number of recorded model calls."""
+    findings: list[Finding]
+    wall_s: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        """Whether any finding is an error."""
+        return any(finding.severity == "error" for finding in self.findings)
 
 
 async def diagnose(app: App, *, tasks: int = 2, samples: int | None = None) -> Diagnosis:

@@ -4,12 +4,35 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from agl_core.adapters import Break, Continuity, continuity
 from agl_core.interfaces import Backend
 from agl_core.types import Finding
-from agl_core.types.run import FIX, MEANING, Cause
+from agl_core.types.run import MEANING, Cause
 from agl_doctor._evidence import Evidence
+
+_FIX: Final[Mapping[str, str]] = {
+    "tools": "Offer the same tools, in the same order and wording, in every call of an agent run.",
+    "system": "Keep what changes, such as the time, out of the system prompt: put it into the "
+    "newest message.",
+    "summary": "Where that is wanted it may stay. Otherwise raise the limit from which on the "
+    "framework summarises, or switch it off for training.",
+    "trimmed": "Raise the limit from which on history is trimmed, or switch trimming off for "
+    "training.",
+    "edited": "Append to the history instead of changing it.",
+    "answer": "Send the assistant's message back as it came, with its tool calls.",
+    "thinking": "Send reasoning back, take a chat template that keeps it, or switch thinking off.",
+    "text": "Send the assistant's text back beside its tool calls, not null.",
+    "tool_calls": "Send tool calls back letter for letter, ids and arguments as text; otherwise "
+    "take a chat template that writes them as the model does.",
+    "whitespace": "Send the assistant's text back as it came, without strip(); or take a chat "
+    "template that does not trim.",
+    "template": "Take a chat template whose rendering of a message does not depend on what follows.",
+    "tokens": "Nothing needs to be done where it is rare: the ids are those that were sampled. It "
+    "goes away with a backend that takes token ids back.",
+    "other": "Nothing needs to be done; a scope per conversation separates them.",
+}
 
 
 async def prefixes(evidence: Evidence, backends: Mapping[str, Backend]) -> list[Finding]:
@@ -65,7 +88,7 @@ def _broken(agent: str, why: Cause, breaks: Sequence[Break], shown: str) -> Find
         severity="ok" if why == "other" else "warning",
         measured=f"{agent}: {MEANING[why]}, in {len(breaks)} calls; {tokens} tokens are not shared. "
         f"{shown}",
-        fix="" if why == "other" else FIX[why],
+        fix="" if why == "other" else _FIX[why],
         figures={"agent": agent, "cause": why, "calls": len(breaks), "tokens": tokens},
     )
 

@@ -10,7 +10,7 @@ from typing import IO, Any, Final, Literal
 import msgspec
 from agl_stores import attempt_records, rollout_pages
 
-from agl_core.adapters import AgentSelector, adapt_untrained
+from agl_core.adapters import AgentSelector
 from agl_core.app import engine_class, engine_name
 from agl_core.config import RunConfig, resolve_policies, trained_agents
 from agl_core.errors import CaptureError, ConfigError, PluginError, RewardError
@@ -37,6 +37,7 @@ from agl_records._rows import (
     trajectory_rows,
     unused_choices,
 )
+from agl_records._untrained import adapt_untrained
 
 ExportFormat = Literal["jsonl", "parquet", "openai"]
 

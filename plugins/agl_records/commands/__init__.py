@@ -1,1 +1,1 @@
-"""One file per command; `_selection` and `_tree` are shared."""
+"""One file per command; `_selection`, `_output` and `_tree` are shared."""

@@ -9,10 +9,11 @@ import click
 from agl_stores import StoreAddress, rollout_pages
 
 from agl_core.cli.group import CliState, debug_option, json_option, plugin_option
-from agl_core.cli.output import STDOUT, write_records
+from agl_core.cli.output import STDOUT
 from agl_core.errors import ConfigError
 from agl_core.store import Prunable, Pruned
 from agl_core.types import Rollout, RolloutQuery, RolloutStatus
+from agl_records.commands._output import write_records
 from agl_records.commands._selection import located, reading, seconds, store_argument, store_of
 
 _FINAL = tuple(status for status in RolloutStatus if status.final)

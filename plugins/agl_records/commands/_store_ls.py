@@ -13,10 +13,11 @@ import click
 from agl_stores import rollout_pages
 
 from agl_core.cli.group import CliState, debug_option, json_option, plugin_option
-from agl_core.cli.output import console, write_records
+from agl_core.cli.output import console
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Store
 from agl_core.types import Rollout, RolloutQuery, Span
+from agl_records.commands._output import write_records
 from agl_records.commands._selection import (
     Filters,
     filter_options,

@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 import click
 
 from agl_core.cli.group import CliState, debug_option, json_option, plugin_option
-from agl_core.cli.output import console, write_records
+from agl_core.cli.output import console
 from agl_core.errors import ConfigError
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span
+from agl_records.commands._output import write_records
 from agl_records.commands._selection import located, reading, store_argument
 from agl_records.commands._tree import agent_totals, merge_calls, named, reward_text, token_counts
 

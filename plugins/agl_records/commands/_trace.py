@@ -12,10 +12,11 @@ from agl_stores import rollout_pages
 
 from agl_core.adapters import aliases_of
 from agl_core.cli.group import CliState, debug_option, json_option, plugin_option
-from agl_core.cli.output import console, write_records
+from agl_core.cli.output import console
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Store
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span, agent_matches
+from agl_records.commands._output import write_records
 from agl_records.commands._selection import located, reading, store_argument
 from agl_records.commands._tree import (
     add_spans,

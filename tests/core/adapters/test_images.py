@@ -4,12 +4,13 @@ from itertools import takewhile
 
 import msgspec
 import pytest
+from agl_records._untrained import adapt_untrained
 from agl_testing.attempts import TRAINED, ScriptedAttempt
 from agl_testing.bandit import make_triplet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agl_core.adapters import TrajectoryAdapter, adapt_untrained, forest
+from agl_core.adapters import TrajectoryAdapter, forest
 from agl_core.adapters._images import ImageNumbers
 from agl_core.errors import CaptureError
 from agl_core.interfaces import CreditedCall

@@ -69,7 +69,7 @@ def threads(store, monkeypatch):
         found.append((statement.split()[0], threading.current_thread()))
 
     store._writer._transaction._sql.set_trace_callback(traced)
-    store._reading.set_trace_callback(traced)
+    store._reading._connection.set_trace_callback(traced)
     return found
 
 

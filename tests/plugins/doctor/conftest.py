@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from agl_doctor._diagnose import diagnose
+from agl_doctor._diagnose import Diagnosis, diagnose
 from agl_endpoints import HttpBackend
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
@@ -21,7 +21,7 @@ from agl_core.config.loader import resolve
 from agl_core.interfaces import Engine
 from agl_core.plugins import hookimpl
 from agl_core.plugins._manager import Source
-from agl_core.types import Diagnosis, Finding
+from agl_core.types import Finding
 from tests.core.app.conftest import ask
 
 _SERVERS: dict[str, Any] = {}

@@ -2,10 +2,11 @@ import json
 from pathlib import Path
 
 import pytest
+from agl_doctor._diagnose import Diagnosis
 from click.testing import CliRunner
 
 from agl_core.cli.group import cli
-from agl_core.types import Diagnosis, Finding
+from agl_core.types import Finding
 from tests.core.app import bandit_plugin
 from tests.installed import INSTALLED
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from agl_doctor._diagnose import Diagnosis
 from agl_doctor._diagnose import diagnose as examine
 
 import agl_core as agl
 from agl_core.app import App, Inputs
 from agl_core.config.loader import resolve
-from agl_core.types import Diagnosis, Finding
+from agl_core.types import Finding
 
 
 async def ask(messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
