@@ -12,20 +12,25 @@ from agl_core.faces import late
 
 if TYPE_CHECKING:
     from agl_core._builtin import load_plugins as load_plugins
-    from agl_core.app._runner import serve_runner as serve_runner
     from agl_core.app.blocking import only_run as only_run
     from agl_core.app.facade import attach as attach
     from agl_core.app.facade import evaluate as evaluate
     from agl_core.app.facade import run_blocking as run_blocking
     from agl_core.app.facade import train as train
     from agl_core.app.parts import Inputs as Inputs
+    from agl_core.app.parts import check_apart as check_apart
     from agl_core.app.parts import displayed as displayed
     from agl_core.app.parts import engine_class as engine_class
     from agl_core.app.parts import engine_name as engine_name
     from agl_core.app.parts import gateway_server as gateway_server
+    from agl_core.app.parts import make_agent as make_agent
     from agl_core.app.parts import make_algorithm as make_algorithm
     from agl_core.app.parts import make_dialects as make_dialects
+    from agl_core.app.parts import make_integrations as make_integrations
     from agl_core.app.parts import make_routes as make_routes
+    from agl_core.app.parts import make_scorer as make_scorer
+    from agl_core.app.parts import make_store as make_store
+    from agl_core.app.parts import remote_gateway as remote_gateway
     from agl_core.app.parts import with_weights as with_weights
     from agl_core.app.run import App as App
     from agl_core.app.run import Report as Report

@@ -226,10 +226,6 @@ def _debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.ensure_object(CliState).debug = True
 
 
-def _plugins(ctx: click.Context, _: click.Parameter, value: tuple[str, ...]) -> None:
-    ctx.ensure_object(CliState).files += value
-
-
 set_option: Any = click.option(
     "--set",
     "overrides",
@@ -242,7 +238,7 @@ plugin_option: Any = click.option(
     multiple=True,
     metavar="FILE",
     expose_value=False,
-    callback=_plugins,
+    callback=_add_files,
     help="Load a local plugin file; may be repeated.",
 )
 json_option: Any = click.option(

@@ -4,8 +4,8 @@ Reading order: `_rpc` (remote methods) and `_peer` (their client, which retries 
 restarts); `_store_calls` (the messages), `_store_client` (`HttpStore`), `_store_server`
 (`StoreServer`), `_store_serve` (the command ``agl store serve``); `_gateway_control` (the
 messages), `_gateway_client` (`RemoteGateway`), `_gateway_serve` (the command ``agl gateway``);
-`_runner_fleet` (worker processes), `_runner_serve` (the command ``agl runner``); `_process`
-(settings of servers); `_engine` (the engine ``http``).
+`_runner` (runs attempts), `_runner_fleet` (worker processes), `_runner_serve` (the command
+``agl runner``); `_process` (settings of servers); `_engine` (the engine ``http``).
 """
 
 from __future__ import annotations

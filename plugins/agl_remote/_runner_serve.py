@@ -89,7 +89,8 @@ def _with_store(config: RunConfig, address: str | None, plugins: PluginManager) 
 
 
 def _serve_here(state: CliState, config: RunConfig, store: str | None) -> None:
-    from agl_core.app import run_blocking, serve_runner  # noqa: PLC0415
+    from agl_core.app import run_blocking  # noqa: PLC0415
+    from agl_remote._runner import serve_runner  # noqa: PLC0415
 
     latest: list[tuple[int, Mapping[str, int]]] = []
 
@@ -141,13 +142,10 @@ def work(
 
     The key comes in no environment: agents run here.
     """
-    from agl_core.app import (  # noqa: PLC0415
-        load_plugins,
-        run_blocking,
-        serve_runner,
-    )
+    from agl_core.app import load_plugins, run_blocking  # noqa: PLC0415
     from agl_core.config import resolve  # noqa: PLC0415
     from agl_core.serving import withheld_key  # noqa: PLC0415
+    from agl_remote._runner import serve_runner  # noqa: PLC0415
     from agl_remote._runner_fleet import RECYCLE  # noqa: PLC0415
 
     stop = _Stop()

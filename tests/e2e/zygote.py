@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 
 WARM = (
-    "agl_core.app._runner",
+    "agl_remote._runner",
     "agl_core.cli.group",
     "agl_remote._runner_serve",
     "agl_core.cli._store",

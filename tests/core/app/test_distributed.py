@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from agl_remote._gateway_serve import serve_gateway, store_of
+from agl_remote._runner import serve_runner
 
 from agl_core._builtin import load_plugins
-from agl_core.app import App, serve_runner
+from agl_core.app import App
 from agl_core.config import RunConfig
 from agl_core.config.loader import resolve
 from agl_core.errors import ConfigError

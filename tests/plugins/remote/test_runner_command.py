@@ -24,7 +24,7 @@ def served(monkeypatch):
         report(3, {})
         report(7, {"late_span": 2})
 
-    monkeypatch.setattr("agl_core.app.serve_runner", serve_runner)
+    monkeypatch.setattr("agl_remote._runner.serve_runner", serve_runner)
     return configs
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from agl_core.app.parts import (
+from agl_core.app import (
     check_apart,
     make_agent,
     make_integrations,
