@@ -226,10 +226,10 @@ def test_what_a_training_imports_can_be_measured():
     assert len(modules) <= MOST_MODULES_BEFORE_THE_FIRST_REQUEST
 
 
-MOST_FILES = 142
-MOST_CODE_LINES = 18_900
-MOST_SINGLE_IMPORTERS = 2
-MOST_MODULES_BEFORE_THE_FIRST_REQUEST = 124
+MOST_FILES = 129
+MOST_CODE_LINES = 18_000
+MOST_SINGLE_IMPORTERS = 1
+MOST_MODULES_BEFORE_THE_FIRST_REQUEST = 110
 """Limits of agl_core's size: what was reached, rounded up.
 
 They are only lowered. The targets are 180 files, 18,000 lines of code and 110 modules imported

@@ -3,12 +3,13 @@
 import json
 
 import pytest
+from agl_doctor._prefixes import _FIX
 from agl_testing.fake_openai import FakeReply
 
 import agl_core as agl
 from agl_core.adapters._continuity import cause
 from agl_core.types import Choice, ModelCall
-from agl_core.types.run import FIX, MEANING
+from agl_core.types.run import MEANING
 from tests.plugins.doctor.conftest import ask, only, writer
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -270,6 +271,6 @@ def test_what_is_lost_beside_tool_calls_is_told(text, content, expected) -> None
 
 
 def test_every_cause_has_its_words_and_its_fix() -> None:
-    assert MEANING.keys() == FIX.keys()
+    assert MEANING.keys() == _FIX.keys()
     assert all(MEANING.values())
-    assert all(FIX.values())
+    assert all(_FIX.values())
