@@ -39,7 +39,7 @@ from agl_core.plugins.registry import KINDS
 
 ROOT = Path(__file__).resolve().parent.parent
 PART = re.compile(r"(<!-- generated:(\w+) -->\n).*?(<!-- /generated -->)", re.DOTALL)
-SINGULAR = {"losses": "loss"}
+SINGULAR = {"losses": "loss", "diagnoses": "diagnosis"}
 TYPES: dict[Any, str] = {
     str: "text",
     int: "integer",

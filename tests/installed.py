@@ -12,6 +12,7 @@ OWN = {
     "remote",
     "responses",
     "rewards",
+    "tracking",
 }
 """Those that bring what agl-core itself offers, and need nothing."""
 INSTALLED = ",".join(sorted({point.name for point in entry_points(group="agl_core")} - OWN))

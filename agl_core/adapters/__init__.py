@@ -34,10 +34,8 @@ from agl_core.faces import late
 if TYPE_CHECKING:
     from agl_core.adapters._adapter import TrajectoryAdapter as TrajectoryAdapter
     from agl_core.adapters._assemble import assemble as assemble
-    from agl_core.adapters._continuity import Break as Break
-    from agl_core.adapters._continuity import Continuity as Continuity
-    from agl_core.adapters._continuity import continuity as continuity
     from agl_core.adapters._images import images_of as images_of
+    from agl_core.adapters._images import media as media
     from agl_core.adapters._join import JoinedAttempt as JoinedAttempt
     from agl_core.adapters._join import JoinedCall as JoinedCall
     from agl_core.adapters._join import aliases_of as aliases_of

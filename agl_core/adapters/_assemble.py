@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from agl_core.adapters._continuity import continuity
 from agl_core.adapters._credit import credit
 from agl_core.adapters._join import JoinedAttempt, JoinedCall, join
 from agl_core.adapters._select import AgentSelector
@@ -25,19 +23,7 @@ def adapt_trained(
 ) -> AdaptedAttempt:
     """Build the trajectories of the agents to train; see `agl_core.interfaces.Adapter.adapt`."""
     joined = join(record, agents=agents, policies=policies)
-    by_agent = _trained_calls(joined)
-    adapted = assemble(joined, by_agent, channel_weights=channel_weights)
-    found = continuity(call for calls in by_agent.values() for call in calls)
-    return replace(adapted, breaks=_by_alias(found.by_agent, joined.aliases))
-
-
-def _by_alias(
-    breaks: Mapping[str, Mapping[str, int]], aliases: Mapping[str, str]
-) -> dict[str, dict[str, int]]:
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for agent, of_agent in breaks.items():
-        counts[aliases.get(agent, agent)].update(of_agent)
-    return {name: dict(of_name) for name, of_name in counts.items()}
+    return assemble(joined, _trained_calls(joined), channel_weights=channel_weights)
 
 
 def assemble(

@@ -8,12 +8,12 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
@@ -35,25 +35,26 @@ from agl_core.errors import ConfigError, LeadHeldError, StoreError, TrainingErro
 from agl_core.files import make_private_directory
 from agl_core.gateway import GatewayOptions
 from agl_core.interfaces import (
+    AdaptedAttempt,
     Adapter,
     Algorithm,
+    AttemptRecord,
     Engine,
     Gateway,
     GatewayUse,
     Observer,
+    RunObserver,
     StoreLifecycle,
     show_stage,
 )
-from agl_core.plugins import PluginManager
+from agl_core.plugins import PluginManager, Registry
 from agl_core.runner import Runner, RunnerOptions, Scorer
 from agl_core.serving import given_key
 from agl_core.tracing import attach
 from agl_core.training.events import Events
 from agl_core.training.rollouts import RolloutSource
 from agl_core.types import Attempt, Losses, Policy, Rollout, Span
-
-if TYPE_CHECKING:
-    from agl_core.app._trackers import Tracking
+from agl_core.types.run import sum_breaks
 
 T = TypeVar("T")
 
@@ -77,7 +78,7 @@ class Blueprint:
     scorer: Scorer | None
     """None if runners in other processes run it."""
     observers: Sequence[Observer] = ()
-    tracking: Tracking | None = None
+    tracking: RunObserver | None = None
     """None without training or trackers."""
     exported: Path | None = None
     """Directory of exported weights that replace the policies' models."""
@@ -198,12 +199,29 @@ def _policies(plan: Blueprint, *, training: bool) -> list[Policy]:
 
 
 def _adapter(plan: Blueprint, policies: Sequence[Policy], *, training: bool) -> Adapter:
-    return plan.plugins.registry("adapters").create(
+    adapter: Adapter = plan.plugins.registry("adapters").create(
         plan.config.capture.adapter,
         trained_agents(plan.config, list(policies)) if training else [],
         policies=policies,
         channel_weights=plan.config.channel_weights,
     )
+    return _Diagnosing(adapter, plan.plugins.registry("diagnoses"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Diagnosing:
+    """An adapter with the diagnoses of plugins, which are imported by the first attempt."""
+
+    adapter: Adapter
+    diagnoses: Registry
+
+    def adapt(self, record: AttemptRecord) -> AdaptedAttempt:
+        adapted = self.adapter.adapt(record)
+        found = [self.diagnoses.resolve(name)(record, adapted) for name in self.diagnoses.names()]
+        return replace(adapted, breaks=sum_breaks([adapted.breaks, *found]))
+
+    def check(self, seen: Collection[str]) -> None:
+        self.adapter.check(seen)
 
 
 def _described(policy: Policy, engine: Engine) -> Policy:

@@ -31,8 +31,10 @@ from agl_core.interfaces import (
     Observer,
     RewardFunction,
     RouteFactory,
+    RunObserver,
     Store,
     StoreLifecycle,
+    TrackedRun,
 )
 from agl_core.plugins import PluginManager, Registration, Registry
 from agl_core.plugins.registry import unmet_extra
@@ -361,6 +363,18 @@ def make_integrations(plugins: PluginManager) -> list[Integration]:
             continue
         _warn_if_untested(registry.get(name))
     return found
+
+
+def make_tracking(
+    config: RunConfig, plugins: PluginManager, describe: Callable[[], TrackedRun]
+) -> RunObserver:
+    """Make the observer that calls the configured trackers, without starting them.
+
+    Raises:
+        ConfigError: a name or an option is wrong, or no plugin calls trackers.
+        MissingExtraError: a tracker's package is not installed.
+    """
+    return plugins.registry("observers").create("trackers", config, plugins, describe)
 
 
 def gateway_server(store: Store, options: GatewayOptions, plugins: PluginManager) -> GatewayServer:

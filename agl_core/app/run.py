@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,6 +22,7 @@ from agl_core.app.parts import (
     make_agent,
     make_scorer,
     make_tasks,
+    make_tracking,
     with_store,
     with_store_apart,
 )
@@ -39,6 +39,7 @@ from agl_core.interfaces import (
     CreditedCall,
     Engine,
     Observer,
+    RunObserver,
     TrackedRun,
 )
 from agl_core.plugins import PluginManager
@@ -51,9 +52,6 @@ from agl_core.training.loop import LoopComponents, TrainingLoop
 from agl_core.training.rollouts import RolloutPlan, TaskSampler, make_resources
 from agl_core.types import Batch, Evaluation, Losses, Policy, Task
 from agl_core.types import Report as RunReport
-
-if TYPE_CHECKING:
-    from agl_core.app._trackers import Tracking
 
 
 class Report(RunReport, kw_only=True):
@@ -351,10 +349,9 @@ class App:
             await verify(start[0])
         return start
 
-    def _tracking(self) -> Tracking | None:
+    def _tracking(self) -> RunObserver | None:
         if not self._config.trackers:
             return None
-        from agl_core.app._trackers import make_tracking  # noqa: PLC0415  only runs with trackers
 
         def describe() -> TrackedRun:
             start = self._starting_point()

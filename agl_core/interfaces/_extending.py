@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -11,7 +12,16 @@ import msgspec
 
 from agl_core.interfaces._learning import AttemptRecord
 from agl_core.interfaces._store import Store
-from agl_core.types import Evaluation, Finding, Report, RolloutQuery, Scope, StepReport, Task
+from agl_core.types import (
+    Evaluation,
+    Finding,
+    Losses,
+    Report,
+    RolloutQuery,
+    Scope,
+    StepReport,
+    Task,
+)
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -143,6 +153,25 @@ class Observer(Protocol):
 
     def finished(self, report: Report) -> None:
         """Show the end of a run that had no error."""
+        ...
+
+
+class RunObserver(Observer, Protocol):
+    """An observer of trainings with a beginning and an end to wait for, such as the trackers."""
+
+    losses: Losses
+    """What it failed to take, by cause; read at every step."""
+
+    def following(self) -> AbstractAsyncContextManager[None]:
+        """Return the context that holds while the run has its store's lease; entered once.
+
+        An error on entering it ends the run before weights are loaded. An error that ends the run
+        ends the context.
+        """
+        ...
+
+    async def finish(self, report: Report) -> None:
+        """Take the report of a run that had no error, before the context ends."""
         ...
 
 

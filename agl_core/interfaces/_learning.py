@@ -178,7 +178,7 @@ class AdaptedAttempt:
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
     """Agents that have an alias in this attempt, to their alias."""
     breaks: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, dict[str, int]])
-    """Trained agents to the numbers of their breaks by likely cause."""
+    """Trained agents to the numbers of their breaks by likely cause, as diagnoses of plugins find."""
 
 
 class Adapter(Protocol):

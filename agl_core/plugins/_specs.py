@@ -76,8 +76,24 @@ class RegisterSpecs:
         """Offer metrics: ``metric(batch: Batch) -> dict[str, float]``, logged each step."""
 
     @hookspec(historic=True)
+    def agl_register_diagnoses(self, register: Register) -> None:
+        """Offer diagnoses of attempts: ``diagnose(record, adapted: AdaptedAttempt)``.
+
+        It returns counts by trained agent and cause, as a mapping of mappings. All that are
+        registered are called after the adapter; steps and report hold their sums as `breaks`.
+        """
+
+    @hookspec(historic=True)
     def agl_register_trackers(self, register: Register) -> None:
         """Offer experiment trackers: ``factory(options) -> Tracker``."""
+
+    @hookspec(historic=True)
+    def agl_register_observers(self, register: Register) -> None:
+        """Offer observers of trainings: ``factory(config, plugins, describe) -> RunObserver``.
+
+        The name is the section of the configuration that asks for it, such as ``trackers``. `describe`
+        returns the `TrackedRun`, once the run has its store's lease.
+        """
 
     @hookspec(historic=True)
     def agl_register_checks(self, register: Register) -> None:

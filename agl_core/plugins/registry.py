@@ -31,7 +31,9 @@ Kind = Literal[
     "engines",
     "models",
     "metrics",
+    "diagnoses",
     "trackers",
+    "observers",
     "checks",
     "routes",
     "dialects",
@@ -44,7 +46,7 @@ Kind = Literal[
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
-_SINGULAR: Final[Mapping[Kind, str]] = {"losses": "loss"}
+_SINGULAR: Final[Mapping[Kind, str]] = {"losses": "loss", "diagnoses": "diagnosis"}
 
 CORE: Final = "agl-core"
 """The distribution whose extras `Registration.extra` names."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agl_agent_framework._spans import FRAMEWORK
-from agl_core.interfaces import AttemptRecord
-from agl_core.plugins.findings import (
+from agl_checks import (
     CLOSED_LOOP,
     failed_tools,
     failures_saying,
     is_from,
     records_from,
 )
+
+from agl_agent_framework._spans import FRAMEWORK
+from agl_core.interfaces import AttemptRecord
 from agl_core.tracing import UNNAMED
 from agl_core.types import Finding, Span, SpanKind
 

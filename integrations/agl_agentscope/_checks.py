@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from agl_agentscope._spans import FRAMEWORK
-from agl_agentscope._usage import CLOCK, FOLDS, INTERRUPTED, PARKED, PLAN, SHARED
-from agl_core.interfaces import AttemptRecord
-from agl_core.plugins.findings import (
+from agl_checks import (
     CLOSED_LOOP,
     failed_tools,
     failures_saying,
     is_from,
     records_from,
 )
+
+from agl_agentscope._spans import FRAMEWORK
+from agl_agentscope._usage import CLOCK, FOLDS, INTERRUPTED, PARKED, PLAN, SHARED
+from agl_core.interfaces import AttemptRecord
 from agl_core.types import Finding, Span, SpanKind
 
 _NO_CLOCK: Final = "Give agents injection_config=InjectionConfig(inject_runtime_state=False)."

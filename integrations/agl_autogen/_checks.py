@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from agl_autogen._agents import ANSWERS, RESPONSE
-from agl_autogen._speakers import SELECTOR
-from agl_autogen._watching import FRAMEWORK
-from agl_core import semconv
-from agl_core.interfaces import AttemptRecord
-from agl_core.plugins.findings import (
+from agl_checks import (
     CLOSED_LOOP,
     failed_tools,
     failures_saying,
     is_from,
     records_from,
 )
+
+from agl_autogen._agents import ANSWERS, RESPONSE
+from agl_autogen._speakers import SELECTOR
+from agl_autogen._watching import FRAMEWORK
+from agl_core import semconv
+from agl_core.interfaces import AttemptRecord
 from agl_core.types import Finding, Span, SpanKind
 
 _FAILURES: Final = {

@@ -6,14 +6,15 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from agl_core.interfaces import AttemptRecord
-from agl_core.plugins.findings import (
+from agl_checks import (
     CLOSED_LOOP,
     failed_tools,
     failures_saying,
     is_from,
     records_from,
 )
+
+from agl_core.interfaces import AttemptRecord
 from agl_core.tracing import UNNAMED
 from agl_core.types import Finding, Span, SpanKind
 from agl_crewai._listener import REWRITING_FIX

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from agl_checks import CLOSED_LOOP, failed_tools, failures_saying, is_from
 from langchain_core.globals import get_llm_cache
 
 from agl_core.interfaces import AttemptRecord
-from agl_core.plugins.findings import CLOSED_LOOP, failed_tools, failures_saying, is_from
 from agl_core.types import Finding, Span, SpanKind
 from agl_langchain._runs import FRAMEWORK
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from agl_checks import CLOSED_LOOP, failures_saying
+
 from agl_core import semconv
 from agl_core.interfaces import AttemptRecord
-from agl_core.plugins.findings import CLOSED_LOOP, failures_saying
 from agl_core.types import Finding, ModelCall
 
 _UNSERVED: Final = "unsupported_parameter: "

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from agl_checks import CLOSED_LOOP, failures_saying, is_from, records_from
+
 from agl_core.interfaces import AttemptRecord
-from agl_core.plugins.findings import CLOSED_LOOP, failures_saying, is_from, records_from
 from agl_core.tracing import UNNAMED
 from agl_core.types import Finding, Span, SpanKind
 from agl_openai_agents._shapes import FRAMEWORK, UNTRACED

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from agl_core.adapters import Break, Continuity, continuity
 from agl_core.interfaces import Backend
 from agl_core.types import Finding
 from agl_core.types.run import MEANING, Cause
+from agl_doctor._continuity import Break, Continuity, continuity
 from agl_doctor._evidence import Evidence
 
 _FIX: Final[Mapping[str, str]] = {

@@ -13,3 +13,12 @@ def agl_register_commands(register: Register) -> None:
         "agl_doctor._command:command",
         summary="run a few tasks and report what is wrong",
     )
+
+
+@hookimpl
+def agl_register_diagnoses(register: Register) -> None:
+    register(
+        "breaks",
+        "agl_doctor._continuity:breaks",
+        summary="prompts that do not continue an earlier call token by token, by likely cause",
+    )

@@ -13,3 +13,11 @@ def agl_register_displays(register: Register) -> None:
         "agl_progress._display:progress",
         summary="a panel on a terminal, one line per step in pipes and files",
     )
+
+
+@hookimpl
+def agl_run_finished() -> None:
+    """Prepare the notebook that the report is returned to."""
+    from agl_progress._notebook import show_reports  # noqa: PLC0415  after the run
+
+    show_reports()

@@ -1,6 +1,7 @@
-"""What experiment trackers share: the names of a run's numbers, and a log of what was sent.
+"""Experiment trackers: calling them, and what they share.
 
-A library for trackers; it registers no hooks.
+`_threads` calls the trackers of a run, `plugin` registers it as the observer ``trackers``. The rest is
+a library for trackers: the names of a run's numbers, and a log of what was sent.
 """
 
 from agl_tracking._numbers import (

@@ -5,6 +5,7 @@ import os
 import traceback
 
 import pytest
+from agl_checks import CLOSED_LOOP
 from agl_crewai._checks import pitfalls
 from agl_crewai._integration import CrewAIIntegration
 from agl_testing.attempts import CallOptions, ScriptedAttempt
@@ -18,7 +19,6 @@ from crewai.tools import tool
 
 from agl_core import semconv
 from agl_core.config import RunConfig
-from agl_core.plugins.findings import CLOSED_LOOP
 from agl_core.tracing import UNNAMED, agent_scope, attach
 from agl_core.types import AttemptStatus, Choice, Failure, FailureKind, SpanKind
 

@@ -3,11 +3,11 @@
 import json
 
 import pytest
+from agl_doctor._continuity import cause
 from agl_doctor._prefixes import _FIX
 from agl_testing.fake_openai import FakeReply
 
 import agl_core as agl
-from agl_core.adapters._continuity import cause
 from agl_core.types import Choice, ModelCall
 from agl_core.types.run import MEANING
 from tests.plugins.doctor.conftest import ask, only, writer

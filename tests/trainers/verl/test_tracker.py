@@ -13,7 +13,7 @@ from agl_verl._tracker import VerlTracker, VerlTrackerOptions
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from agl_core._builtin import load_plugins
-from agl_core.app._trackers import make_tracking
+from agl_core.app.parts import make_tracking
 from agl_core.config.loader import resolve
 from agl_core.errors import ConfigError
 from agl_core.interfaces import TrackedRun

@@ -8,21 +8,25 @@ from typing import Any
 
 import pytest
 from agl_doctor._diagnose import diagnose
+from agl_testing.plugin_contract import PluginContract
+from agl_tracking import _threads
 
 import agl_core as agl
 from agl_core import waits
 from agl_core.app import App
 from agl_core.app import _components as components
-from agl_core.app import _trackers as trackers
 from agl_core.errors import ConfigError, LeadHeldError, MissingExtraError, TrainingError
+from agl_core.plugins import PluginManager
 from agl_core.plugins._manager import Source
 from agl_core.types import Batch, Evaluation, StepReport
-from tests.core.app import tracking_plugin
-from tests.core.app.conftest import Bench
-from tests.core.app.tracking_plugin import INSTEAD, THREADS, TOLD
+from tests.core.app.conftest import Bench, bench
 from tests.core.bandit_engine import BanditEngine
+from tests.plugins.tracking import tracking_plugin
+from tests.plugins.tracking.tracking_plugin import INSTEAD, THREADS, TOLD
 
 Told = list[tuple[str, Any]]
+
+__all__ = ["bench"]
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +63,10 @@ def fail(given: Any) -> None:
 
 
 VAL = {"val_tasks": [{"input": 1}]}
+
+
+class TestPlugin(PluginContract):
+    plugin = "agl_tracking.plugin"
 
 
 def test_it_is_told_everything_in_order_in_one_thread_of_its_own(bench: Bench, told: Told) -> None:
@@ -201,7 +209,7 @@ def test_one_that_says_what_is_wrong_is_quoted_as_it_is(bench: Bench) -> None:
 
 
 def test_one_that_does_not_start_in_time_ends_the_run(bench: Bench, monkeypatch: Any) -> None:
-    monkeypatch.setattr(trackers, "_START_S", 0.05)
+    monkeypatch.setattr(_threads, "_START_S", 0.05)
     released = threading.Event()
     INSTEAD["start"] = lambda run: released.wait(60) and None
     with pytest.raises(ConfigError, match=r"'recording' did not start within 0\.05 s"):
@@ -259,6 +267,13 @@ def test_what_is_misconfigured_is_told_before_anything_starts(
 def test_a_tracker_is_named_once(bench: Bench) -> None:
     with pytest.raises(ConfigError, match="the tracker 'recording' is named twice"):
         app_of(bench, {"name": "recording"}, {"name": "recording"})
+
+
+def test_without_the_plugin_that_calls_trackers_a_run_with_some_is_refused(bench: Bench) -> None:
+    app = app_of(bench)
+    app._plugins = PluginManager(environ={})
+    with pytest.raises(ConfigError, match="Unknown observer 'trackers'"):
+        asyncio.run(app.train())
 
 
 def test_a_trainer_that_is_refused_starts_no_tracker(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-
-from agl_core import semconv
-from agl_core.interfaces import AttemptRecord
-from agl_core.plugins.findings import (
+from agl_checks import (
     CLOSED_LOOP,
     failed_tools,
     failures_saying,
     is_from,
     records_from,
 )
+
+from agl_core import semconv
+from agl_core.interfaces import AttemptRecord
 from agl_core.types import Attempt, Failure, FailureKind, Rollout, Span, SpanKind, Task
 
 

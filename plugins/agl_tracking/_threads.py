@@ -13,8 +13,7 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from agl_core import waits
-from agl_core.config import RunConfig
-from agl_core.config.loader import check_options
+from agl_core.config import RunConfig, check_options
 from agl_core.errors import AglError, ConfigError
 from agl_core.interfaces import TrackedRun, Tracker
 from agl_core.plugins import PluginManager
@@ -65,8 +64,8 @@ class TrackerThread:
                 made.set_result(None)
 
 
-class Tracking:
-    """The trackers of a run as an observer.
+class TrackerThreads:
+    """The trackers of a run; implements `agl_core.interfaces.RunObserver`.
 
     Failures are counted in `losses`; the first failure of each tracker is logged with its cause.
     """
@@ -166,9 +165,9 @@ class Tracking:
             )
 
 
-def make_tracking(
+def make_observer(
     config: RunConfig, plugins: PluginManager, describe: Callable[[], TrackedRun]
-) -> Tracking:
+) -> TrackerThreads:
     """Make the trackers that the configuration names, without starting them.
 
     Raises:
@@ -181,7 +180,7 @@ def make_tracking(
         model = registry.options_model(section.name)
         options = check_options(section, model, where=f"trackers.{index}")
         threads.append(TrackerThread(section.name, registry.create(section.name, options)))
-    return Tracking(threads, describe)
+    return TrackerThreads(threads, describe)
 
 
 async def _start(thread: TrackerThread, run: TrackedRun) -> None:

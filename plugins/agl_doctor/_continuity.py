@@ -8,31 +8,20 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
-from agl_core.adapters._images import media
+from agl_core.adapters import media
+from agl_core.interfaces import AdaptedAttempt, AttemptRecord
 from agl_core.thinking import split_thinking, without_thinking
 from agl_core.types import Choice, Ints, ModelCall
-from agl_core.types.run import Cause
+from agl_core.types.run import Cause, sum_breaks
+from agl_doctor._calls import OwnedCall, owned_calls
 
 Message = Mapping[str, Any]
 
 _SYSTEM: Final = frozenset({"system", "developer"})
 _WINDOW: Final = 12
 """Number of tokens shown from the first that differs."""
-
-
-class AnsweredCall(Protocol):
-    """An answered call with tokens, its agent and its agent run."""
-
-    @property
-    def call(self) -> ModelCall: ...
-
-    @property
-    def agent(self) -> str: ...
-
-    @property
-    def agent_run_id(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +61,27 @@ class Continuity:
         return counts
 
 
-def continuity(calls: Iterable[AnsweredCall]) -> Continuity:
+def breaks(record: AttemptRecord, adapted: AdaptedAttempt) -> dict[str, dict[str, int]]:
+    """Return the numbers of breaks of an attempt's trained calls, by agent and likely cause."""
+    trained = {
+        triplet.call_id
+        for paths in adapted.trajectories.values()
+        for path in paths
+        for triplet in path.calls
+    }
+    found = continuity(owned for owned in owned_calls(record) if owned.call.id in trained)
+    names = adapted.aliases
+    return sum_breaks({names.get(agent, agent): n} for agent, n in found.by_agent.items())
+
+
+def continuity(calls: Iterable[OwnedCall]) -> Continuity:
     """Find the breaks in every agent run of some attempts.
 
     A call continues an earlier call if its prompt begins with that call's prompt and one of its
     choices. Only calls that were answered before it was sent count as earlier. A call that repeats
     an earlier prompt is not a break.
     """
-    runs: dict[tuple[str, str, str], list[AnsweredCall]] = defaultdict(list)
+    runs: dict[tuple[str, str, str], list[OwnedCall]] = defaultdict(list)
     for answered in calls:
         runs[answered.call.attempt_id, answered.agent, answered.agent_run_id].append(answered)
     found = Continuity()
@@ -98,7 +100,7 @@ def continuity(calls: Iterable[AnsweredCall]) -> Continuity:
     return found
 
 
-def _break(after: AnsweredCall, earlier: Sequence[ModelCall]) -> Break | None:
+def _break(after: OwnedCall, earlier: Sequence[ModelCall]) -> Break | None:
     prompt = after.call.prompt_token_ids
     if any(_continues(after.call, before) for before in reversed(earlier)):
         return None

@@ -1,4 +1,4 @@
-"""Findings that the checks of several plugins share."""
+"""What the checks of several integrations look for in the same way."""
 
 from __future__ import annotations
 

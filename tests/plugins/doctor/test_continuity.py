@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import pytest
+from agl_doctor._continuity import _shared, breaks
 from agl_testing.attempts import FROZEN, TRAINED, CallOptions, ScriptedAttempt
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.adapters import TrajectoryAdapter
-from agl_core.adapters._continuity import _shared
 from agl_core.types.run import sum_breaks
 
 USER = {"role": "user", "content": "hi"}
 SAID = {"role": "assistant", "content": ""}
 
 
-def adapted(script, *agents):
-    return TrajectoryAdapter(agents or ["*"], policies=[TRAINED, FROZEN]).adapt(script.record())
+def diagnosed(script, *agents):
+    """Return the breaks of an attempt and its trajectories."""
+    record = script.record()
+    adapted = TrajectoryAdapter(agents or ["*"], policies=[TRAINED, FROZEN]).adapt(record)
+    return breaks(record, adapted), adapted.trajectories
 
 
 def talk(agent="writer", *, second, run="run", **fields):
@@ -29,19 +33,19 @@ def talk(agent="writer", *, second, run="run", **fields):
 
 
 def test_a_prompt_that_goes_on_breaks_nothing():
-    assert adapted(talk(second=[1, 2, 3, 4])).breaks == {}
+    assert diagnosed(talk(second=[1, 2, 3, 4]))[0] == {}
 
 
 def test_a_prompt_that_does_not_starts_a_path_and_is_counted_with_its_cause():
-    found = adapted(talk(second=[1, 2, 7, 4]))
-    assert found.breaks == {"writer": {"tokens": 1}}
-    assert len(found.trajectories["writer"]) == 2
-    assert adapted(talk(second=[1, 7])).breaks == {"writer": {"template": 1}}
+    found, trajectories = diagnosed(talk(second=[1, 2, 7, 4]))
+    assert found == {"writer": {"tokens": 1}}
+    assert len(trajectories["writer"]) == 2
+    assert diagnosed(talk(second=[1, 7]))[0] == {"writer": {"template": 1}}
 
 
 def test_agents_that_are_not_trained_are_not_counted():
-    assert adapted(talk(second=[5]), "planner").breaks == {}
-    assert adapted(talk(second=[5], policy="frozen")).breaks == {}
+    assert diagnosed(talk(second=[5]), "planner")[0] == {}
+    assert diagnosed(talk(second=[5], policy="frozen"))[0] == {}
 
 
 def test_runs_of_one_agent_are_conversations_of_their_own():
@@ -50,7 +54,7 @@ def test_runs_of_one_agent_are_conversations_of_their_own():
         script.call("writer", [1, 2], [3], options=CallOptions(run=run), messages=[USER])
         script.call("writer", [5], [6], options=CallOptions(run=run), messages=[USER, SAID, USER])
     script.reward(1.0)
-    assert adapted(script).breaks == {"writer": {"template": 2}}
+    assert diagnosed(script)[0] == {"writer": {"template": 2}}
 
 
 def test_another_conversation_of_the_run_is_no_break():
@@ -58,7 +62,23 @@ def test_another_conversation_of_the_run_is_no_break():
     script.call("writer", [1, 2], [3], messages=[USER])
     script.call("writer", [5], [6], messages=[{"role": "user", "content": "bye"}])
     script.reward(1.0)
-    assert adapted(script).breaks == {}
+    assert diagnosed(script)[0] == {}
+
+
+def see(script, prompt, response, url):
+    """Record a call that shows the model an image, whose token has id 99."""
+    shown = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]
+    script.call("writer", prompt, response, messages=shown, image_token=99)
+
+
+@pytest.mark.parametrize(("later", "found"), [("red", 0), ("blue", 1)])
+def test_equal_ids_of_another_image_are_a_break(later, found):
+    script = ScriptedAttempt()
+    see(script, [1, 99, 2], [3], "data:red")
+    see(script, [1, 99, 2, 3, 4], [5], f"data:{later}")
+    script.reward(1.0)
+    causes = diagnosed(script)[0].get("writer", {})
+    assert sum(causes.values()) == found
 
 
 def test_breaks_add_up_over_attempts_and_steps():
