@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from agl_core.types import Resources as Resources
     from agl_core.types import Reward as Reward
     from agl_core.types import Rollout as Rollout
+    from agl_core.types import Score as Score
     from agl_core.types import Span as Span
     from agl_core.types import Task as Task
     from agl_core.types import Trajectory as Trajectory

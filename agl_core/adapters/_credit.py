@@ -63,7 +63,7 @@ def credit(
             names several targets, a target that is not in the attempt, or a run id of several
             agents; or the sum of the absolute rewards is too large for training.
     """
-    given = [span.reward for span in joined.record.spans if span.reward is not None]
+    given = joined.record.rewards
     crediting = _Crediting(joined, samples, channel_weights)
     if joined.record.attempt.status is not AttemptStatus.SUCCEEDED:
         joined.losses.add("rewards_of_failed_attempts", len(given))
@@ -108,11 +108,7 @@ class _Crediting:
         raw = reward_value(reward.value, source=f"{giver} on channel {reward.channel!r}")
         value = raw * self._weights.get(reward.channel, 1.0)
         target = reward.target
-        if target.ambiguous:
-            raise RewardError(
-                f"Reward {raw} on channel {reward.channel!r} names {target}: name one call (with "
-                f"its choice), one agent run or one agent, or nothing for the attempt"
-            )
+        target.check(f"Reward {raw} on channel {reward.channel!r}")
         agents = self._aim(target, value)
         for agent in agents:
             self._sums[agent].channels[reward.channel] += raw

@@ -17,6 +17,7 @@ from agl_core.types import (
     Choice,
     Losses,
     ModelCall,
+    Reward,
     Rollout,
     Span,
     SpanKind,
@@ -150,6 +151,11 @@ class AttemptRecord:
     def calls(self) -> list[AgentCall]:
         """The model calls of all agents, in the order in which they were sent."""
         return agent_calls(self.spans)
+
+    @property
+    def rewards(self) -> list[Reward]:
+        """The rewards with their reasons, in the order of the spans."""
+        return [span.reward for span in self.spans if span.reward is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

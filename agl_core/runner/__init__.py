@@ -4,7 +4,7 @@ Reading order: `_worker` (many attempts), `_attempt` (one attempt and how it fai
 deadline), `_heartbeat` (leases).
 """
 
-from agl_core.runner._attempt import Agent, Score, failure_of
+from agl_core.runner._attempt import Agent, failure_of
 from agl_core.runner._limits import UNBLOCK
 from agl_core.runner._scoring import NamedReward, Scorer, as_rewards
 from agl_core.runner._worker import Runner, RunnerOptions
@@ -16,7 +16,6 @@ __all__ = [
     "NamedReward",
     "Runner",
     "RunnerOptions",
-    "Score",
     "Scorer",
     "Stall",
     "as_rewards",

@@ -48,7 +48,7 @@ Agent = Callable[[Task], Any]
 """The agent program; a plain function or a coroutine function."""
 Recorded = Callable[[], Awaitable[list[Span]]]
 """Reads the attempt's records that the gateway has written so far."""
-Score = Callable[[AttemptRecord, Any], Awaitable[list[Reward]]]
+Grade = Callable[[AttemptRecord, Any], Awaitable[list[Reward]]]
 """Scores an attempt from its record and the agent's return value."""
 
 REWARD_AGENT: Final = "@reward"
@@ -81,7 +81,7 @@ class AttemptRun:
     """Runs user code inside an attempt's context; its exceptions are recorded as failures."""
 
     def __init__(
-        self, limits: AttemptDeadline, agent: Agent, score: Score | None, recorded: Recorded
+        self, limits: AttemptDeadline, agent: Agent, score: Grade | None, recorded: Recorded
     ) -> None:
         """Set agent and rewards; `run` calls them."""
         self._limits = limits
@@ -108,7 +108,7 @@ class AttemptRun:
                     return self._failed(error, FailureKind.REWARD, output=outcome.value)
         return Ending(status=AttemptStatus.SUCCEEDED, output=outcome.value)
 
-    async def _scored(self, score: Score, output: Any) -> BaseException | None:
+    async def _scored(self, score: Grade, output: Any) -> BaseException | None:
         context = self._limits.context
         recorder = context.recorder
         others = await self._limits.wait(self._recorded)
@@ -140,7 +140,7 @@ class AttemptRun:
         return Ending(status=status, output=output, failure=failure)
 
 
-def _unusable(score: Score, outcome: Outcome) -> RewardError | None:
+def _unusable(score: Grade, outcome: Outcome) -> RewardError | None:
     value = outcome.value
     if isinstance(value, list) and all(isinstance(each, Reward) for each in value):  # pyright: ignore[reportUnknownVariableType]
         return None

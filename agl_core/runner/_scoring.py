@@ -7,14 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from msgspec.structs import replace
+
 from agl_core.errors import ConfigError, RewardError
 from agl_core.interfaces import AttemptRecord, RewardFunction
 from agl_core.runner.agent_loop import on_agent_loop
 from agl_core.threads import Outcome, in_thread, is_async
-from agl_core.tracing import represent
-from agl_core.types import Reward, finite_number
+from agl_core.tracing import bounded, describe, represent
+from agl_core.types import Reward, Score, finite_number
 
-_EXPECTED: Final = "return a finite number, True or False, or a mapping of channel to number"
+_EXPECTED: Final = (
+    "return a finite number, True or False, a Score, or a mapping of channel to these"
+)
 _MAX_SHOWN: Final = 80
 
 
@@ -82,15 +86,12 @@ async def _call(reward: NamedReward, record: AttemptRecord, output: Any) -> Any:
 
 
 def _returned(reward: NamedReward, outcome: Outcome) -> Any:
-    if isinstance(outcome.error, RewardError):
-        raise outcome.error
-    if outcome.error is not None:
-        raise _raised(reward, outcome.error) from outcome.error
+    error = outcome.error
+    if isinstance(error, RewardError):
+        raise error
+    if error is not None:
+        raise RewardError(f"Reward {reward.name!r} raised {describe(error)}") from error
     return outcome.value
-
-
-def _raised(reward: NamedReward, error: BaseException) -> RewardError:
-    return RewardError(f"Reward {reward.name!r} raised {type(error).__name__}: {error}")
 
 
 def _check_signature(reward: NamedReward) -> None:
@@ -116,8 +117,8 @@ def as_rewards(value: Any, *, source: str, channel: str) -> list[Reward]:
     """Check a reward function's result and convert it to rewards.
 
     Args:
-        value: A number (booleans are 0 and 1) for `channel`; a mapping of channel to number; a
-            `Reward` or a list of them, to reward a call, run or agent.
+        value: A number (booleans are 0 and 1) or `Score` for `channel`; a mapping of channel to
+            these; a `Reward` or a list of them, to reward a call, run or agent.
         source: Name of the function, for the rewards and errors.
         channel: Channel of a plain number.
 
@@ -125,15 +126,12 @@ def as_rewards(value: Any, *, source: str, channel: str) -> list[Reward]:
         RewardError: the value is missing, not finite or of another type; a mapping or list is
             empty; a target names several units.
     """
-    if isinstance(value, Reward):
-        return [_checked(value, source)]
-    if isinstance(value, (list, tuple)) and value:
-        items = cast("list[Any]", value)
-        if all(isinstance(item, Reward) for item in items):
-            return [_checked(item, source) for item in items]
+    items = cast("list[Any]", value if isinstance(value, (list, tuple)) else [value])
+    if items and all(isinstance(item, Reward) for item in items):
+        return [_checked(item, source) for item in items]
     if isinstance(value, Mapping):
         return list(_channels(cast("Mapping[Any, Any]", value), source))
-    return [Reward(value=_number(value, source, ""), channel=channel, source=source)]
+    return [_reward(value, source, channel, "")]
 
 
 def _channels(values: Mapping[Any, Any], source: str) -> Iterator[Reward]:
@@ -144,38 +142,32 @@ def _channels(values: Mapping[Any, Any], source: str) -> Iterator[Reward]:
             raise RewardError(
                 f"Reward {source!r} returned the channel name {name!r}: name channels with text"
             )
-        number = _number(value, source, f" for channel {name!r}")
-        yield Reward(value=number, channel=name, source=source)
+        yield _reward(value, source, name, f" for channel {name!r}")
 
 
-def _number(value: Any, source: str, where: str) -> float:
+def _reward(value: Any, source: str, channel: str, where: str) -> Reward:
     number = finite_number(value)
     if number is None:
         obvious = value is None or isinstance(value, float)
         kind = "" if obvious else f" of type {type(value).__name__!r}"
         raise RewardError(f"Reward {source!r} returned {_short(value)}{kind}{where}: {_EXPECTED}")
-    return number
+    why = value.why if isinstance(value, Score) else ""
+    return Reward(value=number, channel=channel, source=source, why=why)
 
 
 def _checked(reward: Reward, source: str) -> Reward:
     target = reward.target
-    if target.ambiguous:
-        raise RewardError(
-            f"Reward {source!r} aims at {target}: name one of call, agent_run and agent; a choice "
-            f"needs its call"
-        )
+    target.check(f"Reward {source!r}")
     aims: tuple[Any, ...] = (target.call, target.agent, target.agent_run)
-    names: list[Any] = [reward.channel, *(aim for aim in aims if aim is not None)]
+    names: list[Any] = [reward.channel, reward.why, *(aim for aim in aims if aim is not None)]
     if not all(isinstance(name, str) for name in names):
         raise RewardError(
-            f"Reward {source!r} has channel {reward.channel!r} and {target}: name them with text"
+            f"Reward {source!r} has channel {reward.channel!r}, reason {_short(reward.why)} and "
+            f"{target}: name them with text"
         )
-    number = _number(reward.value, source, f" for channel {reward.channel!r}")
-    return Reward(
-        value=number, channel=reward.channel, target=target, source=reward.source or source
-    )
+    made = _reward(reward.value, source, reward.channel, f" for channel {reward.channel!r}")
+    return replace(made, target=target, source=reward.source or source, why=reward.why or made.why)
 
 
 def _short(value: Any) -> str:
-    text = represent(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+    return bounded(represent(value), _MAX_SHOWN)[0]

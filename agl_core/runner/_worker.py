@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from agl_core.errors import StaleAttemptError
 from agl_core.interfaces import Gateway, Store
 from agl_core.plugins.requirements import own_version
-from agl_core.runner._attempt import Agent, AttemptRun, Ending, Score, opened, reconsidered, sealed
+from agl_core.runner._attempt import Agent, AttemptRun, Ending, Grade, opened, reconsidered, sealed
 from agl_core.runner._cleanup import Cleanup, LossCounter, span_of
 from agl_core.runner._heartbeat import Flight, Heartbeats
 from agl_core.runner._limits import AttemptDeadline, LoopWatch, StartThrottle
@@ -87,7 +87,7 @@ class Runner:
         store: Store,
         gateway: Gateway,
         agent: Agent,
-        rewards: Score | None,
+        rewards: Grade | None,
         options: RunnerOptions | None = None,
     ) -> None:
         """Set the components.

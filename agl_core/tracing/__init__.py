@@ -51,7 +51,7 @@ from agl_core.tracing._spans import (
     run_as,
     tool_attributes,
 )
-from agl_core.tracing._values import bounded, describe, represent, users_traceback
+from agl_core.tracing._values import bounded, describe, reason, represent, users_traceback
 from agl_core.tracing._wrapping import Patch, Wrap, guarded
 
 __all__ = [
@@ -91,6 +91,7 @@ __all__ = [
     "operation",
     "origin_key",
     "origins_of",
+    "reason",
     "represent",
     "request_scope",
     "resource",

@@ -30,6 +30,7 @@ from agl_core.types import (
     RewardTarget,
     Rollout,
     Scope,
+    Score,
     SpanKind,
     Task,
     finite_number,
@@ -238,10 +239,11 @@ def reward_value(value: Any, *, source: str) -> float:
     return number
 
 
-def emit_reward(
+def emit_reward(  # noqa: PLR0913  the fields of a Reward, by keyword
     value: Any,
     channel: str = "main",
     *,
+    why: str = "",
     call: str | None = None,
     choice: int | None = None,
     agent: str | None = None,
@@ -252,16 +254,18 @@ def emit_reward(
     Without a target the reward is for the whole attempt.
 
     Args:
-        value: A finite number or a boolean.
+        value: A finite number, a boolean or a `Score`.
         channel: Channels are logged separately and weighted in the configuration.
+        why: The reason for the value; without it, that of the `Score`. A record keeps the first
+            16,384 characters.
         call: Id of one call.
         choice: Index of one choice of `call`, for calls with ``n > 1``.
         agent: Name of an agent: all its runs in this attempt.
         agent_run: Id of one run of an agent; with `agent` if several agents share the id.
 
     Raises:
-        RewardError: the value is not a finite number, or the target is ambiguous. Never outside a
-            rollout.
+        RewardError: the value is not a finite number, the reason is not text, or the target is
+            ambiguous. Never outside a rollout.
     """
     context = active()
     if context is None:
@@ -272,6 +276,7 @@ def emit_reward(
             value=reward_value(value, source="emit_reward"),
             channel=_name("channel", channel),
             target=target,
+            why=_name("why", why) or (value.why if isinstance(value, Score) else ""),
         )
     )
 
@@ -282,13 +287,7 @@ def _target(
     given = {"call": call, "agent": agent, "agent_run": agent_run}
     units = {name: _name(name, unit) for name, unit in given.items() if unit is not None}
     target = RewardTarget(choice=choice, **units)
-    if len(target.units) > 1:
-        raise RewardError(
-            f"emit_reward got the targets {[*units]}: name one of call, agent and agent_run, "
-            f"or emit one reward for each"
-        )
-    if choice is not None and call is None:
-        raise RewardError(f"emit_reward got choice={choice!r} without a call: name the call too")
+    target.check("emit_reward")
     if choice is not None and (type(choice) is not int or choice < 0):
         raise RewardError(f"emit_reward got choice={choice!r}: give the index of a choice, from 0")
     return target

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from agl_core import semconv
 from agl_core.clocks import new_id, wall_ns
 from agl_core.tracing._scopes import current_scope
-from agl_core.tracing._values import bounded, describe, exception_attributes, text
+from agl_core.tracing._values import bounded, describe, exception_attributes, reason, text
 from agl_core.types import Losses, Reward, Scope, Span, SpanKind, SpanStatus
 
 MAX_SPANS: Final = 10_000
@@ -111,7 +113,7 @@ class Recorder:
         self.dropped = 0
         """Number of spans dropped beyond `max_spans`."""
         self.truncated = 0
-        """Number of attribute values that were cut."""
+        """Number of attribute values and reasons of rewards that were cut."""
         self.late = 0
         """Number of spans that began after `drain`; they are not kept."""
         self.losses = Losses()
@@ -246,7 +248,9 @@ class Recorder:
     def reward(self, reward: Reward) -> str:
         """Record a reward at the current time, as a span named after its channel."""
         record = self._record(SpanKind.REWARD, reward.channel)
-        record.reward = reward
+        why, cut = reason(reward.why)
+        record.reward = replace(reward, why=why)
+        self.truncated += cut
         self._close(record, "ok")
         self._keep(record)
         return record.id

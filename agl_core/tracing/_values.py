@@ -18,6 +18,7 @@ _INSTALLED: Final = tuple(
     {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
 """Folders of the standard library and of installed packages."""
+_MAX_WHY_CHARS: Final = 16_384
 
 
 def bounded(value: Any, limit: int) -> tuple[Any, bool]:
@@ -40,6 +41,15 @@ def bounded(value: Any, limit: int) -> tuple[Any, bool]:
     if len(data) <= limit:
         return json.decode(data), False
     return _cut(data.decode(), limit)
+
+
+def reason(why: Any) -> tuple[str, bool]:
+    """Return a reward's reason as a record keeps it, and whether it was cut.
+
+    Space around it is removed, lone surrogates are escaped. A cut reason ends with the number of
+    missing characters.
+    """
+    return bounded(text(why).strip(), _MAX_WHY_CHARS)
 
 
 def _encoded(value: Any) -> bytes:

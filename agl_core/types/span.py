@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Literal, SupportsFloat
+from typing import Any, Final, Literal, Self, SupportsFloat, cast
 
 import msgspec
 from msgspec.structs import force_setattr
 
+from agl_core.errors import RewardError
 from agl_core.thinking import DEFAULT_TAGS, Part, split_thinking
 from agl_core.types._packed import Floats, Ints, pack_floats, pack_ints
 
@@ -70,14 +71,29 @@ class RewardTarget(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it names several units, or a choice without a call."""
         return len(self.units) > 1 or (self.choice is not None and self.call is None)
 
+    def check(self, giver: str) -> None:
+        """Check that the target is one unit.
+
+        Args:
+            giver: Who gave the reward, for the message.
+
+        Raises:
+            RewardError: it is ambiguous.
+        """
+        if self.ambiguous:
+            raise RewardError(
+                f"{giver} aims at {self}: name one of call, agent_run and agent, or give one "
+                f"reward for each; a choice needs its call"
+            )
+
 
 ATTEMPT = RewardTarget()
 
 
 class Reward(msgspec.Struct, frozen=True, kw_only=True):
-    """One finite number on one channel for one target.
+    """One finite number on one channel for one target, and the reason for it.
 
-    Several rewards for one target and channel are summed.
+    Several rewards for one target and channel are summed; each keeps its own reason.
     """
 
     value: float
@@ -85,6 +101,42 @@ class Reward(msgspec.Struct, frozen=True, kw_only=True):
     target: RewardTarget = ATTEMPT
     source: str = ""
     """The reward function's name, for reports; empty for ``emit_reward``."""
+    why: str = ""
+    """The reason for the value, for people and prompt optimisers; empty if none was given."""
+
+
+class Score(float):
+    """A reward with the reason for it, such as ``Score(0.2, "the price is missing")``.
+
+    A score is a float: it compares, sorts and calculates as its number, and the result of a
+    calculation is a plain float without the reason. A reward function may return it wherever it may
+    return a number, and `emit_reward` takes it.
+    """
+
+    __slots__ = ("why",)
+
+    def __new__(cls, value: SupportsFloat, why: str = "") -> Self:
+        """Make a score.
+
+        Args:
+            value: A finite number or a boolean.
+            why: The reason; empty for none. A record keeps the first 16,384 characters and counts
+                a longer text as `truncated_value`.
+
+        Raises:
+            RewardError: the value is not one finite number, or the reason is not text.
+        """
+        number = finite_number(value)
+        if number is None or not isinstance(cast("Any", why), str):
+            raise RewardError(f"Score({value!r:.80}, {why!r:.80}): give a finite number and a text")
+        score = super().__new__(cls, number)
+        score.why = why
+        return score
+
+    def __repr__(self) -> str:
+        return f"Score({float(self)!r}, {self.why!r})"
+
+    __str__ = float.__repr__
 
 
 def finite_number(value: Any) -> float | None:
@@ -130,37 +182,16 @@ _CONSTRAINTS: Final[Mapping[str, Any]] = {
     "tool_choice": ("auto", "none"),
     "function_call": ("auto", "none"),
     # inference servers
-    "structured_outputs": None,
-    "guided_json": None,
-    "guided_regex": None,
-    "guided_choice": None,
-    "guided_grammar": None,
-    "structural_tag": None,
-    "bad_words": None,
-    "min_tokens": None,
-    "allowed_token_ids": None,
-    "ignore_eos": None,
-    "logits_processors": None,
-    "use_beam_search": None,
-    "thinking_token_budget": None,
-    "repetition_detection": None,
-    "regex": None,
-    "ebnf": None,
-    "json_schema": None,
-    "custom_logit_processor": None,
-    "grammar": None,
+    **dict.fromkeys(("structured_outputs", "structural_tag", "regex", "ebnf", "json_schema")),
+    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar")),
+    **dict.fromkeys(("bad_words", "min_tokens", "allowed_token_ids", "ignore_eos")),
+    **dict.fromkeys(("logits_processors", "custom_logit_processor", "use_beam_search")),
+    **dict.fromkeys(("thinking_token_budget", "repetition_detection", "no_repeat_ngram_size")),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff", "mirostat", "mirostat_mode", "top_a")),
+    **dict.fromkeys(("xtc_probability", "dry_multiplier", "dynatemp_range")),
     "typical_p": 1,
     "tfs_z": 1,
-    "top_a": None,
     "top_n_sigma": -1,
-    "epsilon_cutoff": None,
-    "eta_cutoff": None,
-    "mirostat": None,
-    "mirostat_mode": None,
-    "xtc_probability": None,
-    "dry_multiplier": None,
-    "dynatemp_range": None,
-    "no_repeat_ngram_size": None,
     "guidance_scale": 1,
 }
 """Request fields that restrict which tokens may be sampled, with the values that do not restrict;

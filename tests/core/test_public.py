@@ -24,6 +24,7 @@ NAMES = [
     "Rollout",
     "RolloutError",
     "RunConfig",
+    "Score",
     "Span",
     "StoreError",
     "Task",

@@ -96,7 +96,7 @@ def test_an_unknown_target_lists_the_known_ones(target, known):
 def test_a_target_names_one_unit(target):
     attempt, _ = one_call()
     attempt.reward(1.0, **target)
-    with pytest.raises(RewardError, match="name one call"):
+    with pytest.raises(RewardError, match="name one of call"):
         adapt(attempt)
 
 

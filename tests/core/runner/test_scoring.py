@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agl_core.errors import ConfigError, RewardError
 from agl_core.runner import NamedReward, Scorer, as_rewards
-from agl_core.types import Reward, RewardTarget
+from agl_core.types import Reward, RewardTarget, Score
 
 WHO = contextvars.ContextVar("who", default="nobody")
 
@@ -190,7 +190,7 @@ def test_numbers_of_every_kind(value, number):
         (Vector(), "type 'Vector'"),
         (math.nan, "returned nan"),
         (math.inf, "returned inf"),
-        (10**400, r"returned 10+\.\.\. of type 'int'"),
+        (10**400, r"returned 10+\.\.\. \[321 more characters\] of type 'int'"),
         (Hostile(), "returned <Hostile without a repr> of type 'Hostile'"),
         ({}, "empty mapping"),
         ({"a": None}, "returned None for channel 'a'"),
@@ -202,9 +202,11 @@ def test_numbers_of_every_kind(value, number):
         (Reward(value=1, target=RewardTarget(call="c", agent="a")), "name one of"),
         (Reward(value=1, target=RewardTarget(choice=1)), "a choice needs its call"),
         (Reward(value=1, channel=3), "channel 3"),
+        (Reward(value=1, why=3), "reason 3"),
+        ({"a": "x", "b": Score(1, "y")}, "type 'str' for channel 'a'"),
         (Reward(value=1, target=RewardTarget(agent=0)), "name them with text"),
         ([Reward(value=1), 2], "type 'list'"),
-        ("x" * 500, r"x\.\.\. of type"),
+        ("x" * 500, r"x\.\.\. \[422 more characters\] of type"),
     ],
 )
 def test_what_is_no_reward_names_function_value_and_fix(value, reason):
@@ -222,6 +224,30 @@ def test_rewards_for_calls_and_agents_are_passed_through():
         Reward(value=2.0, source="judge"),
     ]
     assert as_rewards(named, source="mine", channel="main") == [named]
+
+
+def test_every_channel_and_target_keeps_its_own_reason():
+    aimed = RewardTarget(agent="writer")
+    given = [Reward(value=Score(0.5, "of the score"), target=aimed), Reward(value=1, why="own")]
+
+    assert as_rewards(Score(0.2, "no price"), source="s", channel="c") == [
+        Reward(value=0.2, channel="c", source="s", why="no price")
+    ]
+    assert as_rewards({"a": Score(1, "both"), "b": 0.5}, source="s", channel="c") == [
+        Reward(value=1.0, channel="a", source="s", why="both"),
+        Reward(value=0.5, channel="b", source="s"),
+    ]
+    made = as_rewards(given, source="s", channel="c")
+    assert made == [
+        Reward(value=0.5, target=aimed, source="s", why="of the score"),
+        Reward(value=1.0, source="s", why="own"),
+    ]
+    assert {type(reward.value) for reward in made} == {float}
+
+
+async def test_a_score_that_is_none_fails_as_the_reward_it_is(record):
+    with pytest.raises(RewardError, match=r"Score\(None, 'lost'\): give a finite number"):
+        await scorer(lambda *_: Score(None, "lost"))(record, None)
 
 
 @given(

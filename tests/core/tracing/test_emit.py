@@ -25,7 +25,7 @@ from agl_core.tracing import (
     reward_value,
     trace,
 )
-from agl_core.types import RewardTarget, Span, SpanKind
+from agl_core.types import RewardTarget, Score, Span, SpanKind
 from tests.core.tracing.scopes import open_scope
 
 
@@ -72,6 +72,21 @@ def test_any_other_reward_is_an_error_that_names_value_and_fix(recorder, value):
     assert rewards(recorder) == []
 
 
+def test_a_reward_says_why(recorder):
+    emit_reward(0.2, why="the price is missing")
+    emit_reward(Score(0.2, "the unit is missing"), "style")
+    emit_reward(Score(0.2, "not this"), why="but this")
+    emit_reward(0.2, why=" \n")
+    given = rewards(recorder)
+    assert [(reward.value, type(reward.value)) for reward in given] == [(0.2, float)] * 4
+    assert [reward.why for reward in given] == [
+        "the price is missing",
+        "the unit is missing",
+        "but this",
+        "",
+    ]
+
+
 def test_array_scalars_are_numbers_and_arrays_are_not():
     numpy = pytest.importorskip("numpy")
     assert reward_value(numpy.float32(0.5), source="f") == 0.5
@@ -97,15 +112,17 @@ def test_a_reward_names_its_target(recorder):
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ({"call": "c", "agent": "a"}, r"targets \['call', 'agent'\]"),
-        ({"call": "c", "agent_run": "r"}, r"targets \['call', 'agent_run'\]"),
-        ({"choice": 0}, "choice=0 without a call"),
+        ({"call": "c", "agent": "a"}, "call='c'.*agent='a'"),
+        ({"call": "c", "agent_run": "r"}, "call='c'.*agent_run='r'"),
+        ({"choice": 0}, "a choice needs its call"),
         ({"call": "c", "choice": -1}, "index of a choice"),
         ({"call": "c", "choice": True}, "index of a choice"),
         ({"call": "c", "choice": "1"}, "index of a choice"),
         ({"agent": 3}, "agent=3: give it as text"),
         ({"agent_run": 3}, "agent_run=3: give it as text"),
         ({"channel": None}, "channel=None: give it as text"),
+        ({"why": None}, "why=None: give it as text"),
+        ({"why": ["a"]}, r"why=\['a'\]: give it as text"),
     ],
 )
 def test_an_ambiguous_target_is_an_error(recorder, target, message):

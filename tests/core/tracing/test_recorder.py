@@ -150,6 +150,44 @@ def test_one_huge_value_is_cut_marked_and_counted_and_the_others_stay_whole():
     assert recorder.truncated == 2
 
 
+@pytest.mark.parametrize("length", [16_383, 16_384, 16_385, 1_000_000])
+def test_a_reason_is_cut_marked_and_counted_beyond_its_limit(length):
+    recorder = Recorder("r", "a")
+    recorder.reward(Reward(value=1.0, why="x" * length))
+    recorder.reward(Reward(value=0.5, why="short"))
+    long, short = (span.reward for span in recorder.drain())
+    more = length - 16_384
+    marked = f"... [{more} more characters]" if more > 0 else ""
+    assert long == Reward(value=1.0, why="x" * min(length, 16_384) + marked)
+    assert short == Reward(value=0.5, why="short")
+    assert recorder.truncated == (more > 0)
+
+
+class Shouted(str):
+    __slots__ = ()
+
+    def __str__(self):
+        return "HEY"
+
+
+@pytest.mark.parametrize(
+    ("why", "kept"),
+    [
+        ("half \ud83d", "half \\ud83d"),
+        ("\U0001f600 é", "\U0001f600 é"),
+        ("  two\nlines\n", "two\nlines"),
+        (Shouted("plain"), "plain"),
+        (None, "None"),
+    ],
+)
+def test_a_reason_is_plain_text_that_encodes(why, kept):
+    recorder = Recorder("r", "a")
+    recorder.reward(Reward(value=1.0, why=why))
+    (span,) = recorder.drain()
+    assert span.reward.why == kept
+    assert type(span.reward.why) is str
+
+
 def test_what_comes_after_the_end_is_refused_counted_and_told():
     told: list[Span] = []
     recorder = Recorder("r", "a", on_late=told.append)
