@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 from msgspec.structs import replace
 
 from agl_core import semconv
+from agl_core.tracing import reason
 from agl_core.types import Reward, RewardTarget, Span, SpanKind, SpanStatus, finite_number
 from agl_otlp._values import Malformed, integer, mapping, plain_attributes, sequence
 
@@ -47,6 +48,7 @@ _FIELDS: Final = (
     semconv.AGL_REWARD_VALUE,
     semconv.AGL_REWARD_CHANNEL,
     semconv.AGL_REWARD_SOURCE,
+    semconv.AGL_REWARD_WHY,
     semconv.AGL_REWARD_CALL,
     semconv.AGL_REWARD_CHOICE,
     semconv.AGL_REWARD_AGENT,
@@ -75,6 +77,8 @@ class Decoded:
     """Number of OTLP spans, including refused ones."""
     refused: list[str] = field(default_factory=list[str])
     """Reasons for refusing spans, one per span."""
+    truncated: int = 0
+    """Number of reasons of rewards that were cut."""
 
 
 def decode(request: Any, *, sender: Sender | None = None) -> Decoded:
@@ -102,6 +106,7 @@ def decode(request: Any, *, sender: Sender | None = None) -> Decoded:
         found.spans += spans
         found.sources += [found.received - 1] * len(spans)
     _inherit_agents(found, sender)
+    _bound_reasons(found)
     return found
 
 
@@ -267,6 +272,7 @@ def _reward(given: Mapping[str, Any], where: str) -> Reward | None:
         channel=_text(given, semconv.AGL_REWARD_CHANNEL, where) or "main",
         target=target,
         source=_text(given, semconv.AGL_REWARD_SOURCE, where) or "",
+        why=_text(given, semconv.AGL_REWARD_WHY, where) or "",
     )
 
 
@@ -324,3 +330,12 @@ def _inherit_agents(found: Decoded, sender: Sender) -> None:
         agent = above.agent or sender.agent or None
         if span.agent is None and agent is not None and span.id.startswith("otel_"):
             found.spans[index] = replace(span, agent=agent)
+
+
+def _bound_reasons(found: Decoded) -> None:
+    """Cut the reasons in rewards of other programs; those of an export were cut when recorded."""
+    for index, span in enumerate(found.spans):
+        if span.reward is not None and span.id.startswith("otel_"):
+            why, cut = reason(span.reward.why)
+            found.spans[index] = replace(span, reward=replace(span.reward, why=why))
+            found.truncated += cut

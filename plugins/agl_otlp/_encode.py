@@ -188,6 +188,7 @@ def _reward(reward: Reward) -> dict[str, Any]:
         semconv.AGL_REWARD_VALUE: float(reward.value),
         semconv.AGL_REWARD_CHANNEL: reward.channel,
         semconv.AGL_REWARD_SOURCE: reward.source,
+        semconv.AGL_REWARD_WHY: reward.why or None,
         semconv.AGL_REWARD_CALL: target.call,
         semconv.AGL_REWARD_CHOICE: target.choice,
         semconv.AGL_REWARD_AGENT: target.agent,

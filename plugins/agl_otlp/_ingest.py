@@ -61,6 +61,7 @@ class TraceIngest:
         else:
             found = _decoded(body, packing, kind, sender)
         outcome = await self._store_spans(found, request)
+        self._losses.add("truncated_value", found.truncated)
         if outcome.refused:
             self._losses.add("otlp_refused", outcome.refused)
             _log.warning("Refused %d OTLP spans: %s", outcome.refused, outcome.reason)

@@ -9,6 +9,7 @@ import msgspec
 from agl_core.clocks import new_id, wall_ns
 from agl_core.errors import StoreError
 from agl_core.interfaces import Access, Identity, Problem, RouteAnswer, RouteRequest, Store
+from agl_core.tracing import reason
 from agl_core.types import Losses, Reward, RewardTarget, Span, SpanKind, finite_number
 
 _LARGEST: Final = 64 * 1024
@@ -22,6 +23,7 @@ class _Given(msgspec.Struct, forbid_unknown_fields=True):
 
     value: Any
     channel: str = "main"
+    why: str = ""
     call: str | None = None
     choice: int | None = None
     agent: str | None = None
@@ -46,19 +48,26 @@ class RewardIngest:
                 unavailable.
         """
         identity = request.identity()
-        body = await request.body(largest=_LARGEST, advice="send a number, not what it is about")
-        span = _span(identity, _read(body))
+        body = await request.body(largest=_LARGEST, advice="shorten its reason")
+        given = _read(body)
+        given.why, cut = reason(given.why)
+        span = _span(identity, given)
         try:
             request.admit(identity.rollout_id, identity.attempt_id)
         except Problem as problem:
             if problem.status != _ENDED:
                 self._losses.add("late_reward")
                 raise
-        await self._keep(span)
+        stored = await self._keep(span)
+        self._losses.add("truncated_value", stored if cut else 0)
         return RouteAnswer(body=msgspec.json.encode({"id": span.id}))
 
-    async def _keep(self, span: Span) -> None:
-        """Add the span to the store, which accepts late spans within the run's grace period."""
+    async def _keep(self, span: Span) -> int:
+        """Add the span to the store, which accepts late spans within the run's grace period.
+
+        Returns:
+            1; or 0 for a span that was stored before.
+        """
         try:
             ingest = await self._store.add_spans([span])
         except StoreError as error:
@@ -68,6 +77,7 @@ class RewardIngest:
             self._losses.add("late_reward")
             message = f"Attempt {span.attempt_id!r} has ended: no reward is taken for it any more"
             raise Problem(_ENDED, "attempt_sealed", message)
+        return ingest.accepted
 
 
 def _read(body: bytes) -> _Given:
@@ -106,7 +116,7 @@ def _span(identity: Identity, given: _Given) -> Span:
         agent_run_id=identity.agent_run_id or None,
         start_ns=now,
         end_ns=now,
-        reward=Reward(value=number, channel=given.channel, target=target),
+        reward=Reward(value=number, channel=given.channel, target=target, why=given.why),
     )
 
 

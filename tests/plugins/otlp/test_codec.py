@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from agl_core.tracing import Recorder
 from agl_core.types import (
     AttemptStatus,
     Choice,
@@ -48,6 +49,7 @@ REWARDS = st.builds(
     channel=TEXT.filter(bool),
     target=TARGETS,
     source=TEXT,
+    why=TEXT,
 )
 
 
@@ -367,15 +369,32 @@ def test_rewards_come_from_any_language():
         body(
             otel(1, agl__reward__value=1),
             otel(2, agl__reward__value=0.5, agl__reward__agent="w", agl__reward__channel="style"),
+            otel(3, agl__reward__value=0, agl__reward__why=" no price "),
         ),
         sender=ME,
     )
 
-    assert [span.kind for span in found.spans] == ["reward", "reward"]
+    assert {span.kind for span in found.spans} == {"reward"}
     assert [span.reward for span in found.spans] == [
         Reward(value=1.0),
         Reward(value=0.5, channel="style", target=RewardTarget(agent="w")),
+        Reward(value=0.0, why="no price"),
     ]
+    assert found.truncated == 0
+
+
+def test_a_reason_of_another_program_is_cut_and_ours_was_cut_when_it_was_recorded():
+    row = otel(1, agl__reward__value=1.0, agl__reward__why="x" * 16_385)
+    script = ScriptedAttempt()
+    recorder = Recorder("ro_1", "at_1")
+    recorder.reward(Reward(value=1.0, why="x" * 20_000))
+    script.spans = recorder.drain()
+
+    theirs, ours = decode(body(row), sender=ME), round_trip(script.record())
+
+    assert theirs.spans[0].reward.why == "x" * 16_384 + "... [1 more characters]"
+    assert (theirs.truncated, ours.truncated) == (1, 0)
+    assert ours.spans == script.spans
 
 
 def test_events_are_messages_inside_their_span():
@@ -451,6 +470,12 @@ WRONG = [
     {"attributes": [{"key": "agl.call", "value": {"intValue": "1"}}]},
     {"attributes": [{"key": "agl.reward.value", "value": {"doubleValue": "NaN"}}]},
     {"attributes": [{"key": "agl.reward.value", "value": {"stringValue": "1"}}]},
+    {
+        "attributes": [
+            {"key": "agl.reward.value", "value": {"doubleValue": 1}},
+            {"key": "agl.reward.why", "value": {"intValue": "1"}},
+        ]
+    },
     {"status": {"code": 7}},
     {"status": "ok"},
     {"events": [{"name": 1}]},

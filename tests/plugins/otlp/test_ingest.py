@@ -53,6 +53,17 @@ async def test_the_address_may_name_attempt_and_agent(world):
     assert (span.agent, span.reward) == ("w r", Reward(value=1.0))
 
 
+async def test_a_reason_that_is_too_long_is_cut_and_counted(world):
+    attempt = await world.attempt()
+    row = otel(agl__reward__value=1.0, agl__reward__why="x" * 16_385)
+
+    assert await export(world, body(row), attempt) == (200, {})
+
+    (span,) = await stored(world, attempt)
+    assert span.reward == Reward(value=1.0, why="x" * 16_384 + "... [1 more characters]")
+    assert world.gateway.losses.counts == {"truncated_value": 1}
+
+
 async def test_one_collector_may_send_for_many_attempts(world):
     one, two = await world.attempt(), await world.attempt()
     rows = [otel(n, agl__rollout=a.rollout_id, agl__attempt=a.id) for n, a in ((1, one), (2, two))]

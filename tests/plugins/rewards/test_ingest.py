@@ -58,6 +58,18 @@ async def test_it_may_name_one_unit(world: Any, body: Any, target: RewardTarget)
     assert span.reward == Reward(value=1.0, channel="style", target=target)
 
 
+async def test_it_may_say_why(world: Any) -> None:
+    attempt = await world.attempt()
+    assert (await send(world, attempt, {"value": 0.2, "why": " no price \n"}))[0] == 200
+    long = {"value": 0.2, "why": "x" * 20_000, "id": "long"}
+    assert (await send(world, attempt, long))[0] == 200
+    assert (await send(world, attempt, long))[0] == 200
+    short, cut = await stored(world, attempt)
+    assert short.reward == Reward(value=0.2, why="no price")
+    assert cut.reward.why == "x" * 16_384 + "... [3616 more characters]"
+    assert world.gateway.losses.counts == {"truncated_value": 1}
+
+
 async def test_headers_may_name_the_attempt(world: Any) -> None:
     attempt = await world.attempt()
     headers = world.headers(attempt, "writer", agent_run="run_1")
@@ -89,6 +101,8 @@ async def test_a_reward_that_is_sent_again_under_its_id_counts_once(world: Any) 
         ({}, "invalid_body", "value"),
         ({"value": 1, "score": 2}, "invalid_body", "score"),
         ({"value": 1, "choice": "a"}, "invalid_body", "choice"),
+        ({"value": 1, "why": 3}, "invalid_body", "why"),
+        (b'{"value": 1, "why": "\\ud83d"}', "invalid_body", "no reward"),
         (b'{"value": ' + b"[" * 60_000, "invalid_body", "recursion"),
         (b'{"value": 1e999}', None, "finite|range"),
         (b'{"value": 1' + b"0" * 400 + b"}", None, "finite|range"),
