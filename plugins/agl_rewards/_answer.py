@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from pydantic import BaseModel, ConfigDict
 
 from agl_core.errors import RewardError
-from agl_core.types import Task
+from agl_core.tracing import bounded, represent
+from agl_core.types import Score, Task
+
+_MAX_SHOWN: Final = 300
+"""Most characters of a value that a reason shows."""
 
 
 class AnswerOptions(BaseModel):
@@ -37,6 +41,16 @@ def answer(output: Any, field: str | None) -> Any:
         else:
             output = getattr(output, part, ABSENT)
     return output
+
+
+def absent(field: str | None) -> Score:
+    """Return the score of an output that lacks the field."""
+    return Score(0.0, f"the output has no field {field!r}")
+
+
+def shown(value: Any) -> str:
+    """Return a value as a reason shows it: its ``repr``, of bounded length."""
+    return bounded(represent(value), _MAX_SHOWN)[0]
 
 
 def expected(task: Task, reward: str) -> Any:

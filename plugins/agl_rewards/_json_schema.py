@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import re
 from collections.abc import Sequence
@@ -16,10 +15,8 @@ from pydantic import Field
 from agl_core.config import validate
 from agl_core.errors import ConfigError
 from agl_core.interfaces import AttemptRecord
-from agl_core.types import Task
-from agl_rewards._answer import ABSENT, AnswerOptions, answer
-
-_log = logging.getLogger(__name__)
+from agl_core.types import Score, Task
+from agl_rewards._answer import ABSENT, AnswerOptions, absent, answer
 
 _FENCE = re.compile(r"^\s*```[A-Za-z]*\s*\n(.*?)\n?\s*```\s*$", re.DOTALL)
 
@@ -43,7 +40,7 @@ class JsonSchemaOptions(AnswerOptions):
 class JsonSchema:
     """A reward: 1.0 if the answer is JSON (or already a value) that fits the schema, else 0.0.
 
-    The log states at level INFO why an answer scores 0.
+    The reason of a 0.0 is the message of the JSON parser or of the validator.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -63,19 +60,20 @@ class JsonSchema:
             raise ConfigError(f"Reward 'json_schema': the schema is wrong: {error}") from error
         self._validate = cast("Any", compiled)
 
-    def __call__(self, task: Task, output: Any, attempt: AttemptRecord) -> float:
+    def __call__(self, task: Task, output: Any, attempt: AttemptRecord) -> Score:
         del task, attempt
         found = answer(output, self._options.field)
         if found is ABSENT:
-            return 0.0
+            return absent(self._options.field)
         try:
             value = self._parse(found) if isinstance(found, str) else found
             _require_finite(value)
             self._validate(value)
-        except (ValueError, RecursionError, fastjsonschema.JsonSchemaValueException) as error:
-            _log.info("Reward 'json_schema' is 0: %s", error)
-            return 0.0
-        return 1.0
+        except fastjsonschema.JsonSchemaValueException as error:
+            return Score(0.0, str(error))
+        except (ValueError, RecursionError) as error:
+            return Score(0.0, f"the answer is not JSON: {error}")
+        return Score(1.0)
 
     def _parse(self, text: str) -> Any:
         fenced = _FENCE.match(text) if self._options.unfence else None

@@ -25,8 +25,8 @@ from agl_core.files import make_private_directory, private_opener
 from agl_core.interfaces import AttemptRecord
 from agl_core.text import decoded, escaped
 from agl_core.tracing import active, represent
-from agl_core.types import Task
-from agl_rewards._answer import ABSENT, AnswerOptions, answer
+from agl_core.types import Score, Task
+from agl_rewards._answer import ABSENT, AnswerOptions, absent, answer
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class _Kept(Verdict, frozen=True, kw_only=True):
 
 
 class LlmJudge:
-    """A reward from 0 to 1 that a language model gives by a rubric.
+    """A reward from 0 to 1 that a language model gives by a rubric, with the judge's reason.
 
     The judge is asked outside of the attempt: its calls do not pass through the gateway, are not
     recorded and are never trained. A verdict is stored in the run's folder ``judge`` under a digest
@@ -117,14 +117,15 @@ class LlmJudge:
         """Store verdicts in a run's directory."""
         self._folder = directory.absolute() / "judge"
 
-    async def __call__(self, task: Task, output: Any, attempt: AttemptRecord) -> float:
+    async def __call__(self, task: Task, output: Any, attempt: AttemptRecord) -> Score:
         found = answer(output, self._options.field)
         if found is ABSENT:
-            return 0.0
+            return absent(self._options.field)
         shown = self._shown(task, found, attempt)
         parts = [self._options.model, self._options.rubric, shown]
         digest = sha256(json.dumps(parts).encode()).hexdigest()
-        return (await self._verdict(digest, shown)).score
+        verdict = await self._verdict(digest, shown)
+        return Score(verdict.score, verdict.reason)
 
     def _shown(self, task: Task, found: Any, attempt: AttemptRecord) -> str:
         document: dict[str, Any] = {"task": task.input}

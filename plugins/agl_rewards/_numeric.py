@@ -13,8 +13,8 @@ from pydantic import Field
 from agl_core.config import validate
 from agl_core.errors import RewardError
 from agl_core.interfaces import AttemptRecord
-from agl_core.types import Task
-from agl_rewards._answer import ABSENT, AnswerOptions, answer, expected
+from agl_core.types import Score, Task
+from agl_rewards._answer import ABSENT, AnswerOptions, absent, answer, expected, shown
 
 _NUMBER = re.compile(
     r"""
@@ -30,13 +30,15 @@ _NUMBER = re.compile(
     """,
     re.VERBOSE,
 )
+_ROUNDING = 1e-9
+"""Default of `abs_tol`, which a reason does not mention."""
 _SEPARATORS = re.compile(r"[,_'\u2019\u00a0\u2009\u202f]")
 
 
 class NumericOptions(AnswerOptions):
     """Options of the reward ``numeric``."""
 
-    abs_tol: float = Field(default=1e-9, ge=0, allow_inf_nan=False)
+    abs_tol: float = Field(default=_ROUNDING, ge=0, allow_inf_nan=False)
     """Largest difference that still counts as equal."""
     rel_tol: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """The same as a share of the expected number."""
@@ -50,12 +52,13 @@ class Numeric:
     Numbers are found inside text: with a sign (also U+2212), a currency sign, thousands
     separators (``1,234.5``, ``1'234``, ``1 234`` with a no-break space), an exponent or a percent
     sign, which divides by 100. The decimal mark is a point. An answer without a number scores 0.
+    The reason of a 0.0 names the number expected and the one found.
     """
 
     def __init__(self, **options: Any) -> None:
         self._options = validate(NumericOptions, options, where="numeric")
 
-    def __call__(self, task: Task, output: Any, attempt: AttemptRecord) -> float:
+    def __call__(self, task: Task, output: Any, attempt: AttemptRecord) -> Score:
         del attempt
         wanted = as_number(expected(task, "numeric"), pick=self._options.pick)
         if wanted is None:
@@ -64,11 +67,17 @@ class Numeric:
                 f"holds no finite number (pick={self._options.pick!r}): correct the row"
             )
         found = answer(output, self._options.field)
-        value = None if found is ABSENT else as_number(found, pick=self._options.pick)
+        if found is ABSENT:
+            return absent(self._options.field)
+        value = as_number(found, pick=self._options.pick)
         if value is None:
-            return 0.0
+            what = " as the only number" if self._options.pick == "only" else ""
+            return Score(0.0, f"expected {wanted}{what}, got {shown(found)}")
         tolerance = max(self._options.abs_tol, self._options.rel_tol * abs(wanted))
-        return float(abs(value - wanted) <= tolerance)
+        if abs(value - wanted) <= tolerance:
+            return Score(1.0)
+        within = f" within {tolerance:g}" if tolerance > _ROUNDING else ""
+        return Score(0.0, f"expected {wanted}{within}, got {value}")
 
 
 def numbers(text: str) -> list[float]:

@@ -8,8 +8,8 @@ from typing import Any
 from agl_core.config import validate
 from agl_core.errors import ConfigError
 from agl_core.interfaces import AttemptRecord
-from agl_core.types import Task
-from agl_rewards._answer import ABSENT, AnswerOptions, answer, expected
+from agl_core.types import Score, Task
+from agl_rewards._answer import ABSENT, AnswerOptions, absent, answer, expected, shown
 
 
 class RegexOptions(AnswerOptions):
@@ -30,7 +30,10 @@ class RegexOptions(AnswerOptions):
 
 
 class Regex:
-    """A reward: 1.0 if the answer, as text, matches (and the group equals the expected text)."""
+    """A reward: 1.0 if the answer, as text, matches (and the group equals the expected text).
+
+    The reason of a 0.0 names the pattern and the answer, or what the group captured.
+    """
 
     def __init__(self, **options: Any) -> None:
         """Compile the pattern.
@@ -56,15 +59,20 @@ class Regex:
                 f"it has {known}"
             )
 
-    def __call__(self, task: Task, output: Any, attempt: AttemptRecord) -> float:
+    def __call__(self, task: Task, output: Any, attempt: AttemptRecord) -> Score:
         del attempt
         found = answer(output, self._options.field)
-        if found is ABSENT or found is None:
-            return 0.0
-        match = (self._pattern.fullmatch if self._options.full else self._pattern.search)(
-            str(found)
-        )
-        if match is None or self._options.group is None:
-            return float(match is not None)
-        captured = match.group(self._options.group)
-        return float(captured is not None and captured == str(expected(task, "regex")))
+        if found is ABSENT:
+            return absent(self._options.field)
+        find = self._pattern.fullmatch if self._options.full else self._pattern.search
+        match = None if found is None else find(str(found))
+        group = self._options.group
+        if match is None:
+            pattern = self._options.pattern
+            return Score(0.0, f"{shown(found)} does not match the pattern {pattern}")
+        if group is None:
+            return Score(1.0)
+        captured, wanted = match.group(group), str(expected(task, "regex"))
+        if captured == wanted:
+            return Score(1.0)
+        return Score(0.0, f"expected {shown(wanted)}, group {group!r} captured {shown(captured)}")

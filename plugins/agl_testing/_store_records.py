@@ -93,7 +93,8 @@ class RecordRules(ContractSuite):
     ) -> None:
         claim = await sample.begin(store, limits=Limits(reward_grace_s=60.0))
         await sample.succeed(store, claim)
-        reward = sample.span(claim, kind=SpanKind.REWARD, reward=Reward(value=1.0))
+        given = Reward(value=1.0, why=f"no price: {_UNUSUAL}")
+        reward = sample.span(claim, kind=SpanKind.REWARD, reward=given)
         late = sample.span(claim)
         assert await store.add_spans([reward, late]) == Ingest(accepted=1, late=1)
         assert await store.add_spans([reward, late]) == Ingest(duplicate=1, late=1)

@@ -147,10 +147,10 @@ class ScriptedAttempt:
         span = self._span(SpanKind.MESSAGE, semconv.AGL_CAPTURE_ERROR, call_id=call_id)
         return self._keep(msgspec.structs.replace(span, status="error", error=message))
 
-    def reward(self, value: Any, *, channel: str = "main", **target: Any) -> None:
+    def reward(self, value: Any, *, channel: str = "main", why: str = "", **target: Any) -> None:
         """Record a reward; `target` takes the fields of `RewardTarget`."""
         self._clock += 1
-        reward = Reward(value=value, channel=channel, target=RewardTarget(**target))
+        reward = Reward(value=value, channel=channel, why=why, target=RewardTarget(**target))
         self._keep(self._span(SpanKind.REWARD, "reward", reward=reward))
 
     def record(

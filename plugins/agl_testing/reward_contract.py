@@ -9,6 +9,7 @@ import pytest
 
 from agl_core.interfaces import AttemptRecord, RewardFunction
 from agl_core.runner import NamedReward, Scorer
+from agl_core.tracing import reason
 from agl_core.types import Reward, RewardTarget, to_list
 from agl_testing._guard import ContractSuite
 
@@ -35,6 +36,13 @@ class RewardContract(ContractSuite):
             scored = await _score(reward, record)
             assert scored, "no reward came back"
             assert all(math.isfinite(given.value) for given in scored)
+
+    async def test_its_reasons_are_short_enough_to_be_stored_whole(
+        self, reward: RewardFunction, records: list[AttemptRecord]
+    ) -> None:
+        for record in records:
+            for given in await _score(reward, record):
+                assert not reason(given.why)[1], "a record would cut the reason"
 
     async def test_it_is_deterministic(
         self, reward: RewardFunction, records: list[AttemptRecord]

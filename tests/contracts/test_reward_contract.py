@@ -8,7 +8,7 @@ from agl_testing.attempts import CallOptions, ScriptedAttempt
 from agl_testing.reward_contract import RewardContract
 
 from agl_core.errors import RewardError
-from agl_core.types import Reward, RewardTarget
+from agl_core.types import Reward, RewardTarget, Score
 
 
 def sound(task, output, attempt):
@@ -66,6 +66,10 @@ def marks_the_task(task, output, attempt):
     return 1.0
 
 
+def writes_a_book(task, output, attempt):
+    return Score(len(output), "x" * 20_000)
+
+
 class CountsItsCalls:
     def __init__(self):
         self.calls = count()
@@ -77,6 +81,7 @@ class CountsItsCalls:
 _CASES = [
     ("it_scores_every_record_with_finite_numbers", gives_no_number, RewardError),
     ("it_scores_every_record_with_finite_numbers", gives_nothing, RewardError),
+    ("its_reasons_are_short_enough_to_be_stored_whole", writes_a_book, AssertionError),
     ("it_is_deterministic", rolls, AssertionError),
     ("it_is_deterministic", CountsItsCalls(), AssertionError),
     ("it_distinguishes_records", gives_all_the_same, AssertionError),

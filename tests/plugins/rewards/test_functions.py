@@ -195,11 +195,58 @@ def test_json_schema_options(tmp_path):
 
 
 @pytest.mark.parametrize("output", ['{"score": 1e999}', {"score": -math.inf}, "[[1e999]]"])
-def test_json_schema_refuses_numbers_that_are_not_finite(output, caplog):
-    """A5: 0 with a reason in the log, though Python reads 1e999 as a number."""
-    with caplog.at_level("INFO"):
-        assert score(JsonSchema(schema={}), output) == 0
-    assert "not finite" in caplog.text
+def test_json_schema_refuses_numbers_that_are_not_finite(output):
+    """A5: 0 with the reason, though Python reads 1e999 as a number."""
+    given = score(JsonSchema(schema={}), output)
+
+    assert given == 0
+    assert "not finite" in given.why
+
+
+MATCH = {"pattern": r"= (\d)", "group": 1}
+
+
+@pytest.mark.parametrize(
+    ("reward", "output", "expected", "why"),
+    [
+        (ExactMatch(), "Paris ", "Paris", ""),
+        (ExactMatch(), "Rome", "Paris", "expected 'Paris', got 'Rome'"),
+        (ExactMatch(), None, "Paris", "expected 'Paris', got None"),
+        (ExactMatch(), {"a": 1}, {"a": 2}, "expected {'a': 2}, got {'a': 1}"),
+        (ExactMatch(field="a.b"), {"a": 1}, "x", "the output has no field 'a.b'"),
+        (Numeric(), "so 3.14", 3.14, ""),
+        (Numeric(), "so 3.15", 3.14, "expected 3.14, got 3.15"),
+        (Numeric(rel_tol=0.5), "4", 2, "expected 2.0 within 1, got 4.0"),
+        (Numeric(), "words", 1, "expected 1.0, got 'words'"),
+        (Numeric(pick="only"), "1 or 2", 1, "expected 1.0 as the only number, got '1 or 2'"),
+        (Numeric(field="n"), {}, 1, "the output has no field 'n'"),
+        (Regex(**MATCH), "x = 7", 7, ""),
+        (Regex(**MATCH), "x = 8", 7, "expected '7', group 1 captured '8'"),
+        (Regex(**MATCH), "x", 7, r"'x' does not match the pattern = (\d)"),
+        (Regex(pattern="a"), None, None, "None does not match the pattern a"),
+        (Regex(pattern="a", field="n"), {}, None, "the output has no field 'n'"),
+        (JsonSchema(schema=SCHEMA), '{"name": "x"}', None, ""),
+        (JsonSchema(schema=SCHEMA), '{"n": 1}', None, "data must contain ['name'] properties"),
+        (JsonSchema(schema=SCHEMA), {"name": "x", "n": "1"}, None, "data.n must be integer"),
+        (JsonSchema(schema=SCHEMA, field="n"), {}, None, "the output has no field 'n'"),
+    ],
+)
+def test_a_reward_that_is_not_full_says_why(reward, output, expected, why):
+    assert score(reward, output, expected).why == why
+
+
+def test_the_parser_says_why_an_answer_is_not_json():
+    assert score(JsonSchema(schema={}), "{").why.startswith("the answer is not JSON: Expecting")
+
+
+@pytest.mark.parametrize("output", ["x" * 1_000_000, ["y" * 1_000_000], "\ud83d" * 1_000])
+@pytest.mark.parametrize("reward", [ExactMatch(), Regex(pattern="z"), Numeric()])
+def test_a_reason_shows_the_beginning_of_a_long_answer(reward, output):
+    why = score(reward, output, 1).why
+
+    assert len(why) < 400
+    assert "more characters]" in why
+    why.encode()
 
 
 def test_json_schema_does_not_change_the_output():

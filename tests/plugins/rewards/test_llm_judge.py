@@ -76,6 +76,20 @@ async def test_the_judge_sees_rubric_task_reference_and_answer(court, attempt):
     assert court.asked == 1
 
 
+async def test_the_judges_words_are_the_reason(court, attempt, tmp_path):
+    court.words = says(0.2, "the price is missing")
+    for _ in range(2):  # the second from the stored verdict
+        judge = court.judge()
+        judge.keep_in(tmp_path)
+        given = await judge(TASK, "2", attempt)
+        assert (given, given.why) == (0.2, "the price is missing")
+    court.words = '{"score": 1}'
+    assert (await court.judge()(TASK, "2", attempt)).why == ""
+    absent = await court.judge(field="text")(TASK, "2", attempt)
+    assert (absent, absent.why) == (0.0, "the output has no field 'text'")
+    assert court.asked == 2
+
+
 async def test_the_key_comes_from_a_variable(court, attempt, monkeypatch):
     with pytest.raises(ConfigError, match="'JUDGE_KEY' is not set"):
         court.judge(api_key_env="JUDGE_KEY")
