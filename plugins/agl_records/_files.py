@@ -55,14 +55,12 @@ class Parquet:
         self._rows: list[dict[str, Any]] = []
 
     def write(self, row: TrajectoryRow) -> None:
-        columns = {name: _storable(value) for name, value in msgspec.structs.asdict(row).items()}
+        columns = _columns(row)
         columns["messages"] = json_bytes(row.messages).decode()
         columns["tools"] = json_bytes(row.tools).decode()
         columns["status"] = row.status.value
-        columns["calls"] = [
-            {name: _storable(value) for name, value in msgspec.structs.asdict(call).items()}
-            for call in row.calls
-        ]
+        for name, structs in (("calls", row.calls), ("rewards", row.rewards)):
+            columns[name] = [_columns(each) for each in structs]
         self._rows.append(columns)
         if len(self._rows) >= _ROWS_PER_GROUP:
             self._flush()
@@ -100,18 +98,28 @@ def _schema(arrow: Any) -> Any:
         "policy_version": whole,
         "reward": real,
     }
+    reward = {
+        **dict.fromkeys(("channel", "why", "source", "call", "agent_run", "agent"), text),
+        "value": real,
+        "choice": whole,
+    }
     names = ("run_id", "rollout_id", "attempt_id", "group_id", "task_id", "mode")
     columns = {
         **dict.fromkeys(names, text),
         "step": whole,
         **dict.fromkeys(("status", "agent", "alias", "policy"), text),
         **dict.fromkeys(("reward", "score"), real),
+        "rewards": arrow.list_(arrow.struct(list(reward.items()))),
         **dict.fromkeys(("messages", "tools"), text),
         **dict.fromkeys(("token_ids", "call_index"), arrow.list_(arrow.int32())),
         "logprobs": arrow.list_(real),
         "calls": arrow.list_(arrow.struct(list(call.items()))),
     }
     return arrow.schema(list(columns.items()))
+
+
+def _columns(row: msgspec.Struct) -> dict[str, Any]:
+    return {name: _storable(value) for name, value in msgspec.structs.asdict(row).items()}
 
 
 def _storable(value: Any) -> Any:

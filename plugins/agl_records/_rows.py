@@ -8,7 +8,15 @@ from typing import Any
 import msgspec
 
 from agl_core.interfaces import AdaptedAttempt, AttemptRecord
-from agl_core.types import AgentReturn, AttemptStatus, Mode, ModelCall, Trajectory, Triplet
+from agl_core.types import (
+    AgentReturn,
+    AttemptStatus,
+    Mode,
+    ModelCall,
+    Reward,
+    Trajectory,
+    Triplet,
+)
 from agl_records._conversations import Conversation, calls_by_id, conversations
 
 
@@ -28,6 +36,21 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
     policy_version: int
     reward: float | None
     """Rewards for this call or choice; None if there are none."""
+
+
+class RewardRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One reward of the attempt, as it was given: its value is not weighted."""
+
+    channel: str
+    value: float
+    why: str
+    """The reason for the value; empty if none was given."""
+    source: str
+    """The reward function's name; empty for ``emit_reward``."""
+    call: str | None
+    choice: int | None
+    agent_run: str | None
+    agent: str | None
 
 
 class TrajectoryRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +73,8 @@ class TrajectoryRow(msgspec.Struct, frozen=True, kw_only=True):
     failed attempt, or if the agent got no reward."""
     score: float | None
     """Weighted sum of all rewards of the attempt; None for a failed attempt."""
+    rewards: list[RewardRow] = []
+    """All rewards of the attempt, for any target; empty for a failed attempt."""
     messages: list[dict[str, Any]]
     """Messages of the path's last call, with its answer."""
     tools: list[dict[str, Any]]
@@ -73,6 +98,7 @@ def trajectory_rows(
 ) -> Iterator[TrajectoryRow]:
     """Yield the paths of the given agents."""
     calls = _calls(record)
+    rewards = [_reward_row(reward) for reward in record.rewards]
     succeeded = record.attempt.status is AttemptStatus.SUCCEEDED
     for agent in agents:
         returned = adapted.returns[agent]
@@ -94,6 +120,7 @@ def trajectory_rows(
                 policy=path.policy,
                 reward=reward,
                 score=adapted.score if succeeded else None,
+                rewards=rewards if succeeded else [],
                 messages=conversation.messages,
                 tools=calls[last.call_id].tools,
                 token_ids=path.token_ids.tolist(),
@@ -125,6 +152,19 @@ def unused_choices(paths: Sequence[Trajectory]) -> int:
 
 def _calls(record: AttemptRecord) -> Mapping[str, ModelCall]:
     return calls_by_id(span.call for span in record.spans if span.call is not None)
+
+
+def _reward_row(reward: Reward) -> RewardRow:
+    return RewardRow(
+        channel=reward.channel,
+        value=reward.value,
+        why=reward.why,
+        source=reward.source,
+        call=reward.target.call,
+        choice=reward.target.choice,
+        agent_run=reward.target.agent_run,
+        agent=reward.target.agent,
+    )
 
 
 def _call_row(triplet: Triplet) -> CallRow:

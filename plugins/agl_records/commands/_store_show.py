@@ -15,7 +15,14 @@ from agl_core.errors import ConfigError
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span
 from agl_records.commands._output import write_records
 from agl_records.commands._selection import located, reading, store_argument
-from agl_records.commands._tree import agent_totals, merge_calls, named, reward_text, token_counts
+from agl_records.commands._tree import (
+    agent_totals,
+    merge_calls,
+    named,
+    printable,
+    reward_text,
+    token_counts,
+)
 
 _LONGEST = 2000
 """Most characters shown of a value."""
@@ -98,6 +105,7 @@ def _of_spans(spans: Sequence[Span]) -> Iterator[str]:
     for span in spans:
         if span.reward is not None:
             yield f"reward {reward_text(span.reward)}"
+            yield from (f"  {line}" for line in _value(printable(span.reward.why)).splitlines())
     for name, totals in agent_totals(spans).items():
         tokens = f", {token_counts(totals.prompt_tokens, totals.sampled_tokens)}"
         yield f"agent {named(name, totals.alias)}: {totals.calls} calls{tokens if totals.calls else ''}"

@@ -104,7 +104,8 @@ def add_spans(tree: Tree, spans: Sequence[Span], *, messages: bool = False) -> N
     """Add merged spans to a tree; a span whose parent is missing becomes a child of the attempt.
 
     Args:
-        messages: Also show the full prompt and answer of each call.
+        messages: Also show the full prompt and answer of each call, and the full reason of each
+            reward.
     """
     agents = list(dict.fromkeys(span.agent for span in spans if span.agent))
     colours = {name: _COLOURS[at % len(_COLOURS)] for at, name in enumerate(agents)}
@@ -120,6 +121,8 @@ def add_spans(tree: Tree, spans: Sequence[Span], *, messages: bool = False) -> N
         if messages and node.span.call is not None:
             for line in spoken(node.span.call):
                 inner.add(line)
+        if messages and node.span.reward is not None and node.span.reward.why:
+            inner.add(_said("why", node.span.reward.why))
         stack += [(inner, child) for child in reversed(node.children)]
 
 
@@ -151,7 +154,9 @@ def label(span: Span, colours: dict[str, str]) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"{span.kind.value} ", style="dim")
     if span.reward is not None:
-        return text.append(reward_text(span.reward), style="bold")
+        text.append(reward_text(span.reward), style="bold")
+        why = excerpt(printable(span.reward.why))
+        return text.append(f": {why}", style="italic") if why else text
     if span.agent and span.kind is SpanKind.LLM:
         name = named(span.agent, span.call.alias if span.call is not None else "")
         text.append(f"{name} ", style=f"bold {colours.get(span.agent, '')}")
@@ -179,8 +184,6 @@ def excerpt(text: str) -> str:
 
 def spoken(call: ModelCall) -> list[Text]:
     """Return the messages of a call, then its choices, each after its role."""
-    from rich.text import Text  # noqa: PLC0415
-
     said = [(str(each.get("role", "?")), _content(each), _calls(each)) for each in call.messages]
     for choice in call.choices:
         who = f"answer {choice.index}" if len(call.choices) > 1 else "answer"
@@ -191,12 +194,18 @@ def spoken(call: ModelCall) -> list[Text]:
             said.append((who, choice.text, asked))
     lines: list[Text] = []
     for role, text, calls in said:
-        line = Text(f"{_printable(role)}: ", style="bold")
-        line.append(_printable(text), style="not bold")
+        line = _said(role, text)
         for tool in calls:
-            line.append(_printable(f"\n-> {_asked_tool(tool)}"))
+            line.append(printable(f"\n-> {_asked_tool(tool)}"))
         lines.append(line)
     return lines
+
+
+def _said(role: str, text: str) -> Text:
+    from rich.text import Text  # noqa: PLC0415
+
+    line = Text(f"{printable(role)}: ", style="bold")
+    return line.append(printable(text), style="not bold")
 
 
 def _content(message: Mapping[str, Any]) -> str:
@@ -217,7 +226,7 @@ def _part(part: Any) -> str:
     return text if isinstance(text, str) else f"[{fields.get('type', '?')}]"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Escape control characters, which terminals interpret."""
     return "".join(
         char if char in "\n\t" or char.isprintable() else char.encode("unicode_escape").decode()
@@ -273,7 +282,7 @@ def rewards_of(spans: Iterable[Span]) -> dict[str, float]:
 
 
 def reward_text(reward: Reward) -> str:
-    """Return one line for a reward."""
+    """Return one line for a reward, without its reason."""
     target = reward.target
     aim = "attempt"
     if target.call is not None:

@@ -7,6 +7,7 @@ from base64 import b85decode
 from fractions import Fraction
 from types import MappingProxyType
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -166,6 +167,13 @@ def test_numbers_and_mappings_of_other_types_keep_their_value(value, read):
 def test_reward_from_a_numeric_library_is_read_as_a_float():
     stored = SPANS.decode(encode_span(span(reward=Reward(value=Fraction(1, 4)))))
     assert stored.reward == Reward(value=0.25)
+
+
+def test_a_reward_of_an_older_store_has_no_reason():
+    tree = msgspec.to_builtins(span(reward=Reward(value=0.5, why="new")))
+    assert SPANS.decode(encode(tree)).reward == Reward(value=0.5, why="new")
+    del tree["reward"]["why"]
+    assert SPANS.decode(encode(tree)).reward == Reward(value=0.5)
 
 
 def test_keys_that_are_no_text_become_text():

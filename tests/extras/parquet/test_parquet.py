@@ -33,7 +33,9 @@ async def export(run, format_):
 
 async def test_a_table_has_the_rows_of_the_lines(run):
     for reward in (0.5, 1.0):
-        await run.add(spoken(reward))
+        script = spoken(reward)
+        script.reward(0.0, channel="style", why="no price", agent="writer")
+        await run.add(script)
 
     table = pq.read_table(io.BytesIO(await export(run, "parquet")))
     lines = [json.loads(line) for line in (await export(run, "jsonl")).splitlines()]

@@ -183,6 +183,24 @@ async def test_channels_weigh_as_in_the_run(run):
     assert (row["reward"], row["score"]) == (-2.0, -2.0)
 
 
+@pytest.mark.parametrize("failure", [None, FAILURE])
+async def test_a_row_has_every_reward_with_its_reason(run, failure):
+    script = spoken()
+    script.reward(0.25, why="no price \ud800")
+    script.reward(1.0, channel="style", agent="writer")
+    await run.add(script, failure=failure)
+
+    (row,), _ = await export(run, failed="include")
+
+    given = [
+        (r.channel, r.value, r.why, r.agent) for r in msgspec.convert(row, TrajectoryRow).rewards
+    ]
+    scored = [("main", 0.25, "no price \ud800", None), ("style", 1.0, "", "writer")]
+    assert given == ([] if failure else scored)
+    del row["rewards"]
+    assert msgspec.convert(row, TrajectoryRow).rewards == []  # written before there were any
+
+
 async def test_choices_that_nothing_tells_apart_are_no_examples_but_counted(run):
     script = ScriptedAttempt()
     script.call("writer", [1], [2], [3])

@@ -18,10 +18,12 @@ from agl_core.types import (
     FailureKind,
     PromptTemplate,
     Resources,
+    Reward,
     Rollout,
     RolloutQuery,
     RolloutStatus,
     Span,
+    SpanKind,
 )
 from agl_core.types.json_text import json_text, json_value
 
@@ -62,7 +64,9 @@ async def filled():
         claim = await begin(store, group_id=f"g{number}", mode="train" if number else "val")
         attributes = {"at": datetime(2025, 1, 2, tzinfo=UTC), "\ud800": b"\0", "$x": 2**80}
         odd = span(claim, attributes={"v": attributes, "nan": -math.inf})
-        await succeed(store, claim, [model_call(claim), odd])
+        given = Reward(value=0.5, why="no price \ud800\n")
+        reward = span(claim, kind=SpanKind.REWARD, reward=given)
+        await succeed(store, claim, [model_call(claim), odd, reward])
     failed = await begin(store)
     await store.finish(
         failed.attempt.id,
@@ -90,7 +94,7 @@ async def test_a_whole_store_comes_back_record_by_record():
     assert all("\n" not in line for line in lines)
     assert list(read_export(lines)) == await everything(store)
     assert json.loads(lines[0]) == {"kind": "store", "format": 1}
-    assert json.loads(lines[-1]) == {"kind": "end", "resources": 2, "rollouts": 5, "spans": 6}
+    assert json.loads(lines[-1]) == {"kind": "end", "resources": 2, "rollouts": 5, "spans": 9}
     await store.close()
 
 
@@ -101,7 +105,7 @@ async def test_a_part_of_a_store_is_what_the_query_says():
 
     records = list(read_export(lines))
     assert [one.group_id for one in records if isinstance(one, Rollout)] == ["g0"]
-    assert len([one for one in records if isinstance(one, Span)]) == 2
+    assert len([one for one in records if isinstance(one, Span)]) == 3
     await store.close()
 
 

@@ -47,7 +47,7 @@ async def run(tmp_path):
     await store.open()
     task = Task(id="t-\ud800", input="2+2 [b]?", expected="4")
     good = await begin(store, task=task, group_id="g", step=3)
-    reward = Reward(value=0.5, source="judge")
+    reward = Reward(value=0.5, source="judge", why="no unit, [b]\nno price \x1b[2J")
     await succeed(
         store,
         good,
@@ -179,6 +179,7 @@ async def test_one_rollout_is_shown_whole(agl, run):
     assert "input     2+2 [b]?" in good
     assert "expected  4" in good
     assert "reward main +0.500 for attempt by judge" in good
+    assert "\n    no unit, [b]\n    no price \\x1b[2J\n" in good
     assert "agent writer: 1 calls, 3+2 tokens" in good
     assert "spans: 1 llm, 1 reward" in good
 

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import re
 
 import msgspec
 import pytest
@@ -207,6 +208,29 @@ async def test_a_rollout_is_a_tree_by_agent_with_rewards_and_tokens(agl, run_dir
     assert "reward main +1.000 for agent planner" in lines
     assert "agent planner: 1 calls, 3+1 tokens, reward +1.000" in lines
     assert "agent writer: 1 calls, 2+2 tokens, reward +0.250" in lines
+
+
+async def test_a_reward_shows_its_reason_and_the_whole_of_it_with_messages(agl, run_dir):
+    script = ScriptedAttempt()
+    long = "the price is missing, " + "and so on " * 20 + "\x1b[2J\nto the end"
+    script.reward(0.25, why="the unit is missing")
+    script.reward(0.5, channel="style", why=long)
+    script.reward(1.0, channel="length")
+    await store_run(run_dir, script)
+
+    lines = (await in_thread(agl, "trace", run_dir)).stdout
+    whole = (await in_thread(agl, "trace", run_dir, "--messages")).stdout
+    (data,) = json.loads((await in_thread(agl, "trace", run_dir, "--json", "-")).stdout)
+
+    assert "reward main +0.250 for attempt: the unit is missing" in lines
+    assert "reward style +0.500 for attempt: the price is missing, and so on" in lines
+    assert re.search(r"length \+1\.000 for attempt$", lines, re.MULTILINE)
+    assert "to the end" not in lines
+    assert "to the end" in whole
+    assert "why: the price is missing" in whole
+    assert "\x1b" not in lines + whole
+    reasons = [span["reward"]["why"] for span in data["spans"] if span["reward"]]
+    assert reasons == ["the unit is missing", long, ""]
 
 
 async def in_thread(agl, *arguments):
