@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 from agl_rewards import LlmJudge
 from agl_testing.fake_openai import FakeOpenAI
 
 import agl_core as agl
+from agl_core.store._sqlite import SqliteStore
+from agl_core.types import RolloutQuery
 from tests.core.app.conftest import Bench, speak, two_agents
 
 
@@ -29,6 +34,45 @@ def test_a_reward_reads_the_calls_of_its_attempt(bench: Bench) -> None:
         assert writer.usage.prompt_tokens == len(writer.record.prompt_token_ids)
         assert writer.usage.completion_tokens == len(writer.record.choices[0].token_ids)
         assert not writer.error
+
+
+def test_a_run_stores_why_and_a_resumed_one_keeps_it(bench: Bench) -> None:
+    """Each channel has its own reason; the rewards that trained are the same numbers."""
+    seen: list[str] = []
+
+    async def agent(task: agl.Task) -> str:
+        agl.emit_reward(0.0, "note", why="from inside")
+        return await two_agents(task)
+
+    def reward(task: agl.Task, output: str, attempt: agl.AttemptRecord) -> dict[str, float]:
+        seen.extend(each.why for each in attempt.rewards)
+        return {"main": agl.Score(output == "yes", f"yes is {output == 'yes'}"), "short": 0.0}
+
+    inputs = {"agent": agent, "reward": reward}
+    first = bench.train(inputs, train__steps=1, store__name="sqlite")
+    path = bench.directory / "bench" / "store.db"
+    before = asyncio.run(_rewards(path))
+    second = bench.train(inputs, train__steps=2, store__name="sqlite", train__resume=True)
+    after = asyncio.run(_rewards(path))
+
+    assert set(seen) == {"from inside"}
+    assert before
+    assert before.items() <= after.items()
+    assert len(after) == 2 * len(before) == 2 * 3 * 8
+    for given in after.values():
+        main = f"yes is {bool(given.value)}"
+        whys = {"note": "from inside", "main": main, "short": ""}
+        assert given.why == whys[given.channel]
+    assert (first.lost, second.lost) == ({}, {})
+
+
+async def _rewards(path: Path) -> dict[str, agl.Reward]:
+    store = SqliteStore(path)
+    await store.open()
+    rollouts = [rollout.id for rollout in await store.rollouts(RolloutQuery())]
+    spans = await store.spans(rollouts)
+    await store.close()
+    return {span.id: span.reward for span in spans if span.reward is not None}
 
 
 async def test_a_judge_is_no_part_of_the_attempt_and_keeps_its_verdicts(bench: Bench) -> None:

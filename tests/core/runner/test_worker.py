@@ -100,7 +100,7 @@ async def test_the_agent_finds_its_attempt_model_and_environment(
 async def scored(record, output):
     return [
         Reward(value=float(output["answer"]), source="exact"),
-        Reward(value=0.5, channel="style", source="style"),
+        Reward(value=0.5, channel="style", source="style", why="too long"),
     ]
 
 
@@ -110,12 +110,28 @@ async def test_rewards_become_spans_with_their_source(enqueue, run_all):
     rewards = [
         (s.attempt_id, s.reward.channel, s.reward.value, s.reward.source) for s in spans if s.reward
     ]
+    assert [s.reward.why for s in spans if s.reward] == ["", "too long"] * 2
     assert rewards == [
         (attempts[0].id, "main", 0.0, "exact"),
         (attempts[0].id, "style", 0.5, "style"),
         (attempts[1].id, "main", 1.0, "exact"),
         (attempts[1].id, "style", 0.5, "style"),
     ]
+
+
+async def test_a_reason_that_is_cut_is_counted_with_the_runs_losses(enqueue, run_all):
+    def agent(task):
+        emit_reward(0.5, why="x" * 20_000)
+
+    async def judged(record, output):
+        (emitted,) = record.rewards
+        return [Reward(value=emitted.value, why=emitted.why[:20] + "y" * 20_000)]
+
+    runner, _, spans = await run_all(await enqueue(), agent, judged)
+    first, second = (s.reward.why for s in spans if s.reward)
+    assert first == "x" * 16_384 + "... [3616 more characters]"
+    assert second.startswith("x" * 20 + "y")
+    assert runner.losses.counts == {"truncated_value": 2}
 
 
 async def test_a_reward_gets_the_real_output_and_what_the_agent_recorded(enqueue, run_all):
