@@ -83,7 +83,7 @@ def train(  # noqa: PLR0913 - the one call a user writes
         agent: Your agent program: a plain or ``async`` function of a `Task`.
         tasks: Rows, Tasks, a ``.jsonl`` path, or a callable that returns rows.
         agents: Exact names or globs of the agents to train.
-        reward: ``reward(task, output, attempt)``, which returns a number or a number per channel;
+        reward: ``reward(task, output, attempt)``, which returns a number or `Score`, or one per channel;
             or a mapping of channel to such a function. Optional if the agent calls `emit_reward`.
         model: Directory or hub name of the weights, or the URL of an endpoint that only serves.
         algorithm: ``grpo``, ``rloo``, ``reinforce`` or a plugin's algorithm.

@@ -12,7 +12,7 @@ from agl_demo import world
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agl_core import AttemptRecord, Task
+    from agl_core import AttemptRecord, Score, Task
 
 TRAIN_SEED, HELD_OUT_SEED = 1, 2
 TRAIN_TASKS, HELD_OUT_TASKS, FEW_HELD_OUT_TASKS = 1000, 200, 100
@@ -38,12 +38,12 @@ async def run_agent(task: Task) -> str:
     return await aanswer(task.input["question"], {"callbacks": [AglCallbackHandler()]})
 
 
-def reward(task: Task, output: Any, attempt: AttemptRecord) -> float:  # noqa: ARG001
-    """Return 1.0 if every part of the answer is right, else 0.0."""
-    return world.reward(world.PriceTask(**task.input), output)
+def reward(task: Task, output: Any, attempt: AttemptRecord) -> Score:  # noqa: ARG001
+    """Return 1.0 if every part of the answer is right, else 0.0; with what is wrong."""
+    return _score(task, output, world.reward(world.PriceTask(**task.input), output))
 
 
-def graded_reward(task: Task, output: Any, attempt: AttemptRecord) -> float:
+def graded_reward(task: Task, output: Any, attempt: AttemptRecord) -> Score:
     """Return, in training, also partial credit for each right part; otherwise as `reward`.
 
     A model that was not trained on the shop's answers is right too rarely: most groups of eight
@@ -52,7 +52,13 @@ def graded_reward(task: Task, output: Any, attempt: AttemptRecord) -> float:
     if attempt.rollout.mode != "train":
         return reward(task, output, attempt)
     parts = world.score(world.PriceTask(**task.input), output)
-    return (sum(parts.values()) / len(parts) + all(parts.values())) / 2
+    return _score(task, output, (sum(parts.values()) / len(parts) + all(parts.values())) / 2)
+
+
+def _score(task: Task, output: Any, value: float) -> Score:
+    from agl_core import Score  # noqa: PLC0415
+
+    return Score(value, world.wrong(world.PriceTask(**task.input), output))
 
 
 def train_tasks() -> list[Task]:

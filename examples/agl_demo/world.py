@@ -138,6 +138,15 @@ def writer_request(question: str, result: str) -> str:
     return f"Question: {question}\nResult: {result}"
 
 
+_WRONG = {
+    "item": "the item is not named",
+    "number": "the exact price is not the only number",
+    "unit": "the unit of the price is not the only unit",
+    "short": f"it is not one plain sentence of at most {MAX_WORDS} words",
+}
+"""What is wrong with an answer, by part of its `score`."""
+
+
 def score(task: PriceTask, text: str) -> dict[str, bool]:
     """Score each part of an answer; an answer is right if every part is.
 
@@ -155,6 +164,12 @@ def score(task: PriceTask, text: str) -> dict[str, bool]:
         "unit": [word for word in words if word in UNITS] == [task.unit],
         "short": len(words) <= MAX_WORDS and bool(_PLAIN_SENTENCE.fullmatch(text)),
     }
+
+
+def wrong(task: PriceTask, text: str) -> str:
+    """Return what is wrong with an answer, for people and prompt optimisers; empty if it is right."""
+    parts = score(task, text)
+    return "; ".join(_WRONG[part] for part, right in parts.items() if not right)
 
 
 def reward(task: PriceTask, text: str) -> float:

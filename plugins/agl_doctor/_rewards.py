@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -10,13 +10,17 @@ from typing import Final
 
 from agl_core.adapters import forest
 from agl_core.errors import TrainingError
-from agl_core.interfaces import AdaptedAttempt, Algorithm
+from agl_core.interfaces import AdaptedAttempt, Algorithm, AttemptRecord
+from agl_core.tracing import bounded
 from agl_core.training import Batcher, failure_of, group_attempts
 from agl_core.types import FailureKind, Finding, Losses, TrajectoryGroup
 from agl_doctor._evidence import Evidence
 
 _MOSTLY: Final = 0.5
 """Share of groups without a signal above which the finding is a warning."""
+
+_MAX_SHOWN: Final = 200
+"""Most characters of a reason in a finding."""
 
 
 def rewards(evidence: Evidence, algorithm: Algorithm) -> list[Finding]:
@@ -116,10 +120,20 @@ def _vary(evidence: Evidence, algorithm: Algorithm) -> Finding:
     return Finding(
         check="rewards.vary",
         severity=severity,
-        measured=f"{measured}.",
+        measured=f"{measured}." + (_reason(evidence.succeeded) if severity != "ok" else ""),
         fix=_fix(alike=bool(alike)) if severity != "ok" else "",
         figures=figures,
     )
+
+
+def _reason(records: Sequence[AttemptRecord]) -> str:
+    """Return the most frequent reason of the rewards as a sentence; empty if none has one."""
+    reasons = Counter(each.why for record in records for each in record.rewards if each.why)
+    if not reasons:
+        return ""
+    ((why, count),) = reasons.most_common(1)
+    shown, _ = bounded(" ".join(why.split()), _MAX_SHOWN)
+    return f" The most frequent reason, {count} of {reasons.total()}: {shown}"
 
 
 def _fix(*, alike: bool) -> str:

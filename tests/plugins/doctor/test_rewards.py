@@ -48,6 +48,17 @@ def test_no_signal_in_any_group_is_an_error(clinic) -> None:
     assert "partial credit" in found.fix
 
 
+def test_the_most_frequent_reason_is_told(clinic) -> None:
+    def none(task, output, attempt) -> agl.Score:
+        seen.append(task)
+        return agl.Score(0.0, "no\nprice" if len(seen) > 1 else "x" * 500)
+
+    seen: list[agl.Task] = []
+    gives(clinic, none)
+    found = clinic.find(writer, "rewards.vary")
+    assert found.measured.endswith(". The most frequent reason, 3 of 4: no price")
+
+
 def test_one_group_of_several_without_a_signal_is_told_with_its_number(clinic) -> None:
     gives(clinic, lambda task, output, attempt: attempt.rollout.metadata["sample"] * task.input)
     found = clinic.find(writer, "rewards.vary", tasks=4)
