@@ -173,6 +173,9 @@ def test_parts_count_in_training_only(mode):
     assert graded_reward(task, right, record) == 1.0
     assert reward(task, half, record) == 0.0
     assert graded_reward(task, half, record) == (0.375 if mode == "train" else 0.0)
+    for scored in (reward, graded_reward):
+        assert scored(task, right, record).why == ""
+        assert scored(task, half, record).why == "the unit of the price is not the only unit"
 
 
 @pytest.mark.parametrize(

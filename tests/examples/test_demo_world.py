@@ -52,6 +52,7 @@ def test_right_answer_is_right_in_every_part(text):
 @pytest.mark.parametrize(("text", "faults"), WRONG.items())
 def test_wrong_answer_names_its_faults(text, faults):
     assert {part for part, right in world.score(TASK, text).items() if not right} == faults
+    assert len(world.wrong(TASK, text).split("; ")) == len(faults)
     assert world.reward(TASK, text) == 0.0
 
 
