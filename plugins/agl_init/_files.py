@@ -135,7 +135,8 @@ _IMPORT: Final = "import agl_core as agl\n"
 _REWARD: Final = '''\
 def reward(task: agl.Task, output: Any, attempt: agl.AttemptRecord) -> float:
     """1.0 where the expected answer stands in the output; replace it by what you want more of."""
-    return float(str(task.expected).casefold() in str(output).casefold())
+    right = str(task.expected).casefold() in str(output).casefold()
+    return agl.Score(right, "" if right else f"expected {task.expected}")
 '''
 
 

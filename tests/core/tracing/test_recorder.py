@@ -177,7 +177,7 @@ class Shouted(str):
         ("\U0001f600 é", "\U0001f600 é"),
         ("  two\nlines\n", "two\nlines"),
         (Shouted("plain"), "plain"),
-        (None, "None"),
+        (3, "3"),
     ],
 )
 def test_a_reason_is_plain_text_that_encodes(why, kept):
