@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from agl_demo.world import (
@@ -26,7 +27,9 @@ LOOKUP_TOOL: dict[str, Any] = {
 """The lookup tool with only the fields that the chat template renders: name and arguments."""
 
 PLANNER_SHARE = 0.3
-P_ITEM, P_NUMBER, P_UNIT, P_SHORT = 0.92, 0.88, 0.45, 0.75
+SHARES: Mapping[str, float] = MappingProxyType(
+    {"item": 0.92, "number": 0.88, "unit": 0.45, "short": 0.75}
+)
 """Independent probabilities that each part of a writer's example is right; all are with 0.27.
 
 Most examples lack the unit, so that the greedy answer is also wrong: training can then improve more
@@ -75,14 +78,15 @@ def tool_call(task: PriceTask) -> str:
     return f"<tool_call>\n{call}\n</tool_call>"
 
 
-def faulty_answer(rng: random.Random, task: PriceTask) -> str:
-    """Return an answer in which each part is right with its own fixed probability."""
-    item = f"the {task.item}" if rng.random() < P_ITEM else rng.choice(_VAGUE_ITEMS)
-    number = str(task.price) if rng.random() < P_NUMBER else _wrong_number(rng, task.price)
-    unit = f" {task.unit}" if rng.random() < P_UNIT else ""
+def faulty_answer(rng: random.Random, task: PriceTask, shares: Mapping[str, float] = SHARES) -> str:
+    """Return an answer in which each part of ``shares`` is right with its own probability."""
+    item = f"the {task.item}" if rng.random() < shares["item"] else rng.choice(_VAGUE_ITEMS)
+    right = rng.random() < shares["number"]
+    number = str(task.price) if right else _wrong_number(rng, task.price)
+    unit = f" {task.unit}" if rng.random() < shares["unit"] else ""
     sentence = rng.choice(_SENTENCES).format(item=item, number=number, unit=unit)
     sentence = sentence[0].upper() + sentence[1:]
-    if rng.random() < P_SHORT:
+    if rng.random() < shares["short"]:
         return sentence
     extras: Sequence[tuple[bool, bool]] = ((True, False), (False, True), (True, True))
     greet, farewell = rng.choice(extras)

@@ -6,8 +6,10 @@ import logging
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -17,6 +19,11 @@ from agl_demo._corpus import example
 from agl_demo.world import ADJECTIVES, NOUNS, UNITS
 
 _LOG = logging.getLogger(__name__)
+
+Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
+"""Token ids and loss weights of each step, both [batch, length]."""
+Example = tuple[list[dict[str, Any]], list[dict[str, Any]], str]
+"""Messages, tools and the assistant's text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +83,25 @@ def _tie_word_twins(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase)
 def train(tokenizer: PreTrainedTokenizerBase, config: SftConfig) -> Qwen2ForCausalLM:
     """Train a new model and return it in float32 and evaluation mode."""
     torch.manual_seed(config.seed)
-    model = new_model(tokenizer, config).train()
+    model = new_model(tokenizer, config)
+    drills = islice(_drills(tokenizer, config), config.drill_steps)
+    fit(model, chain(drills, shop_batches(tokenizer, config)), config)
+    return model
+
+
+def fit(model: Qwen2ForCausalLM, batches: Batches, config: SftConfig) -> None:
+    """Train a model in place on one batch per step and leave it in evaluation mode."""
+    model.train()
     optimizer = _optimizer(model)
     started = time.monotonic()
-    drills = _drills(tokenizer, config)
-    shop = _shop_batches(tokenizer, config)
     for step in range(config.drill_steps + config.steps):
-        tokens, weights = next(drills if step < config.drill_steps else shop)
+        tokens, weights = next(batches)
         for group in optimizer.param_groups:
             group["lr"] = _learning_rate(step, config)
         loss = _update(model, optimizer, tokens, weights)
         if step % 50 == 0:
             _LOG.info("step %d  loss %.3f  %.0f s", step, loss, time.monotonic() - started)
-    return model.eval()
+    model.eval()
 
 
 def _optimizer(model: Qwen2ForCausalLM) -> torch.optim.AdamW:
@@ -130,9 +143,6 @@ def _update(
     return loss.item()
 
 
-Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
-
-
 def _drills(tokenizer: PreTrainedTokenizerBase, config: SftConfig) -> Batches:
     """Yield random shop words, a separator and the same words; half the rows contain a number."""
     rng = torch.Generator().manual_seed(config.seed)
@@ -154,13 +164,17 @@ def _drills(tokenizer: PreTrainedTokenizerBase, config: SftConfig) -> Batches:
         yield tokens, weights
 
 
-def _shop_batches(tokenizer: PreTrainedTokenizerBase, config: SftConfig) -> Batches:
+def shop_batches(
+    tokenizer: PreTrainedTokenizerBase,
+    config: SftConfig,
+    draw: Callable[[random.Random], Example] = example,
+) -> Batches:
     """Yield new examples, padded on the right, where causal attention ignores the padding."""
     rng = random.Random(config.seed)
     while True:
         prompts, answers = [], []
         for _ in range(config.batch_size):
-            messages, tools, answer = example(rng)
+            messages, tools, answer = draw(rng)
             text = tokenizer.apply_chat_template(
                 messages, tools=tools or None, add_generation_prompt=True, tokenize=False
             )
