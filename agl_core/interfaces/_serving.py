@@ -181,8 +181,11 @@ class Gateway(Protocol):
 
 
 Renderer = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], Sequence[int]]
-"""Turns messages and tools into the token ids of the whole conversation, by a chat template.
-Raises ValueError if the template refuses them."""
+"""Turns messages and tools into token ids, by a chat template. If the last message is the
+assistant's, they end with the token that ends its answer, or with the whole text if the rendering
+does not continue that of the messages before it. Otherwise they end with the start of the
+assistant's turn, as a prompt does. Raises ValueError if the template refuses the messages, or
+writes no end token."""
 
 
 class Engine(ABC):

@@ -22,8 +22,9 @@ from agl_torch._trainer import PolicyTrainer
 from agl_torch._weights import fingerprint
 from agl_torch.adapters import export
 from agl_torch.backend import TorchBackend
+from agl_torch.chat.conversation import conversation_renderer
 from agl_torch.chat.template import ChatTemplate
-from agl_torch.models import load_tokenizer
+from agl_torch.models import end_tokens_of, load_tokenizer
 from agl_torch.options import TorchOptions
 from agl_torch.serving.decoder import Decoder
 from agl_torch.serving.lane import Lane, LaneLimits
@@ -134,9 +135,9 @@ class TorchEngine(Engine):
     @staticmethod
     def renderer(model: str) -> Renderer:
         """Return the model's chat template as a function; see `Engine.renderer`."""
-        template = ChatTemplate(load_tokenizer(model), source=model)
-        whole = {"add_generation_prompt": False}
-        return lambda messages, tools: template.encode(messages, tools=tools, options=whole)
+        tokenizer = load_tokenizer(model)
+        template = ChatTemplate(tokenizer, source=model)
+        return conversation_renderer(template, end_tokens_of(model, tokenizer))
 
     def shows_tools(self, policy: str) -> bool:
         """Return whether the policy's chat template renders the tools of a request."""

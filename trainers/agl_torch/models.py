@@ -9,7 +9,13 @@ from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+)
 from transformers.utils import logging as transformers_logging
 
 from agl_core.errors import ConfigError
@@ -79,9 +85,23 @@ def context_length(config: Any, *, wanted: int | None) -> int:
 
 def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
     """Return the end-of-sequence tokens of the model's configurations and the tokenizer."""
-    generation = getattr(model, "generation_config", None)
+    return _ends_of(getattr(model, "generation_config", None), model.config, tokenizer)
+
+
+def end_tokens_of(source: str, tokenizer: Any) -> frozenset[int]:
+    """Return the `end_tokens` that a model's files name, without loading its weights."""
+    holders: list[Any] = [tokenizer]
+    for kind in (AutoConfig, GenerationConfig):
+        try:
+            holders.append(kind.from_pretrained(source))
+        except (OSError, ValueError):  # an adapter's directory has neither file
+            continue
+    return _ends_of(*holders)
+
+
+def _ends_of(*holders: Any) -> frozenset[int]:
     ends: set[int] = set()
-    for holder in (generation, model.config, tokenizer):
+    for holder in holders:
         value = getattr(holder, "eos_token_id", None)
         if value is not None:
             ends.update([value] if isinstance(value, int) else value)

@@ -9,11 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from agl_torch.adapters import export
+from agl_torch.chat.conversation import conversation_renderer
 from agl_torch.chat.template import ChatTemplate
 from agl_torch.sources import is_adapter
 
 from agl_core.errors import ConfigError
-from agl_core.interfaces import AlgorithmSetup, Engine
+from agl_core.interfaces import AlgorithmSetup, Engine, Renderer
 from agl_core.types import Batch, Policy, Update
 from agl_verl import _compat
 from agl_verl._cluster import Cluster, choose_device, use_platform
@@ -209,6 +210,15 @@ class VerlEngine(Engine):
     async def export(source: str, target: str) -> None:
         """Write a saved policy for transformers and vLLM, with the adapter merged."""
         await asyncio.to_thread(export, Path(source), Path(target))
+
+    @staticmethod
+    def renderer(model: str) -> Renderer:
+        """Return the model's chat template as a function; see `Engine.renderer`."""
+        from agl_torch.models import end_tokens_of  # noqa: PLC0415  it imports torch
+
+        tokenizer = _tokenizer_of(model, trust_remote_code=False)
+        ends = end_tokens_of(model, tokenizer)
+        return conversation_renderer(ChatTemplate(tokenizer, source=model), ends)
 
     async def load(self, policy: str, directory: str, *, version: int) -> None:
         """Restore what `save` wrote, as `version`; without an algorithm, only its weights.

@@ -16,6 +16,8 @@ bypass_mode                         ignores the weights: not usable
 
 from __future__ import annotations
 
+import dataclasses
+from array import array
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -25,7 +27,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from agl_core.types import Batch
 from agl_verl._whitening import whitened
 
-__all__ = ["AggMode", "LossOptions", "PolicyLoss", "PolicyLossName", "PolicyLossOptions"]
+__all__ = [
+    "AggMode",
+    "CrossEntropy",
+    "LossOptions",
+    "PolicyLoss",
+    "PolicyLossName",
+    "PolicyLossOptions",
+]
 
 AggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
 
@@ -206,3 +215,17 @@ class PolicyLoss:
         if self.options.clip_ratio_c is not None:
             return self.options.clip_ratio_c
         return 3.0 if self.options.policy_loss is not None else _NEVER
+
+
+class CrossEntropy(PolicyLoss):
+    """``-log p`` of every token, times its weight; advantages are not used.
+
+    It is verl's ``gpg``, ``-A log p`` (Chu et al. 2025, arXiv:2504.02546), with every A = 1.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(PolicyLossOptions(policy_loss="gpg"))
+
+    def prepared(self, batch: Batch) -> Batch:
+        """Return the batch with advantage 1 for every token."""
+        return dataclasses.replace(batch, advantages=array("f", [1.0]) * len(batch.targets))

@@ -39,6 +39,12 @@ def agl_register_losses(register: Register) -> None:
         config="agl_verl._loss:PolicyLossOptions",
         summary="A policy loss of verl's, with a weight per token",
     )
+    register(
+        "verl.cross_entropy",
+        "agl_verl._loss:CrossEntropy",
+        extra=_EXTRA,
+        summary="Imitates the sampled tokens in proportion to their weights",
+    )
 
 
 @hookimpl

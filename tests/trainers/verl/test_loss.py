@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
+from dataclasses import replace
+
 import pytest
 import torch
-from agl_verl._loss import PolicyLoss, PolicyLossName, PolicyLossOptions
+from agl_imitation._rft import RFT, RFTOptions
+from agl_verl._loss import CrossEntropy, PolicyLoss, PolicyLossName, PolicyLossOptions
 from pydantic import TypeAdapter, ValidationError
 
 from agl_core.config.validation import validate
@@ -17,6 +21,7 @@ from agl_core.training.algorithms import (
     ReinforceOptions,
     RLOOOptions,
 )
+from tests.trainers.verl.convert_cases import case_of, conversations
 from tests.trainers.verl.verl_parts import (
     POLICY_LOSS_REGISTRY,
     FSDPActorConfig,
@@ -144,3 +149,35 @@ def test_sapo_averages_by_rows_whatever_verl_is_told():
 def test_two_names_of_a_loss_are_one_too_many():
     with pytest.raises(ConfigError, match="policy_loss names a loss, and so does ratio"):
         made(policy_loss="gspo", ratio="sequence")
+
+
+def test_cross_entropy_is_the_weighted_mean_of_minus_log_p():
+    """verl's loss on the factors that rows get equals the sum written out here."""
+    loss = CrossEntropy()
+    mask = torch.tensor([[1, 1, 0, 1, 1], [1, 1, 1, 0, 0]])
+    weights = torch.rand(mask.shape, generator=torch.Generator().manual_seed(3)) * mask
+    logprobs = -torch.rand(mask.shape, generator=torch.Generator().manual_seed(4))
+    factor = mask.sum() / weights.sum()  # of `tensors_of`, for token-mean
+
+    value, _ = get_policy_loss_fn(loss.actor["policy_loss"]["loss_mode"])(
+        old_log_prob=torch.full(mask.shape, -9.0),
+        log_prob=logprobs,
+        advantages=torch.ones(mask.shape),
+        response_mask=mask,
+        loss_agg_mode=loss.agg_mode,
+        config=actor_config(loss.actor),
+        rollout_is_weights=weights * factor,
+    )
+
+    assert value.item() == pytest.approx(
+        float((-logprobs * weights).sum() / weights.sum()), rel=1e-6
+    )
+
+
+def test_cross_entropy_trains_every_term_alike_whatever_its_advantage():
+    credits_ = RFT(RFTOptions())
+    batch = case_of(conversations(), credits_).batch
+    batch = replace(batch, advantages=array("f", [-3.0]) * len(batch.targets))
+    prepared = CrossEntropy().prepared(batch)
+    assert set(prepared.advantages) == {1.0}
+    assert replace(prepared, advantages=batch.advantages) == batch
