@@ -284,6 +284,11 @@ def engine_name(config: RunConfig, plugins: PluginManager) -> str:
     return getattr(algorithm, "engine", _ENGINE)
 
 
+def demonstrates(config: RunConfig, plugins: PluginManager) -> bool:
+    """Return whether the algorithm is a `Demonstrator`: training needs neither agent nor tasks."""
+    return hasattr(plugins.registry("algorithms").resolve(config.algorithm.name), "demonstrate")
+
+
 def _loss_factory(
     config: RunConfig, algorithm: Algorithm, plugins: PluginManager
 ) -> Callable[[], Any]:

@@ -17,6 +17,7 @@ from agl_core.app.parts import (
     Inputs,
     check_apart,
     config_digest,
+    demonstrates,
     engine_class,
     engine_name,
     make_agent,
@@ -226,7 +227,10 @@ class App:
             scorer=None,
             observers=observers,
         )
-        if config.rollout.local:
+        self._demonstrates = demonstrates(config, self._plugins)
+        if self._demonstrates and self._inputs.val_tasks is None and config.tasks.val is None:
+            pass  # nothing runs an agent
+        elif config.rollout.local:
             self._plan = self._with_agent(self._plan)
         else:
             check_apart(config, self._plugins)
@@ -240,7 +244,7 @@ class App:
     async def train(self) -> Report:
         """Train to the configured step; the report is stored in the run's directory."""
         config = self._config
-        tasks = make_tasks(self._inputs.tasks, config.tasks, "train")
+        tasks = [] if self._demonstrates else self._train_tasks()
         val_tasks = self._val_tasks()
         known = await self._verified(None)  # raises before any component starts
         tracking = self._tracking()
@@ -273,7 +277,7 @@ class App:
             checkpoint: Checkpoint or export with the weights to load; None: the weights of the
                 configured models.
         """
-        tasks = self._val_tasks() or make_tasks(self._inputs.tasks, self._config.tasks, "train")
+        tasks = self._val_tasks() or self._train_tasks()
         weights = Path(checkpoint) if checkpoint is not None else None
         plan = self._apart(EVALUATIONS)
         if weights is not None and weights.is_dir() and not (weights / POLICIES).is_dir():
@@ -310,7 +314,7 @@ class App:
         Raises:
             ConfigError: a name, path or option is wrong.
         """
-        known = make_tasks(self._inputs.tasks, self._config.tasks, "train")
+        known = self._train_tasks()
         chosen = TaskSampler(known, seed=self._config.seed).step(0, size=min(tasks, len(known)))
         each = min(self._config.algorithm.group_size, 4) if samples is None else samples
         plan = self._apart(folder)
@@ -363,6 +367,9 @@ class App:
             )
 
         return make_tracking(self._config, self._plugins, describe)
+
+    def _train_tasks(self) -> list[Task]:
+        return make_tasks(self._inputs.tasks, self._config.tasks, "train")
 
     def _val_tasks(self) -> list[Task]:
         given, configured = self._inputs.val_tasks, self._config.tasks

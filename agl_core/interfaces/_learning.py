@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
 from agl_core import semconv
+from agl_core.interfaces._serving import Engine
 from agl_core.types import (
     AgentReturn,
     Attempt,
@@ -17,6 +18,7 @@ from agl_core.types import (
     Choice,
     Losses,
     ModelCall,
+    Policy,
     Reward,
     Rollout,
     Span,
@@ -137,6 +139,31 @@ class Algorithm(Protocol):
 
     @property
     def loss_options(self) -> Mapping[str, Any]: ...
+
+
+@runtime_checkable
+class Demonstrator(Algorithm, Protocol):
+    """An algorithm that trains on examples of its own, so that its steps run no agent."""
+
+    async def demonstrate(
+        self, step: int, policies: Mapping[str, Policy], engine: Engine, *, seed: int
+    ) -> tuple[list[TrajectoryGroup], Losses]:
+        """Return a step's examples, the same whenever the step is taken, and what was left out.
+
+        `credit` gets them as it gets groups of attempts. The calls name a policy that is trained,
+        and its version.
+
+        Args:
+            step: 0, 1, ...
+            policies: The run's policies in config order, by name, with their current versions.
+            engine: Has the weights.
+            seed: The run's seed.
+
+        Raises:
+            ConfigError: an example does not fit the run.
+            TrainingError: no example of the step is usable.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import logging
 import math
 import statistics
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,7 +19,14 @@ from typing import Final, TypedDict
 import msgspec
 
 from agl_core.config import RunConfig
-from agl_core.interfaces import Algorithm, Engine, ForestBuilder, Gateway
+from agl_core.interfaces import (
+    Algorithm,
+    AttemptRecord,
+    Demonstrator,
+    Engine,
+    ForestBuilder,
+    Gateway,
+)
 from agl_core.training._batcher import Batcher
 from agl_core.training.checkpoint import POLICIES, Checkpoints, CheckpointState
 from agl_core.training.evaluate import Evaluator, compare
@@ -87,14 +95,13 @@ class _Trained:
     """The sums and metrics of a step's updates."""
 
     metrics: dict[str, float] = field(default_factory=dict[str, float])
-    rows: dict[str, int] = field(default_factory=dict[str, int])
+    rows: Counter[str] = field(default_factory=Counter[str])
     tokens: int = 0
 
     def add(self, batch: Batch, update: Update, metrics: Mapping[str, float]) -> None:
         self.metrics.update(metrics)
         self.tokens += len(batch.targets)
-        for agent, count in update.rows.items():
-            self.rows[agent] = self.rows.get(agent, 0) + count
+        self.rows.update(update.rows)
 
 
 class TrainingLoop:
@@ -116,7 +123,7 @@ class TrainingLoop:
             config: The run's configuration.
             components: The components that the loop uses.
             policies: All policies of the run, in config order.
-            tasks: Training tasks.
+            tasks: Training tasks; not used by an algorithm that is a `Demonstrator`.
             val_tasks: Held-out tasks, evaluated before, during and after training.
             config_digest: Digest of the configuration, written into checkpoints.
         """
@@ -124,6 +131,9 @@ class TrainingLoop:
         self._components = components
         self._policies = {policy.name: policy for policy in policies}
         self._trained = [policy.name for policy in policies if policy.trainable]
+        algorithm = components.algorithm
+        self._demonstrator = algorithm if isinstance(algorithm, Demonstrator) else None
+        self._tasks_per_step = 0 if self._demonstrator else config.train.tasks_per_step
         self._sampler = TaskSampler(tasks, seed=config.seed)
         self._val_tasks = val_tasks
         self._digest = config_digest
@@ -158,7 +168,7 @@ class TrainingLoop:
         steps = self._config.train.steps
         if progress.step == 0 and self._val_tasks:
             await self._evaluate(progress)
-        if progress.step < steps:
+        if progress.step < steps and self._demonstrator is None:
             self._components.events.stage(f"running the agents for step {progress.step + 1}")
         prefetcher = self._ahead(progress)
         try:
@@ -198,7 +208,7 @@ class TrainingLoop:
 
         def plan(step: int) -> RolloutPlan:
             return RolloutPlan(
-                tasks=self._sampler.step(step, size=train.tasks_per_step),
+                tasks=self._sampler.step(step, size=self._tasks_per_step),
                 samples=self._config.algorithm.group_size,
                 mode="train",
                 step=step,
@@ -210,10 +220,10 @@ class TrainingLoop:
         )
 
     async def _step(self, progress: Progress, prefetcher: Prefetcher) -> None:
-        """Run one step: collect its attempts, build batches, update the weights."""
+        """Run one step: collect its attempts or examples, build batches, update the weights."""
         started = time.perf_counter()
         records = await prefetcher.take(progress.step)
-        groups = self._components.groups.build(records)
+        groups = await self._groups(records, progress)
         for record, adapted in groups.adapted:
             paths = [path for agent in adapted.trajectories.values() for path in agent]
             self._components.events.notify(
@@ -225,6 +235,15 @@ class TrainingLoop:
         await self._components.source.consume(records)
         progress.step += 1
         await self._record_step(progress, groups, trained, time.perf_counter() - started)
+
+    async def _groups(self, records: Sequence[AttemptRecord], progress: Progress) -> StepGroups:
+        """Return the groups of a step: those of its attempts, or examples of the algorithm."""
+        if self._demonstrator is None:
+            return self._components.groups.build(records)
+        groups, losses = await self._demonstrator.demonstrate(
+            progress.step, progress.policies, self._components.engine, seed=self._config.seed
+        )
+        return StepGroups(groups=groups, adapted=[], failures={}, losses=losses)
 
     async def _update(
         self, progress: Progress, batches: Sequence[Batch], losses: Losses
@@ -294,13 +313,13 @@ class TrainingLoop:
             steps=self._config.train.steps,
             reward=groups.reward,
             channels=groups.channels,
-            rollouts=self._config.train.tasks_per_step * self._config.algorithm.group_size,
+            rollouts=self._tasks_per_step * self._config.algorithm.group_size,
             calls=sum(adapted.calls for _, adapted in groups.adapted),
             tokens=trained.tokens,
             failures=groups.failures,
             lost=dict(losses.counts),
             breaks=sum_breaks(adapted.breaks for _, adapted in groups.adapted),
-            rows=trained.rows,
+            rows=dict(trained.rows),
             metrics=trained.metrics,
             wall_s=wall_s,
         )
@@ -409,10 +428,7 @@ class Summary(TypedDict):
 
 def summary(steps: Sequence[StepReport]) -> Summary:
     """Return the reward trend, the number of trained calls by agent and the median step time."""
-    rows: dict[str, int] = {}
-    for step in steps:
-        for agent, count in step.rows.items():
-            rows[agent] = rows.get(agent, 0) + count
+    rows = sum((Counter(step.rows) for step in steps), Counter[str]())
     rewards = [step.reward for step in steps]
     span = min(_SPAN, max(len(steps) // 2, 1))
     return Summary(

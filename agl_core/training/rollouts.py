@@ -44,10 +44,8 @@ class TaskSampler:
         """Build a sampler.
 
         Raises:
-            ConfigError: there are no tasks, or two have the same id.
+            ConfigError: two tasks have the same id.
         """
-        if not tasks:
-            raise ConfigError("There are no training tasks: the data set is empty")
         ids = [task.id for task in tasks]
         if len(set(ids)) != len(ids):
             twice = next(id_ for id_ in ids if ids.count(id_) > 1)
@@ -56,8 +54,14 @@ class TaskSampler:
         self._seed = seed
 
     def step(self, step: int, *, size: int) -> list[Task]:
-        """Return the `size` tasks of a step (0-based), which are distinct within an epoch."""
+        """Return the `size` tasks of a step (0-based), which are distinct within an epoch.
+
+        Raises:
+            ConfigError: there are no tasks.
+        """
         count = len(self._tasks)
+        if size and not count:
+            raise ConfigError("There are no training tasks: the data set is empty")
         positions = range(step * size, (step + 1) * size)
         permutations = {epoch: self._order(epoch) for epoch in {at // count for at in positions}}
         return [self._tasks[permutations[at // count][at % count]] for at in positions]
@@ -223,16 +227,9 @@ class RolloutSource:
         )
 
     def _sampling(self, mode: Mode) -> dict[str, Any]:
-        if mode == "train":
-            wanted = {
-                "temperature": self._config.rollout.temperature,
-                "max_tokens": self._config.rollout.max_tokens,
-            }
-        else:
-            wanted = {
-                "temperature": self._config.eval.temperature,
-                "max_tokens": self._config.rollout.max_tokens,
-            }
+        rollout = self._config.rollout
+        temperature = rollout.temperature if mode == "train" else self._config.eval.temperature
+        wanted = {"temperature": temperature, "max_tokens": rollout.max_tokens}
         return {name: value for name, value in wanted.items() if value is not None}
 
 

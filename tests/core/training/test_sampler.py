@@ -39,7 +39,7 @@ def test_a_step_larger_than_the_data_set_goes_into_the_next_epoch() -> None:
 
 def test_no_tasks_and_repeated_ids_are_refused() -> None:
     with pytest.raises(ConfigError, match="empty"):
-        TaskSampler([], seed=0)
+        TaskSampler([], seed=0).step(0, size=1)
     with pytest.raises(ConfigError, match="'a' appears more than once"):
         TaskSampler([Task(id="a"), Task(id="a")], seed=0)
 
