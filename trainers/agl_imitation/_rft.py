@@ -10,8 +10,9 @@ from typing import Any, Literal
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
-from agl_core.training import Weighting, broadcast
+from agl_core.training import Weighting
 from agl_core.types import AgentReturn, CallCredit, TrajectoryGroup, Triplet
+from agl_imitation._credit import imitated
 
 __all__ = ["RFT", "RFTOptions"]
 
@@ -70,12 +71,9 @@ class RFT:
             TrainingError: the group is empty.
         """
         kept = self._kept(group)
-        shares = broadcast(
-            _by_choice_alone(group), [0.0] * len(group.returns), weighting=self.options.weighting
-        )
         return [
             each if (each.call_id, each.choice) in kept else _unused(each)
-            for each in map(_imitated, shares)
+            for each in imitated(group, weighting=self.options.weighting)
         ]
 
     def _kept(self, group: TrajectoryGroup) -> set[tuple[str, int]]:
@@ -144,16 +142,6 @@ def _best_siblings(group: TrajectoryGroup) -> Iterator[tuple[str, int]]:
 
 def _triplets(group: TrajectoryGroup, index: int) -> list[Triplet]:
     return [triplet for path in group.trajectories[index] for triplet in path.calls]
-
-
-def _by_choice_alone(group: TrajectoryGroup) -> TrajectoryGroup:
-    """Return the group without rewards of runs and calls, which `_score` has added."""
-    returns = [msgspec.structs.replace(each, runs={}, calls={}) for each in group.returns]
-    return msgspec.structs.replace(group, returns=returns)
-
-
-def _imitated(credit: CallCredit) -> CallCredit:
-    return msgspec.structs.replace(credit, advantages=[1.0] * len(credit.advantages))
 
 
 def _unused(credit: CallCredit) -> CallCredit:

@@ -14,3 +14,9 @@ def agl_register_algorithms(register: Register) -> None:
         config="agl_imitation._rft:RFTOptions",
         summary="imitates the best attempts of each group",
     )
+    register(
+        "sft",
+        "agl_imitation._sft:SFT",
+        config="agl_imitation._sft:SFTOptions",
+        summary="imitates given conversations, without rollouts",
+    )
