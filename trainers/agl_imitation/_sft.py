@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agl_core.adapters import serving_policy
@@ -18,6 +19,7 @@ from agl_core.types import CallCredit, Losses, Policy, TrajectoryGroup
 from agl_imitation._conversations import Example, read_examples
 from agl_imitation._credit import imitated
 from agl_imitation._rendering import Chat, UnusableExampleError, rendered
+from agl_imitation._stored import Selection, read_run
 
 __all__ = ["SFT", "SFTOptions"]
 
@@ -30,11 +32,20 @@ class SFTOptions(BaseModel):
     data: list[str] = Field(default_factory=list[str])
     """Files of conversations, one JSON object per line: chat fine-tuning examples, or preference
     pairs, of which the preferred side is imitated. Relative to the working directory."""
+    runs: list[str] = Field(default_factory=list[str])
+    """Stored runs whose training rollouts are imitated, on the tokens that were recorded: a run's
+    directory, a configuration, a store's file or address."""
+    agents: list[str] = Field(default_factory=list[str])
+    """Names or globs of the agents of `runs` to imitate; empty: those that this run trains."""
+    min_reward: float | None = Field(default=None, allow_inf_nan=False)
+    """Least return of an agent in an attempt of `runs`; None: any, also none."""
+    keep: int | None = Field(default=None, ge=1)
+    """Attempts of `runs` per task, step and agent, those with the greatest return; None: all."""
     agent: str | None = None
     """Agent of the conversations that have no field ``agent``; None: the only agent that the run
     trains, if it trains one by name."""
     batch_size: int = Field(default=8, ge=1)
-    """Conversations per step, in shuffled epochs."""
+    """Conversations per step, in shuffled epochs; what an agent did in an attempt is one."""
     unusable: Literal["error", "drop"] = "error"
     """Whether a conversation whose tokens the chat template does not determine ends the run, or is
     left out and counted. One that is too long for the model is always left out and counted."""
@@ -44,8 +55,11 @@ class SFTOptions(BaseModel):
 
     @model_validator(mode="after")
     def _has_data(self) -> SFTOptions:
-        if not self.data:
-            raise ValueError("data is empty: name a file of conversations")
+        if not self.data and not self.runs:
+            raise ValueError("data and runs are empty: name a file of conversations or a run")
+        unread = sorted({"agents", "min_reward", "keep"} & self.model_fields_set)
+        if unread and not self.runs:
+            raise ValueError(f"{', '.join(unread)} select from runs, but there are none")
         return self
 
 
@@ -71,7 +85,8 @@ class SFT:
         """
         self.options = options
         self._examples = [each for path in options.data for each in read_examples(Path(path))]
-        self._assigned: list[Example] | None = None
+        self._pool: list[Example | TrajectoryGroup] | None = None
+        """What steps draw from: conversations to render, and recorded tokens."""
         self._renderers: dict[str, Renderer] = {}
 
     @property
@@ -91,23 +106,20 @@ class SFT:
         self, step: int, policies: Mapping[str, Policy], engine: Engine, *, seed: int
     ) -> tuple[list[TrajectoryGroup], Losses]:
         """See `agl_core.interfaces.Demonstrator.demonstrate`."""
-        if self._assigned is None:
-            self._assigned = _checked(self._examples, self.options.agent, policies)
         losses, groups = Losses(), list[TrajectoryGroup]()
-        for index in drawn(step, self.options.batch_size, of=len(self._assigned), seed=seed):
-            example = self._assigned[index]
-            if not example.trained:
+        if self._pool is None:
+            self._pool = await self._read(policies, engine, losses)
+        for index in drawn(step, self.options.batch_size, of=len(self._pool), seed=seed):
+            item = self._pool[index]
+            if isinstance(item, TrajectoryGroup):
+                groups.append(_served(item, _policy_of(item.agent, policies)))
+            elif not item.trained:
                 losses.add("conversations_without_weight")
-                continue
-            chat = await self._chat(example, policies, engine)
-            try:
-                groups.append(rendered(example, chat))
-            except UnusableExampleError as error:
-                if self.options.unusable == "error" and error.cause != "conversations_too_long":
-                    raise ConfigError(
-                        f"{error}. Take the conversation out, or set algorithm.unusable = 'drop'"
-                    ) from error
-                losses.add(error.cause)
+            else:
+                try:
+                    groups.append(rendered(item, await self._chat(item, policies, engine)))
+                except UnusableExampleError as error:
+                    losses.add(self._dropped(error))
         if not groups:
             raise TrainingError(
                 f"None of the {self.options.batch_size} conversations of step {step + 1} can be "
@@ -115,14 +127,49 @@ class SFT:
             )
         return groups, losses
 
+    async def _read(
+        self, policies: Mapping[str, Policy], engine: Engine, losses: Losses
+    ) -> list[Example | TrajectoryGroup]:
+        """Return all examples, and count what is left out of stored runs."""
+        options = self.options
+        pool: list[Example | TrajectoryGroup] = [
+            *_assigned(self._examples, options.agent, policies)
+        ]
+        trained = [name for each in policies.values() if each.trainable for name in each.agents]
+        selection = Selection(
+            agents=tuple(options.agents or trained),
+            min_reward=options.min_reward,
+            keep=options.keep,
+        )
+        for run in options.runs:
+            items, left_out = await read_run(run, selection)
+            losses.merge(left_out)
+            for item in items:
+                policy = _policy_of(item.agent, policies, where=f"Run {run!r}")
+                if isinstance(item, TrajectoryGroup):
+                    await _check_tokens(item, policy, engine, run=run)
+            pool.extend(items)
+        return pool
+
+    def _dropped(self, error: UnusableExampleError) -> str:
+        """Return the cause under which a conversation is counted.
+
+        Raises:
+            ConfigError: it ends the run instead.
+        """
+        if self.options.unusable == "error" and error.cause != "conversations_too_long":
+            raise ConfigError(
+                f"{error}. Take the conversation out, or set algorithm.unusable = 'drop'"
+            ) from error
+        return error.cause
+
     async def _chat(self, example: Example, policies: Mapping[str, Policy], engine: Engine) -> Chat:
         """Return how the agent's policy reads conversations.
 
         Raises:
             ConfigError: the engine cannot render conversations.
         """
-        policy = serving_policy(example.agent, list(policies.values()))
-        assert policy is not None  # `_checked` refuses others
+        policy = _policy_of(example.agent, policies)
         if policy.model not in self._renderers:
             render = engine.renderer(policy.model)
             if render is None:
@@ -149,7 +196,7 @@ def drawn(step: int, size: int, *, of: int, seed: int) -> list[int]:
     return found
 
 
-def _checked(
+def _assigned(
     examples: list[Example], agent: str | None, policies: Mapping[str, Policy]
 ) -> list[Example]:
     """Return the examples with their agents.
@@ -167,11 +214,64 @@ def _checked(
             raise ConfigError(
                 f"{example.place} names no agent: add the field 'agent', or set algorithm.agent"
             )
-        policy = serving_policy(name, list(policies.values()))
-        if policy is None or not policy.trainable:
-            raise ConfigError(
-                f"{example.place} is of agent {name!r}, which this run does not train; it trains "
-                f"{sorted(trained)}: add the agent to 'agents', or take the conversation out"
-            )
+        _policy_of(name, policies, where=example.place)
         found.append(replace(example, agent=name))
     return found
+
+
+def _policy_of(agent: str, policies: Mapping[str, Policy], *, where: str = "") -> Policy:
+    """Return the policy that an agent trains.
+
+    Raises:
+        ConfigError: the run does not train the agent.
+    """
+    policy = serving_policy(agent, list(policies.values()))
+    if policy is None or not policy.trainable:
+        trained = sorted(
+            name for each in policies.values() if each.trainable for name in each.agents
+        )
+        raise ConfigError(
+            f"{where} is of agent {agent!r}, which this run does not train; it trains {trained}: "
+            f"add the agent to 'agents', or take the conversation out"
+        )
+    return policy
+
+
+def _served(group: TrajectoryGroup, policy: Policy) -> TrajectoryGroup:
+    """Return recorded calls as calls of the policy that imitates them, in its current version."""
+    change = msgspec.structs.replace
+    paths = [
+        change(
+            path,
+            policy=policy.name,
+            calls=[
+                change(call, policy=policy.name, policy_version=policy.version)
+                for call in path.calls
+            ],
+        )
+        for path in group.trajectories[0]
+    ]
+    return change(group, policy=policy.name, trajectories=[paths])
+
+
+async def _check_tokens(
+    group: TrajectoryGroup, policy: Policy, engine: Engine, *, run: str
+) -> None:
+    """Check that recorded tokens mean to the policy what they meant to the model that sampled them.
+
+    Raises:
+        ConfigError: the model had another vocabulary.
+    """
+    size, backend = engine.vocab_size(policy.name), engine.backend(policy.name)
+    for path in group.trajectories[0]:
+        call = path.calls[0]
+        text = await backend.detokenize(list(call.response_ids))
+        if (size is not None and max(path.token_ids) >= size) or (
+            text is not None and call.response_text.strip() not in text
+        ):
+            raise ConfigError(
+                f"Run {run!r}: the tokens of call {call.call_id!r} are not {call.response_text!r:.80} "
+                f"to policy {policy.name!r}, so a model with another vocabulary sampled them: "
+                f"export the run with agl rollouts export --format openai, and name the file in "
+                f"algorithm.data"
+            )

@@ -101,7 +101,7 @@ def test_a_missing_file_is_refused_before_the_run_starts(tmp_path):
 
 @pytest.mark.parametrize("options", [{}, {"data": []}, {"data": ["a"], "batch_size": 0}])
 def test_a_wrong_option_is_refused(options):
-    with pytest.raises(ConfigError, match="data|batch_size"):
+    with pytest.raises(ConfigError, match=r"data|batch_size"):
         validate(SFTOptions, options, where="algorithm")
 
 
@@ -179,5 +179,5 @@ async def test_an_agent_that_cannot_be_trained_is_refused(tmp_path, agent, polic
 
 async def test_a_step_without_a_usable_conversation_ends_the_run(tmp_path):
     path = write(tmp_path / "a.jsonl", {"messages": [ASK] * 5 + [SAY]})
-    with pytest.raises(TrainingError, match="None of the 8 .*'conversations_too_long': 8"):
+    with pytest.raises(TrainingError, match=r"None of the 8 .*'conversations_too_long': 8"):
         await demonstrate(path, trained("writer"))
