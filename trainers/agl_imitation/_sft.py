@@ -185,14 +185,14 @@ class SFT:
 
 def drawn(step: int, size: int, *, of: int, seed: int) -> list[int]:
     """Return the indices of a step's examples; each index appears once in an epoch."""
-    orders: dict[int, list[int]] = {}
+    shuffled: dict[int, list[int]] = {}
     found: list[int] = []
     for at in range(step * size, (step + 1) * size):
         epoch, place = divmod(at, of)
-        if epoch not in orders:
-            orders[epoch] = list(range(of))
-            random.Random(f"sft:{seed}:{epoch}").shuffle(orders[epoch])  # noqa: S311
-        found.append(orders[epoch][place])
+        if epoch not in shuffled:
+            shuffled[epoch] = list(range(of))
+            random.Random(f"sft:{seed}:{epoch}").shuffle(shuffled[epoch])  # noqa: S311
+        found.append(shuffled[epoch][place])
     return found
 
 

@@ -21,10 +21,15 @@ STEPS, TASKS, GROUP = 2, 2, 4
 
 
 def run_agent(task: agl.Task) -> str:
+    say(task, "editor")
+    return say(task, "writer")
+
+
+def say(task: agl.Task, agent: str) -> str:
     import httpx
 
     llm = agl.current().llm
-    with agl.agent_scope("writer"), httpx.Client(timeout=600) as client:
+    with agl.agent_scope(agent), httpx.Client(timeout=600) as client:
         answer = client.post(
             f"{llm.base_url}/chat/completions",
             json={
@@ -113,7 +118,7 @@ def test_what_was_imitated_is_answered(runs, rows):
 
 def test_rft_trains_the_best_attempt_of_each_group(runs):
     _, _, chosen, _ = runs
-    assert chosen.calls == STEPS * TASKS * GROUP
+    assert chosen.calls == 2 * STEPS * TASKS * GROUP
     assert chosen.rows.by_agent == {"writer": STEPS * TASKS}
     trained = chosen.policies["trained"]
     assert trained["sha256_before"] != trained["sha256_after"]
@@ -153,6 +158,24 @@ async def test_attempts_of_a_stored_run_are_chosen_by_reward(runs, rows, run_eng
     rewards = {row["attempt_id"]: (row["group_id"], row["reward"]) for row in rows}
     assert sorted(rewards[path.attempt_id] for path in paths_of(kept)) == sorted(greatest.items())
     assert left_out.counts == {"attempts_not_kept": len(rows) - STEPS * TASKS}
+
+
+async def test_calls_without_recorded_tokens_are_rendered_again(runs, run_engine):
+    home, _, _, model = runs
+    editor = Policy(name="trained", model=model, agents=("editor",), trainable=True)
+    algorithm = SFT(SFTOptions(runs=[str(home / "chosen")], agents=["editor"], batch_size=64))
+    async with run_engine([editor]) as engine:
+        groups, losses = await algorithm.demonstrate(0, {"trained": editor}, engine, seed=0)
+        render = engine.renderer(model)
+    count = losses.counts["calls_rendered_again"]
+    assert 0 < count <= STEPS * TASKS * GROUP
+    prompts = [
+        list(render([{"role": "user", "content": f"price{number}?"}], []))
+        for number in range(TASKS)
+    ]
+    calls = [call for path in paths_of(groups) for call in path.calls]
+    assert len(calls) == 64
+    assert all(list(call.prompt_ids) in prompts for call in calls)
 
 
 @pytest.mark.parametrize(
