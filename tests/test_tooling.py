@@ -127,6 +127,27 @@ def test_every_benchmark_is_run():
     assert set(names) == found == {"capture", "gateway", "import", "integrations", "store"}
 
 
+def test_scripts_that_ci_does_not_run_import_what_there_is():
+    """A benchmark imported a module that had been joined with another, and failed when it was run."""
+    roots = [ROOT, *(ROOT / name for name in ("plugins", "trainers", "integrations", "examples"))]
+    checked = 0
+    for script in (*ROOT.glob("tests/benchmarks/**/*.py"), *ROOT.glob("tests/gpu/**/*.py")):
+        for node in ast.walk(ast.parse(script.read_text())):
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("agl_"):
+                continue
+            places = [root.joinpath(*node.module.split(".")) for root in roots]
+            files = [place / "__init__.py" for place in places]
+            files += [place.with_suffix(".py") for place in places]
+            found = [file for file in files if file.is_file()]
+            assert found, f"{script}: {node.module}"
+            for name in (alias.name for alias in node.names):
+                beside = found[0].with_name(f"{name}.py").is_file()
+                named = re.search(rf"\b{name}\b", found[0].read_text())
+                assert beside or named, f"{script}: {node.module}.{name}"
+                checked += 1
+    assert checked
+
+
 def test_the_page_of_figures_is_what_the_benchmarks_wrote(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "tests" / "benchmarks")
     page = importlib.import_module("page")

@@ -15,7 +15,7 @@ def enter_agl(clock: Clock) -> None:
     """
     from agl_core import tracing
     from agl_core.tracing import Patch, SpanScope
-    from agl_core.tracing import _guard as guard
+    from agl_core.tracing import _wrapping as guard
 
     guarded, prepare, run = guard.guarded, Patch.__init__, SpanScope.run
 
