@@ -141,9 +141,9 @@ def test_scripts_that_ci_does_not_run_import_what_there_is():
             found = [file for file in files if file.is_file()]
             assert found, f"{script}: {node.module}"
             for name in (alias.name for alias in node.names):
-                beside = found[0].with_name(f"{name}.py").is_file()
+                in_folder = found[0].with_name(f"{name}.py").is_file()
                 named = re.search(rf"\b{name}\b", found[0].read_text())
-                assert beside or named, f"{script}: {node.module}.{name}"
+                assert in_folder or named, f"{script}: {node.module}.{name}"
                 checked += 1
     assert checked
 
