@@ -30,6 +30,7 @@ from agl_core.interfaces import (
     KeepsFiles,
     Observer,
     RewardFunction,
+    RewriterFactory,
     RouteFactory,
     RunObserver,
     Store,
@@ -383,9 +384,10 @@ def make_tracking(
 
 
 def gateway_server(store: Store, options: GatewayOptions, plugins: PluginManager) -> GatewayServer:
-    """Return a gateway with the routes and dialects of plugins, without starting it."""
+    """Return a gateway with what plugins register for it, without starting it."""
     routes, dialects = make_routes(plugins), make_dialects(plugins)
-    return GatewayServer(store, options, routes=routes, dialects=dialects)
+    rewriters = make_rewriters(plugins)
+    return GatewayServer(store, options, routes=routes, dialects=dialects, rewriters=rewriters)
 
 
 def remote_gateway(url: str, plugins: PluginManager, use: GatewayUse | None = None) -> Gateway:
@@ -408,6 +410,11 @@ def make_routes(plugins: PluginManager) -> dict[str, RouteFactory]:
 def make_dialects(plugins: PluginManager) -> dict[str, Dialect]:
     """Return the dialects of plugins, except those whose extra is not installed."""
     return _all_of(plugins.registry("dialects"))
+
+
+def make_rewriters(plugins: PluginManager) -> list[RewriterFactory]:
+    """Return the rewriters of plugins by name, except those whose extra is not installed."""
+    return [*_all_of(plugins.registry("rewriters")).values()]
 
 
 @contextmanager

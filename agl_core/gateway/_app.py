@@ -20,6 +20,7 @@ from agl_core.interfaces import (
     Capabilities,
     Dialect,
     RecordObserver,
+    RewriterFactory,
     RouteFactory,
     Store,
 )
@@ -62,6 +63,7 @@ class GatewayServer:
         *,
         routes: Mapping[str, RouteFactory] | None = None,
         dialects: Mapping[str, Dialect] | None = None,
+        rewriters: Sequence[RewriterFactory] = (),
     ) -> None:
         """Create a gateway that does not listen yet.
 
@@ -70,6 +72,7 @@ class GatewayServer:
             options: Address and behaviour.
             routes: Routes of plugins, by method and path; see `RouteFactory`.
             dialects: Dialects of plugins, by method and path below ``/v1``.
+            rewriters: Changes of requests by plugins, in order.
 
         Raises:
             PluginError: the name of a route or dialect is not a method and path, or the gateway
@@ -86,6 +89,7 @@ class GatewayServer:
         the records become training data.
         """
         self._store = store
+        self._rewriters = [make(store) for make in rewriters]
         self._attempts = Attempts(restartable=self._options.restartable)
         served = {name: make(store, self.losses) for name, make in (routes or {}).items()}
         self._recording = Recording(
@@ -219,7 +223,8 @@ class GatewayServer:
         replay = await find_replay(self._store, rollout, attempt, unwritten)
         for each in left:
             await self.seal(each.attempt.id)
-        self._attempts.open(rollout, attempt, replay)
+        rewrites = [await rewriter.prepare(rollout) for rewriter in self._rewriters]
+        self._attempts.open(rollout, attempt, replay, rewrites=tuple(filter(None, rewrites)))
 
     async def flush(self, attempt_id: str) -> None:
         """Write the records of an attempt, which stays open.

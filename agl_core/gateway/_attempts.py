@@ -14,9 +14,9 @@ from agl_core.clocks import monotonic, wall_ns
 from agl_core.errors import StaleAttemptError
 from agl_core.gateway._chat import ChatRequest, derive_seed
 from agl_core.gateway._replay import Replay, resumable
-from agl_core.interfaces import Identity, Problem
+from agl_core.interfaces import Identity, JsonObjects, Problem, Rewrite
 from agl_core.serving import asgi
-from agl_core.types import Attempt, Rollout, Span
+from agl_core.types import Attempt, Losses, Rollout, Span
 
 _REMEMBERED: Final = 100_000
 """Number of sealed attempts that are refused as ended; older ones are refused as unknown."""
@@ -101,6 +101,14 @@ class ProxiedCall(msgspec.Struct, eq=False, kw_only=True):
             self._ended.set_result(None)
         self.recorded = True
 
+    def rewrite(self, losses: Losses) -> None:
+        """Apply the changes of plugins to the request, once: a drained call runs again."""
+        request = self.request
+        if self.attempt.rewrites and not request.rewritten:
+            request.rewrite(
+                *self.attempt.rewritten(self.identity, request.messages, request.tools, losses)
+            )
+
     def stop(self, reason: Abort) -> None:
         """Cancel the exchange with the backend unless it is over.
 
@@ -125,6 +133,8 @@ class OpenAttempt:
     """Time of the deadline on the monotonic clock."""
     replay: Replay | None = None
     """Recorded answers of the attempt before."""
+    rewrites: tuple[Rewrite, ...] = ()
+    """Changes of plugins to its calls."""
     sealed: bool = False
     calls: set[ProxiedCall] = field(default_factory=set[ProxiedCall])
     """Requests in progress."""
@@ -188,6 +198,14 @@ class OpenAttempt:
                 f"before the agent's first call and send it with every call"
             )
             raise Problem(409, "alias_conflict", message)
+
+    def rewritten(
+        self, identity: Identity, messages: JsonObjects, tools: JsonObjects, losses: Losses
+    ) -> tuple[JsonObjects, JsonObjects]:
+        """Return the messages and tools that are sent for those of a request."""
+        for rewrite in self.rewrites:
+            messages, tools = rewrite(identity, messages, tools, losses)
+        return messages, tools
 
     def next_try(self, call_id: str) -> int:
         """Return the number of a try that begins now, and mark the try before as superseded.
@@ -296,7 +314,14 @@ class Attempts:
         self._open: dict[str, OpenAttempt] = {}
         self._sealed: OrderedDict[str, int] = OrderedDict()
 
-    def open(self, rollout: Rollout, attempt: Attempt, replay: Replay | None = None) -> None:
+    def open(
+        self,
+        rollout: Rollout,
+        attempt: Attempt,
+        replay: Replay | None = None,
+        *,
+        rewrites: tuple[Rewrite, ...] = (),
+    ) -> None:
         """Accept calls of an attempt; opening it again changes nothing.
 
         Raises:
@@ -310,7 +335,8 @@ class Attempts:
             )
         if known is None:
             deadline = attempt.monotonic_deadline(rollout.limits)
-            opened = self._open[attempt.id] = OpenAttempt(rollout, attempt, deadline, replay)
+            opened = OpenAttempt(rollout, attempt, deadline, replay, rewrites)
+            self._open[attempt.id] = opened
             opened.watch_deadline()
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from agl_core.interfaces import Problem
+from agl_core.interfaces import JsonObjects, Problem
 from agl_core.text import exact_bytes, replaced_json
 from agl_core.types import Sampling
 
@@ -121,7 +121,7 @@ def read_body(body: bytes, read: Callable[[bytes], T], *, what: str) -> T:
 class ChatRequest:
     """A chat request: all `fields` as raw JSON, and the ones that the gateway uses as values."""
 
-    __slots__ = ("_extra", "_typed", "fields", "wants")
+    __slots__ = ("_asked", "_extra", "_typed", "fields", "wants")
 
     def __init__(self, body: bytes) -> None:
         """Parse a body.
@@ -139,7 +139,7 @@ class ChatRequest:
 
     def _read(self, body: bytes) -> None:
         self.fields = _fields.decode(body)
-        self._typed = _typed.decode(body)
+        self._typed = self._asked = _typed.decode(body)
         names = self.fields.keys() - _TRANSPORT - _SAMPLING
         self._extra = {name: msgspec.json.decode(self.fields[name]) for name in sorted(names)}
 
@@ -167,9 +167,25 @@ class ChatRequest:
     def seed(self) -> int | None:
         return self._typed.seed
 
+    @property
+    def rewritten(self) -> bool:
+        return self._typed is not self._asked
+
+    def rewrite(self, messages: JsonObjects, tools: JsonObjects) -> None:
+        """Send other messages and tools; fields whose objects are the client's stay as they are."""
+        changes = {"messages": messages} if messages is not self.messages else {}
+        if tools and tools is not self._typed.tools:
+            changes["tools"] = tools
+        self._typed = msgspec.structs.replace(self._typed, **changes)
+        self.fields |= {name: msgspec.Raw(_encoder.encode(v)) for name, v in changes.items()}
+
     def digest(self) -> bytes:
-        """Return a digest of messages and tools, independent of whitespace and key order."""
-        content = _canonical.encode((self._typed.messages, self._typed.tools or []))
+        """Return a digest of the client's messages and tools.
+
+        It does not depend on whitespace, key order and `rewrite`: candidates of a prompt have equal
+        seeds.
+        """
+        content = _canonical.encode((self._asked.messages, self._asked.tools or []))
         return hashlib.sha256(content).digest()
 
     def whole_digest(self) -> str:

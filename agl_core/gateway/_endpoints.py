@@ -19,7 +19,15 @@ from agl_core.gateway._proxy import Proxy, send_problem
 from agl_core.gateway._recording import Recording
 from agl_core.gateway._routing import Caller, Route, Router, Target, parse_path, registered_path
 from agl_core.gateway._translation import translations
-from agl_core.interfaces import Access, Backend, Dialect, GatewayRoute, Identity, Problem
+from agl_core.interfaces import (
+    Access,
+    Backend,
+    Dialect,
+    GatewayRoute,
+    Identity,
+    JsonObjects,
+    Problem,
+)
 from agl_core.serving import (
     ENV_KEY,
     RPC_PREFIX,
@@ -291,6 +299,14 @@ class ReceivedRequest:
         self.caller.check(rollout_id, attempt_id)
         self.endpoints.attempts.admit(
             Identity(rollout_id=rollout_id, attempt_id=attempt_id, call_id="")
+        )
+
+    def rewritten(
+        self, identity: Identity, messages: JsonObjects, tools: JsonObjects
+    ) -> tuple[JsonObjects, JsonObjects]:
+        # Losses are counted once, with the model request.
+        return self.endpoints.attempts.admit(identity).rewritten(
+            identity, messages, tools, Losses()
         )
 
     def backend(self, identity: Identity, model: str) -> tuple[Backend, str]:

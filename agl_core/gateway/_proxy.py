@@ -141,6 +141,7 @@ class Proxy:
             await self._recording.wait_for_space()
             await self._admitting.wait()
             self._renew(exchange)
+            call.rewrite(self._losses)
             if call.attempt.resumable:
                 _remember(exchange)
             call.exchanging = True

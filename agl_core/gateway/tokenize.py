@@ -52,7 +52,11 @@ class TokenCounting:
         request.admit(identity.rollout_id, identity.attempt_id)
         prompt = read_body(await request.body(), _prompts.decode, what="prompt")
         backend, model = request.backend(identity, prompt.model)
-        body = msgspec.json.encode(msgspec.structs.replace(prompt, model=model))
+        messages, tools = request.rewritten(identity, prompt.messages, prompt.tools or [])
+        sent = msgspec.structs.replace(
+            prompt, model=model, messages=messages, tools=tools or prompt.tools
+        )
+        body = msgspec.json.encode(sent)
         return RouteAnswer(body=await count_prompt(backend, body))
 
 

@@ -1,4 +1,4 @@
-"""HTTP routes and dialects that plugins add to the gateway."""
+"""HTTP routes, dialects and changes of requests that plugins add to the gateway."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from agl_core.interfaces._serving import Backend
 from agl_core.interfaces._store import Store
-from agl_core.types import Losses, Span
+from agl_core.types import Losses, Rollout, Span
 
 Access = Literal["agents", "both", "operators"]
 """The keys that open a route.
@@ -72,6 +72,10 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         return self.alias or self.agent
 
 
+JsonObjects = list[dict[str, Any]]
+"""The ``messages`` or the ``tools`` of a chat completion request."""
+
+
 class RouteAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The response of a route."""
 
@@ -117,6 +121,16 @@ class RouteRequest(Protocol):
         Raises:
             Problem: 403, the key belongs to another attempt; 404 or 503, the gateway does not know
                 the attempt; 410, the attempt has ended.
+        """
+        ...
+
+    def rewritten(
+        self, identity: Identity, messages: JsonObjects, tools: JsonObjects
+    ) -> tuple[JsonObjects, JsonObjects]:
+        """Return the messages and tools that the gateway sends for those of a model request.
+
+        Raises:
+            Problem: as for `admit`.
         """
         ...
 
@@ -172,6 +186,36 @@ RouteFactory = Callable[[Store, Losses], GatewayRoute]
 """Makes a route from the gateway's store and loss counter. It is registered under the method and
 the path below ``/v1``, such as ``POST /traces``, or the whole path if its `Access` is
 ``operators``."""
+
+
+Rewrite = Callable[[Identity, JsonObjects, JsonObjects, Losses], tuple[JsonObjects, JsonObjects]]
+"""Returns the messages and tools to send in place of a model request's.
+
+It returns the same objects if it changes nothing, and modifies none of them. It counts losses. An
+error fails the request.
+"""
+
+
+class Rewriter(Protocol):
+    """Changes the messages and tools of model requests, such as an agent's system prompt.
+
+    The changes come after the dialect and the call's seed, which is that of the client's text. The
+    backend, the `ModelCall`, the replay and the counting of tokens get the changed text.
+    """
+
+    async def prepare(self, rollout: Rollout) -> Rewrite | None:
+        """Return the changes to the calls of a rollout; None if there are none.
+
+        It is awaited when an attempt opens, so that no call waits for it.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        ...
+
+
+RewriterFactory = Callable[[Store], Rewriter]
+"""Makes a rewriter from the gateway's store."""
 
 
 class TokenDetails(msgspec.Struct):

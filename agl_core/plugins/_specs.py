@@ -119,6 +119,15 @@ class RegisterSpecs:
         """
 
     @hookspec(historic=True)
+    def agl_register_rewriters(self, register: Register) -> None:
+        """Offer changes of model requests: ``factory(store: Store) -> Rewriter``.
+
+        A rewriter changes the messages and tools of requests before the gateway sends them, as
+        `agl_core.interfaces.Rewriter` states. All rewriters that are registered are used, in the
+        order of their names.
+        """
+
+    @hookspec(historic=True)
     def agl_register_gateways(self, register: Register) -> None:
         """Offer clients of gateways in other processes: ``factory(url: str, use: GatewayUse)``.
 

@@ -37,6 +37,7 @@ Kind = Literal[
     "checks",
     "routes",
     "dialects",
+    "rewriters",
     "gateways",
     "displays",
     "exporters",
