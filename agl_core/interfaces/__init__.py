@@ -1,6 +1,6 @@
 """Protocols and base classes between components; only `agl_core.app` makes their implementations.
 
-Reading order: `_store`, `_serving`, `_routes`, `_learning`, `_extending`.
+Reading order: `_store`, `_serving`, `_routes`, `_learning`, `_prompts`, `_extending`.
 """
 
 from agl_core.interfaces._extending import (
@@ -30,6 +30,15 @@ from agl_core.interfaces._learning import (
     ForestBuilder,
     Usage,
     agent_calls,
+)
+from agl_core.interfaces._prompts import (
+    Candidate,
+    Optimizer,
+    PromptOutcome,
+    PromptPhase,
+    PromptRollout,
+    Tuned,
+    TunedPrompt,
 )
 from agl_core.interfaces._routes import (
     Access,
@@ -81,6 +90,7 @@ __all__ = [
     "AttemptRecord",
     "Backend",
     "BackendReply",
+    "Candidate",
     "Capabilities",
     "Check",
     "CountAnswer",
@@ -100,7 +110,11 @@ __all__ = [
     "JsonObjects",
     "KeepsFiles",
     "Observer",
+    "Optimizer",
     "Problem",
+    "PromptOutcome",
+    "PromptPhase",
+    "PromptRollout",
     "ReceivedToolCall",
     "RecordObserver",
     "Register",
@@ -121,6 +135,8 @@ __all__ = [
     "TokenUsage",
     "TrackedRun",
     "Tracker",
+    "Tuned",
+    "TunedPrompt",
     "Usage",
     "agent_calls",
     "show_stage",

@@ -56,6 +56,10 @@ class RegisterSpecs:
         """Offer algorithms: ``factory(options) -> Algorithm``."""
 
     @hookspec(historic=True)
+    def agl_register_optimizers(self, register: Register) -> None:
+        """Offer prompt optimisers: ``factory(options) -> Optimizer``."""
+
+    @hookspec(historic=True)
     def agl_register_losses(self, register: Register) -> None:
         """Offer an engine's losses, named ``<engine>.<loss>``."""
 

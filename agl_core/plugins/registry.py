@@ -27,6 +27,7 @@ Kind = Literal[
     "adapters",
     "rewards",
     "algorithms",
+    "optimizers",
     "losses",
     "engines",
     "models",

@@ -37,6 +37,13 @@ class PromptTemplate(msgspec.Struct, frozen=True, kw_only=True, tag="prompt_temp
     """A prompt with ``{name}`` placeholders; every other brace is literal text."""
 
     template: str
+    agents: tuple[str, ...] = ()
+    """Exact names or globs of the agents that use it; empty if it is not tuned."""
+    known: str | None = None
+    """The text that the program sends itself, for which the gateway sends `template`; None if the
+    agent reads the prompt with ``agl.resource``."""
+    tool: str = ""
+    """Name of the tool whose description it is; empty for a system prompt."""
 
     @property
     def placeholders(self) -> frozenset[str]:

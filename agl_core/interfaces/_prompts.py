@@ -1,0 +1,144 @@
+"""Protocols of prompt optimisation: the phase of a run that tunes prompts, and its optimisers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from agl_core.interfaces._learning import AttemptRecord
+from agl_core.types import Estimate, FailureKind, Losses, Task
+
+Candidate = Mapping[str, str]
+"""Name of a prompt to its text. A prompt that is missing keeps its incumbent text."""
+
+
+class TunedPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt that may be tuned, with its incumbent text."""
+
+    name: str
+    agents: tuple[str, ...]
+    """Exact names or globs of the agents that use it."""
+    text: str
+    placeholders: frozenset[str] = frozenset()
+    """Names of the ``{name}`` placeholders of the text; a candidate has the same ones."""
+    captured: bool = False
+    """The program sends the text itself, and the gateway replaces it."""
+    tool: str = ""
+    """Name of the tool whose description it is; empty for a system prompt."""
+
+
+class PromptRollout(msgspec.Struct, frozen=True, kw_only=True):
+    """One rollout of a candidate on a task."""
+
+    candidate: Candidate
+    task: Task
+    key: str
+    """Identifies the rollout within its phase, also after the run is resumed."""
+    asking: int = 0
+    """How often the candidate ran on this task before; the seed depends on it, not on the
+    candidate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptOutcome:
+    """The result of one rollout of a candidate."""
+
+    record: AttemptRecord
+    score: float
+    """Weighted sum of the rewards; the configured penalty if the attempt failed."""
+    failure: FailureKind | None = None
+
+
+class PromptPhase(Protocol):
+    """The abilities of a run that tunes prompts, for an optimiser."""
+
+    @property
+    def number(self) -> int:
+        """0-based number of the phase in the run."""
+        ...
+
+    @property
+    def optimizer(self) -> str:
+        """Registered name of the optimiser."""
+        ...
+
+    @property
+    def rollouts(self) -> int:
+        """Budget of the phase in rollouts."""
+        ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def directory(self) -> Path:
+        """Directory of the run's prompt phases, which survives a resumption."""
+        ...
+
+    @property
+    def prompts(self) -> Mapping[str, TunedPrompt]:
+        """The prompts that may be tuned; their texts are the incumbent's."""
+        ...
+
+    @property
+    def train(self) -> Sequence[Task]: ...
+
+    @property
+    def val(self) -> Sequence[Task]:
+        """Held-out tasks; the training tasks if the run has no others."""
+        ...
+
+    @property
+    def losses(self) -> Losses:
+        """Counts of the run's losses, to which an optimiser adds its own."""
+        ...
+
+    async def run(self, asked: Sequence[PromptRollout]) -> list[PromptOutcome]:
+        """Run these rollouts and return their outcomes in this order.
+
+        A rollout that an interrupted run has finished under the same key is not run again.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        ...
+
+    def stage(self, text: str) -> None:
+        """Show what the phase does now, to people who watch the run."""
+        ...
+
+
+class Tuned(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a prompt phase."""
+
+    texts: dict[str, str]
+    """Name of each tuned prompt to the best text."""
+    before: Estimate | None = None
+    """Score of the incumbent on the validation tasks."""
+    after: Estimate | None = None
+    """Score of the best candidate on the validation tasks."""
+    rollouts: int = 0
+    """Number of rollouts that were used."""
+    candidates: int = 0
+    """Number of candidates that were evaluated, the incumbent included."""
+    calls: dict[str, int] = {}
+    """Number of calls of ``editor`` and ``critic`` models."""
+    reason: str = ""
+    """Why the phase ended before its budget was used; empty otherwise."""
+
+
+class Optimizer(Protocol):
+    """Searches for better prompts in one phase of a run."""
+
+    async def optimize(self, phase: PromptPhase) -> Tuned:
+        """Return the best candidate by validation score; the first wins ties.
+
+        Raises:
+            ConfigError: the phase's budget is too small for one proposal, or a setting is wrong.
+            TrainingError: an editor model has never answered.
+        """
+        ...
