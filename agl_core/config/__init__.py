@@ -21,7 +21,7 @@ from agl_core.config.models import (
     with_sections,
 )
 from agl_core.config.policies import resolve_policies, trained_agents
-from agl_core.config.references import read_text
+from agl_core.config.references import load_object, read_text
 from agl_core.config.validation import validate
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "TrainConfig",
     "check_options",
     "load_config",
+    "load_object",
     "read_anchored",
     "read_text",
     "resolve",

@@ -41,6 +41,16 @@ class CandidateRefusedError(PromptError):
 class EditorError(PromptError):
     """One call of an editor or critic failed; an optimiser may catch it and make another call."""
 
+    def __init__(self, message: str, *, tokens: int = 0) -> None:
+        """Create the error.
+
+        Args:
+            message: What failed, and what to do.
+            tokens: Tokens that the call used nevertheless.
+        """
+        super().__init__(message)
+        self.tokens = tokens
+
 
 class StudyEndedError(PromptError):
     """The phase ends with the best candidate so far; optimisers do not catch it."""

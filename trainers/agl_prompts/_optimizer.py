@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from agl_core.interfaces import Candidate, Optimizer
+from agl_core.errors import ConfigError
+from agl_core.interfaces import Candidate, Optimizer, PromptPhase, Tuned
+from agl_prompts._errors import StudyEndedError
+from agl_prompts._guards import overlap
 from agl_prompts._options import Role, StudyOptions
 from agl_prompts._study import Study
+
+_log = logging.getLogger(__name__)
 
 
 class PromptOptimizer(ABC):
@@ -63,13 +69,86 @@ class PromptOptimizer(ABC):
         """
 
 
-def tunes(
-    make: Callable[[Any], PromptOptimizer],
-) -> Callable[[StudyOptions], Optimizer]:
+def tunes(make: Callable[[Any], PromptOptimizer]) -> Callable[[StudyOptions], Optimizer]:
     """Return the factory to register for a `PromptOptimizer` class.
 
-    The optimiser it makes opens the journal and the editors, checks the budget, and returns the
-    best candidate so far if the study ends early. An editor that never answered is an
-    `EditorError`.
+    Its optimisers open the journal and the editors, check the budget, and return the best candidate
+    so far if the study ends early. If no editor call was ever answered, or no rollout scored, the
+    phase fails with that error.
     """
-    raise NotImplementedError
+
+    def factory(options: StudyOptions) -> Optimizer:
+        return _Tuning(make, options)
+
+    return factory
+
+
+class _Tuning(Optimizer):
+    def __init__(self, make: Callable[[Any], PromptOptimizer], options: StudyOptions) -> None:
+        self._make = make
+        self._options = options
+
+    async def optimize(self, phase: PromptPhase) -> Tuned:
+        _check_phase(phase)
+        study = Study(phase, self._options)
+        try:
+            return await self._tune(study, phase)
+        finally:
+            await study.close()
+
+    async def _tune(self, study: Study, phase: PromptPhase) -> Tuned:
+        optimizer = self._make(self._options)
+        study.check(optimizer.roles)
+        _announce(study, phase, optimizer)
+        ended: StudyEndedError | None = None
+        try:
+            best = await optimizer.optimize(study)
+        except StudyEndedError as error:
+            best, ended = study.best, error
+        study.check_ended(ended)
+        return study.result(best, str(ended or ""))
+
+
+def _check_phase(phase: PromptPhase) -> None:
+    """Check that there is something to tune and something to tune it with.
+
+    Raises:
+        ConfigError: no prompt is tuned, or there are no tasks.
+    """
+    where = f"Phase {phase.number} ({phase.optimizer!r})"
+    if not phase.prompts:
+        raise ConfigError(
+            f"{where} has no prompt to tune: name the agents of a prompt, "
+            f"[prompts.NAME] agents = [...]"
+        )
+    if not (phase.train and phase.val):
+        empty = "training" if not phase.train else "validation"
+        raise ConfigError(f"{where} has no {empty} tasks")
+
+
+def _announce(study: Study, phase: PromptPhase, optimizer: PromptOptimizer) -> None:
+    """Show how many proposals the budget allows, and what is wrong with the tasks.
+
+    Raises:
+        ConfigError: the budget is too small for one proposal.
+    """
+    least, each = optimizer.least(study), max(optimizer.each(study), 1)
+    if phase.rollouts < least:
+        raise ConfigError(
+            f"phases[{phase.number}].rollouts = {phase.rollouts}: {phase.optimizer!r} needs at "
+            f"least {least} rollouts for one proposal, with {len(phase.train)} training and "
+            f"{len(phase.val)} validation tasks: raise rollouts, or give fewer validation tasks"
+        )
+    proposals = 1 + (phase.rollouts - least) // each
+    said = f"{phase.optimizer}: {phase.rollouts} rollouts, budget for {proposals} proposals"
+    _log.info("%s", said)
+    study.stage(said)
+    shared = overlap(phase.train, phase.val)
+    if shared:
+        phase.losses.add("prompts_val_overlap", shared)
+        _log.warning(
+            "%d of %d validation tasks are training tasks too: the validation score of a tuned "
+            "prompt is then too high",
+            shared,
+            len(phase.val),
+        )
