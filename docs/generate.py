@@ -16,7 +16,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
@@ -24,6 +24,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 import click
+from agl_prompts import StudyOptions
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -133,15 +134,38 @@ def options() -> str:
     return "\n\n".join(parts)
 
 
-def _sections(model: type[BaseModel], path: str, *, titled: bool = True) -> Iterator[str]:
-    """Yield tables of a model and of the models inside it, outermost first."""
+def optimizers() -> str:
+    """Return the options that all prompt optimisers share, then those of each."""
+    registry = own_plugins().registry("optimizers")
+    parts = [*_sections(StudyOptions, "optimizers.<name>")]
+    for name in registry.names():
+        model = registry.options_model(name)
+        if model is not None:
+            parts += _sections(model, f"optimizers.{name}", without=set(StudyOptions.model_fields))
+    return "\n\n".join(parts)
+
+
+def _sections(
+    model: type[BaseModel], path: str, *, titled: bool = True, without: Collection[str] = ()
+) -> Iterator[str]:
+    """Yield tables of a model and of the models inside it, outermost first.
+
+    Args:
+        model: The model.
+        path: Path of its keys.
+        titled: Whether its table has a title.
+        without: Names of fields that are left out.
+    """
     inner: list[tuple[type[BaseModel], str]] = []
     rows: list[Row] = []
     for name, field in model.model_fields.items():
+        if name in without:
+            continue
         key = field.alias or name
         found = _model_in(field.annotation, f"{path}.{key}" if path else key)
         if found is not None:
-            inner.append(found)
+            if found[0] not in [model for model, _ in inner]:
+                inner.append(found)
             if found[1].endswith(key) and NoneType not in get_args(field.annotation):
                 continue
         rows.append((f"`{key}`", _type(field), _default(field), _prose(field.description)))
@@ -290,6 +314,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "errors": error_tree,
     "extras": extras,
     "hooks": hooks,
+    "optimizers": optimizers,
     "options": options,
     "plugins": plugins,
     "verl_memory": verl_memory,

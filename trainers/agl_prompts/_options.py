@@ -54,7 +54,7 @@ class StudyOptions(BaseModel):
     editor: EditorOptions | None = None
     """The model that writes new texts; required by optimisers that edit."""
     critic: EditorOptions | None = None
-    """The model that criticises results; the editor when None."""
+    """The model that criticises results, with the keys of `editor`; the editor itself when None."""
     max_chars: int = Field(default=8000, gt=0)
     """Largest number of characters of a text; a longer one is refused. An incumbent that is longer
     already may not grow."""
