@@ -58,6 +58,10 @@ class OptimizerContract(ContractSuite):
     """Whether it calls an editor; False leaves out the rules about editors."""
     reply: ClassVar[str] = "```\n%s\n```"
     """Form of an editor's reply that it reads, with ``%s`` for the new prompt."""
+    short: ClassVar[int] = 60
+    """Budget of the interrupted phases, with which a few proposals are possible."""
+    concurrency: ClassVar[int] = 1
+    """Largest number of editor calls at a time."""
     false_improvements: ClassVar[int] = 1
     """Largest number of ten seeds in which a prompt that is no better may be chosen."""
 
@@ -128,20 +132,20 @@ class OptimizerContract(ContractSuite):
         assert [rollout.key for rollout in first.ran] == [rollout.key for rollout in second.ran]
 
     async def test_it_resumes_after_an_interruption_at_every_point(self, tmp_path: Path) -> None:
-        whole = self._world(tmp_path / "whole", rollouts=self.rollouts // 2)
+        whole = self._world(tmp_path / "whole", rollouts=self.short)
         expected = await self._tune(whole)
         for point in range(1, whole.events):
             first = self._world(
-                tmp_path / str(point), rollouts=self.rollouts // 2, crash=point
+                tmp_path / str(point), rollouts=self.short, crash=point
             )
             with pytest.raises(Interrupted):
                 await self._tune(first)
-            resumed = self._world(tmp_path / str(point), rollouts=self.rollouts // 2)
+            resumed = self._world(tmp_path / str(point), rollouts=self.short)
             assert await self._tune(resumed) == expected, f"interrupted after {point} events"
             assert resumed.events == whole.events, f"repeated after {point} events"
 
     async def test_it_resumes_after_its_process_was_killed(self, tmp_path: Path) -> None:
-        rollouts = self.rollouts // 2
+        rollouts = self.short
         whole = self._world(tmp_path / "whole", rollouts=rollouts)
         expected = await self._tune(whole)
         point = whole.events * 2 // 3
@@ -158,19 +162,23 @@ class OptimizerContract(ContractSuite):
     async def test_faults_of_the_infrastructure_do_not_change_the_order(
         self, tmp_path: Path
     ) -> None:
-        """30 % of the rollouts of prompts with one of the wanted words fail in the engine."""
-        world = self._world(tmp_path, rollouts=2 * self.rollouts, faults=0.3)
-        tuned = await self._tune(world)
-        assert WANTED[0] in tuned.texts["writer"]
-        assert world.true_score(tuned.texts) == pytest.approx(world.optimum)
-        assert world.faults
-        assert sum(world.losses.counts.values()) > 0, "the failures are not counted"
+        """The engine fails in 30 % of the rollouts of prompts with one of the wanted words."""
+        for seed in range(3):
+            budget = 2 * self.rollouts
+            world = self._world(
+                tmp_path / str(seed), seed=seed, rollouts=budget, val=16, faults=0.3
+            )
+            tuned = await self._tune(world)
+            assert WANTED[0] in tuned.texts["writer"], seed
+            assert world.true_score(tuned.texts) == pytest.approx(world.optimum), seed
+            assert world.faults
+            assert sum(world.losses.counts.values()) > 0, "the failures are not counted"
 
     async def test_an_outage_ends_the_phase(self, tmp_path: Path) -> None:
         world = self._world(tmp_path, outage=True)
         with pytest.raises(TrainingError, match="overloaded"):
             await self._tune(world)
-        assert world.finished <= self.rollouts
+        assert world.finished < self.rollouts // 2, "the budget was spent on an outage"
 
     async def test_a_prompt_that_exceeds_deadlines_has_a_lower_score(self, tmp_path: Path) -> None:
         self._needs_editor()
@@ -223,16 +231,16 @@ class OptimizerContract(ContractSuite):
         world = self._world(tmp_path, editor="down")
         with pytest.raises(TrainingError, match="the endpoint is down"):
             await self._tune(world)
-        assert world.edits == 3, "it ends after three failures in a row"
+        assert world.edits < 3 + self.concurrency, "it ends after three failures in a row"
 
     async def test_it_stops_after_three_editor_failures_in_a_row(self, tmp_path: Path) -> None:
         self._needs_editor()
         world = self._world(tmp_path, editor="failing")
         tuned = await self._tune(world)
         assert "the endpoint is down" in tuned.reason
-        assert world.edits == 3 + 3
+        assert world.edits < 3 + 3 + self.concurrency
         best = max(world.true_score({"writer": text}) for text in _complete(world))
-        assert world.true_score(tuned.texts) == pytest.approx(best)
+        assert world.true_score(tuned.texts) >= best - 0.1
 
     async def test_single_editor_failures_are_survived(self, tmp_path: Path) -> None:
         self._needs_editor()

@@ -25,7 +25,6 @@ from agl_core.interfaces import (
     AttemptRecord,
     Candidate,
     PromptOutcome,
-    PromptPhase,
     PromptRollout,
     TunedPrompt,
 )
@@ -88,13 +87,14 @@ class WorldSettings:
     flat: bool = False
     """Prompts have no effect: every word of an answer is chance."""
     faults: float = 0.0
-    """Probability of an engine failure in a rollout whose prompt contains the first wanted word."""
+    """Share of tasks on which the engine fails, also when they are repeated, if the prompt contains
+    the first wanted word."""
     outage: bool = False
     """The engine fails in every rollout."""
 
 
-class PromptWorld(PromptPhase):
-    """A prompt phase over the known objective."""
+class PromptWorld:
+    """A `PromptPhase` over the known objective."""
 
     number = 0
     optimizer = "contract"
@@ -198,7 +198,7 @@ class PromptWorld(PromptPhase):
     def _outcome(self, rollout: PromptRollout) -> PromptOutcome:
         text = rollout.candidate.get("writer", INCUMBENT)
         task, asking = rollout.task, rollout.asking
-        failing = WANTED[0] in text and self.uniform("fault", rollout.key) < self.settings.faults
+        failing = WANTED[0] in text and self.uniform("fault", task.id, asking) < self.settings.faults
         if failing or self.settings.outage:
             self.faults += 1
             failure = Failure(kind=FailureKind.ENGINE, message="the engine is overloaded")

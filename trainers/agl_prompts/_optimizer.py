@@ -83,7 +83,7 @@ def tunes(make: Callable[[Any], PromptOptimizer]) -> Callable[[StudyOptions], Op
     return factory
 
 
-class _Tuning(Optimizer):
+class _Tuning:
     def __init__(self, make: Callable[[Any], PromptOptimizer], options: StudyOptions) -> None:
         self._make = make
         self._options = options

@@ -30,7 +30,8 @@ class Rollouts:
         self._samples = samples
         self._askings: Counter[tuple[str, str]] = Counter()
         self._lost = 0
-        self._last_failure = ""
+        self.last_failure = ""
+        """Message of the last lost rollout."""
         self.left = phase.rollouts
         """Number of rollouts left."""
         self.scored = 0
@@ -88,7 +89,7 @@ class Rollouts:
         if self._lost >= _LOST_IN_A_ROW:
             raise RolloutsLostError(
                 f"The last {self._lost} rollouts failed for reasons outside of the agent: "
-                f"{self._last_failure}"
+                f"{self.last_failure}"
             )
 
     def _rollout(self, digest: str, candidate: Candidate, task: Task) -> PromptRollout:
@@ -118,4 +119,4 @@ class Rollouts:
         self._phase.losses.add("prompts_rollouts_lost", len(lost))
         if lost:
             failure = lost[-1].record.attempt.failure
-            self._last_failure = failure.message if failure else str(lost[-1].failure)
+            self.last_failure = failure.message if failure else str(lost[-1].failure)

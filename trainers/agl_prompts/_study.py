@@ -244,8 +244,11 @@ class Study:
             raise EditorError(
                 f"No call of an editor model was answered: {self._editors.last_error}"
             ) from ended
-        if isinstance(ended, RolloutsLostError) and not self._rollouts.scored:
-            raise ended
+        if not self._rollouts.scored and self.left < self._phase.rollouts:
+            raise RolloutsLostError(
+                f"All rollouts failed for reasons outside of the agent: "
+                f"{self._rollouts.last_failure}"
+            ) from ended
 
     def result(self, best: Candidate, reason: str) -> Tuned:
         """Write the choice to the journal and return the result of the phase.
