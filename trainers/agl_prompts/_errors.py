@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 from agl_core.errors import TrainingError
+from agl_core.interfaces import Candidate
 
 
 class PromptError(TrainingError):
@@ -53,7 +54,13 @@ class EditorError(PromptError):
 
 
 class StudyEndedError(PromptError):
-    """The phase ends with the best candidate so far; optimisers do not catch it."""
+    """The phase ends with the best candidate so far.
+
+    An optimiser that does not choose by the highest mean sets `chosen` and raises it again.
+    """
+
+    chosen: Candidate | None = None
+    """The phase's result; `Study.best` when None."""
 
 
 class BudgetSpentError(StudyEndedError):

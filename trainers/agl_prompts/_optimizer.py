@@ -65,7 +65,8 @@ class PromptOptimizer(ABC):
     async def optimize(self, study: Study) -> Candidate:
         """Return the best candidate by validation score; the first wins ties.
 
-        A `StudyEndedError` passes through: the result is then `Study.best`.
+        A `StudyEndedError` passes through: the result is then `Study.best`, or the error's
+        `chosen`. An optimiser may raise one itself, to end with a reason.
         """
 
 
@@ -104,7 +105,7 @@ class _Tuning:
         try:
             best = await optimizer.optimize(study)
         except StudyEndedError as error:
-            best, ended = study.best, error
+            best, ended = error.chosen or study.best, error
         study.check_ended(ended)
         return study.result(best, str(ended or ""))
 

@@ -144,12 +144,7 @@ class Study:
         """
         pairs: list[tuple[str, Candidate, Sequence[Task]]] = []
         for candidate, tasks in asked:
-            digest = self.digest(candidate)
-            if digest not in self._known:
-                raise CandidateRefusedError(
-                    "unknown", "A candidate was not proposed: pass it to Study.propose first"
-                )
-            pairs.append((digest, self._known[digest], tasks))
+            pairs.append((self.digest(candidate), self._known_texts(candidate), tasks))
         results = await self._rollouts.run(pairs)
         for (digest, _, tasks), seen in zip(pairs, results, strict=True):
             if split == "val":
@@ -256,8 +251,12 @@ class Study:
         Args:
             best: The chosen candidate.
             reason: Why the phase ended before its budget was used; empty otherwise.
+
+        Raises:
+            CandidateRefusedError: the candidate was not proposed.
         """
-        texts, after = self.whole(best), self.scored(best)
+        texts = self._known_texts(best)
+        after = self.scored(best)
         constant = self._scores.constant
         if constant is not None:
             self._phase.losses.add("prompts_scores_equal")
@@ -281,6 +280,14 @@ class Study:
         """Close the editors' connections and the journal; idempotent."""
         self._journal.close()
         await self._editors.close()
+
+    def _known_texts(self, candidate: Candidate) -> dict[str, str]:
+        texts = self._known.get(self.digest(candidate))
+        if texts is None:
+            raise CandidateRefusedError(
+                "unknown", "A candidate was not proposed: pass it to Study.propose first"
+            )
+        return texts
 
     def _admit(self, texts: dict[str, str], *, parent: str, why: str) -> None:
         digest = digest_of(texts)

@@ -297,6 +297,16 @@ class Once(PromptOptimizer):
         return study.best
 
 
+class Invents(Once):
+    async def optimize(self, study):
+        return {"writer": "Not proposed {question}"}
+
+
+async def test_a_result_that_was_not_proposed_is_an_error(tmp_path):
+    with pytest.raises(CandidateRefusedError, match="not proposed"):
+        await tunes(Invents)(StudyOptions()).optimize(FakePhase(tmp_path))
+
+
 class Forever(Once):
     async def optimize(self, study):
         await super().optimize(study)
@@ -362,6 +372,22 @@ async def test_scores_without_variance_are_reported(tmp_path, caplog):
     assert "all validation scores were 0.5" in tuned.reason
     assert "all validation scores were 0.5" in caplog.text
     assert phase.losses.counts["prompts_scores_equal"] == 1
+
+
+class Chooses(Once):
+    async def optimize(self, study):
+        await super().optimize(study)
+        error = BudgetSpentError("enough")
+        error.chosen = study.incumbent
+        raise error
+
+
+async def test_an_optimizer_may_end_with_its_own_choice(tmp_path):
+    phase = FakePhase(
+        tmp_path, score=lambda rollout: 0.9 if "Say" in rollout.candidate["writer"] else 0.4
+    )
+    tuned = await tunes(Chooses)(StudyOptions()).optimize(phase)
+    assert (tuned.texts, tuned.reason) == ({"writer": TEXT}, "enough")
 
 
 async def test_an_outage_from_the_beginning_is_an_error(tmp_path):
