@@ -89,7 +89,9 @@ def _constant(text: str) -> str:
 
 def _slow(world: PromptWorld, messages: Sequence[Mapping[str, Any]]) -> str:
     text = prompt_in(messages)
-    return with_word(text, SLOW) if world.edits % 2 and SLOW not in text else improved(world, messages)
+    return (
+        with_word(text, SLOW) if world.edits % 2 and SLOW not in text else improved(world, messages)
+    )
 
 
 def _wavering(world: PromptWorld, messages: Sequence[Mapping[str, Any]]) -> str:

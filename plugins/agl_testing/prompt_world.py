@@ -114,9 +114,11 @@ class PromptWorld:
         self.settings = settings
         self.rollouts = settings.rollouts
         self.seed = settings.seed
-        self.prompts = {"writer": TunedPrompt(
-            name="writer", agents=("writer",), text=INCUMBENT, placeholders=frozenset({"item"})
-        )}
+        self.prompts = {
+            "writer": TunedPrompt(
+                name="writer", agents=("writer",), text=INCUMBENT, placeholders=frozenset({"item"})
+            )
+        }
         self.train = tasks("train", settings.train)
         self.val = tasks("val", settings.val)
         self.losses = Losses()
@@ -198,7 +200,9 @@ class PromptWorld:
     def _outcome(self, rollout: PromptRollout) -> PromptOutcome:
         text = rollout.candidate.get("writer", INCUMBENT)
         task, asking = rollout.task, rollout.asking
-        failing = WANTED[0] in text and self.uniform("fault", task.id, asking) < self.settings.faults
+        failing = (
+            WANTED[0] in text and self.uniform("fault", task.id, asking) < self.settings.faults
+        )
         if failing or self.settings.outage:
             self.faults += 1
             failure = Failure(kind=FailureKind.ENGINE, message="the engine is overloaded")

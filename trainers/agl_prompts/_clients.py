@@ -104,7 +104,9 @@ class FunctionClient:
                 if inspect.isawaitable(text):
                     text = await text
         except Exception as error:  # a user's function may raise anything
-            raise EditorError(f"{self._reference!r} raised {type(error).__name__}: {error}") from error
+            raise EditorError(
+                f"{self._reference!r} raised {type(error).__name__}: {error}"
+            ) from error
         if not isinstance(text, str):
             raise EditorError(f"{self._reference!r} returned {text!r:.80}: return a text")
         return Answer(text=text)

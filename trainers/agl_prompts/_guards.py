@@ -129,10 +129,7 @@ class Copies:
     def _in(self, text: str) -> set[str]:
         words = _words(text)
         return {
-            run
-            for length in self._lengths
-            for run in _runs(words, length)
-            if run in self._passages
+            run for length in self._lengths for run in _runs(words, length) if run in self._passages
         }
 
 

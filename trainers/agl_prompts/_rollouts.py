@@ -42,9 +42,7 @@ class Rollouts:
         """Number of candidates that ran."""
         return len({digest for digest, _ in self._askings})
 
-    async def run(
-        self, asked: Sequence[tuple[str, Candidate, Sequence[Task]]]
-    ) -> list[list[Seen]]:
+    async def run(self, asked: Sequence[tuple[str, Candidate, Sequence[Task]]]) -> list[list[Seen]]:
         """Run the samples of every task and return their results.
 
         Args:

@@ -184,11 +184,7 @@ class Study:
         made = {**before, **texts}
         digest = digest_of(made)
         try:
-            if digest == digest_of(before):
-                raise CandidateRefusedError("same", "The new texts equal those of their parent")
-            if digest in self._known or digest in self._refused:
-                fate = "proposed" if digest in self._known else "refused"
-                raise CandidateRefusedError("repeated", f"The candidate was {fate} before")
+            self._check_new(digest, before)
             self._guards.check(made)
         except CandidateRefusedError as refusal:
             self._refuse(digest, made, refusal)
@@ -280,6 +276,13 @@ class Study:
         """Close the editors' connections and the journal; idempotent."""
         self._journal.close()
         await self._editors.close()
+
+    def _check_new(self, digest: str, before: Candidate) -> None:
+        if digest == digest_of(before):
+            raise CandidateRefusedError("same", "The new texts equal those of their parent")
+        if digest in self._known or digest in self._refused:
+            fate = "proposed" if digest in self._known else "refused"
+            raise CandidateRefusedError("repeated", f"The candidate was {fate} before")
 
     def _known_texts(self, candidate: Candidate) -> dict[str, str]:
         texts = self._known.get(self.digest(candidate))

@@ -15,6 +15,7 @@ from agl_prompts import (
     new_text,
     tunes,
 )
+from msgspec.structs import replace
 
 from agl_core.errors import TrainingError
 from agl_core.interfaces import Tuned
@@ -74,6 +75,10 @@ climb = tunes(Climb)
 class Flawed(Climb):
     """Hill climbing with the flaw that its options name."""
 
+    def __init__(self, options):
+        super().__init__(options)
+        self.scores = []
+
     def least(self, study):
         return 1 if self.options.flaw == "any_budget" else super().least(study)
 
@@ -88,7 +93,12 @@ class Flawed(Climb):
             study._rollouts._rollout = lambda *given: _renamed(made(*given))
         if flaw == "hides_errors":
             return await self._hiding(study)
-        return await super().optimize(study)
+        try:
+            return await super().optimize(study)
+        except StudyEndedError as ended:
+            if flaw == "different_tasks":
+                ended.chosen = max(self.scores, key=lambda each: each[0])[1]
+            raise
 
     async def _hiding(self, study):
         try:
@@ -118,6 +128,7 @@ class Flawed(Climb):
             return sum(done) / max(len(done), 1)
         if flaw == "keeps_last":
             return -study.left
+        self.scores.append((study.mean(seen), candidate))
         return study.mean(seen)
 
     async def child(self, study, best, number):
@@ -171,7 +182,4 @@ def flawed(options):
 
 
 def _renamed(rollout):
-    rollout = rollout.__class__(
-        candidate=rollout.candidate, task=rollout.task, asking=rollout.asking, key=uuid.uuid4().hex
-    )
-    return rollout
+    return replace(rollout, key=uuid.uuid4().hex)

@@ -19,9 +19,7 @@ TEXT = "Answer {question} briefly."
 
 
 def prompt(text=TEXT, *, name="writer", placeholders=("question",)):
-    return TunedPrompt(
-        name=name, agents=(name,), text=text, placeholders=frozenset(placeholders)
-    )
+    return TunedPrompt(name=name, agents=(name,), text=text, placeholders=frozenset(placeholders))
 
 
 class FakePhase:

@@ -6,7 +6,6 @@ import asyncio
 import json
 
 import pytest
-from aiohttp import web
 from agl_prompts import (
     EditorError,
     EditorOptions,
@@ -18,6 +17,7 @@ from agl_prompts import (
     tunes,
 )
 from agl_prompts import _clients as clients
+from aiohttp import web
 
 from agl_core.config import validate
 from agl_core.errors import ConfigError
@@ -129,12 +129,32 @@ async def test_a_wrong_option_is_a_configuration_error(open_study, given, words)
 
 
 REFUSALS = [
-    (lambda: web.json_response({"error": "bad key k-1"}, status=401), 1, "answered 401.*Check the key in the environment variable EDITOR_KEY"),
-    (lambda: web.json_response({"error": "x"}, status=404), 1, "answered 404.*base_url ends in /v1"),
-    (lambda: web.Response(text="slow", status=429, headers={"Retry-After": "0"}), 3, r"answered 429.*3 tries"),
-    (lambda: web.Response(text="down", status=503, headers={"Retry-After": "0"}), 3, "answered 503"),
+    (
+        lambda: web.json_response({"error": "bad key k-1"}, status=401),
+        1,
+        "answered 401.*Check the key in the environment variable EDITOR_KEY",
+    ),
+    (
+        lambda: web.json_response({"error": "x"}, status=404),
+        1,
+        "answered 404.*base_url ends in /v1",
+    ),
+    (
+        lambda: web.Response(text="slow", status=429, headers={"Retry-After": "0"}),
+        3,
+        r"answered 429.*3 tries",
+    ),
+    (
+        lambda: web.Response(text="down", status=503, headers={"Retry-After": "0"}),
+        3,
+        "answered 503",
+    ),
     (lambda: web.Response(status=429, headers={"Retry-After": "3600"}), 1, r"wait 3600 s"),
-    (lambda: web.Response(text="<html><body>Log in</body></html>", content_type="text/html"), 1, "gave HTML.*Log in"),
+    (
+        lambda: web.Response(text="<html><body>Log in</body></html>", content_type="text/html"),
+        1,
+        "gave HTML.*Log in",
+    ),
     (lambda: web.Response(text="{}"), 1, "no answer of chat completions"),
     (lambda: web.Response(text="[[["), 1, "no answer of chat completions"),
     (lambda: says(["part"]), 1, "gave no text"),
@@ -159,9 +179,7 @@ async def test_an_endpoint_that_does_not_answer_is_an_error(
 async def test_a_busy_endpoint_is_asked_again_after_its_pause(endpoint, open_study):
     busy = [
         lambda: web.Response(status=429, headers={"Retry-After": "0"}),
-        lambda: web.Response(
-            status=429, headers={"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}
-        ),
+        lambda: web.Response(status=429, headers={"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}),
     ]
     endpoint.answers = [*busy, lambda: says("better")]
     study, phase = open_study(editor=at(endpoint))
@@ -173,7 +191,7 @@ async def test_a_busy_endpoint_is_asked_again_after_its_pause(endpoint, open_stu
 async def test_no_endpoint_is_an_error(open_study, monkeypatch):
     monkeypatch.setattr(clients, "_PAUSE_S", 0.0)
     study, _ = open_study(editor={"base_url": "http://127.0.0.1:9/v1", "model": "m"})
-    with pytest.raises(EditorError, match="Cannot reach http://127.0.0.1:9/v1"):
+    with pytest.raises(EditorError, match=r"Cannot reach http://127.0.0.1:9/v1"):
         await study.edit(ASKED, role="editor")
 
 
@@ -204,7 +222,7 @@ async def test_three_failures_in_a_row_end_the_study(endpoint, open_study):
     for _ in range(2):
         with pytest.raises(EditorError):
             await study.edit(ASKED, role="critic")
-    with pytest.raises(EditorsFailedError, match="3 times in a row.*no answer of chat"):
+    with pytest.raises(EditorsFailedError, match=r"3 times in a row.*no answer of chat"):
         await study.edit(ASKED, role="editor")
     assert phase.losses.counts == {"prompts_editor_failed": 5}
 
@@ -213,7 +231,7 @@ async def test_the_limit_of_calls_is_shared_by_both_roles_of_a_model(endpoint, o
     study, _ = open_study(editor=at(endpoint, calls=2))
     await study.edit(ASKED, role="editor")
     await study.edit(ASKED, role="critic")
-    with pytest.raises(EditorsSpentError, match="editor.calls = 2"):
+    with pytest.raises(EditorsSpentError, match=r"editor.calls = 2"):
         await study.edit(ASKED, role="editor")
     assert len(endpoint.bodies) == 2
 
@@ -221,7 +239,7 @@ async def test_the_limit_of_calls_is_shared_by_both_roles_of_a_model(endpoint, o
 async def test_a_critic_has_its_own_limit(endpoint, open_study):
     study, _ = open_study(editor=at(endpoint), critic=at(endpoint, calls=1))
     await study.edit(ASKED, role="critic")
-    with pytest.raises(EditorsSpentError, match="critic.calls = 1"):
+    with pytest.raises(EditorsSpentError, match=r"critic.calls = 1"):
         await study.edit(ASKED, role="critic")
     await study.edit(ASKED, role="editor")
 
@@ -231,7 +249,7 @@ async def test_the_limit_of_tokens_bounds_the_next_answer(endpoint, open_study):
     study, _ = open_study(editor=at(endpoint, tokens=100))
     await study.edit(ASKED, role="editor")
     await study.edit(ASKED, role="editor")
-    with pytest.raises(EditorsSpentError, match="editor.tokens = 100: 120 tokens were used"):
+    with pytest.raises(EditorsSpentError, match=r"editor.tokens = 100: 120 tokens were used"):
         await study.edit(ASKED, role="editor")
     prompt = clients.estimated_tokens(json.dumps(ASKED))
     assert [body["max_tokens"] for body in endpoint.bodies] == [100 - prompt, 40 - prompt]
@@ -254,7 +272,7 @@ async def test_without_usage_tokens_are_estimated(endpoint, open_study):
         await study.edit(ASKED, role="editor")
 
 
-FUNCTIONS = '''
+FUNCTIONS = """
 import asyncio
 
 def sync(messages, role):
@@ -276,7 +294,7 @@ def raises(messages, role):
 
 def number(messages, role):
     return 3
-'''
+"""
 
 
 @pytest.fixture

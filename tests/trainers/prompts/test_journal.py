@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.trainers.prompts.fakes import TEXT, FakePhase
 
-SOURCE = '''
+SOURCE = """
 calls = []
 
 def edit(messages, role):
@@ -21,7 +21,7 @@ def edit(messages, role):
     if messages[0]["content"].startswith("fail"):
         raise ValueError("out of order")
     return f"answer {len(calls)}"
-'''
+"""
 
 
 @pytest.fixture
@@ -65,7 +65,12 @@ async def test_each_event_is_one_line(open_study, tmp_path):
     study.result(child, "")
     found = events(tmp_path)
     assert [each["event"] for each in found] == [
-        "candidate", "candidate", "score", "edit", "edit", "chosen"
+        "candidate",
+        "candidate",
+        "score",
+        "edit",
+        "edit",
+        "chosen",
     ]
     incumbent, proposed, score, edit, failed, chosen = found
     assert incumbent["texts"] == {"writer": TEXT}
@@ -173,7 +178,9 @@ def test_a_file_cut_anywhere_is_read_up_to_its_last_whole_line(tmp_path_factory,
 @pytest.mark.parametrize("line", [b"{not json", b"[]", b'{"a": 1}', b'{"event": "edit"}', b"\xff"])
 def test_a_damaged_line_is_counted_and_left_out(tmp_path, line):
     path = tmp_path / "0-fake.jsonl"
-    path.write_bytes(line + b'\n{"event": "edit", "role": "editor", "messages_sha256": "a", "n": 0}\n')
+    path.write_bytes(
+        line + b'\n{"event": "edit", "role": "editor", "messages_sha256": "a", "n": 0}\n'
+    )
     journal = Journal(path)
     assert journal.damaged == 1
     assert list(journal.edits) == [("editor", "a", 0)]

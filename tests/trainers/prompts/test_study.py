@@ -8,19 +8,19 @@ import pytest
 from agl_prompts import (
     BudgetSpentError,
     CandidateRefusedError,
-    ProposalsRefusedError,
     PromptOptimizer,
+    ProposalsRefusedError,
     RolloutsLostError,
     Study,
     StudyOptions,
     tunes,
 )
-from tests.trainers.prompts.fakes import TEXT, FakePhase, prompt
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.errors import ConfigError
 from agl_core.types import FailureKind, Task
+from tests.trainers.prompts.fakes import TEXT, FakePhase, prompt
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ async def test_tasks_of_two_sets_with_one_id_are_different_tasks(open_study):
 
 async def test_the_score_of_a_task_is_the_mean_of_its_samples(open_study):
     scores = iter([0.2, 0.6, 1.0, 1.0])
-    study, phase = open_study({"samples": 2}, score=lambda rollout: next(scores))
+    study, _ = open_study({"samples": 2}, score=lambda rollout: next(scores))
     (seen,) = await study.evaluate([(study.incumbent, study.val[:2])], split="val")
     assert [each.score for each in seen] == [0.4, 1.0]
     assert seen[0].scores == (0.2, 0.6)
@@ -141,7 +141,7 @@ async def test_a_reward_that_fails_twice_is_a_failure_of_the_agent(open_study):
 
 
 async def test_an_outage_ends_the_study_with_its_cause(open_study):
-    study, phase = open_study(score=lambda rollout: FailureKind.ENGINE)
+    study, _ = open_study(score=lambda rollout: FailureKind.ENGINE)
     await study.evaluate([(study.incumbent, study.val)], split="val")
     with pytest.raises(RolloutsLostError, match="failed with engine"):
         await study.evaluate([(study.incumbent, study.val)], split="val")
@@ -158,9 +158,7 @@ async def test_the_best_has_the_highest_mean_and_the_first_wins_ties(open_study)
     scores = {"A {question}": 0.4, "B {question}": 0.9, "C {question}": 0.9}
     study, _ = open_study(score=lambda rollout: scores.get(rollout.candidate["writer"], 0.3))
     made = [study.propose({"writer": text}, parent=study.incumbent) for text in scores]
-    await study.evaluate(
-        [(each, study.val) for each in (*made, study.incumbent)], split="val"
-    )
+    await study.evaluate([(each, study.val) for each in (*made, study.incumbent)], split="val")
     assert study.best == {"writer": "B {question}"}
     assert study.scored(made[1]).mean == pytest.approx(0.9)
 
@@ -216,7 +214,9 @@ async def test_a_candidate_is_proposed_once(open_study):
     assert phase.losses.counts["prompts_refused_repeated"] == 3
 
 
-@pytest.mark.parametrize("braces", ['{"a": 1}', "{}", "{0}", "{ x }", "{{", "{a b}", "{question!r}"])
+@pytest.mark.parametrize(
+    "braces", ['{"a": 1}', "{}", "{0}", "{ x }", "{{", "{a b}", "{question!r}"]
+)
 async def test_other_braces_are_literal(open_study, braces):
     study, _ = open_study()
     text = f"Answer {{question}} as {braces}."
@@ -241,7 +241,7 @@ async def test_an_incumbent_above_the_limit_may_not_grow(open_study):
 
 async def test_a_prompt_that_is_not_tuned_is_refused(open_study):
     study, _ = open_study()
-    with pytest.raises(CandidateRefusedError, match="'planner' is not tuned.*writer"):
+    with pytest.raises(CandidateRefusedError, match=r"'planner' is not tuned.*writer"):
         study.propose({"planner": "Plan"}, parent=study.incumbent)
 
 
@@ -268,10 +268,8 @@ async def test_a_copied_passage_of_a_task_is_reported(open_study, caplog):
         child = study.propose({"writer": copied}, parent=study.incumbent)
         study.propose({"writer": copied + " Be brief."}, parent=child)
     assert phase.losses.counts == {"prompts_copied_tasks": 1}
-    assert "red fox jumps over seven lazy dogs in" in caplog.text
-    study.propose(
-        {"writer": "Example: " + copied}, parent=study.incumbent, demonstrations=True
-    )
+    assert "fox jumps over seven lazy dogs in the" in caplog.text
+    study.propose({"writer": "Example: " + copied}, parent=study.incumbent, demonstrations=True)
     assert phase.losses.counts == {"prompts_copied_tasks": 1}
 
 

@@ -29,7 +29,9 @@ def test_the_new_text_is_the_last_block(answer, text):
     assert new_text(answer) == text
 
 
-@given(st.text(alphabet=st.characters(exclude_characters="`\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029")))
+@given(
+    st.text(alphabet=st.characters(exclude_characters="`\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"))
+)
 def test_any_text_without_fences_survives(text):
     assert new_text(f"```\n{text}\n```") == text.replace("</think>", "") or "</think>" in text
 
@@ -81,9 +83,7 @@ def test_only_calls_of_the_named_agents_are_shown():
     assert "look it up" not in describe(SEEN, calls=1)
 
 
-@given(
-    st.integers(0, 2000), st.integers(0, 900), st.integers(0, 900), st.integers(0, 900)
-)
+@given(st.integers(0, 2000), st.integers(0, 900), st.integers(0, 900), st.integers(0, 900))
 def test_a_description_never_exceeds_its_length(most, task, answer, why):
     seen = Seen(
         task=Task(id="1", input="t" * task),
