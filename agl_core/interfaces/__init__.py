@@ -3,6 +3,9 @@
 Reading order: `_store`, `_serving`, `_routes`, `_learning`, `_prompts`, `_extending`.
 """
 
+from typing import TYPE_CHECKING
+
+from agl_core.faces import late
 from agl_core.interfaces._extending import (
     Check,
     Exporter,
@@ -30,15 +33,6 @@ from agl_core.interfaces._learning import (
     ForestBuilder,
     Usage,
     agent_calls,
-)
-from agl_core.interfaces._prompts import (
-    Candidate,
-    Optimizer,
-    PromptOutcome,
-    PromptPhase,
-    PromptRollout,
-    Tuned,
-    TunedPrompt,
 )
 from agl_core.interfaces._routes import (
     Access,
@@ -75,6 +69,17 @@ from agl_core.interfaces._serving import (
     Renderer,
 )
 from agl_core.interfaces._store import Store, StoreLifecycle
+
+if TYPE_CHECKING:
+    from agl_core.interfaces._prompts import Candidate as Candidate
+    from agl_core.interfaces._prompts import Optimizer as Optimizer
+    from agl_core.interfaces._prompts import PromptOutcome as PromptOutcome
+    from agl_core.interfaces._prompts import PromptPhase as PromptPhase
+    from agl_core.interfaces._prompts import PromptRollout as PromptRollout
+    from agl_core.interfaces._prompts import Tuned as Tuned
+    from agl_core.interfaces._prompts import TunedPrompt as TunedPrompt
+else:  # only runs that tune prompts import it
+    __getattr__ = late(__name__)[0]
 
 __all__ = [
     "COUNT_PATH",

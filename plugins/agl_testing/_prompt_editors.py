@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from agl_testing.prompt_world import HARMFUL, NEUTRAL, SLOW, WANTED, Answering, PromptWorld
@@ -12,6 +12,8 @@ from agl_testing.prompt_world import HARMFUL, NEUTRAL, SLOW, WANTED, Answering, 
 _PROMPT: Final = re.compile(r"<prompt>.*?</prompt>", re.DOTALL)
 _MISSING: Final = re.compile(r"missing: ([a-z, ]+)")
 _END: Final = "</prompt>"
+
+Edit = Callable[[PromptWorld, Sequence[Mapping[str, Any]]], str]
 
 
 class EditorDownError(Exception):
@@ -50,7 +52,7 @@ def editors(reply: str) -> dict[str, Answering]:
         reply: The form of an editor's reply that the optimiser reads, with ``%s`` for the text.
     """
 
-    def editing(edit: Any) -> Answering:
+    def editing(edit: Edit) -> Answering:
         def answer(world: PromptWorld, messages: Sequence[Mapping[str, Any]], role: str) -> str:
             if role == "critic":
                 said = "\n".join(_content(message) for message in messages)
@@ -63,14 +65,14 @@ def editors(reply: str) -> dict[str, Answering]:
         "good": editing(improved),
         "same": editing(lambda _, messages: prompt_in(messages)),
         "huge": editing(lambda _, messages: with_word(prompt_in(messages), "x" * 50_000)),
-        "drops": editing(lambda *given: improved(*given).replace("{item}", "it")),
-        "invents": editing(lambda *given: with_word(improved(*given), "{invented}")),
+        "drops": editing(lambda world, asked: improved(world, asked).replace("{item}", "it")),
+        "invents": editing(lambda world, asked: with_word(improved(world, asked), "{invented}")),
         "braces": editing(_with_braces),
         "constant": editing(lambda _, messages: _constant(prompt_in(messages))),
         "slow": editing(_slow),
         "wavering": editing(_wavering),
-        "nonsense": lambda world, *_: f"qwerty {world.edits} uiop",
-        "nothing": lambda *_: "",
+        "nonsense": lambda world, _messages, _role: f"qwerty {world.edits} uiop",
+        "nothing": lambda _world, _messages, _role: "",
         "down": _down,
         "failing": _failing_after(editing(improved), 3),
         "unreliable": _unreliable(editing(improved)),

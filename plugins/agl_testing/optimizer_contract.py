@@ -250,9 +250,9 @@ class OptimizerContract(ContractSuite):
     def _world(
         self, directory: Path, *, editor: str = "good", crash: int = -1, **settings: Any
     ) -> PromptWorld:
-        given = WorldSettings(**{"rollouts": self.rollouts, **settings})
+        settings.setdefault("rollouts", self.rollouts)
         answering = editors(self.reply)[editor]
-        return PromptWorld(directory, given, editor=answering, crash=crash)
+        return PromptWorld(directory, WorldSettings(**settings), editor=answering, crash=crash)
 
     async def _tune(self, world: PromptWorld) -> Tuned:
         optimizer = make_optimizer(self.factory, self.model, self.options, edits=self.edits)

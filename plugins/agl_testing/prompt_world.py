@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -164,7 +164,7 @@ class PromptWorld:
         return self._editor(self, messages, role)
 
     @contextmanager
-    def active(self) -> Iterator[None]:
+    def active(self) -> Generator[None, None, None]:
         """Let `scripted` call this world's editor."""
         token = _ACTIVE.set(self)
         try:
