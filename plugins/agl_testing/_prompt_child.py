@@ -19,7 +19,7 @@ def main(spec: dict[str, Any]) -> None:
     """Run until the given number of rollouts and editor calls is reached, then send SIGKILL."""
     world = PromptWorld(
         Path(spec["directory"]),
-        WorldSettings(rollouts=spec["rollouts"]),
+        WorldSettings(**spec["settings"]),
         editor=editors(spec["reply"])["good"],
         crash=spec["point"],
     )

@@ -91,18 +91,23 @@ def _constant(text: str) -> str:
 
 def _slow(world: PromptWorld, messages: Sequence[Mapping[str, Any]]) -> str:
     text = prompt_in(messages)
-    return (
-        with_word(text, SLOW) if world.edits % 2 and SLOW not in text else improved(world, messages)
-    )
+    if SLOW in text or not _by_chance(world):
+        return improved(world, messages)
+    return with_word(text, SLOW)
 
 
 def _wavering(world: PromptWorld, messages: Sequence[Mapping[str, Any]]) -> str:
-    """Improve the prompt in every second call, and spoil it in the others."""
-    if world.edits % 2:
+    """Improve the prompt in half of the calls, and spoil it in the others."""
+    if _by_chance(world):
         return improved(world, messages)
     text = prompt_in(messages)
     words = [word for word in HARMFUL if word not in text]
     return with_word(text, words[int(world.uniform("spoil", world.edits) * len(words))])
+
+
+def _by_chance(world: PromptWorld) -> bool:
+    """Return True in half of the calls; a critic's calls make every second one an editor's."""
+    return world.uniform("chance", world.edits) < 0.5
 
 
 def _down(*_: Any) -> str:

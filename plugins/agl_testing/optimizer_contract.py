@@ -54,6 +54,8 @@ class OptimizerContract(ContractSuite):
     """Options besides the editor and critic, such as a small beam."""
     rollouts: ClassVar[int] = 200
     """Budget with which the optimum is reached: all wanted words in the prompt."""
+    world: ClassVar[Mapping[str, int]] = {}
+    """Numbers of tasks, such as ``{"train": 24}``, for an optimiser that needs more of them."""
     edits: ClassVar[bool] = True
     """Whether it calls an editor; False leaves out the rules about editors."""
     reply: ClassVar[str] = "```\n%s\n```"
@@ -250,9 +252,9 @@ class OptimizerContract(ContractSuite):
     def _world(
         self, directory: Path, *, editor: str = "good", crash: int = -1, **settings: Any
     ) -> PromptWorld:
-        settings.setdefault("rollouts", self.rollouts)
+        given = {"rollouts": self.rollouts, **self.world, **settings}
         answering = editors(self.reply)[editor]
-        return PromptWorld(directory, WorldSettings(**settings), editor=answering, crash=crash)
+        return PromptWorld(directory, WorldSettings(**given), editor=answering, crash=crash)
 
     async def _tune(self, world: PromptWorld) -> Tuned:
         optimizer = make_optimizer(self.factory, self.model, self.options, edits=self.edits)
@@ -277,7 +279,7 @@ class OptimizerContract(ContractSuite):
             "reply": self.reply,
             "directory": str(directory),
             "point": point,
-            "rollouts": rollouts,
+            "settings": {"rollouts": rollouts, **self.world},
         }
         child = subprocess.run(  # noqa: S603  our own module
             [sys.executable, "-m", "agl_testing._prompt_child", json.dumps(spec)],

@@ -5,7 +5,7 @@ of rollouts, checks them, asks editor models, and keeps a journal from which a r
 
 Reading order: `_optimizer` (the base class), `_study` (evaluations and proposals), `_guards`
 (checks of a candidate), `_editors` (editor and critic models), `_journal`, `_seen` and `_texts`
-(results, and their form for editors), `_options`, `_errors`.
+(results, and their form for editors), `_paired` (comparisons), `_options`, `_errors`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from agl_prompts._options import EditorOptions as EditorOptions
     from agl_prompts._options import Role as Role
     from agl_prompts._options import StudyOptions as StudyOptions
+    from agl_prompts._paired import p_value as p_value
+    from agl_prompts._paired import standings as standings
     from agl_prompts._seen import Seen as Seen
     from agl_prompts._seen import SeenCall as SeenCall
     from agl_prompts._study import Split as Split

@@ -78,9 +78,12 @@ class Editors:
             self._models["critic"] = _Model(options.critic, role="critic")
         self._sent: Counter[tuple[str, str]] = Counter()
         self._failed = 0
+        """Failures in a row of all models."""
+        self._failed_by: Counter[str] = Counter()
+        """Failures in a row of each role: a critic that answers hides no editor that does not."""
         self.calls: dict[str, int] = {}
         """Number of calls by role, the replayed ones included."""
-        self.answered = 0
+        self.answered: Counter[str] = Counter()
         self.last_error = ""
 
     def check(self, roles: Sequence[Role], optimizer: str) -> None:
@@ -112,8 +115,8 @@ class Editors:
         self._record(messages, role, (digest, number), edit)
         if edit.error:
             self._failure(edit.error, role)
-        self._failed = 0
-        self.answered += 1
+        self._failed = self._failed_by[role] = 0
+        self.answered[role] += 1
         return edit.answer
 
     async def _edit(
@@ -150,9 +153,10 @@ class Editors:
     def _failure(self, error: str, role: Role) -> None:
         self._losses.add("prompts_editor_failed")
         self._failed += 1
+        self._failed_by[role] += 1
         self.last_error = error
-        if self._failed >= _FAILURES:
-            raise EditorsFailedError(f"Editor models failed {self._failed} times in a row: {error}")
+        if max(self._failed, self._failed_by[role]) >= _FAILURES:
+            raise EditorsFailedError(f"Editor models failed {_FAILURES} times in a row: {error}")
         raise EditorError(f"The call of the {role} failed: {error}")
 
     async def close(self) -> None:

@@ -16,6 +16,7 @@ from agl_prompts._editors import Editors
 from agl_prompts._errors import (
     CandidateRefusedError,
     EditorError,
+    EditorsFailedError,
     ProposalsRefusedError,
     RolloutsLostError,
     StudyEndedError,
@@ -228,10 +229,12 @@ class Study:
         """Check that the ended study has a result: that editors and rollouts worked at all.
 
         Raises:
-            EditorError: editors were called and never answered.
+            EditorError: editors were called and none answered, or one failed in all of its calls.
             RolloutsLostError: no rollout had a score.
         """
-        if self._editors.calls and not self._editors.answered:
+        calls, answered = self._editors.calls, self._editors.answered
+        failed = isinstance(ended, EditorsFailedError) and any(not answered[role] for role in calls)
+        if calls and (failed or not answered):
             raise EditorError(
                 f"No call of an editor model was answered: {self._editors.last_error}"
             ) from ended
