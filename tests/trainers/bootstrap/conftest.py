@@ -1,0 +1,3 @@
+from tests.trainers.toy_phase import scripted
+
+__all__ = ["scripted"]

@@ -1,0 +1,15 @@
+from typing import ClassVar
+
+from agl_testing.optimizer_contract import OptimizerContract
+
+
+class TestBootstrap(OptimizerContract):
+    """A demonstration contains words of a good answer, which the world's model then uses too."""
+
+    factory = "agl_bootstrap._bootstrap:bootstrap"
+    model = "agl_bootstrap._options:BootstrapOptions"
+    options: ClassVar = {"threshold": 0.1, "max_demos": 8, "sets": 12}
+    rollouts = 200
+    edits = False
+    world: ClassVar = {"train": 24}
+    """Demonstrations show only words that some attempt has used."""

@@ -1,0 +1,255 @@
+"""Random search over sets of demonstrations."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from agl_prompts import (
+    CandidateRefusedError,
+    PromptOptimizer,
+    Seen,
+    Study,
+    StudyEndedError,
+    p_value,
+    standings,
+    tunes,
+)
+
+from agl_bootstrap._demos import Demo, apart, demo_of, with_demos, without_demos
+from agl_bootstrap._options import BootstrapOptions
+from agl_core.errors import ConfigError
+from agl_core.interfaces import Candidate, TunedPrompt
+from agl_core.types import Task
+
+_DRAWS_PER_SET = 20
+"""Draws for each set that is wanted; fewer sets come out if the demonstrations are few."""
+_CAUSES: Mapping[str, str] = {
+    "calls": "without a call of the prompt's agents",
+    "long": "longer than demo_chars",
+    "braces": "with a name in braces, which would be a placeholder",
+}
+
+
+class Bootstrap(PromptOptimizer):
+    """Demonstrations out of an agent's own best-rewarded calls, chosen by validation.
+
+    Source: BootstrapFewShotWithRandomSearch of DSPy (Khattab et al. 2023, DSPy: Compiling
+    Declarative Language Model Calls into Self-Improving Pipelines, arXiv:2310.03714). The incumbent
+    runs on training tasks. Attempts whose score reaches `BootstrapOptions.threshold` give one
+    demonstration for each prompt. Random sets of them, up to `max_demos` per prompt and in random
+    order, run on all validation tasks, beside the prompt without demonstrations.
+
+    **No leak.** A task's own demonstration in the prompt is its answer. A set's text is the same
+    for all tasks, as one candidate is one published version, so demonstrations come only from
+    training tasks that are no validation tasks, by id and by input. Without any such task there is
+    no search.
+
+    **Choice.** The highest mean of many sets is too high. Therefore the best set runs on all
+    validation tasks again, with new seeds, and these rollouts alone decide: it is the result if
+    ``p_value(incumbent, set) <= 1 - confidence``, else the incumbent is. It was chosen without these
+    rollouts, so sets that do not help replace the incumbent with probability ``1 - confidence``
+    at most.
+    """
+
+    def __init__(self, options: BootstrapOptions) -> None:
+        super().__init__(options)
+        self._options = options
+
+    def least(self, study: Study) -> int:
+        """Return the rollouts of the incumbent, `max_demos` training tasks, and one set, twice.
+
+        Raises:
+            ConfigError: every training task is a validation task, the validation tasks are too few
+                for the confidence, or all prompts are descriptions of tools.
+        """
+        options, tasks = self._options, len(study.val)
+        sources = apart(study.train, study.val)
+        if not sources:
+            raise ConfigError(
+                f"optimizers.bootstrap: all {len(study.train)} training tasks are validation tasks "
+                f"too, so each demonstration would be the answer to a validation task: set "
+                f"tasks.val, or pass val_tasks, with other tasks"
+            )
+        if not _systems(study):
+            raise ConfigError(
+                f"optimizers.bootstrap adds demonstrations to system prompts, but all prompts "
+                f"({', '.join(study.prompts)}) are descriptions of tools"
+            )
+        if 0.5**tasks > options.level:
+            raise ConfigError(
+                f"optimizers.bootstrap.confidence {options.confidence:g} needs at least "
+                f"{math.ceil(-math.log2(options.level))} validation tasks, but there are {tasks}: "
+                f"with fewer, chance alone may make any set look better. Add tasks, or lower "
+                f"confidence; 0 takes the highest mean"
+            )
+        return study.cost(tasks) + study.cost(self._first(sources)) + self._for_one_set(study)
+
+    def _first(self, sources: Sequence[Task]) -> int:
+        return min(self._options.max_demos, len(sources))
+
+    def _for_one_set(self, study: Study) -> int:
+        return study.cost(len(study.val)) * (2 if self._options.confidence else 1)
+
+    async def optimize(self, study: Study) -> Candidate:
+        try:
+            return await self._search(study)
+        except StudyEndedError as end:
+            end.chosen = study.incumbent  # a set that was not validated is no result
+            raise
+
+    async def _search(self, study: Study) -> Candidate:
+        options, incumbent = self._options, study.incumbent
+        study.stage("scores the incumbent prompts")
+        [before] = await study.evaluate([(incumbent, study.val)], split="val")
+        pools = await self._collect(study) if options.max_demos else {}
+        left = study.left - (self._for_one_set(study) - study.cost(len(study.val)))
+        count = min(options.sets, max(left // study.cost(len(study.val)), 0))
+        candidates = self._candidates(study, pools, count=count)
+        if not candidates:
+            raise StudyEndedError(
+                "max_demos is 0: no demonstrations are added"
+                if not options.max_demos
+                else "no set of demonstrations could be proposed: see the journal"
+            )
+        study.stage(f"compares {len(candidates)} sets of demonstrations")
+        results = await study.evaluate([(each, study.val) for each in candidates], split="val")
+        scores = standings([before, *results])
+        best = scores.index(max(scores))
+        if best == 0:
+            raise StudyEndedError(
+                f"none of {len(candidates)} sets of demonstrations is ahead of the incumbent"
+            )
+        return await self._checked(study, candidates[best - 1], before)
+
+    async def _collect(self, study: Study) -> dict[str, list[Demo]]:
+        """Run the incumbent on training tasks; return the demonstrations of each prompt, best first.
+
+        Raises:
+            StudyEndedError: there is no demonstration.
+        """
+        options = self._options
+        sources = apart(study.train, study.val)
+        study.random("tasks").shuffle(sources)
+        allowed = max(
+            (study.left - self._for_one_set(study)) // 2, study.cost(self._first(sources))
+        )
+        sources = sources[: allowed // study.cost(1)]
+        prompts = _systems(study)
+        pools: dict[str, list[Demo]] = {prompt.name: [] for prompt in prompts}
+        seen: list[Seen] = []
+        causes: Counter[str] = Counter()
+        while sources and min(map(len, pools.values())) < options.pool:
+            wave, sources = sources[: options.pool], sources[options.pool :]
+            study.stage(f"looks for demonstrations in {len(seen) + len(wave)} attempts")
+            [results] = await study.evaluate([(study.incumbent, wave)], split="train")
+            seen += results
+            for each in results:
+                for prompt in prompts:
+                    found = demo_of(
+                        each, prompt, threshold=options.threshold, max_chars=options.demo_chars
+                    )
+                    if isinstance(found, str):
+                        causes[found] += 1
+                    else:
+                        pools[prompt.name].append(found)
+        if not any(pools.values()):
+            raise StudyEndedError(self._found_none(seen, causes))
+        return {
+            name: sorted(pool, key=lambda each: -each.score)[: options.pool]
+            for name, pool in pools.items()
+        }
+
+    def _found_none(self, seen: Sequence[Seen], causes: Counter[str]) -> str:
+        kept = [each for each in seen if not each.lost]
+        reached = [each for each in kept if min(each.scores) >= self._options.threshold]
+        highest = max((each.score for each in kept), default=math.nan)
+        reason = (
+            f"0 demonstrations found: {len(reached)} of {len(kept)} attempts reach the threshold "
+            f"{self._options.threshold:g} (highest score {highest:.3g})"
+        )
+        unusable = [f"{causes[cause]} {text}" for cause, text in _CAUSES.items() if causes[cause]]
+        return f"{reason}; {', '.join(unusable)}" if unusable else reason
+
+    def _candidates(
+        self, study: Study, pools: Mapping[str, Sequence[Demo]], *, count: int
+    ) -> list[Candidate]:
+        """Propose up to `count` different sets.
+
+        The first ones are: the best demonstrations of all prompts, the prompts without those of an
+        earlier phase, and the best ones of each prompt alone. The others are random.
+        """
+        rng = study.random("sets")
+        most = self._options.max_demos
+        best = {name: list(pool[:most]) for name, pool in pools.items()}
+        drawn: list[Mapping[str, Sequence[Demo]]] = [best, {}]
+        drawn += [{name: demos} for name, demos in best.items()]
+        for _ in range(count * _DRAWS_PER_SET):
+            sizes = {name: rng.randint(0, min(most, len(pool))) for name, pool in pools.items()}
+            drawn.append({name: rng.sample(pools[name], size) for name, size in sizes.items()})
+        known = {study.digest(study.incumbent)}
+        candidates: list[Candidate] = []
+        for demos in drawn:
+            texts = self._texts(study, demos)
+            if len(candidates) >= count or study.digest(texts) in known:
+                continue
+            known.add(study.digest(texts))
+            why = "; ".join(
+                f"{name}: {', '.join(each.task_id for each in given) or 'none'}"
+                for name, given in demos.items()
+            )
+            try:
+                candidates.append(
+                    study.propose(
+                        texts,
+                        parent=study.incumbent,
+                        why=f"demonstrations of tasks: {why or 'none'}",
+                        demonstrations=True,
+                    )
+                )
+            except CandidateRefusedError:
+                continue
+        return candidates
+
+    def _texts(self, study: Study, demos: Mapping[str, Sequence[Demo]]) -> dict[str, str]:
+        options = self._options
+        texts: dict[str, str] = {}
+        for prompt in _systems(study):
+            text = without_demos(prompt.text)
+            room = max(options.max_chars, len(prompt.text)) - len(text)
+            texts[prompt.name] = with_demos(
+                text, demos.get(prompt.name, ()), max_chars=min(options.demos_chars, room)
+            )
+        return texts
+
+    async def _checked(
+        self, study: Study, candidate: Candidate, before: Sequence[Seen]
+    ) -> Candidate:
+        """Return the best set if rollouts that did not choose it show that it is better.
+
+        Raises:
+            StudyEndedError: they do not.
+        """
+        options = self._options
+        if not options.confidence:
+            return candidate
+        study.stage("validates the best set of demonstrations")
+        [after] = await study.evaluate([(candidate, study.val)], split="val")
+        p = p_value(before, after)
+        if p <= options.level:
+            return candidate
+        raise StudyEndedError(
+            f"the best set of demonstrations is not better than the incumbent at confidence "
+            f"{options.confidence:g}: {study.mean(after):.3g} against {study.mean(before):.3g} on "
+            f"{len(study.val)} validation tasks (p {p:.2g}, required {options.level:.2g}): add "
+            f"validation tasks or samples, or lower optimizers.bootstrap.confidence"
+        )
+
+
+def _systems(study: Study) -> list[TunedPrompt]:
+    """Return the prompts that are no descriptions of tools."""
+    return [prompt for prompt in study.prompts.values() if not prompt.tool]
+
+
+bootstrap = tunes(Bootstrap)

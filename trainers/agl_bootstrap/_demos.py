@@ -1,0 +1,135 @@
+"""Demonstrations: from the calls of an attempt to text in a prompt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+from agl_prompts import Seen, SeenCall
+
+from agl_core.interfaces import TunedPrompt
+from agl_core.types import PromptTemplate, Task, agent_matches
+
+HEADER: Final = "## Examples of correct answers"
+"""The line above the demonstrations. What follows it is replaced when a prompt is tuned again."""
+
+_SEPARATOR: Final = f"\n\n{HEADER}\n\n"
+_HEADS: Final = ("system", "developer")
+
+Unusable = Literal["score", "calls", "long", "braces"]
+"""Why an attempt gives no demonstration: it failed or its score is below the threshold, the agents
+made no call, the text is too long, or it has a name in braces, which would be a placeholder."""
+
+
+class Demo(msgspec.Struct, frozen=True, kw_only=True):
+    """One demonstration of a prompt's agents."""
+
+    task_id: str
+    text: str
+    score: float
+
+
+def demo_of(
+    seen: Seen, prompt: TunedPrompt, *, threshold: float, max_chars: int
+) -> Demo | Unusable:
+    """Return the demonstration in an attempt, or why there is none.
+
+    An attempt gives at most one: the call of the prompt's agents with the highest reward of its
+    own, the last of equal ones. Its messages hold the agent's earlier calls.
+    """
+    if seen.failure is not None or seen.lost or min(seen.scores) < threshold:
+        return "score"
+    calls = [
+        call for call in seen.calls if _is_of(call, prompt) and (call.answer or call.tool_calls)
+    ]
+    if not calls:
+        return "calls"
+    best = max(enumerate(calls), key=lambda each: (each[1].reward or 0.0, each[0]))[1]
+    text = _text_of(best)
+    if len(text) > max_chars:
+        return "long"
+    if PromptTemplate(template=text).placeholders or HEADER in text:
+        return "braces"
+    return Demo(task_id=seen.task.id, text=text, score=seen.score)
+
+
+def without_demos(text: str) -> str:
+    """Return a prompt's text without the demonstrations that an earlier phase added."""
+    return text.partition(_SEPARATOR)[0]
+
+
+def with_demos(text: str, demos: Sequence[Demo], *, max_chars: int) -> str:
+    """Return a text with as many of the demonstrations as fit, in their order.
+
+    ::
+
+        {text}
+
+        ## Examples of correct answers
+
+        ### Example 1
+        Question: How much is the red lamp?
+        Result: {"price": 12, "unit": "euros"}
+        Answer: The red lamp costs 12 euros.
+
+    The placeholders of the text stay; a demonstration has none.
+
+    Args:
+        text: The prompt without demonstrations.
+        demos: The demonstrations.
+        max_chars: Largest number of characters that are added.
+    """
+    added = ""
+    number = 0
+    for demo in demos:
+        one = f"### Example {number + 1}\n{demo.text}"
+        joined = f"{added}\n\n{one}" if added else f"{_SEPARATOR}{one}"
+        if len(joined) <= max_chars:
+            added, number = joined, number + 1
+    return f"{text.rstrip()}{added}" if added else text
+
+
+def apart(tasks: Sequence[Task], others: Sequence[Task]) -> list[Task]:
+    """Return the tasks that are not among the others, neither by their id nor by their input."""
+    ids = {other.id for other in others}
+    inputs = {_input(other) for other in others if other.input is not None}
+    return [task for task in tasks if task.id not in ids and _input(task) not in inputs]
+
+
+def _input(task: Task) -> str:
+    return json.dumps(task.input, sort_keys=True, default=str)
+
+
+def _is_of(call: SeenCall, prompt: TunedPrompt) -> bool:
+    return any(agent_matches(pattern, call.agent) for pattern in prompt.agents)
+
+
+def _text_of(call: SeenCall) -> str:
+    lines = [line for message in call.messages for line in _lines(message)]
+    return "\n".join([*lines, *_said(call.answer, call.tool_calls)])
+
+
+def _lines(message: Mapping[str, Any]) -> list[str]:
+    """Return the lines of one message of the prompt; none of a system message."""
+    role, text = message.get("role"), _content(message)
+    if role in _HEADS:
+        return []
+    if role == "assistant":
+        return _said(text, message.get("tool_calls") or ())
+    return [f"{'Result' if role == 'tool' else 'Question'}: {text}"] if text else []
+
+
+def _said(text: str, tool_calls: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = [f"Answer: {text.strip()}"] if text.strip() else []
+    functions = [call["function"] for call in tool_calls]
+    return [*lines, *(f"Call: {each['name']}({each['arguments']})" for each in functions)]
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content.strip()
+    texts = [part.get("text") or "" for part in content if isinstance(part, Mapping)]
+    return "\n".join(text for text in texts if text).strip()
