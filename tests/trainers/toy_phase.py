@@ -38,7 +38,7 @@ class ToyPhase:
     score: object
     prompts: dict = field(default_factory=lambda: {"writer": tuned()})
     train: list = field(default_factory=lambda: tasks("t", 12))
-    val: list = field(default_factory=lambda: tasks("v", 10))
+    val: list = field(default_factory=lambda: tasks("v", 16))
     rollouts: int = 400
     seed: int = 0
     number: int = 0

@@ -22,7 +22,7 @@ class Apo(PromptOptimizer):
     Beam Search, arXiv:2305.03495). A round has four parts. Each branch runs a candidate of the beam
     on training tasks, the critic says what is wrong with the prompt, and the editor writes a new
     text. All new candidates run on a batch of validation tasks, and the best of old and new ones
-    are the next beam. Its first runs on all validation tasks.
+    are the next beam. Its first runs on the other validation tasks.
 
     Differences from ProTeGi: a round's candidates run concurrently on one batch, the same in every
     round, so that scores of different rounds are comparable, instead of a bandit over growing
@@ -32,13 +32,14 @@ class Apo(PromptOptimizer):
     not say which agent caused it, so the prompt "whose calls fail most" is mostly undefined. A
     prompt whose agents made no call in the branch's attempts is passed over.
 
-    **Choice.** The best of many noisy means is too high: of 48 equal candidates at p = .5 the best
-    on 16 tasks has .8. Therefore the batch only decides who leads. A leader then runs on all
-    validation tasks with new seeds, its own batch included, and these rollouts alone decide: the
-    result is the leader with the highest mean among those with ``p_value(incumbent, leader) <=
-    (1 - confidence) / rounds``, else the incumbent. Each leader was chosen without these rollouts,
-    and at most one per round is tested, so equal candidates replace the incumbent with probability
-    ``1 - confidence`` at most (Bonferroni).
+    **Choice.** The best of many noisy means is too high: of 48 equal candidates with p = 0.5 per
+    task, the best on 16 tasks has 0.77 on average. Therefore the batch only decides who leads, and
+    the other validation tasks, at least half, decide who is better: the result is the leader with
+    the highest mean there among those with ``p_value(incumbent, leader) <= (1 - confidence) /
+    rounds``, else the incumbent. Other tasks, and not new rollouts of the same ones, because a
+    program may answer a task equally each time. As no result there chose a leader, and at most one
+    leader per round is tested, equal candidates replace the incumbent with probability ``1 -
+    confidence`` at most (Bonferroni).
     """
 
     roles: ClassVar[tuple[Role, ...]] = ("critic", "editor")
@@ -60,20 +61,22 @@ class Apo(PromptOptimizer):
             ConfigError: the validation tasks are too few for the confidence.
         """
         options, tasks = self._options, len(study.val)
-        if 0.5**tasks > options.level:
+        rest = tasks - options.batch_of(tasks)
+        if options.confidence and 0.5**rest > options.level:
+            fewest = math.ceil(-math.log2(options.level))
             raise ConfigError(
                 f"optimizers.apo.confidence {options.confidence:g} over {options.rounds} rounds "
-                f"needs at least {math.ceil(-math.log2(options.level))} validation tasks, but there "
-                f"are {tasks}: with fewer, chance alone may make any candidate look better. Add "
-                f"tasks, or lower confidence; 0 takes the highest mean"
+                f"needs at least {min(2 * fewest - 1, fewest + options.val_batch)} validation tasks, "
+                f"of which {fewest} decide, but there are {tasks}: with fewer, chance alone may make "
+                f"any candidate look better. Add tasks, or lower confidence; 0 takes the highest "
+                f"mean"
             )
-        whole = study.cost(tasks)
-        return whole + self.each(study) + whole
+        return study.cost(tasks) + self.each(study) + study.cost(rest)
 
     def each(self, study: Study) -> int:
         options = self._options
         shown = min(options.gradient_batch, len(study.train))
-        return study.cost(shown) + study.cost(min(options.val_batch, len(study.val)))
+        return study.cost(shown) + study.cost(options.batch_of(len(study.val)))
 
     async def optimize(self, study: Study) -> Candidate:
         writer = Writer(study, self._options, self._templates)

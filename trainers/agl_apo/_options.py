@@ -13,7 +13,7 @@ class ApoOptions(StudyOptions):
     """Training tasks on which each branch runs its parent for the critic."""
     val_batch: int = Field(default=16, ge=1)
     """Validation tasks that decide which candidates stay in the beam; the same tasks in every
-    round."""
+    round, and at most half of all. The others decide whether a candidate is better."""
     beam_width: int = Field(default=4, ge=1)
     """Candidates that stay for the next round."""
     branch_factor: int = Field(default=4, ge=1)
@@ -45,6 +45,10 @@ class ApoOptions(StudyOptions):
         """Number of edits that run concurrently."""
         models = (self.editor, self.critic)
         return 1 if any(each and each.function for each in models) else self.edits_at_once
+
+    def batch_of(self, tasks: int) -> int:
+        """Return how many of a number of validation tasks choose candidates."""
+        return min(self.val_batch, tasks // 2 if self.confidence else tasks)
 
     @property
     def level(self) -> float:

@@ -39,8 +39,8 @@ class _Node:
     """Id of a training task to its result."""
     batch: list[Seen] = field(default_factory=list[Seen])
     """Results on the batch of validation tasks."""
-    whole: list[Seen] | None = None
-    """Results on all validation tasks, of rollouts that did not choose the candidate."""
+    rest: list[Seen] | None = None
+    """Results on the other validation tasks, which choose no candidate."""
 
     def take(self, start: int, count: int) -> list[Task]:
         """Return the next tasks from a position of the order, each at most once."""
@@ -65,8 +65,9 @@ class Search:
         self._study = study
         self._options = options
         self._writer = writer
-        size = min(options.val_batch, len(study.val))
-        self._batch = sorted(study.random("batch").sample(range(len(study.val)), size))
+        order = study.random("batch").sample(list(study.val), len(study.val))
+        size = options.batch_of(len(order))
+        self._batch, self._rest = order[:size], order[size:]
         self._incumbent = self._node(study.incumbent)
         self._beam = [self._incumbent]
         self._judged = [self._incumbent]
@@ -89,8 +90,9 @@ class Search:
     async def _rounds(self) -> Candidate:
         study, incumbent, rounds = self._study, self._incumbent, self._options.rounds
         study.stage("scores the incumbent prompts")
-        [incumbent.whole] = await study.evaluate([(incumbent.texts, study.val)], split="val")
-        incumbent.batch = [incumbent.whole[index] for index in self._batch]
+        tasks = [*self._batch, *self._rest]
+        [seen] = await study.evaluate([(incumbent.texts, tasks)], split="val")
+        incumbent.batch, incumbent.rest = seen[: len(self._batch)], seen[len(self._batch) :]
         for number in range(1, rounds + 1):
             branches = self._plan(rounds=rounds - number + 1)
             if not branches:
@@ -122,7 +124,7 @@ class Search:
             rounds: Number of rounds that are left, with this one.
         """
         study, options = self._study, self._options
-        validation, batch = study.cost(len(study.val)), study.cost(len(self._batch))
+        validation, batch = study.cost(len(self._rest)), study.cost(len(self._batch))
         left = study.left - validation
         share = (study.left - validation * rounds) // rounds
         at = {id(node): node.at for node in self._beam}
@@ -161,13 +163,14 @@ class Search:
     async def _extend(self, children: Sequence[_Node]) -> None:
         """Run the new candidates on the batch and keep the best of old and new in the beam."""
         study = self._study
-        left = study.left - study.cost(len(study.val))
+        left = study.left - study.cost(len(self._rest))
         # Repeated rollouts may have used what was planned for the last ones.
         children = children[: max(left // study.cost(len(self._batch)), 0)]
         if not children:
             return
-        tasks = [study.val[index] for index in self._batch]
-        results = await study.evaluate([(child.texts, tasks) for child in children], split="val")
+        results = await study.evaluate(
+            [(child.texts, self._batch) for child in children], split="val"
+        )
         for child, seen in zip(children, results, strict=True):
             child.batch = seen
         nodes = [*self._beam, *children]
@@ -178,26 +181,31 @@ class Search:
 
     async def _validate(self) -> None:
         """Run the best candidate that was not yet validated, if it is ahead of the incumbent."""
-        study = self._study
         for node in self._beam:
             if node is self._incumbent:
                 return
-            if node.whole is None:
-                [node.whole] = await study.evaluate([(node.texts, study.val)], split="val")
+            if node.rest is None:
+                asked = [(node.texts, self._rest)]
+                [node.rest] = await self._study.evaluate(asked, split="val")
                 self._judged.append(node)
                 return
 
     def _choice(self) -> _Node:
         """Return the validated candidate with the highest mean that is better than the incumbent."""
-        if self._incumbent.whole is None:
+        if self._incumbent.rest is None:
             return self._incumbent
         better = [self._incumbent]
         better += [node for node in self._judged[1:] if self._p(node) <= self._options.level]
-        scores = standings([node.whole or [] for node in better])
+        scores = standings([self._deciding(node) for node in better])
         return better[scores.index(max(scores))]
 
     def _p(self, node: _Node) -> float:
-        return p_value(self._incumbent.whole or [], node.whole or [])
+        return p_value(self._deciding(self._incumbent), self._deciding(node))
+
+    def _deciding(self, node: _Node) -> list[Seen]:
+        """Return the results that decide: without a confidence, those of the batch too."""
+        rest = node.rest or []
+        return rest if self._options.confidence else [*node.batch, *rest]
 
     def _nothing_better(self) -> str:
         if not self._children_made:
@@ -208,12 +216,12 @@ class Search:
                 f"validation batch of {len(self._batch)} tasks"
             )
         best = min(self._judged[1:], key=self._p)
-        mean = self._study.mean
+        after, before = (self._study.mean(self._deciding(node)) for node in (best, self._incumbent))
         return (
             f"no candidate is better than the incumbent at confidence {self._options.confidence:g}: "
-            f"the best of {len(self._judged) - 1} has {mean(best.whole or []):.3g} against "
-            f"{mean(self._incumbent.whole or []):.3g} on {len(self._study.val)} validation tasks "
-            f"(p {self._p(best):.2g}, required {self._options.level:.2g}): add validation tasks or "
+            f"the best of {len(self._judged) - 1} has {after:.3g} against {before:.3g} on "
+            f"{len(self._deciding(best))} validation tasks that chose no candidate (p "
+            f"{self._p(best):.2g}, required {self._options.level:.2g}): add validation tasks or "
             f"samples, or lower optimizers.apo.confidence"
         )
 

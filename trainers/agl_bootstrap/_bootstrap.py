@@ -39,18 +39,18 @@ class Bootstrap(PromptOptimizer):
     Declarative Language Model Calls into Self-Improving Pipelines, arXiv:2310.03714). The incumbent
     runs on training tasks. Attempts whose score reaches `BootstrapOptions.threshold` give one
     demonstration for each prompt. Random sets of them, up to `max_demos` per prompt and in random
-    order, run on all validation tasks, beside the prompt without demonstrations.
+    order, run on validation tasks, beside the prompt without demonstrations.
 
     **No leak.** A task's own demonstration in the prompt is its answer. A set's text is the same
     for all tasks, as one candidate is one published version, so demonstrations come only from
     training tasks that are no validation tasks, by id and by input. Without any such task there is
     no search.
 
-    **Choice.** The highest mean of many sets is too high. Therefore the best set runs on all
-    validation tasks again, with new seeds, and these rollouts alone decide: it is the result if
-    ``p_value(incumbent, set) <= 1 - confidence``, else the incumbent is. It was chosen without these
-    rollouts, so sets that do not help replace the incumbent with probability ``1 - confidence``
-    at most.
+    **Choice.** The highest mean of many sets is too high. Therefore half of the validation tasks
+    choose the best set, and the other half decides: the set is the result if ``p_value(incumbent,
+    set) <= 1 - confidence`` there, else the incumbent is. Other tasks, and not new rollouts of the
+    same ones, because a program may answer a task equally each time. As no result there chose the
+    set, sets that do not help replace the incumbent with probability ``1 - confidence`` at most.
     """
 
     def __init__(self, options: BootstrapOptions) -> None:
@@ -58,7 +58,7 @@ class Bootstrap(PromptOptimizer):
         self._options = options
 
     def least(self, study: Study) -> int:
-        """Return the rollouts of the incumbent, `max_demos` training tasks, and one set, twice.
+        """Return the rollouts of the incumbent, `max_demos` training tasks, and one set.
 
         Raises:
             ConfigError: every training task is a validation task, the validation tasks are too few
@@ -77,20 +77,24 @@ class Bootstrap(PromptOptimizer):
                 f"optimizers.bootstrap adds demonstrations to system prompts, but all prompts "
                 f"({', '.join(study.prompts)}) are descriptions of tools"
             )
-        if 0.5**tasks > options.level:
+        if options.confidence and 0.5 ** (tasks - tasks // 2) > options.level:
+            fewest = math.ceil(-math.log2(options.level))
             raise ConfigError(
                 f"optimizers.bootstrap.confidence {options.confidence:g} needs at least "
-                f"{math.ceil(-math.log2(options.level))} validation tasks, but there are {tasks}: "
-                f"with fewer, chance alone may make any set look better. Add tasks, or lower "
-                f"confidence; 0 takes the highest mean"
+                f"{2 * fewest - 1} validation tasks, of which {fewest} decide, but there are "
+                f"{tasks}: with fewer, chance alone may make any set look better. Add tasks, or "
+                f"lower confidence; 0 takes the highest mean"
             )
-        return study.cost(tasks) + study.cost(self._first(sources)) + self._for_one_set(study)
+        return 2 * study.cost(tasks) + study.cost(self._first(sources))
 
     def _first(self, sources: Sequence[Task]) -> int:
         return min(self._options.max_demos, len(sources))
 
-    def _for_one_set(self, study: Study) -> int:
-        return study.cost(len(study.val)) * (2 if self._options.confidence else 1)
+    def _halves(self, study: Study) -> tuple[list[Task], list[Task]]:
+        """Return the validation tasks that choose a set, and those that decide."""
+        order = study.random("halves").sample(list(study.val), len(study.val))
+        size = len(order) // 2 if self._options.confidence else len(order)
+        return order[:size], order[size:]
 
     async def optimize(self, study: Study) -> Candidate:
         try:
@@ -102,10 +106,11 @@ class Bootstrap(PromptOptimizer):
     async def _search(self, study: Study) -> Candidate:
         options, incumbent = self._options, study.incumbent
         study.stage("scores the incumbent prompts")
-        [before] = await study.evaluate([(incumbent, study.val)], split="val")
+        choosing, deciding = self._halves(study)
+        [before] = await study.evaluate([(incumbent, [*choosing, *deciding])], split="val")
         pools = await self._collect(study) if options.max_demos else {}
-        left = study.left - (self._for_one_set(study) - study.cost(len(study.val)))
-        count = min(options.sets, max(left // study.cost(len(study.val)), 0))
+        left = study.left - study.cost(len(deciding))
+        count = min(options.sets, max(left // study.cost(len(choosing)), 0))
         candidates = self._candidates(study, pools, count=count)
         if not candidates:
             raise StudyEndedError(
@@ -114,14 +119,16 @@ class Bootstrap(PromptOptimizer):
                 else "no set of demonstrations could be proposed: see the journal"
             )
         study.stage(f"compares {len(candidates)} sets of demonstrations")
-        results = await study.evaluate([(each, study.val) for each in candidates], split="val")
-        scores = standings([before, *results])
+        results = await study.evaluate([(each, choosing) for each in candidates], split="val")
+        scores = standings([before[: len(choosing)], *results])
         best = scores.index(max(scores))
         if best == 0:
             raise StudyEndedError(
                 f"none of {len(candidates)} sets of demonstrations is ahead of the incumbent"
             )
-        return await self._checked(study, candidates[best - 1], before)
+        return await self._checked(
+            study, candidates[best - 1], before[len(choosing) :], tasks=deciding
+        )
 
     async def _collect(self, study: Study) -> dict[str, list[Demo]]:
         """Run the incumbent on training tasks; return the demonstrations of each prompt, best first.
@@ -132,9 +139,8 @@ class Bootstrap(PromptOptimizer):
         options = self._options
         sources = apart(study.train, study.val)
         study.random("tasks").shuffle(sources)
-        allowed = max(
-            (study.left - self._for_one_set(study)) // 2, study.cost(self._first(sources))
-        )
+        one_set = study.cost(len(study.val))
+        allowed = max((study.left - one_set) // 2, study.cost(self._first(sources)))
         sources = sources[: allowed // study.cost(1)]
         prompts = _systems(study)
         pools: dict[str, list[Demo]] = {prompt.name: [] for prompt in prompts}
@@ -224,9 +230,9 @@ class Bootstrap(PromptOptimizer):
         return texts
 
     async def _checked(
-        self, study: Study, candidate: Candidate, before: Sequence[Seen]
+        self, study: Study, candidate: Candidate, before: Sequence[Seen], *, tasks: Sequence[Task]
     ) -> Candidate:
-        """Return the best set if rollouts that did not choose it show that it is better.
+        """Return the best set if tasks that did not choose it show that it is better.
 
         Raises:
             StudyEndedError: they do not.
@@ -235,15 +241,16 @@ class Bootstrap(PromptOptimizer):
         if not options.confidence:
             return candidate
         study.stage("validates the best set of demonstrations")
-        [after] = await study.evaluate([(candidate, study.val)], split="val")
+        [after] = await study.evaluate([(candidate, tasks)], split="val")
         p = p_value(before, after)
         if p <= options.level:
             return candidate
         raise StudyEndedError(
             f"the best set of demonstrations is not better than the incumbent at confidence "
             f"{options.confidence:g}: {study.mean(after):.3g} against {study.mean(before):.3g} on "
-            f"{len(study.val)} validation tasks (p {p:.2g}, required {options.level:.2g}): add "
-            f"validation tasks or samples, or lower optimizers.bootstrap.confidence"
+            f"{len(tasks)} validation tasks that did not choose it (p {p:.2g}, required "
+            f"{options.level:.2g}): add validation tasks or samples, or lower "
+            f"optimizers.bootstrap.confidence"
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from agl_apo import ApoOptions
 from agl_apo._apo import apo
@@ -50,7 +52,7 @@ async def test_it_reaches_the_best_prompt_within_the_budget(tune):
     assert len(tune.phase.ran) == tuned_.rollouts <= tune.phase.rollouts
 
 
-@pytest.mark.parametrize("rollouts", range(34, 200, 11))
+@pytest.mark.parametrize("rollouts", range(36, 200, 11))
 async def test_no_budget_is_exceeded_and_each_validates_a_proposal(tune, tmp_path, rollouts):
     phase = ToyPhase(tmp_path, worded, rollouts=rollouts)
     tuned_ = await tune(phase)
@@ -59,15 +61,15 @@ async def test_no_budget_is_exceeded_and_each_validates_a_proposal(tune, tmp_pat
 
 
 async def test_a_budget_below_one_proposal_is_refused(tune, tmp_path):
-    phase = ToyPhase(tmp_path, worded, rollouts=33)
-    with pytest.raises(ConfigError, match="at least 34 rollouts"):
+    phase = ToyPhase(tmp_path, worded, rollouts=35)
+    with pytest.raises(ConfigError, match="at least 36 rollouts"):
         await tune(phase)
     assert not phase.ran
 
 
 async def test_too_few_validation_tasks_for_the_confidence_are_refused(tune, tmp_path):
-    phase = ToyPhase(tmp_path, worded, val=tasks("v", 5))
-    with pytest.raises(ConfigError, match="needs at least 6 validation tasks, but there are 5"):
+    phase = ToyPhase(tmp_path, worded, val=tasks("v", 10))
+    with pytest.raises(ConfigError, match="at least 11 validation tasks, of which 6 decide.* 10:"):
         await tune(phase)
     assert (await tune(phase, confidence=0)).after.mean == 1
 
@@ -92,15 +94,15 @@ async def test_a_round_evaluates_its_candidates_together(tune, tmp_path):
     await tune(phase, editor, rounds=2)
     # The incumbent; per round the parents, and all children in one call.
     sizes = [len(call) for call in phase.asked]
-    assert sizes[0] == 10
-    assert sizes[2] == sizes[-1] == 160
+    assert sizes[0] == 16
+    assert sizes[2] == sizes[-1] == 128
 
 
 async def test_an_editor_that_repeats_the_text_costs_no_validation(tune, tmp_path):
     editor = ScriptedEditor(lambda content: fenced(current(content)))
     phase = ToyPhase(tmp_path, worded, rollouts=2000)
     tuned_ = await tune(phase, editor, max_refused=1000)
-    assert tune.phase.evaluated("v") == {("Answer.", f"v{i}") for i in range(10)}
+    assert tune.phase.evaluated("v") == {("Answer.", f"v{i}") for i in range(16)}
     assert tuned_.texts == {"writer": "Answer."}
     assert "none of 48 edits gave a new candidate" in tuned_.reason
     assert tune.phase.losses.counts["prompts_refused_same"] == 48
@@ -112,7 +114,7 @@ async def test_a_critic_that_says_nothing_is_not_followed_by_an_edit(tune, tmp_p
     assert editor.count("editor") == 0
     assert editor.count("critic") == 48
     assert tuned_.texts == {"writer": "Answer."}
-    assert len(tune.phase.evaluated("v")) == 10
+    assert len(tune.phase.evaluated("v")) == 16
 
 
 def gone_after(count, write):
@@ -150,23 +152,26 @@ async def test_an_editor_that_never_answers_fails_the_run_though_the_critic_does
     assert tune.editor.count("editor") == 3
 
 
-async def test_equal_prompts_are_rarely_called_better(tune, tmp_path):
+def fixed(texts, task, rng):
+    """Chance that is equal in every rollout of a text on a task, as of a model without sampling."""
+    del rng
+    return float(random.Random(f"{texts['writer']} {task.id}").random() < 0.5)
+
+
+@pytest.mark.parametrize("noise", [lambda texts, task, rng: float(rng.random() < 0.5), fixed])
+async def test_equal_prompts_are_rarely_called_better(tune, tmp_path, noise):
     changed = 0
     for seed in range(30):
         words = iter(range(1000))
-        editor = ScriptedEditor(
-            lambda content, words=words: fenced(f"{current(content)} {next(words)}")
-        )
-        phase = ToyPhase(
-            tmp_path / str(seed),
-            lambda texts, task, rng: float(rng.random() < 0.5),
-            val=tasks("v", 12),
-            rollouts=2000,
-            seed=seed,
-        )
-        tuned_ = await tune(phase, editor, branch_factor=2, beam_width=2, val_batch=8)
+
+        def write(content, words=words, seed=seed):
+            return fenced(f"{current(content)} {seed}.{next(words)}")
+
+        directory = tmp_path / str(seed)
+        phase = ToyPhase(directory, noise, val=tasks("v", 14), rollouts=2000, seed=seed)
+        editor = ScriptedEditor(write)
+        tuned_ = await tune(phase, editor, branch_factor=3, beam_width=2)
         changed += tuned_.texts != {"writer": "Answer."}
-        assert changed or "no candidate is better" in tuned_.reason or "none of" in tuned_.reason
     assert changed <= 2
 
 

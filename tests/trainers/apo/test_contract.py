@@ -11,8 +11,9 @@ class TestApo(OptimizerContract):
         "val_batch": 8,
         "beam_width": 2,
         "branch_factor": 2,
-        "rounds": 8,
+        "rounds": 6,
+        "confidence": 0.9,
     }
     rollouts = 400
-    world: ClassVar = {"val": 16}
+    world: ClassVar = {"val": 24}
     """With 8, an improvement by one word is not told from chance."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from agl_bootstrap import HEADER, BootstrapOptions
 from agl_bootstrap._bootstrap import bootstrap
@@ -43,7 +45,7 @@ async def test_it_finds_the_demonstrations_that_help(tmp_path):
     assert result.calls == {}
 
 
-@pytest.mark.parametrize("rollouts", range(34, 250, 17))
+@pytest.mark.parametrize("rollouts", range(36, 250, 17))
 async def test_no_budget_is_exceeded(tmp_path, rollouts):
     phase = ToyPhase(tmp_path, helped, rollouts=rollouts)
     result = await search(phase)
@@ -52,8 +54,8 @@ async def test_no_budget_is_exceeded(tmp_path, rollouts):
 
 
 async def test_a_budget_below_one_set_is_refused(tmp_path):
-    phase = ToyPhase(tmp_path, helped, rollouts=33)
-    with pytest.raises(ConfigError, match="at least 34 rollouts"):
+    phase = ToyPhase(tmp_path, helped, rollouts=35)
+    with pytest.raises(ConfigError, match="at least 36 rollouts"):
         await search(phase)
     assert not phase.ran
 
@@ -61,7 +63,7 @@ async def test_a_budget_below_one_set_is_refused(tmp_path):
 async def test_sets_are_compared_in_one_evaluation(tmp_path):
     phase = ToyPhase(tmp_path, helped)
     await search(phase, sets=7)
-    assert [len(call) for call in phase.asked] == [10, 12, 70, 10]
+    assert [len(call) for call in phase.asked] == [16, 12, 56, 8]
 
 
 async def test_no_attempt_that_reaches_the_threshold_is_a_result(tmp_path):
@@ -105,7 +107,7 @@ async def test_max_demos_0_adds_none_and_runs_nothing_for_them(tmp_path):
     result = await search(phase, max_demos=0)
     assert result.texts == {"writer": "Answer."}
     assert result.reason.startswith("max_demos is 0: no demonstrations are added")
-    assert len(phase.ran) == 10
+    assert len(phase.ran) == 16
 
 
 async def test_validation_tasks_are_never_demonstrated(tmp_path):
@@ -140,26 +142,29 @@ async def test_training_tasks_that_all_validate_are_refused(tmp_path):
 
 
 async def test_too_few_validation_tasks_for_the_confidence_are_refused(tmp_path):
-    phase = ToyPhase(tmp_path, helped, val=tasks("v", 4))
-    with pytest.raises(ConfigError, match="needs at least 5 validation tasks, but there are 4"):
+    phase = ToyPhase(tmp_path, helped, val=tasks("v", 8))
+    with pytest.raises(ConfigError, match="at least 9 validation tasks, of which 5 decide.* 8:"):
         await search(phase)
     assert (await search(phase, confidence=0)).after.mean > 0.2
 
 
-async def test_demonstrations_that_do_not_help_are_rarely_added(tmp_path):
-    def noise(texts, task, rng):
-        return 1.0 if task.id.startswith("t") else float(rng.random() < 0.5)
+def fixed(texts, task, rng):
+    """Chance that is equal in every rollout of a text on a task, as of a model without sampling."""
+    del rng
+    return float(random.Random(f"{texts['writer']} {task.id}").random() < 0.5)
+
+
+@pytest.mark.parametrize("noise", [lambda texts, task, rng: float(rng.random() < 0.5), fixed])
+async def test_demonstrations_that_do_not_help_are_rarely_added(tmp_path, noise):
+    def score(texts, task, rng):
+        return 1.0 if task.id.startswith("t") else noise(texts, task, rng)
 
     changed = 0
     for seed in range(30):
-        phase = ToyPhase(tmp_path / str(seed), noise, val=tasks("v", 12), seed=seed)
-        result = await search(phase, sets=8)
+        val = [type(each)(id=f"{each.id}.{seed}", input=each.input) for each in tasks("v", 12)]
+        phase = ToyPhase(tmp_path / str(seed), score, val=val, seed=seed)
+        result = await search(phase, sets=12)
         changed += HEADER in result.texts["writer"]
-        assert (
-            changed
-            or "not better than the incumbent" in result.reason
-            or "none of" in result.reason
-        )
     assert changed <= 3
 
 

@@ -9,7 +9,7 @@ class TestBootstrap(OptimizerContract):
     factory = "agl_bootstrap._bootstrap:bootstrap"
     model = "agl_bootstrap._options:BootstrapOptions"
     options: ClassVar = {"threshold": 0.1, "max_demos": 8, "sets": 12}
-    rollouts = 200
+    rollouts = 300
     edits = False
-    world: ClassVar = {"train": 24}
+    world: ClassVar = {"train": 24, "val": 16}
     """Demonstrations show only words that some attempt has used."""
