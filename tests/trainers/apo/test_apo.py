@@ -69,7 +69,7 @@ async def test_a_budget_below_one_proposal_is_refused(tune, tmp_path):
 
 async def test_too_few_validation_tasks_for_the_confidence_are_refused(tune, tmp_path):
     phase = ToyPhase(tmp_path, worded, val=tasks("v", 10))
-    with pytest.raises(ConfigError, match="at least 11 validation tasks, of which 6 decide.* 10:"):
+    with pytest.raises(ConfigError, match=r"at least 11 validation tasks, of which 6 decide.* 10:"):
         await tune(phase)
     assert (await tune(phase, confidence=0)).after.mean == 1
 
@@ -229,7 +229,7 @@ async def test_equal_seeds_give_equal_runs(tune, tmp_path):
     assert results[0][1] != results[2][1]
 
 
-@pytest.mark.parametrize("stop", range(0, 110, 13))
+@pytest.mark.parametrize("stop", range(0, 100, 13))
 async def test_a_resumed_phase_repeats_nothing(tune, tmp_path, stop):
     whole = ToyPhase(tmp_path / "whole", worded)
     expected = await tune(whole)

@@ -143,7 +143,7 @@ async def test_training_tasks_that_all_validate_are_refused(tmp_path):
 
 async def test_too_few_validation_tasks_for_the_confidence_are_refused(tmp_path):
     phase = ToyPhase(tmp_path, helped, val=tasks("v", 8))
-    with pytest.raises(ConfigError, match="at least 9 validation tasks, of which 5 decide.* 8:"):
+    with pytest.raises(ConfigError, match=r"at least 9 validation tasks, of which 5 decide.* 8:"):
         await search(phase)
     assert (await search(phase, confidence=0)).after.mean > 0.2
 
@@ -192,7 +192,7 @@ async def test_equal_seeds_give_equal_runs(tmp_path):
     assert asked[0] == asked[1] != asked[2]
 
 
-@pytest.mark.parametrize("stop", range(0, 200, 17))
+@pytest.mark.parametrize("stop", range(0, 150, 17))
 async def test_a_resumed_phase_repeats_nothing(tmp_path, stop):
     whole = ToyPhase(tmp_path / "whole", helped)
     expected = await search(whole)

@@ -8,7 +8,7 @@ class TestBootstrap(OptimizerContract):
 
     factory = "agl_bootstrap._bootstrap:bootstrap"
     model = "agl_bootstrap._options:BootstrapOptions"
-    options: ClassVar = {"threshold": 0.1, "max_demos": 8, "sets": 12}
+    options: ClassVar = {"threshold": 0.1, "max_demos": 8, "sets": 12, "confidence": 0.9}
     rollouts = 300
     edits = False
     world: ClassVar = {"train": 24, "val": 16}
