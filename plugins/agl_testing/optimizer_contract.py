@@ -252,7 +252,7 @@ class OptimizerContract(ContractSuite):
     def _world(
         self, directory: Path, *, editor: str = "good", crash: int = -1, **settings: Any
     ) -> PromptWorld:
-        given = {"rollouts": self.rollouts, **self.world, **settings}
+        given: dict[str, Any] = {"rollouts": self.rollouts, **self.world, **settings}
         answering = editors(self.reply)[editor]
         return PromptWorld(directory, WorldSettings(**given), editor=answering, crash=crash)
 
