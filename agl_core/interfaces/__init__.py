@@ -34,15 +34,6 @@ from agl_core.interfaces._learning import (
     Usage,
     agent_calls,
 )
-from agl_core.interfaces._prompts import (
-    Candidate,
-    Optimizer,
-    PromptOutcome,
-    PromptPhase,
-    PromptRollout,
-    Tuned,
-    TunedPrompt,
-)
 from agl_core.interfaces._routes import (
     Access,
     AnswerDelta,
