@@ -72,6 +72,7 @@ from agl_core.interfaces._store import Store, StoreLifecycle
 
 if TYPE_CHECKING:
     from agl_core.interfaces._prompts import Candidate as Candidate
+    from agl_core.interfaces._prompts import LearnsPrompts as LearnsPrompts
     from agl_core.interfaces._prompts import Optimizer as Optimizer
     from agl_core.interfaces._prompts import PromptOutcome as PromptOutcome
     from agl_core.interfaces._prompts import PromptPhase as PromptPhase
@@ -114,6 +115,7 @@ __all__ = [
     "Integration",
     "JsonObjects",
     "KeepsFiles",
+    "LearnsPrompts",
     "Observer",
     "Optimizer",
     "Problem",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from agl_core.interfaces._learning import AttemptRecord
-from agl_core.types import Estimate, FailureKind, Losses, Task
+from agl_core.types import Estimate, FailureKind, Losses, PromptTemplate, Task
 
 Candidate = Mapping[str, str]
 """Name of a prompt to its text. A prompt that is missing keeps its incumbent text."""
@@ -29,6 +29,28 @@ class TunedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """The program sends the text itself, and the gateway replaces it."""
     tool: str = ""
     """Name of the tool whose description it is; empty for a system prompt."""
+
+
+@runtime_checkable
+class LearnsPrompts(Protocol):
+    """A `Rewriter` of captured prompts, which also learns them."""
+
+    def learn(
+        self, records: Sequence[AttemptRecord], *, name: str, agents: Sequence[str], tool: str = ""
+    ) -> PromptTemplate:
+        """Return a prompt whose `known` and `template` are the text that the agents send.
+
+        Args:
+            records: Attempts in which no prompt was replaced.
+            name: The prompt's name, for errors.
+            agents: Exact names or globs.
+            tool: Name of the tool whose description it is; empty for the system prompt.
+
+        Raises:
+            ConfigError: no such agent made a call, none sends the tool, or the texts differ too
+                much; the message shows the texts.
+        """
+        ...
 
 
 class PromptRollout(msgspec.Struct, frozen=True, kw_only=True):

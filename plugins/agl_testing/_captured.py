@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -96,6 +97,24 @@ def without_ids(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [without_ids(item) for item in cast("Sequence[Any]", value)]
     return value
+
+
+def with_prompt(played: Played, agent: str, old: str, new: str) -> Any:
+    """Return messages and tools without ids, with another text in the heads of an agent's calls.
+
+    A message with the new text comes first if there is no old text.
+    """
+    expected: list[Any] = []
+    for call in played.calls:
+        messages = call.messages
+        if speaker(call) == agent and not old:
+            messages = [{"role": "system", "content": new}, *messages]
+        elif speaker(call) == agent:
+            head = json.loads(json.dumps(messages[0]).replace(json.dumps(old)[1:-1], new))
+            assert head != messages[0], f"the first message of {agent} has no {old!r}"
+            messages = [head, *messages[1:]]
+        expected.append((messages, call.tools))
+    return without_ids(expected)
 
 
 def ancestors(spans: Sequence[Span], span: Span) -> list[Span]:

@@ -1,16 +1,16 @@
-"""Routes and dialects of installed plugins, and the fake server's answers in those dialects."""
+"""What installed plugins add to a gateway, and the fake server's answers in those dialects."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import msgspec
 
-from agl_core.app import load_plugins, make_dialects, make_routes
+from agl_core.app import load_plugins, make_dialects, make_rewriters, make_routes
 from agl_core.gateway import AnswerReader, Payload
-from agl_core.interfaces import Dialect, DialectAnswer, RouteFactory
+from agl_core.interfaces import Dialect, DialectAnswer, RewriterFactory, RouteFactory
 from agl_core.plugins import PluginManager
 
 
@@ -24,6 +24,12 @@ def installed_dialects() -> Mapping[str, Dialect]:
 def installed_routes() -> Mapping[str, RouteFactory]:
     """Return the routes of installed plugins, by method and path below ``/v1``."""
     return make_routes(_plugins())
+
+
+@cache
+def installed_rewriters() -> Sequence[RewriterFactory]:
+    """Return the rewriters of installed plugins, in the order of their names."""
+    return make_rewriters(_plugins())
 
 
 @cache

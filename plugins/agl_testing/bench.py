@@ -18,7 +18,14 @@ from agl_endpoints import HttpBackend
 from agl_core.adapters import TrajectoryAdapter
 from agl_core.clocks import new_id
 from agl_core.gateway import GatewayServer
-from agl_core.interfaces import AdaptedAttempt, AttemptRecord, Dialect, Integration, RouteFactory
+from agl_core.interfaces import (
+    AdaptedAttempt,
+    AttemptRecord,
+    Dialect,
+    Integration,
+    LearnsPrompts,
+    RouteFactory,
+)
 from agl_core.store import MemoryStore
 from agl_core.tracing import AttemptContext, Recorder, attach, emit_reward, enter, origins_of
 from agl_core.types import (
@@ -30,12 +37,13 @@ from agl_core.types import (
     Limits,
     ModelCall,
     Policy,
+    PromptTemplate,
     Resources,
     Rollout,
     Span,
     Task,
 )
-from agl_testing._installed import installed_dialects, installed_routes
+from agl_testing._installed import installed_dialects, installed_rewriters, installed_routes
 from agl_testing.fake_openai import Answered, FakeOpenAI, FakeOptions
 from agl_testing.scenario import Job, reply
 
@@ -131,6 +139,7 @@ class Bench:
                 store,
                 routes=installed_routes() if routes is None else routes,
                 dialects=installed_dialects() if dialects is None else dialects,
+                rewriters=installed_rewriters(),
             )
             await gateway.route(_POLICY, backend)
             await gateway.start()
@@ -150,6 +159,7 @@ class Bench:
         *,
         rollouts: int = 1,
         recorder: Callable[[Claim], Recorder] | None = None,
+        prompts: Mapping[str, PromptTemplate] | None = None,
     ) -> list[Played]:
         """Run `action` in `rollouts` rollouts in parallel; each gets the reward 1.0 if it returns.
 
@@ -157,10 +167,18 @@ class Bench:
             action: The program; an exception it raises is stored in `Played.error`.
             rollouts: Number of rollouts; each has a different `Job.key`.
             recorder: Creates each attempt's recorder.
+            prompts: Prompts of the rollouts' resources.
         """
+        version = 0
+        if prompts is not None:
+            version = (await self._store.publish(Resources(items={**prompts}))).version
         tasks = [
             Rollout(
-                id=new_id("rollout"), task=Task(id=str(number)), run_id="bench", limits=_PATIENT
+                id=new_id("rollout"),
+                task=Task(id=str(number)),
+                run_id="bench",
+                limits=_PATIENT,
+                resources_version=version,
             )
             for number in range(rollouts)
         ]
@@ -175,9 +193,21 @@ class Bench:
             # Waiting would block this loop, and the threads may wait for its servers.
             pool.shutdown(wait=False)
 
-    async def one(self, action: Action) -> Played:
+    async def one(
+        self, action: Action, *, prompts: Mapping[str, PromptTemplate] | None = None
+    ) -> Played:
         """Run `action` in one rollout."""
-        return (await self.play(action))[0]
+        return (await self.play(action, prompts=prompts))[0]
+
+    def learn(self, played: Sequence[Played], *, agents: Sequence[str]) -> PromptTemplate:
+        """Return the prompt that agents sent in attempts, as the installed plugin learns it.
+
+        Raises:
+            ConfigError: they sent none, or different ones.
+        """
+        made = (make(self._store) for make in installed_rewriters())
+        learner = next(each for each in made if isinstance(each, LearnsPrompts))
+        return learner.learn([each.record for each in played], name="prompt", agents=agents)
 
     def interleave(self, count: int) -> None:
         """Hold the model's answers until `count` requests wait, then release them in random order.

@@ -18,17 +18,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import Any, ClassVar
+
+import msgspec
 
 import agl_core.tracing as agl
 from agl_core import semconv
 from agl_core.interfaces import Integration
 from agl_core.runner import failure_of
 from agl_core.tracing import Recorder
-from agl_core.types import Claim, FailureKind, Span, SpanKind
+from agl_core.types import Claim, FailureKind, PromptTemplate, Span, SpanKind
 from agl_testing import _captured
 from agl_testing._guard import ContractSuite
 from agl_testing.bench import Action, Bench, Played
@@ -40,6 +42,7 @@ from agl_testing.scenario import (
     ITEM,
     JUDGE,
     PLANNER,
+    SYSTEM,
     TOOL,
     TOOL_RESULT,
     WRITER,
@@ -60,6 +63,7 @@ _OVERFLOW = {
         "code": "context_length_exceeded",
     }
 }
+_TUNED = "Answer in one sentence, and name the currency."
 _STABLE = FakeOptions(stable=True)
 """Equal texts have equal ids, so that runs can be compared."""
 
@@ -313,6 +317,32 @@ class IntegrationContract(ContractSuite):
         sent = [(call.messages, call.tools) for call in played.calls]
         assert _captured.without_ids(sent) == _captured.without_ids(bodies)
 
+    async def test_a_captured_prompt_is_replaced_for_the_named_agent_alone(self) -> None:
+        program = self.program()
+        async with self._attached(_STABLE) as bench:
+            plain = await self._play(bench, program.run)
+            learned = bench.learn([plain], agents=(WRITER,))
+            assert learned.agents == (WRITER,)
+            old = "" if program.sends_no_head else SYSTEM
+            if not old:
+                assert not learned.known, (
+                    f"sends_no_head is declared, but {learned.known!r} is sent"
+                )
+            assert old in learned.template, f"learned {learned.template!r}"
+            tuned = learned.template.replace(old, _TUNED)
+            prompts = {"prompt": msgspec.structs.replace(learned, template=tuned)}
+            for name in ("run", "stream"):
+                if name in program.lacks:
+                    continue
+                played = await self._play(bench, getattr(program, name), prompts=prompts)
+                assert played.output == ANSWER, name
+                assert skeleton(played.spans) == EXPECTED, name
+                # The record equals what the model was sent.
+                _captured.check_tokens(played, bench.fake.log)
+                _captured.check_identity(played)
+                sent = _captured.without_ids([(each.messages, each.tools) for each in played.calls])
+                assert sent == _captured.with_prompt(plain, WRITER, old, _TUNED), name
+
     async def test_attaching_twice_records_once_and_detaching_restores(self) -> None:
         before = _send_functions(), self.framework_state()
         async with Bench.open() as bench:
@@ -355,8 +385,10 @@ class IntegrationContract(ContractSuite):
             finally:
                 attachment.detach()
 
-    async def _play(self, bench: Bench, action: Action) -> Played:
-        played = await bench.one(action)
+    async def _play(
+        self, bench: Bench, action: Action, *, prompts: Mapping[str, PromptTemplate] | None = None
+    ) -> Played:
+        played = await bench.one(action, prompts=prompts)
         if played.error is not None:
             raise played.error
         return played

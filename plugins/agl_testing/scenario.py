@@ -97,6 +97,8 @@ class ScenarioProgram(ABC):
     """Why a failed request is not sent again."""
     hides_usage: ClassVar[str] = ""
     """Why the framework's spans have no token usage; the gateway's record has it."""
+    sends_no_head: ClassVar[str] = ""
+    """Why the system prompt is in a user's message; a captured prompt is then inserted."""
 
     @abstractmethod
     def run(self, job: Job) -> str:

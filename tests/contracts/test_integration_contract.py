@@ -287,6 +287,8 @@ RULES = [
     ("an_uncut_prompt_ends_as_an_overflow", patching("run", muffled)),
     ("a_failing_sink_never_reaches_the_agent", listening(Raises)),
     ("requests_and_output_are_the_same_with_and_without", patching("_turns", chatty)),
+    ("a_captured_prompt_is_replaced_for_the_named_agent_alone", listening(SwapsAgents)),
+    ("a_captured_prompt_is_replaced_for_the_named_agent_alone", programmed(stream=lambda *_: "")),
     ("attaching_twice_records_once_and_detaching_restores", RecordsTwice),
     ("attaching_twice_records_once_and_detaching_restores", StaysAttached),
     ("nothing_happens_outside_a_rollout", patching("_send", marked)),

@@ -58,6 +58,8 @@ def shop(job, *, stream=False):
 class CrewAIProgram(ScenarioProgram):
     """Two agents as one crew."""
 
+    sends_no_head = "with templates of its own an agent sends one user message"
+
     def run(self, job):
         return shop(job).kickoff().raw
 

@@ -1,0 +1,15 @@
+"""Hooks of this package."""
+
+from __future__ import annotations
+
+from agl_core.interfaces import Register
+from agl_core.plugins import hookimpl
+
+
+@hookimpl
+def agl_register_rewriters(register: Register) -> None:
+    register(
+        "prompts",
+        "agl_prompts._captured_gateway:CapturedPrompts",
+        summary="replaces captured prompts by their tuned texts",
+    )
