@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from agl_core.errors import ConfigError
 from agl_core.types import Policy
-from agl_core.types.rollout import RESERVED_PREFIX, agent_matches
+from agl_core.types.rollout import RESERVED_PREFIX, agent_matches, any_matches
 
 
 class AgentSelector:
@@ -32,7 +32,7 @@ class AgentSelector:
         """Return whether the agent is trained; False for reserved names and for no agent."""
         if not agent or agent.startswith(RESERVED_PREFIX):
             return False
-        return any(agent_matches(pattern, agent) for pattern in self.patterns)
+        return any_matches(self.patterns, agent)
 
     def check(self, seen: Collection[str]) -> None:
         """Check that every pattern matches an agent in `seen`, where "" means calls without agent.

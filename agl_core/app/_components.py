@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncGenerator, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
@@ -20,6 +21,7 @@ import msgspec
 from agl_core import waits
 from agl_core.app.parts import (
     Agent,
+    all_of,
     gateway_server,
     make_algorithm,
     make_engine,
@@ -39,6 +41,7 @@ from agl_core.interfaces import (
     Adapter,
     Algorithm,
     AttemptRecord,
+    Diagnose,
     Engine,
     Gateway,
     GatewayUse,
@@ -47,7 +50,7 @@ from agl_core.interfaces import (
     StoreLifecycle,
     show_stage,
 )
-from agl_core.plugins import PluginManager, Registry
+from agl_core.plugins import PluginManager
 from agl_core.runner import Runner, RunnerOptions, Scorer
 from agl_core.serving import given_key
 from agl_core.tracing import attach
@@ -205,19 +208,23 @@ def _adapter(plan: Blueprint, policies: Sequence[Policy], *, training: bool) -> 
         policies=policies,
         channel_weights=plan.config.channel_weights,
     )
-    return _Diagnosing(adapter, plan.plugins.registry("diagnoses"))
+    return _Diagnosing(adapter, plan.plugins)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Diagnosing:
     """An adapter with the diagnoses of plugins, which are imported by the first attempt."""
 
     adapter: Adapter
-    diagnoses: Registry
+    plugins: PluginManager
+
+    @cached_property
+    def diagnoses(self) -> list[Diagnose]:
+        return [*all_of(self.plugins.registry("diagnoses")).values()]
 
     def adapt(self, record: AttemptRecord) -> AdaptedAttempt:
         adapted = self.adapter.adapt(record)
-        found = [self.diagnoses.resolve(name)(record, adapted) for name in self.diagnoses.names()]
+        found = [diagnose(record, adapted) for diagnose in self.diagnoses]
         return replace(adapted, breaks=sum_breaks([adapted.breaks, *found]))
 
     def check(self, seen: Collection[str]) -> None:

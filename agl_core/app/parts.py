@@ -404,17 +404,17 @@ def remote_gateway(url: str, plugins: PluginManager, use: GatewayUse | None = No
 
 def make_routes(plugins: PluginManager) -> dict[str, RouteFactory]:
     """Return the gateway routes of plugins, except those whose extra is not installed."""
-    return _all_of(plugins.registry("routes"))
+    return all_of(plugins.registry("routes"))
 
 
 def make_dialects(plugins: PluginManager) -> dict[str, Dialect]:
     """Return the dialects of plugins, except those whose extra is not installed."""
-    return _all_of(plugins.registry("dialects"))
+    return all_of(plugins.registry("dialects"))
 
 
 def make_rewriters(plugins: PluginManager) -> list[RewriterFactory]:
     """Return the rewriters of plugins by name, except those whose extra is not installed."""
-    return [*_all_of(plugins.registry("rewriters")).values()]
+    return [*all_of(plugins.registry("rewriters")).values()]
 
 
 @contextmanager
@@ -422,14 +422,15 @@ def displayed(
     stream: TextIO, plugins: PluginManager
 ) -> Generator[tuple[Observer, ...], None, None]:
     """Yield the observers that show a run on a stream: one of every registered display."""
-    factories = _all_of(plugins.registry("displays"))
+    factories = all_of(plugins.registry("displays"))
     if not factories:
         _log.debug("The run's progress is not shown: no plugin registers a display")
     with ExitStack() as stack:
         yield tuple(stack.enter_context(factory(stream)) for factory in factories.values())
 
 
-def _all_of(registry: Registry) -> dict[str, Any]:
+def all_of(registry: Registry) -> dict[str, Any]:
+    """Return everything that is registered, except what needs an extra that is not installed."""
     found: dict[str, Any] = {}
     for name in registry.names():
         with suppress(MissingExtraError):

@@ -228,12 +228,11 @@ class App:
             observers=observers,
         )
         self._demonstrates = demonstrates(config, self._plugins)
-        if self._demonstrates and self._inputs.val_tasks is None and config.tasks.val is None:
-            pass  # nothing runs an agent
-        elif config.rollout.local:
-            self._plan = self._with_agent(self._plan)
-        else:
+        evaluates = self._inputs.val_tasks is not None or config.tasks.val is not None
+        if not config.rollout.local:
             check_apart(config, self._plugins)
+        elif evaluates or not self._demonstrates:
+            self._plan = self._with_agent(self._plan)
         self._checkpoints = Checkpoints(
             self._plan.directory / "checkpoints",
             keep=config.train.keep_checkpoints,

@@ -174,10 +174,12 @@ class ChatRequest:
     def rewrite(self, messages: JsonObjects, tools: JsonObjects) -> None:
         """Send other messages and tools; fields whose objects are the client's stay as they are."""
         changes = {"messages": messages} if messages is not self.messages else {}
-        if tools and tools is not self._typed.tools:
+        if tools is not self._typed.tools and (tools or self._typed.tools):
             changes["tools"] = tools
         self._typed = msgspec.structs.replace(self._typed, **changes)
         self.fields |= {name: msgspec.Raw(_encoder.encode(v)) for name, v in changes.items()}
+        if not self.tools and "tools" in changes:
+            del self.fields["tools"]  # servers refuse an empty list
 
     def digest(self) -> bytes:
         """Return a digest of the client's messages and tools.

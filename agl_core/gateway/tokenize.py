@@ -53,9 +53,7 @@ class TokenCounting:
         prompt = read_body(await request.body(), _prompts.decode, what="prompt")
         backend, model = request.backend(identity, prompt.model)
         messages, tools = request.rewritten(identity, prompt.messages, prompt.tools or [])
-        sent = msgspec.structs.replace(
-            prompt, model=model, messages=messages, tools=tools or prompt.tools
-        )
+        sent = msgspec.structs.replace(prompt, model=model, messages=messages, tools=tools or None)
         body = msgspec.json.encode(sent)
         return RouteAnswer(body=await count_prompt(backend, body))
 

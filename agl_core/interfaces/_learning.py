@@ -214,6 +214,10 @@ class AdaptedAttempt:
     """Trained agents to the numbers of their breaks by likely cause, as diagnoses of plugins find."""
 
 
+Diagnose = Callable[[AttemptRecord, AdaptedAttempt], Mapping[str, Mapping[str, int]]]
+"""Returns counts of what it found in an adapted attempt, by trained agent and cause."""
+
+
 class Adapter(Protocol):
     """Turns one ended attempt into trajectories and returns."""
 

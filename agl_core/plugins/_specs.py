@@ -81,10 +81,10 @@ class RegisterSpecs:
 
     @hookspec(historic=True)
     def agl_register_diagnoses(self, register: Register) -> None:
-        """Offer diagnoses of attempts: ``diagnose(record, adapted: AdaptedAttempt)``.
+        """Offer diagnoses of attempts, as `agl_core.interfaces.Diagnose` states.
 
-        It returns counts by trained agent and cause, as a mapping of mappings. All that are
-        registered are called after the adapter; steps and report hold their sums as `breaks`.
+        All that are registered are called after the adapter, except those whose extra is not
+        installed; steps and report hold their sums as `breaks`.
         """
 
     @hookspec(historic=True)

@@ -12,6 +12,7 @@ from agl_core.types._trajectory import (
 )
 from agl_core.types.rollout import (
     LLM,
+    PLACEHOLDER,
     RESERVED_PREFIX,
     Attempt,
     AttemptStatus,
@@ -27,6 +28,7 @@ from agl_core.types.rollout import (
     RolloutQuery,
     RolloutStatus,
     agent_matches,
+    any_matches,
     says_overflow,
 )
 from agl_core.types.run import (
@@ -61,6 +63,7 @@ from agl_core.types.task import Task, as_task
 __all__ = [
     "ATTEMPT",
     "LLM",
+    "PLACEHOLDER",
     "RESERVED_PREFIX",
     "AgentReturn",
     "Attempt",
@@ -107,6 +110,7 @@ __all__ = [
     "Triplet",
     "Update",
     "agent_matches",
+    "any_matches",
     "as_task",
     "finite_number",
     "from_list",

@@ -20,7 +20,8 @@ from agl_core.types.task import Task
 RESERVED_PREFIX: Final = "@"
 """Prefix of reserved names, such as ``@selector``: calls of a framework, never trained."""
 
-_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+"""A ``{name}`` of a `PromptTemplate`."""
 
 
 class LLM(msgspec.Struct, frozen=True, kw_only=True, tag="llm"):
@@ -47,7 +48,7 @@ class PromptTemplate(msgspec.Struct, frozen=True, kw_only=True, tag="prompt_temp
 
     @property
     def placeholders(self) -> frozenset[str]:
-        return frozenset(_PLACEHOLDER.findall(self.template))
+        return frozenset(PLACEHOLDER.findall(self.template))
 
     def format(self, **values: Any) -> str:
         """Replace the placeholders that have a value; placeholders inside values stay.
@@ -60,7 +61,7 @@ class PromptTemplate(msgspec.Struct, frozen=True, kw_only=True, tag="prompt_temp
             raise ConfigError(
                 f"Prompt has no placeholders {unknown}; it has {sorted(self.placeholders)}"
             )
-        return _PLACEHOLDER.sub(lambda match: str(values.get(match[1], match[0])), self.template)
+        return PLACEHOLDER.sub(lambda match: str(values.get(match[1], match[0])), self.template)
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,12 +95,17 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     def serves(self, agent: str) -> bool:
         """Return whether a name or glob of the policy matches; an earlier policy has precedence."""
-        return any(agent_matches(pattern, agent) for pattern in self.agents)
+        return any_matches(self.agents, agent)
 
 
 def agent_matches(pattern: str, agent: str) -> bool:
     """Return whether a name or glob (``*``, ``?``, ``[...]``) matches the agent; case-sensitive."""
     return pattern == agent or fnmatchcase(agent, pattern)
+
+
+def any_matches(patterns: Iterable[str], agent: str) -> bool:
+    """Return whether one of the names or globs matches the agent; see `agent_matches`."""
+    return any(agent_matches(pattern, agent) for pattern in patterns)
 
 
 Mode = Literal["train", "val", "test"]
@@ -253,7 +259,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
         capture: dict[str, Any] = self.metadata.get(CAPTURE) or {}
         if not agent or agent.startswith(RESERVED_PREFIX):
             return False
-        if not any(agent_matches(pattern, agent) for pattern in capture.get("agents", ())):
+        if not any_matches(capture.get("agents", ()), agent):
             return False
         policies: list[tuple[str, bool]] = capture.get("policies", [])
         return next((each for pattern, each in policies if agent_matches(pattern, agent)), False)
@@ -264,7 +270,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
         if capture.get("elsewhere") != "refuse":
             return True
         allowed: list[str] = capture.get("allow_hosts", [])
-        return any(agent_matches(pattern, host) for pattern in allowed)
+        return any_matches(allowed, host)
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):

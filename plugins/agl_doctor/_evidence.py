@@ -13,7 +13,7 @@ from agl_core.config import RunConfig, trained_agents
 from agl_core.errors import CaptureError, RewardError
 from agl_core.interfaces import AdaptedAttempt, Adapter, AttemptRecord
 from agl_core.runner import Stall
-from agl_core.types import RESERVED_PREFIX, AttemptStatus, Losses, Policy, agent_matches
+from agl_core.types import RESERVED_PREFIX, AttemptStatus, Losses, Policy, any_matches
 from agl_doctor._calls import OwnedCall, owned_calls
 
 
@@ -61,7 +61,7 @@ class Evidence:
         if not agent or agent.startswith(RESERVED_PREFIX):
             return False
         policy = serving_policy(agent, self.policies)
-        chosen = any(agent_matches(pattern, agent) for pattern in self.patterns)
+        chosen = any_matches(self.patterns, agent)
         return chosen and policy is not None and policy.trainable
 
 

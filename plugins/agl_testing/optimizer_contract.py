@@ -188,11 +188,7 @@ class OptimizerContract(ContractSuite):
     async def test_an_editor_without_a_new_text_costs_no_rollouts(
         self, tmp_path: Path, editor: str
     ) -> None:
-        self._needs_editor()
-        world = self._world(tmp_path, editor=editor)
-        tuned = await self._tune(world)
-        assert {_text(rollout) for rollout in world.ran} <= {INCUMBENT}
-        assert tuned.texts == {"writer": INCUMBENT}
+        world, tuned = await self._tune_in_vain(tmp_path, editor)
         assert tuned.reason, "nothing says why the phase ended"
         assert world.edits < self.rollouts
 
@@ -200,11 +196,7 @@ class OptimizerContract(ContractSuite):
     async def test_a_candidate_that_must_not_run_is_refused_and_counted(
         self, tmp_path: Path, editor: str
     ) -> None:
-        self._needs_editor()
-        world = self._world(tmp_path, editor=editor)
-        tuned = await self._tune(world)
-        assert {_text(rollout) for rollout in world.ran} <= {INCUMBENT}
-        assert tuned.texts == {"writer": INCUMBENT}
+        world, _ = await self._tune_in_vain(tmp_path, editor)
         assert sum(world.losses.counts.values()) > 0, "the refused candidates are not counted"
 
     async def test_braces_of_json_are_literal(self, tmp_path: Path) -> None:
@@ -244,6 +236,15 @@ class OptimizerContract(ContractSuite):
         world = self._world(tmp_path, editor="unreliable")
         tuned = await self._tune(world)
         assert world.true_score(tuned.texts) > world.true_score({"writer": INCUMBENT})
+
+    async def _tune_in_vain(self, directory: Path, editor: str) -> tuple[PromptWorld, Tuned]:
+        """Tune with an editor whose texts must not run; check that only the incumbent ran."""
+        self._needs_editor()
+        world = self._world(directory, editor=editor)
+        tuned = await self._tune(world)
+        assert {_text(rollout) for rollout in world.ran} <= {INCUMBENT}
+        assert tuned.texts == {"writer": INCUMBENT}
+        return world, tuned
 
     def _needs_editor(self) -> None:
         if not self.edits:

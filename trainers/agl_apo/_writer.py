@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from agl_prompts import EditorError, Role, Seen, Study, describe, new_text
+from agl_prompts import HEADS, EditorError, Role, Seen, Study, describe, new_text, shortened
 from msgspec.structs import replace
 
 from agl_apo._options import ApoOptions
 from agl_apo._templates import Templates, fill
 from agl_core.interfaces import Candidate, TunedPrompt
-from agl_core.types import PromptTemplate, agent_matches
-
-_HEADS: Final = ("system", "developer")
+from agl_core.types import PromptTemplate, any_matches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +59,7 @@ class Writer:
         answer = await self._ask(
             "editor",
             rng.choice(self._templates.edits),
-            critique=_clip(critique, self._options.critique_chars),
+            critique=shortened(critique, self._options.critique_chars),
             rules=_rules(prompt, most=max(self._options.max_chars, len(prompt.text))),
             **shared,
         )
@@ -85,12 +82,7 @@ class Writer:
 
 
 def _speaks(seen: Sequence[Seen], prompt: TunedPrompt) -> bool:
-    return any(
-        agent_matches(pattern, call.agent)
-        for each in seen
-        for call in each.calls
-        for pattern in prompt.agents
-    )
+    return any(any_matches(prompt.agents, call.agent) for each in seen for call in each.calls)
 
 
 def _what(prompt: TunedPrompt) -> str:
@@ -113,7 +105,7 @@ def _attempts(seen: Sequence[Seen], prompt: TunedPrompt, *, chars: int) -> str:
 def _headless(seen: Seen) -> Seen:
     """Return a result without system messages: the critic gets the prompt once, by itself."""
     calls = tuple(
-        replace(call, messages=[each for each in call.messages if each.get("role") not in _HEADS])
+        replace(call, messages=[each for each in call.messages if each.get("role") not in HEADS])
         for call in seen.calls
     )
     return replace(seen, calls=calls)
@@ -135,11 +127,3 @@ def _rules(prompt: TunedPrompt, *, most: int) -> str:
         "one block between two lines of three backticks, and nothing else."
     )
     return " ".join(rules)
-
-
-def _clip(text: str, chars: int) -> str:
-    """Return the text, without its middle if it is longer than `chars` characters."""
-    if len(text) <= chars:
-        return text
-    half = chars // 2
-    return f"{text[:half]}\n[...]\n{text[-half:]}"

@@ -223,9 +223,9 @@ class Bootstrap(PromptOptimizer):
         texts: dict[str, str] = {}
         for prompt in _systems(study):
             text = without_demos(prompt.text)
-            room = max(options.max_chars, len(prompt.text)) - len(text)
+            left = max(options.max_chars, len(prompt.text)) - len(text)
             texts[prompt.name] = with_demos(
-                text, demos.get(prompt.name, ()), max_chars=min(options.demos_chars, room)
+                text, demos.get(prompt.name, ()), max_chars=min(options.demos_chars, left)
             )
         return texts
 

@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
-from agl_prompts import Seen, SeenCall
+from agl_prompts import HEADS, Seen, SeenCall
 
 from agl_core.interfaces import TunedPrompt
-from agl_core.types import PromptTemplate, Task, agent_matches
+from agl_core.types import PromptTemplate, Task, any_matches
 
 HEADER: Final = "## Examples of correct answers"
 """The line above the demonstrations. What follows it is replaced when a prompt is tuned again."""
 
 _SEPARATOR: Final = f"\n\n{HEADER}\n\n"
-_HEADS: Final = ("system", "developer")
 
 Unusable = Literal["score", "calls", "long", "braces"]
 """Why an attempt gives no demonstration: it failed or its score is below the threshold, the agents
@@ -42,7 +41,9 @@ def demo_of(
     if seen.failure is not None or seen.lost or min(seen.scores) < threshold:
         return "score"
     calls = [
-        call for call in seen.calls if _is_of(call, prompt) and (call.answer or call.tool_calls)
+        call
+        for call in seen.calls
+        if any_matches(prompt.agents, call.agent) and (call.answer or call.tool_calls)
     ]
     if not calls:
         return "calls"
@@ -102,10 +103,6 @@ def _input(task: Task) -> str:
     return json.dumps(task.input, sort_keys=True, default=str)
 
 
-def _is_of(call: SeenCall, prompt: TunedPrompt) -> bool:
-    return any(agent_matches(pattern, call.agent) for pattern in prompt.agents)
-
-
 def _text_of(call: SeenCall) -> str:
     lines = [line for message in call.messages for line in _lines(message)]
     return "\n".join([*lines, *_said(call.answer, call.tool_calls)])
@@ -114,7 +111,7 @@ def _text_of(call: SeenCall) -> str:
 def _lines(message: Mapping[str, Any]) -> list[str]:
     """Return the lines of one message of the prompt; none of a system message."""
     role, text = message.get("role"), _content(message)
-    if role in _HEADS:
+    if role in HEADS:
         return []
     if role == "assistant":
         return _said(text, message.get("tool_calls") or ())

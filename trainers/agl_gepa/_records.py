@@ -10,7 +10,7 @@ from agl_prompts import Seen, SeenCall, describe
 from msgspec.structs import replace
 
 from agl_core.interfaces import TunedPrompt
-from agl_core.types import agent_matches
+from agl_core.types import any_matches
 
 Record = dict[str, str]
 
@@ -35,16 +35,12 @@ def records(
     found: list[Record] = []
     literals = _literals(text, prompt.placeholders)
     for each in seen:
-        calls = [call for call in each.calls if _uses(prompt, call.agent)]
+        calls = [call for call in each.calls if any_matches(prompt.agents, call.agent)]
         if each.lost or not calls:
             continue
         shown = tuple(_without(literals, call) for call in _last_of_each_conversation(calls))
         found.append({"Rollout": describe(replace(each, calls=shown), max_chars=max_chars)})
     return found
-
-
-def _uses(prompt: TunedPrompt, agent: str) -> bool:
-    return any(agent_matches(pattern, agent) for pattern in prompt.agents)
 
 
 def _last_of_each_conversation(calls: Sequence[SeenCall]) -> list[SeenCall]:

@@ -135,9 +135,8 @@ class SFT:
         pool: list[Example | TrajectoryGroup] = [
             *_assigned(self._examples, options.agent, policies)
         ]
-        trained = [name for each in policies.values() if each.trainable for name in each.agents]
         selection = Selection(
-            agents=tuple(options.agents or trained),
+            agents=tuple(options.agents or _trained(policies)),
             min_reward=options.min_reward,
             keep=options.keep,
         )
@@ -204,7 +203,7 @@ def _assigned(
     Raises:
         ConfigError: an example names no agent, or one that the run does not train.
     """
-    trained = [name for each in policies.values() if each.trainable for name in each.agents]
+    trained = _trained(policies)
     if agent is None and len(trained) == 1 and not any(mark in trained[0] for mark in "*?["):
         agent = trained[0]
     found: list[Example] = []
@@ -219,6 +218,11 @@ def _assigned(
     return found
 
 
+def _trained(policies: Mapping[str, Policy]) -> list[str]:
+    """Return the names and globs of the agents that the run trains."""
+    return [name for each in policies.values() if each.trainable for name in each.agents]
+
+
 def _policy_of(agent: str, policies: Mapping[str, Policy], *, where: str = "") -> Policy:
     """Return the policy that an agent trains.
 
@@ -227,11 +231,9 @@ def _policy_of(agent: str, policies: Mapping[str, Policy], *, where: str = "") -
     """
     policy = serving_policy(agent, list(policies.values()))
     if policy is None or not policy.trainable:
-        trained = sorted(
-            name for each in policies.values() if each.trainable for name in each.agents
-        )
         raise ConfigError(
-            f"{where} is of agent {agent!r}, which this run does not train; it trains {trained}: "
+            f"{where} is of agent {agent!r}, which this run does not train; it trains "
+            f"{sorted(_trained(policies))}: "
             f"add the agent to 'agents', or take the conversation out"
         )
     return policy

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from agl_prompts._seen import SeenCall as SeenCall
     from agl_prompts._study import Split as Split
     from agl_prompts._study import Study as Study
+    from agl_prompts._texts import HEADS as HEADS
     from agl_prompts._texts import describe as describe
     from agl_prompts._texts import new_text as new_text
+    from agl_prompts._texts import shortened as shortened
 else:
     __getattr__, __dir__, __all__ = late(__name__)

@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from typing import Any, Final, cast
 
 from agl_core.interfaces import Identity, JsonObjects
-from agl_core.types import RESERVED_PREFIX, Losses, PromptTemplate, agent_matches
+from agl_core.types import RESERVED_PREFIX, Losses, PromptTemplate, any_matches
 from agl_prompts._captured_pattern import Pattern
+from agl_prompts._texts import HEADS
 
-__all__ = ["HEADS", "NOT_FOUND", "CapturedPrompt", "RequestPrompts", "text_of"]
+__all__ = ["NOT_FOUND", "CapturedPrompt", "RequestPrompts", "text_of"]
 
-HEADS: Final = ("system", "developer")
-"""Roles of the messages that hold an agent's prompt."""
 NOT_FOUND: Final = "prompts_not_found"
 """Cause of loss: requests of a named agent in which its known text was not found."""
 
@@ -31,7 +30,7 @@ class CapturedPrompt:
 
     def concerns(self, agent: str) -> bool:
         """Return whether a name or glob of the prompt matches the agent."""
-        return any(agent_matches(pattern, agent) for pattern in self._agents)
+        return any_matches(self._agents, agent)
 
     def in_messages(self, messages: JsonObjects) -> JsonObjects | None:
         """Return the messages with the prompt in place of the known text.

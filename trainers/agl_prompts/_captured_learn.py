@@ -9,10 +9,18 @@ from typing import Any, Final, NamedTuple, cast
 
 from agl_core.errors import ConfigError
 from agl_core.interfaces import AttemptRecord
-from agl_core.types import RESERVED_PREFIX, ModelCall, PromptTemplate, Task, agent_matches
-from agl_prompts._captured import HEADS, text_of
+from agl_core.types import (
+    PLACEHOLDER,
+    RESERVED_PREFIX,
+    ModelCall,
+    PromptTemplate,
+    Task,
+    any_matches,
+)
+from agl_prompts._captured import text_of
 from agl_prompts._captured_align import Skeleton, align, words
-from agl_prompts._captured_pattern import PLACEHOLDER, Pattern
+from agl_prompts._captured_pattern import Pattern
+from agl_prompts._texts import HEADS
 
 __all__ = ["learn", "learn_text"]
 
@@ -208,7 +216,7 @@ def _reads(known: str, names: Sequence[str], skeleton: Skeleton, sent: Sequence[
 def _named(call: ModelCall, agents: Sequence[str]) -> bool:
     if not call.known_as or call.agent.startswith(RESERVED_PREFIX):
         return False
-    return any(agent_matches(pattern, call.known_as) for pattern in agents)
+    return any_matches(agents, call.known_as)
 
 
 def _texts(call: ModelCall, tool: str) -> Iterator[str]:

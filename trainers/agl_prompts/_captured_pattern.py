@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-__all__ = ["PLACEHOLDER", "Found", "Pattern"]
+from agl_core.types import PLACEHOLDER
 
-PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
-"""A ``{name}``, as in `agl_core.types.PromptTemplate`."""
+__all__ = ["Found", "Pattern"]
 
 
 class Found(NamedTuple):

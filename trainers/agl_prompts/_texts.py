@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from agl_core.text import replaced
-from agl_core.types import agent_matches
+from agl_core.types import any_matches
 from agl_prompts._seen import Seen, SeenCall
 
+HEADS: Final = ("system", "developer")
+"""Roles of the messages that hold an agent's prompt."""
 _FENCE: Final = re.compile(r"\s{0,3}(`{3,})\s*([^`\s]*)[^`]*$")
 _THOUGHT: Final = "</think>"
 _CUT: Final = "\n[...]\n"
@@ -54,11 +56,7 @@ def describe(
         calls: Largest number of calls; the last ones are shown.
     """
     patterns = list(agents)
-    shown = [
-        call
-        for call in seen.calls
-        if not patterns or any(agent_matches(pattern, call.agent) for pattern in patterns)
-    ]
+    shown = [call for call in seen.calls if not patterns or any_matches(patterns, call.agent)]
     parts = [f"Task: {_text(seen.task.input)}"]
     if seen.task.expected is not None:
         parts.append(f"Expected: {_text(seen.task.expected)}")
@@ -111,14 +109,17 @@ def _fitted(parts: Sequence[str], max_chars: int) -> list[str]:
     for count, part in zip(range(len(parts), 0, -1), sorted(parts, key=len), strict=True):
         if len(part) * count > left:
             most = left // count
-            return [each if len(each) <= most else _shortened(each, most) for each in parts]
+            return [shortened(each, most) for each in parts]
         left -= len(part)
     return list(parts)
 
 
-def _shortened(text: str, most: int) -> str:
-    room = most - len(_CUT)
-    if room <= 0:
+def shortened(text: str, most: int) -> str:
+    """Return the text, without its middle if it is longer than `most` characters."""
+    if len(text) <= most:
+        return text
+    kept = most - len(_CUT)
+    if kept <= 0:
         return text[:most]
-    head = (room + 1) // 2
-    return f"{text[:head]}{_CUT}{text[len(text) - (room - head) :]}"
+    head = (kept + 1) // 2
+    return f"{text[:head]}{_CUT}{text[len(text) - (kept - head) :]}"

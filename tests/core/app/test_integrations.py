@@ -4,6 +4,7 @@ import pytest
 
 import agl_core as agl
 from agl_core.app import parts
+from agl_core.app._components import _Diagnosing
 from agl_core.app.parts import make_integrations
 from agl_core.errors import ConfigError, MissingExtraError, PluginError, pip_line
 from agl_core.plugins import PluginManager, hookimpl
@@ -87,3 +88,23 @@ def test_the_checks_are_attached_first():
         assert attachment._integrations[0].name == "http_clients"
     finally:
         attachment.detach()
+
+
+def test_a_diagnosis_whose_extra_is_absent_is_left_out(tmp_path, monkeypatch):
+    """One that cannot be imported ended every attempt of the run."""
+    (tmp_path / "needs_absent.py").write_text("import a_package_that_is_absent\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    class Diagnosing:
+        @hookimpl
+        def agl_register_diagnoses(self, register):
+            register("absent", "needs_absent:found", extra="absent")
+            register("mine", f"{__name__}:found_nothing")
+
+    manager = PluginManager(environ={})
+    manager.register(Diagnosing(), Source(name="mine"))
+    assert _Diagnosing(None, manager).diagnoses == [found_nothing]
+
+
+def found_nothing(record, adapted):
+    return {}

@@ -55,6 +55,19 @@ class Asking:
         return [{**each, "content": each["content"] + "?"} for each in messages], tools
 
 
+class Disarming:
+    """Takes the tools away."""
+
+    def __init__(self, store):
+        del store
+
+    async def prepare(self, rollout):
+        return self.rewrite if rollout.metadata.get("disarm") else None
+
+    def rewrite(self, identity, messages, tools, losses):
+        return messages, []
+
+
 @pytest.fixture
 async def make_loud(make_world):
     async def make(options=None):
@@ -65,7 +78,7 @@ async def make_loud(make_world):
             OPTIONS,
             routes={"POST /tokenize": TokenCounting},
             dialects={"POST /responses": read},
-            rewriters=[Shouting, Asking],
+            rewriters=[Shouting, Asking, Disarming],
         )
         await world.route("trained", ("writer", "planner"), trainable=True)
         await world.route("frozen", ("*",), trainable=False)
@@ -121,6 +134,14 @@ async def test_rewriters_act_in_their_order(world):
     attempt = await world.attempt(**loud(ask=True))
     await world.ask(attempt, messages=[ASKED])
     assert world.server.log[0].body["messages"][0]["content"] == "HI?"
+
+
+async def test_tools_that_a_rewriter_takes_away_are_not_sent(world):
+    attempt = await world.attempt(metadata={"disarm": True})
+    await world.ask(attempt, messages=[ASKED], tools=[TOOL])
+    assert "tools" not in world.server.log[0].body
+    (call,) = await world.calls(attempt)
+    assert call.tools == []
 
 
 async def test_the_seed_of_a_call_is_that_of_the_clients_text(world):

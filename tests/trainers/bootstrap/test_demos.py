@@ -96,11 +96,11 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
 @given(texts, st.lists(texts, max_size=5), st.integers(0, 300))
-def test_demonstrations_can_be_removed_and_never_exceed_the_room(text, bodies, room):
+def test_demonstrations_can_be_removed_and_never_exceed_the_limit(text, bodies, limit):
     demos = [Demo(task_id=str(i), text=body, score=1.0) for i, body in enumerate(bodies)]
     demos = [each for each in demos if not PromptTemplate(template=each.text).placeholders]
-    made = with_demos(text, demos, max_chars=room)
-    assert len(made) <= len(text) + room
+    made = with_demos(text, demos, max_chars=limit)
+    assert len(made) <= len(text) + limit
     assert without_demos(made).rstrip() == text.rstrip()
     assert PromptTemplate(template=made).placeholders == PromptTemplate(template=text).placeholders
 
