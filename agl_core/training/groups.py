@@ -52,8 +52,8 @@ class StepGroups:
     failures: dict[str, int]
     """Number of dropped or penalised attempts, by failure kind or ``empty_answer``."""
     losses: Losses
-    reward: float = 0.0
-    """Mean score of the adapted attempts, with penalties."""
+    reward: float | None = None
+    """Mean score of the adapted attempts, with penalties; None without attempts."""
     channels: dict[str, float] = field(default_factory=dict[str, float])
     """Mean unweighted reward of the succeeded attempts, by channel."""
 

@@ -429,8 +429,8 @@ class Summary(TypedDict):
 def summary(steps: Sequence[StepReport]) -> Summary:
     """Return the reward trend, the number of trained calls by agent and the median step time."""
     rows = sum((Counter(step.rows) for step in steps), Counter[str]())
-    rewards = [step.reward for step in steps]
-    span = min(_SPAN, max(len(steps) // 2, 1))
+    rewards = [step.reward for step in steps if step.reward is not None]
+    span = min(_SPAN, max(len(rewards) // 2, 1))
     return Summary(
         reward=RewardTrend(first=_mean(rewards[:span]), last=_mean(rewards[-span:]))
         if rewards

@@ -114,8 +114,9 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
 
     step: int
     steps: int
-    reward: float
-    """Mean weighted return of the step's attempts, including penalties."""
+    reward: float | None
+    """Mean weighted return of the step's attempts, including penalties; None in a step without
+    rollouts, such as one of ``sft``."""
     channels: dict[str, float] = {}
     rollouts: int = 0
     calls: int = 0
@@ -160,7 +161,7 @@ class Report(msgspec.Struct, kw_only=True):
     """Sum over all steps."""
     calls: int = 0
     reward: RewardTrend | None = None
-    """None before the first step."""
+    """None before the first step with rollouts."""
     rows: Rows = Rows()
     seconds_per_step: float | None = None
     """Median; None before the first step."""

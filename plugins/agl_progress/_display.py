@@ -90,7 +90,7 @@ class RunView:
 
     @property
     def rewards(self) -> list[float]:
-        return [step.reward for step in self.steps]
+        return [step.reward for step in self.steps if step.reward is not None]
 
     def total(self, kind: str) -> dict[str, int]:
         """Sum ``failures`` or ``lost`` of all steps, by cause."""
@@ -197,9 +197,9 @@ class LiveProgress:
         else:
             unicode = self._console.encoding.lower().startswith("utf")
             curve = sparkline(view.rewards, width=_CURVE, unicode=unicode)
+            rows.append(("step", self._bar(last, elapsed)))
+            rows += [] if last.reward is None else [("reward", f"{last.reward:.3f}  {curve}")]
             rows += [
-                ("step", self._bar(last, elapsed)),
-                ("reward", f"{last.reward:.3f}  {curve}"),
                 ("tokens/s", f"{tokens_per_s(last):,.0f}  ({last.calls} calls last step)"),
                 ("failures", counts(view.total("failures")) or "none"),
                 ("lost", counts(view.total("lost")) or "none"),
@@ -227,7 +227,8 @@ class LiveProgress:
 
 def step_line(report: StepReport, eta_s: float | None) -> str:
     """Return one step as a line of text."""
-    parts = [f"step {report.step}/{report.steps}", f"reward {report.reward:.3f}"]
+    parts = [f"step {report.step}/{report.steps}"]
+    parts += [] if report.reward is None else [f"reward {report.reward:.3f}"]
     parts += [f"{name} {value:.3f}" for name, value in _channels(report)]
     parts += [f"tokens/s {tokens_per_s(report):.0f}", f"rollouts {report.rollouts}"]
     for label, values in (("failures", report.failures), ("lost", report.lost)):

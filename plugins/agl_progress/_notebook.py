@@ -27,7 +27,7 @@ def show_reports() -> None:
 def report_html(report: Report) -> str:
     """Return the summary with a plot of the reward per step, for notebooks."""
     lines = "<br/>".join(escape(line) for line in summary_lines(report))
-    rewards = [(step.step, step.reward) for step in report.steps]
+    rewards = [(step.step, step.reward) for step in report.steps if step.reward is not None]
     return f"<div><p>{lines}</p>{_plot(rewards) if rewards else ''}</div>"
 
 

@@ -13,9 +13,10 @@ from agl_core.types import Estimate, Evaluation, Report, StepReport
 
 
 def step_numbers(report: StepReport) -> dict[str, float]:
-    """Return a step's numbers by name."""
+    """Return a step's numbers by name; ``reward`` only if the step had rollouts."""
+    reward = {} if report.reward is None else {"reward": report.reward}
     return {
-        "reward": report.reward,
+        **reward,
         **{f"reward/{channel}": value for channel, value in report.channels.items()},
         "rollouts": float(report.rollouts),
         "calls": float(report.calls),

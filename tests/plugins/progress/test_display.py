@@ -9,6 +9,7 @@ from agl_progress._display import (
     RunView,
     progress,
     sparkline,
+    step_line,
     tokens_per_s,
 )
 from hypothesis import given
@@ -227,3 +228,14 @@ def test_a_pipe_whose_reader_has_ended_stops_the_lines_and_not_the_run(caplog):
         display.step(step)
     assert file.writes == 1
     assert "Progress is not shown any more" in caplog.text
+
+
+def test_a_step_without_rollouts_shows_no_reward():
+    """A run of sft showed the reward 0.000."""
+    step = StepReport(step=1, steps=2, reward=None, tokens=9, wall_s=1.0)
+    console = terminal()
+    display = LiveProgress(console)
+    display.step(step)
+    assert "reward" not in step_line(step, None)
+    assert "reward" not in shown(display, console)
+    assert display._view.rewards == []

@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import pytest
 from agl_tracking import (
     SentLog,
@@ -53,6 +54,12 @@ def test_a_steps_numbers_have_the_documented_names():
         "rows/writer": 4,
         "metrics/writer/kl": 0.1,
     }
+
+
+def test_a_step_without_rollouts_has_no_reward():
+    numbers = step_numbers(msgspec.structs.replace(STEP, reward=None))
+    assert "reward" not in numbers
+    assert numbers["tokens"] == 99
 
 
 def test_every_field_of_a_step_is_among_its_numbers():

@@ -114,6 +114,9 @@ def test_what_was_imitated_is_answered(runs, rows):
     _, taught, _, _ = runs
     assert taught.steps[-1].metrics["loss"] < 0.1 * taught.steps[0].metrics["loss"]
     assert any(row["messages"][-1]["content"] == ANSWER for row in rows)
+    assert [step.reward for step in taught.steps] == [None] * len(taught.steps)
+    assert taught.reward is None
+    assert "reward" not in taught.summary()
 
 
 def test_rft_trains_the_best_attempt_of_each_group(runs):
