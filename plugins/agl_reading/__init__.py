@@ -1,4 +1,4 @@
-"""Reading a store as pages of rows: filter, sort, count, search and sum, for whoever shows a run.
+"""Pages of the rollouts of a store: filter, sort, count, search and sum.
 
 `Reading` is the interface. `IndexedReading` answers from an index in a file of its own, which it builds
 from the store piece by piece; `ScanReading` reads the whole store for every answer. A library for

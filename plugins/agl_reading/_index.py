@@ -38,7 +38,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IndexedReading:
-    """`Reading` from an SQLite file beside the store, which is only read through `Store`.
+    """`Reading` from an SQLite file of its own; the store is only read through `Store`.
 
     `refresh` takes over what is new: first the rows of all rollouts, then the sums and texts of ended
     ones, newest first. So the newest rows can be shown while a large store is still being read. The
@@ -64,7 +64,7 @@ class IndexedReading:
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="agl-index-reader")
 
     async def open(self) -> None:
-        """Open or create the file; a file of another store or version is built anew.
+        """Open or create the file; a file of another store or version is rebuilt.
 
         Raises:
             StoreError: the file cannot be opened or written.

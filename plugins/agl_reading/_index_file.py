@@ -132,7 +132,7 @@ class IndexFile:
 
     def _prepare(self) -> None:
         self._writer.execute("PRAGMA journal_mode = WAL")
-        self._writer.execute("PRAGMA synchronous = OFF")  # it can be built anew
+        self._writer.execute("PRAGMA synchronous = OFF")  # it can be rebuilt
         (version,) = self._writer.execute("PRAGMA user_version").fetchone()
         if version != _VERSION:
             self._clear()

@@ -37,7 +37,7 @@ SumKind = Literal[
 - ``channel``: rewards of rollouts, by channel; ``agent``: rewards for an agent and its calls, by agent.
 - ``calls``, ``prompt_tokens``, ``sampled_tokens``, ``call_seconds``, ``cut`` (answers that reached a
   limit of length), ``errors`` and ``tools``, by agent.
-- ``edge``: from agent to agent, as ``from\\n to``; the first is empty for agents that nobody called.
+- ``edge``: from agent to agent, as ``from\\n to``; the first is empty for agents that the program called.
 """
 
 

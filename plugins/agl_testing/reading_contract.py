@@ -118,7 +118,7 @@ class ReadingContract(ContractSuite):
         assert await rewards(task="t2") == [1.0]
         assert await rewards(group_id="g0") == [0.5, 1.0]
         assert await rewards(agent="writer", group_id="g1") == [None, 0.25]
-        assert await rewards(agent="nobody") == []
+        assert await rewards(agent="unknown") == []
         assert await rewards(run_id="run", mode="train", statuses=(RolloutStatus.SUCCEEDED,)) == [
             0.5,
             None,
