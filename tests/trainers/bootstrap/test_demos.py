@@ -95,7 +95,9 @@ def test_json_in_braces_is_kept():
 def test_an_answer_alone_has_neither_question_nor_headings():
     wanted = LOOKED_UP["tool_calls"]
     answers = [
-        demo(seen(call(messages=[USER, LOOKED_UP, RESULT], answer=" It costs 12.\n")), form="answer"),
+        demo(
+            seen(call(messages=[USER, LOOKED_UP, RESULT], answer=" It costs 12.\n")), form="answer"
+        ),
         demo(seen(call(answer="It costs 7.")), form="answer"),
         demo(seen(call(answer="It costs 12.")), form="answer"),
         demo(seen(call(answer="", tool_calls=wanted)), form="answer"),
