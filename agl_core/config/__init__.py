@@ -5,6 +5,7 @@ from agl_core.config.loader import check_options as check_options
 from agl_core.config.loader import load_config as load_config
 from agl_core.config.loader import read_anchored as read_anchored
 from agl_core.config.loader import resolve as resolve
+from agl_core.config.loader import without_secrets as without_secrets
 from agl_core.config.models import AlgorithmConfig as AlgorithmConfig
 from agl_core.config.models import CaptureConfig as CaptureConfig
 from agl_core.config.models import EngineConfig as EngineConfig
