@@ -50,7 +50,7 @@ from agl_core.types import (
     Task,
     Update,
 )
-from agl_core.types.run import RewardTrend, Rows, sum_breaks
+from agl_core.types.run import RewardTrend, RowCounts, sum_breaks
 
 _log = logging.getLogger(__name__)
 
@@ -422,7 +422,7 @@ class Summary(TypedDict):
     """Fields of a `Report` that are computed from its steps."""
 
     reward: RewardTrend | None
-    rows: Rows
+    rows: RowCounts
     seconds_per_step: float | None
 
 
@@ -435,7 +435,7 @@ def summary(steps: Sequence[StepReport]) -> Summary:
         reward=RewardTrend(first=_mean(rewards[:span]), last=_mean(rewards[-span:]))
         if rewards
         else None,
-        rows=Rows(by_agent=dict(sorted(rows.items()))),
+        rows=RowCounts(by_agent=dict(sorted(rows.items()))),
         seconds_per_step=statistics.median(step.wall_s for step in steps) if steps else None,
     )
 

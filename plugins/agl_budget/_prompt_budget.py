@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from agl_budget._plan import FittedPrompt, Message, Search, fit, untouched
+from agl_budget._plan import FittedPrompt, Message, PromptSearch, fit, untouched
 from agl_core import semconv
 from agl_core.errors import ConfigError, DeadlineError, EngineError
 from agl_core.interfaces import COUNT_PATH, NOT_COUNTED, PROMPT_REFUSED, CountAnswer, Counted
@@ -129,7 +129,7 @@ class PromptBudget:
         uncounted = self._count is None and (context is None or not context.llm.base_url)
         return _Question(context, agent or "", uncounted)
 
-    def _search(self, messages: Sequence[Message], question: _Question) -> Search:
+    def _search(self, messages: Sequence[Message], question: _Question) -> PromptSearch:
         def budget_of(counted: Counted) -> int:
             return self._budget(question, counted.limit)
 
