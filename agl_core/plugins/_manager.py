@@ -277,6 +277,7 @@ class PluginManager:
             extra: str | None = None,
             config: type[BaseModel] | str | None = None,
             summary: str = "",
+            required: bool = False,
         ) -> None:
             source = self._loading
             if source is None:
@@ -292,6 +293,7 @@ class PluginManager:
                 extra=extra,
                 config=config,
                 summary=summary,
+                required=required,
             )
             self._registries[kind].add(registration)
 
