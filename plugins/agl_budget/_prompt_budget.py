@@ -22,7 +22,7 @@ from agl_core.threads import in_thread
 from agl_core.tracing import AttemptContext, active, current_scope, guarded
 
 Tool = Mapping[str, Any]
-Count = Callable[[Sequence[Message], Sequence[Tool]], "int | Awaitable[int]"]
+CountTokens = Callable[[Sequence[Message], Sequence[Tool]], "int | Awaitable[int]"]
 """Returns the tokens of messages and tools, both in OpenAI's form."""
 
 _SHARE: Final = 0.75
@@ -56,7 +56,11 @@ class PromptBudget:
     """
 
     def __init__(
-        self, max_tokens: int | None = None, *, agent: str | None = None, count: Count | None = None
+        self,
+        max_tokens: int | None = None,
+        *,
+        agent: str | None = None,
+        count: CountTokens | None = None,
     ) -> None:
         """Set a budget; one object can be used for any number of prompts, threads and tasks.
 
