@@ -279,6 +279,7 @@ class PluginManager:
             extra: str | None = None,
             config: type[BaseModel] | str | None = None,
             summary: str = "",
+            required: bool = False,
         ) -> None:
             source = self._loading
             if source is None:
@@ -294,6 +295,7 @@ class PluginManager:
                 extra=extra,
                 config=config,
                 summary=summary,
+                required=required,
             )
             self._registries[kind].add(registration)
 

@@ -71,6 +71,8 @@ class Registration:
     extra: str | None = None
     config: type[BaseModel] | str | None = None
     summary: str = ""
+    required: bool = False
+    """Whether no run starts without it."""
 
 
 class Registry:

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 from agl_core.errors import LeadHeldError, StoreError
 from agl_core.store import _operations
 from agl_core.store._codec import json_value
-from agl_core.store._operations import Changes, ClaimRequest, Ending, Operations
+from agl_core.store._operations import Changes, ClaimRequest, FinishRequest, Operations
 from agl_core.store._records import Records
 from agl_core.store._waiting import ClaimQueue, Clock, FinalWatches, SystemClock, Watchdog
 from agl_core.types import (
@@ -257,7 +257,7 @@ class BaseStore(ABC):
     ) -> Attempt:
         # Converted before the write is queued, because the caller may change the output afterwards.
         kept = json_value(output)
-        ending = Ending(status=status, spans=list(spans), failure=failure, output=kept)
+        ending = FinishRequest(status=status, spans=list(spans), failure=failure, output=kept)
         return await self._write(
             lambda store: store.finish(attempt_id, ending), rows=1 + len(ending.spans)
         )

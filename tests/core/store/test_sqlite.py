@@ -23,7 +23,7 @@ from agl_testing.clock import ManualClock
 from agl_core.errors import ConfigError, LeadHeldError, StoreError
 from agl_core.store._sql import SCHEMA_VERSION, FileSettings, connect, prepare
 from agl_core.store._sqlite import SqliteStore
-from agl_core.store._writer import GroupCommit, Job, Writer
+from agl_core.store._writer import GroupCommit, WriteJob, Writer
 from agl_core.types import AttemptStatus, Ingest, Limits, RolloutQuery, RolloutStatus
 
 
@@ -404,13 +404,13 @@ class Group:
                 raise error
             return value
 
-        return Job(operation, future=None)
+        return WriteJob(operation, future=None)
 
     def refuse(self, error):
         def operation(_):
             raise error
 
-        return Job(operation, future=None)
+        return WriteJob(operation, future=None)
 
     def notes(self):
         return {value for (value,) in self.connection.execute("SELECT a FROM notes")}
