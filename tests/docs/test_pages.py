@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from tools import pages
 
 ROOT = Path(__file__).parents[2]

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+
 from tools import pages
 
 ROOT = Path(__file__).parents[2]
