@@ -130,7 +130,7 @@ def changelog() -> str:
 
 
 def main() -> None:
-    """Write all pages anew."""
+    """Write all pages again."""
     shutil.rmtree(PAGES, ignore_errors=True)
     pages = sources() | {ROOT / "CHANGELOG.md": "changelog.md"}
     made: dict[str, str] = {}
