@@ -59,6 +59,7 @@ def installed() -> dict[str, list[metadata.EntryPoint]]:
 
 
 def source_of(entry: metadata.EntryPoint) -> Source:
+    """Return the distribution of an entry point, with its version."""
     if entry.dist is None:
         return Source(name=entry.name)
     return Source(name=entry.name, distribution=entry.dist.name, version=entry.dist.version)
@@ -125,6 +126,7 @@ def _check_implementation(hook: str, implementation: pluggy.HookImpl) -> None:
 
 
 PluginState = Literal["ok", "broken", "missing extra", "disabled"]
+"""State of a plugin, as ``agl plugins`` prints it."""
 
 _DISABLE = "AGL_DISABLE_PLUGINS"
 _log = logging.getLogger(__name__)

@@ -31,6 +31,7 @@ from agl_core.types import (
 
 T = TypeVar("T")
 Retention = Literal["keep", "drop_spans"]
+"""What becomes of the spans of a rollout that is consumed."""
 
 _SPANS_EXPECTED: Final = 16
 """Assumed number of spans per rollout, to estimate the rows of a read."""
