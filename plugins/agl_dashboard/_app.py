@@ -1,5 +1,8 @@
 """The application: addresses, the frame around every page, files, and errors as pages."""
 
+# Types of the web framework are not known where the extra is not installed.
+# pyright: reportUnknownParameterType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 from __future__ import annotations
 
 import importlib.util
@@ -17,7 +20,6 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from agl_core.clocks import wall
 from agl_core.errors import AglError, MissingExtraError, PluginError
 from agl_core.plugins import PluginManager
 from agl_dashboard._format import FILTERS
@@ -58,8 +60,9 @@ class Dashboard:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters.update(FILTERS, cut=cut, excerpt=excerpt, visible=visible)
-        self._templates.globals.update(address=address, now=wall)
+        names: dict[str, Any] = {"cut": cut, "excerpt": excerpt, "visible": visible}
+        cast("dict[str, Any]", self._templates.filters).update(FILTERS | names)
+        cast("dict[str, Any]", self._templates.globals).update(address=address)
 
     def app(self, *, key: str = "") -> Guard:
         """Return the ASGI application.
@@ -117,9 +120,7 @@ class Dashboard:
             page = await panel.page(view)
         except (AglError, OSError) as error:
             page = _problem(str(error), self._render)
-        if isinstance(page, Response):
-            return page
-        return self._frame(page, view, status=200)
+        return self._frame(page, view, status=200) if isinstance(page, Page) else cast("Any", page)
 
     async def _missing(self, request: Request, _: Exception | None) -> Response:
         view = View(sources=self._sources, panel="", query={}, template=self._render)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any, Final, Literal, cast
 
 from agl_core.thinking import split_thinking
 from agl_core.types import ModelCall
-from agl_dashboard._text import Cut, cut
+from agl_dashboard._text import Cut, cut, pretty
 
 Kind = Literal["text", "thinking", "code", "image", "refusal"]
 
@@ -81,7 +80,7 @@ def _message(at: int, message: Mapping[str, Any], tags: tuple[str, ...]) -> Mess
         for number, each in enumerate(cast("list[Any]", content)):
             parts.append(_part(each, f"{path}.content.{number}"))
     elif content is not None:
-        parts.append(Part(kind="code", cut=cut(_pretty(content))))
+        parts.append(Part(kind="code", cut=cut(pretty(content))))
     parts += [*_tool_calls(message, path)]
     named = message.get("name") or message.get("tool_call_id")
     return Message(role=role, parts=parts, note=str(named) if named else "")
@@ -103,7 +102,7 @@ def _spoken(text: str, reasoning: str, path: str, tags: tuple[str, ...]) -> list
 
 def _part(part: Any, path: str) -> Part:
     if not isinstance(part, dict):
-        return Part(kind="code", cut=cut(_pretty(part)))
+        return Part(kind="code", cut=cut(pretty(part)))
     fields = cast("dict[str, Any]", part)
     text = fields.get("text")
     if isinstance(text, str):
@@ -114,7 +113,7 @@ def _part(part: Any, path: str) -> Part:
         if len(url) < _MOST_OF_AN_IMAGE and _IMAGE.fullmatch(url):
             return Part(kind="image", cut=cut(""), image=url)
         return Part(kind="code", cut=cut(f"image {url[:200]}"))
-    return Part(kind="code", cut=cut(_pretty(fields)))
+    return Part(kind="code", cut=cut(pretty(fields)))
 
 
 def _tool_calls(message: Mapping[str, Any], path: str) -> Iterable[Part]:
@@ -133,19 +132,4 @@ def _tool_calls(message: Mapping[str, Any], path: str) -> Iterable[Part]:
         given = fields.get("arguments", function)
         title = str(fields.get("name", "?"))
         path_ = where if isinstance(given, str) else ""
-        yield Part(kind="code", cut=cut(_pretty(given)), title=title, path=path_)
-
-
-def _pretty(value: Any) -> str:
-    """Return JSON with line breaks; a text that is not JSON stays."""
-    if isinstance(value, str):
-        if len(value) > _MOST_PRETTY or not value.lstrip().startswith(("{", "[")):
-            return value
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return value
-    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
-
-
-_MOST_PRETTY: Final = 100_000
+        yield Part(kind="code", cut=cut(pretty(given)), title=title, path=path_)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import quote, urlencode
@@ -10,8 +10,6 @@ from urllib.parse import quote, urlencode
 from markupsafe import Markup
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
     from agl_dashboard._sources import Source, Sources
 
 
@@ -69,6 +67,14 @@ def address(run: str, panel: str, rest: str = "", **query: Any) -> str:
     return f"{path}?{urlencode(kept, errors='replace')}" if kept else path
 
 
+class Answer(Protocol):
+    """Another answer than a page: an ASGI application, such as a `starlette.responses.Response`."""
+
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
+        """Send the answer."""
+        ...
+
+
 class Panel(Protocol):
     """One page of the dashboard; its name in `agl_register_panels` is a part of its address."""
 
@@ -79,7 +85,7 @@ class Panel(Protocol):
     scope: Literal["all", "run"]
     """Whether it shows all runs or one."""
 
-    async def page(self, view: View) -> Page | Response:
+    async def page(self, view: View) -> Page | Answer:
         """Return the page, or another answer such as a file.
 
         An `agl_core.errors.AglError` is shown as the reason why there is nothing to see.

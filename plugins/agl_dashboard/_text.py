@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,6 +11,7 @@ from agl_core.text import replaced
 
 SHOWN: Final = 10_000
 """Characters of a text that a page shows; the whole text has an address of its own."""
+_MOST_PRETTY: Final = 100_000
 _PICTURES: Final = 0x2400
 _CONTROLS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _DELETE: Final = 0x7F
@@ -51,6 +53,21 @@ def excerpt(text: str, most: int = 120) -> str:
     """Return a text as one short line."""
     flat = " ".join(visible(text[: most * 4]).split())
     return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+
+
+def pretty(value: Any) -> str:
+    """Return JSON with line breaks; a text that is not JSON stays as it is."""
+    if isinstance(value, str):
+        if len(value) > _MOST_PRETTY or not value.lstrip().startswith(("{", "[")):
+            return value
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    try:
+        return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):  # keys that are no text, or a circle
+        return repr(value)
 
 
 def at_path(tree: Any, path: str) -> str | None:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from agl_reading import Cursor, RolloutRow, RowFilter
@@ -15,12 +15,9 @@ from agl_reading import Cursor, RolloutRow, RowFilter
 from agl_core.errors import ConfigError
 from agl_core.types import Mode
 from agl_dashboard._history import History
-from agl_dashboard._panel import Page, View
+from agl_dashboard._panel import Answer, Page, View
 from agl_dashboard._sources import Source
 from agl_dashboard.panels._overview import thinned
-
-if TYPE_CHECKING:
-    from starlette.responses import Response
 
 _MOST_ROWS: Final = 20_000
 _PIECE: Final = 1000
@@ -89,7 +86,7 @@ class ComparePanel:
     order = 5
     scope: Literal["all", "run"] = "all"
 
-    async def page(self, view: View) -> Page | Response:
+    async def page(self, view: View) -> Page | Answer:
         names = view.lists.get("run", [])
         sources = await asyncio.to_thread(view.sources.all)
         histories = await asyncio.to_thread(_histories, sources)
@@ -130,8 +127,8 @@ def _histories(sources: list[Source]) -> dict[str, History]:
     return {each.name: each.files.refresh() for each in sources if each.files is not None}
 
 
-def _data(histories: Mapping[str, History]) -> Response:
-    from starlette.responses import Response  # noqa: PLC0415  for type checks without the extra
+def _data(histories: Mapping[str, History]) -> Answer:
+    from starlette.responses import Response  # noqa: PLC0415
 
     charts: dict[str, list[dict[str, Any]]] = {name: [] for name in _CURVES}
     for name, history in histories.items():
@@ -141,7 +138,7 @@ def _data(histories: Mapping[str, History]) -> Response:
         for metric in ("loss", "entropy"):
             charts[metric].append(_curve(name, x, [each.metrics.get(metric) for each in steps]))
         known = sorted(history.evaluations.items())
-        means = [each.score.mean for _, each in known]
+        means: list[float | None] = [each.score.mean for _, each in known]
         charts["score"].append(_curve(name, [step for step, _ in known], means))
     data = msgspec.json.encode({"x": [], "charts": charts})
     return Response(data, media_type="application/json")

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from agl_core.text import replaced
 from agl_core.types import Evaluation, StepReport
 from agl_dashboard._history import History
-from agl_dashboard._panel import Page, View
+from agl_dashboard._panel import Answer, Page, View
 from agl_dashboard._steps import shown_step
-
-if TYPE_CHECKING:
-    from starlette.responses import Response
 
 _FIRST: Final = ("loss", "entropy", "kl", "grad_norm", "ratio_mean", "clip_fraction", "staleness")
 _TITLES: Final = {
@@ -26,6 +23,8 @@ _TITLES: Final = {
     "staleness": "Staleness in steps",
 }
 _MOST_POINTS: Final = 2000
+
+Value = Callable[[StepReport], float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +43,7 @@ class OverviewPanel:
     order = 10
     scope: Literal["all", "run"] = "run"
 
-    async def page(self, view: View) -> Page | Response:
+    async def page(self, view: View) -> Page | Answer:
         history = view.run.files.history if view.run.files is not None else History()
         if view.rest == "data.json":
             return await _data(view, history)
@@ -122,8 +121,8 @@ def _titled(name: str) -> str:
     return known or name.replace("_", " ").capitalize()
 
 
-async def _data(view: View, history: History) -> Response:
-    from starlette.responses import Response  # noqa: PLC0415  for type checks without the extra
+async def _data(view: View, history: History) -> Answer:
+    from starlette.responses import Response  # noqa: PLC0415
 
     steps = thinned([history.steps[number] for number in sorted(history.steps)])
     agents: list[dict[str, Any]] = []
@@ -154,37 +153,52 @@ def _series(
         found["score"] = _scores(evaluations)
     names = {name for each in steps for name in each.metrics}
     for name in names:
-        found[f"metric:{name}"] = [_line("", steps, lambda each, n=name: each.metrics.get(n))]
+        found[f"metric:{name}"] = [_line("", steps, _metric(name))]
     found["speed"] = [
         _line("", steps, lambda each: each.tokens / each.wall_s if each.wall_s else None)
     ]
     phases = sorted(name for name in names if name.endswith("_s"))
     found["time"] = [
         _line("whole step", steps, lambda each: each.wall_s),
-        *(
-            _line(name.removesuffix("_s"), steps, lambda each, n=name: each.metrics.get(n))
-            for name in phases
-        ),
+        *(_line(name.removesuffix("_s"), steps, _metric(name)) for name in phases),
     ]
     causes = sorted({cause for each in steps for cause in (*each.lost, *each.failures)})
     found["lost"] = [
         _line(
             cause,
             steps,
-            lambda each, c=cause: each.lost.get(c, 0) + each.failures.get(c, 0),
+            _cause(cause),
             kind="bar",
         )
         for cause in causes
     ]
     broken = sorted({(a, c) for each in steps for a, own in each.breaks.items() for c in own})
     found["breaks"] = [
-        _line(f"{a}: {c}", steps, lambda e, a=a, c=c: e.breaks.get(a, {}).get(c, 0), kind="bar")
-        for a, c in broken
+        _line(f"{agent}: {cause}", steps, _break(agent, cause), kind="bar")
+        for agent, cause in broken
     ]
     return found
 
 
-def _line(name: str, steps: Sequence[StepReport], value: Any, kind: str = "line") -> dict[str, Any]:
+def _metric(name: str) -> Value:
+    return lambda each: each.metrics.get(name)
+
+
+def _channel(name: str) -> Value:
+    return lambda each: each.channels.get(name)
+
+
+def _cause(name: str) -> Value:
+    return lambda each: each.lost.get(name, 0) + each.failures.get(name, 0)
+
+
+def _break(agent: str, cause: str) -> Value:
+    return lambda each: each.breaks.get(agent, {}).get(cause, 0)
+
+
+def _line(
+    name: str, steps: Sequence[StepReport], value: Value, kind: str = "line"
+) -> dict[str, Any]:
     return {
         "name": name,
         "kind": kind,
@@ -199,10 +213,7 @@ def _rewards(
     found = [_line("all", steps, lambda each: each.reward)]
     channels = sorted({name for each in steps for name in each.channels})
     if len(channels) > 1:
-        found += [
-            _line(f"channel {name}", steps, lambda each, n=name: each.channels.get(n))
-            for name in channels
-        ]
+        found += [_line(f"channel {name}", steps, _channel(name)) for name in channels]
     for name in sorted({each["name"] for each in agents}):
         own = [each for each in agents if each["name"] == name]
         found.append(

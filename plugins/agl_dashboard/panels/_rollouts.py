@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeVar, cast, get_args
+from typing import Final, Literal, TypeVar, cast, get_args
 
 import msgspec
 from agl_reading import SORTS, Cursor, RolloutRow, RowFilter, Sort
 
 from agl_core.text import json_bytes
 from agl_core.types import FailureKind, Mode, RolloutStatus
-from agl_dashboard._panel import Page, View
+from agl_dashboard._panel import Answer, Page, View
 from agl_dashboard._sources import Source
 from agl_dashboard._steps import shown_step, stored_step
 
-if TYPE_CHECKING:
-    from starlette.responses import Response
-
-_T = TypeVar("_T", bound=str)
+_T = TypeVar("_T")
 
 PAGE: Final = 50
 _EXPORT: Final = 100_000
@@ -53,9 +50,9 @@ class Listing:
     @classmethod
     def read(cls, query: Mapping[str, str]) -> Listing:
         """Read a list from the state of a page; what cannot be read is left out."""
-        mode = _one(query.get("mode", ""), _MODES)
+        mode: Mode | None = _one(query.get("mode", ""), _MODES)
         status = _one(query.get("status", ""), tuple(RolloutStatus))
-        sort = _one(query.get("sort", ""), SORTS) or "time"
+        sort = cast("Sort", _one(query.get("sort", ""), SORTS) or "time")
         wanted = RowFilter(
             mode=mode,
             statuses=(status,) if status else (),
@@ -89,7 +86,7 @@ class RolloutsPanel:
     order = 20
     scope: Literal["all", "run"] = "run"
 
-    async def page(self, view: View) -> Page | Response:
+    async def page(self, view: View) -> Page | Answer:
         listing = Listing.read(view.query)
         reading = view.run.reading
         if view.rest == "rollouts.jsonl":
@@ -128,8 +125,8 @@ def _place(row: RolloutRow, listing: Listing) -> str:
     return str(Cursor.of(row, listing.sort))
 
 
-def _export(view: View, listing: Listing) -> Response:
-    from starlette.responses import StreamingResponse  # noqa: PLC0415  for type checks
+def _export(view: View, listing: Listing) -> Answer:
+    from starlette.responses import StreamingResponse  # noqa: PLC0415
 
     async def lines() -> AsyncGenerator[bytes, None]:
         after: Cursor | None = None
@@ -145,7 +142,7 @@ def _export(view: View, listing: Listing) -> Response:
 
 
 def _one(text: str, known: tuple[_T, ...]) -> _T | None:
-    return cast("_T", text) if text in known else None
+    return next((each for each in known if each == text), None)
 
 
 def _whole(text: str) -> int | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from agl_dashboard._history import History
 from agl_dashboard._panel import Page, View
@@ -37,24 +38,30 @@ class RunsPanel:
     async def page(self, view: View) -> Page:
         rows = await asyncio.to_thread(_rows, view)
         sort = view.query.get("sort", "time")
-        keys = {
-            "time": lambda row: row.history.updated_at if row.history else 0.0,
-            "reward": lambda row: (
-                row.history.curve[-1] if row.history and row.history.curve else -9e9
-            ),
-            "score": lambda row: (
-                row.history.best.score.mean if row.history and row.history.best else -9e9
-            ),
-        }
         rows.sort(key=lambda row: row.name)
-        if sort in keys:
-            rows.sort(key=keys[sort], reverse=True)
+        rows.sort(key=_KEYS.get(sort, _changed), reverse=True)
         body = view.template("runs.html", rows=rows, sort=sort, target=view.sources.target)
         return Page(title="Runs", body=body, scripts=("runs",))
 
 
 def make_panel() -> RunsPanel:
     return RunsPanel()
+
+
+def _changed(row: Row) -> float:
+    return row.history.updated_at if row.history is not None else 0.0
+
+
+def _last_reward(row: Row) -> float:
+    return row.history.curve[-1] if row.history is not None and row.history.curve else -math.inf
+
+
+def _best_score(row: Row) -> float:
+    best = row.history.best if row.history is not None else None
+    return best.score.mean if best is not None else -math.inf
+
+
+_KEYS: Final = {"time": _changed, "reward": _last_reward, "score": _best_score}
 
 
 def _rows(view: View) -> list[Row]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -14,15 +14,12 @@ from agl_reading import Cursor, RolloutRow, RowFilter, rewards_of, usage_of
 from agl_core.errors import ConfigError
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span, SpanKind
 from agl_dashboard._chat import answers, conversation
-from agl_dashboard._panel import Page, View
+from agl_dashboard._panel import Answer, Page, View
 from agl_dashboard._sources import Source
 from agl_dashboard._steps import shown_step
-from agl_dashboard._text import at_path, cut
+from agl_dashboard._text import at_path, cut, pretty
 from agl_dashboard._tree import Node, tree
 from agl_dashboard.panels._rollouts import STATE, Listing
-
-if TYPE_CHECKING:
-    from starlette.responses import Response
 
 CHUNK: Final = 300
 _SIBLINGS: Final = 64
@@ -53,7 +50,7 @@ class TracePanel:
         self._kept: dict[tuple[str, str], Shown] = {}
         """Trees of attempts that change no more, the last ones."""
 
-    async def page(self, view: View) -> Page | Response:
+    async def page(self, view: View) -> Page | Answer:
         shown = await self._read(view)
         part = view.query.get("part", "")
         if part == "rows":
@@ -187,16 +184,7 @@ def _shown(value: Any) -> Any:
         return None
     if isinstance(value, str):
         return cut(value)
-    return cut(msgspec.json.format(_json(value), indent=2).decode())
-
-
-def _json(value: Any) -> bytes:
-    from agl_core.text import json_bytes  # noqa: PLC0415
-
-    try:
-        return json_bytes(value)
-    except (TypeError, ValueError, RecursionError):
-        return msgspec.json.encode(repr(value).encode("ascii", "replace").decode())
+    return cut(pretty(value))
 
 
 def _seconds(attempt: Attempt | None) -> float | None:
@@ -242,15 +230,15 @@ async def _neighbours(view: View, rollout_id: str) -> tuple[str, str]:
     )
 
 
-def _fragment(html: Any) -> Response:
-    from starlette.responses import HTMLResponse  # noqa: PLC0415  for type checks
+def _fragment(html: Any) -> Answer:
+    from starlette.responses import HTMLResponse  # noqa: PLC0415
 
     return HTMLResponse(str(html))
 
 
-def _text(view: View, shown: Shown) -> Response:
+def _text(view: View, shown: Shown) -> Answer:
     """Return a whole text, as text."""
-    from starlette.responses import PlainTextResponse  # noqa: PLC0415  for type checks
+    from starlette.responses import PlainTextResponse  # noqa: PLC0415
 
     from agl_core.text import replaced  # noqa: PLC0415
 
