@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -15,6 +16,7 @@ from agl_core.app._components import Blueprint, Components, open_components, run
 from agl_core.app.blocking import run_blocking
 from agl_core.app.parts import (
     Inputs,
+    all_of,
     check_apart,
     config_digest,
     demonstrates,
@@ -70,6 +72,19 @@ class Report(RunReport, kw_only=True):
             TrainingError: the run has no checkpoint, or a file of the checkpoint is damaged.
         """
         return export_weights(self, directory)
+
+    def plot(self) -> Any:
+        """Return a picture of rewards and scores per step, which notebooks show.
+
+        ``save(path)`` writes the picture of the display ``progress``, as SVG.
+
+        Raises:
+            ConfigError: no loaded display draws reports.
+        """
+        for display in all_of(load_plugins().registry("displays")).values():
+            if hasattr(display, "plot"):
+                return display.plot(self)
+        raise ConfigError("No display of the loaded plugins draws reports: see `agl plugins`")
 
 
 def export_weights(target: RunReport | str | Path, directory: str | Path) -> str:
