@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from agl_core.faces import late
 
 if TYPE_CHECKING:
-    from agl_dashboard._panel import Answer as Answer
     from agl_dashboard._panel import Page as Page
     from agl_dashboard._panel import Panel as Panel
+    from agl_dashboard._panel import PlainAnswer as PlainAnswer
     from agl_dashboard._panel import View as View
 else:
     __getattr__, __dir__, __all__ = late(__name__)

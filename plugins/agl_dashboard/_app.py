@@ -25,7 +25,7 @@ from agl_core.plugins import PluginManager
 from agl_dashboard._format import FILTERS
 from agl_dashboard._guard import Guard
 from agl_dashboard._panel import Page, Panel, View, address
-from agl_dashboard._sources import Source, Sources
+from agl_dashboard._sources import ShownRun, ShownRuns
 from agl_dashboard._text import cut, excerpt, visible
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _DAY_S: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class NamedPanel:
     """A panel with its name in addresses."""
 
     name: str
@@ -47,7 +47,7 @@ class Shown:
 class Dashboard:
     """All pages over the same sources."""
 
-    def __init__(self, sources: Sources, plugins: PluginManager) -> None:
+    def __init__(self, sources: ShownRuns, plugins: PluginManager) -> None:
         """Make the panels of all plugins, except those whose extra is not installed."""
         self._sources = sources
         made = _made(plugins)
@@ -101,7 +101,7 @@ class Dashboard:
         await source.look()
         return await self._answer(request, source)
 
-    async def _answer(self, request: Request, source: Source | None) -> Response:
+    async def _answer(self, request: Request, source: ShownRun | None) -> Response:
         name = request.path_params["panel"]
         panel = self._by_name.get(name)
         if panel is None or (panel.scope == "run") != (source is not None):
@@ -153,12 +153,12 @@ class Dashboard:
         return StreamingResponse(_changes(source, since), media_type="text/event-stream")
 
 
-def _made(plugins: PluginManager) -> list[Shown]:
+def _made(plugins: PluginManager) -> list[NamedPanel]:
     registry = plugins.registry("panels")
-    made: list[Shown] = []
+    made: list[NamedPanel] = []
     for name in registry.names():
         try:
-            made.append(Shown(name=name, panel=registry.create(name)))
+            made.append(NamedPanel(name=name, panel=registry.create(name)))
         except MissingExtraError:
             continue
         except PluginError as error:
@@ -166,7 +166,7 @@ def _made(plugins: PluginManager) -> list[Shown]:
     return made
 
 
-async def _changes(source: Source, since: str) -> AsyncGenerator[bytes, None]:
+async def _changes(source: ShownRun, since: str) -> AsyncGenerator[bytes, None]:
     """Yield an event for every change; its id is the version, from which a browser resumes."""
     yield b"retry: 2000\n\n"
     while True:

@@ -89,7 +89,7 @@ async def serve(
         given_key,
     )
     from agl_dashboard._app import Dashboard  # noqa: PLC0415
-    from agl_dashboard._sources import Sources  # noqa: PLC0415
+    from agl_dashboard._sources import ShownRuns  # noqa: PLC0415
 
     host, port = listen
     if not has_scheme(target) and not os.path.exists(os.path.expanduser(target)):  # noqa: ASYNC240, PTH110, PTH111  before anything is served
@@ -98,7 +98,7 @@ async def serve(
             f"its address"
         )
     key = "" if is_loopback(host) else given_key() or fresh_key()
-    sources = Sources(target, plugins, index)
+    sources = ShownRuns(target, plugins, index)
     listener = bind(host, port)
     server = GuestServer(Dashboard(sources, plugins).app(key=key))
     try:

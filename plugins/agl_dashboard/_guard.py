@@ -9,9 +9,9 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from agl_core.serving import bearer_of, equal_keys
 
-Message = MutableMapping[str, Any]
-Send = Callable[[Message], Awaitable[None]]
-Receive = Callable[[], Awaitable[Message]]
+_Message = MutableMapping[str, Any]
+_Send = Callable[[_Message], Awaitable[None]]
+_Receive = Callable[[], Awaitable[_Message]]
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -47,11 +47,11 @@ class Guard:
         self._app = app
         self._key = key
 
-    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Any, receive: _Receive, send: _Send) -> None:
         if scope["type"] != "http":
             return
 
-        async def guarded(message: Message) -> None:
+        async def guarded(message: _Message) -> None:
             if message["type"] == "http.response.start":
                 named = {name for name, _ in message["headers"]}
                 added = [each for each in _HEADERS if each[0] not in named]
@@ -68,7 +68,7 @@ class Guard:
         else:
             await self._app(scope, receive, guarded)
 
-    async def _asks_for_key(self, scope: Any, headers: dict[bytes, bytes], send: Send) -> bool:
+    async def _asks_for_key(self, scope: Any, headers: dict[bytes, bytes], send: _Send) -> bool:
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = dict(query).get("key", "")
         if given and equal_keys(given, self._key):
@@ -99,7 +99,7 @@ def _is_loopback(host: bytes) -> bool:
 
 
 async def _answer(
-    send: Send, status: int, text: str, headers: list[tuple[bytes, bytes]] | None = None
+    send: _Send, status: int, text: str, headers: list[tuple[bytes, bytes]] | None = None
 ) -> None:
     body = text.encode()
     head = [(b"content-type", b"text/plain; charset=utf-8"), *(headers or [])]

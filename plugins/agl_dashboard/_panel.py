@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 from markupsafe import Markup
 
 if TYPE_CHECKING:
-    from agl_dashboard._sources import Source, Sources
+    from agl_dashboard._sources import ShownRun, ShownRuns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Page:
 class View:
     """One request for a page."""
 
-    sources: Sources
+    sources: ShownRuns
     panel: str
     """Name of the panel."""
     query: Mapping[str, str]
@@ -39,13 +39,13 @@ class View:
     """All values of each name."""
     rest: str = ""
     """What follows the panel's name in the address."""
-    source: Source | None = None
+    source: ShownRun | None = None
     """The run; None for a page of all runs."""
     template: Callable[..., Markup]
     """Renders one of the dashboard's templates: ``template(name, **values)``."""
 
     @property
-    def run(self) -> Source:
+    def run(self) -> ShownRun:
         """The run of a page of one."""
         assert self.source is not None, "a panel whose scope is 'run' has a run"
         return self.source
@@ -67,7 +67,7 @@ def address(run: str, panel: str, rest: str = "", **query: Any) -> str:
     return f"{path}?{urlencode(kept, errors='replace')}" if kept else path
 
 
-class Answer(Protocol):
+class PlainAnswer(Protocol):
     """Another answer than a page: an ASGI application, such as a `starlette.responses.Response`."""
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
@@ -85,7 +85,7 @@ class Panel(Protocol):
     scope: Literal["all", "run"]
     """Whether it shows all runs or one."""
 
-    async def page(self, view: View) -> Page | Answer:
+    async def page(self, view: View) -> Page | PlainAnswer:
         """Return the page, or another answer such as a file.
 
         An `agl_core.errors.AglError` is shown as the reason why there is nothing to see.

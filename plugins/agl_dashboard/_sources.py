@@ -31,7 +31,7 @@ _DEPTH: Final = 3
 _MOST_RUNS: Final = 1000
 
 
-class Source:
+class ShownRun:
     """One run: its files, and its store through an index."""
 
     def __init__(self, name: str, target: str, plugins: PluginManager, index: Path) -> None:
@@ -199,7 +199,7 @@ def _digest(address: StoreAddress) -> str:
     return hashlib.sha256(os.fsencode(where)).hexdigest()[:32]
 
 
-class Sources:
+class ShownRuns:
     """All runs below a folder, or the one of a directory, file or address."""
 
     def __init__(self, target: str, plugins: PluginManager, index: Path) -> None:
@@ -211,14 +211,16 @@ class Sources:
             index: Directory of indexes.
         """
         self.target = target
-        self._make: Callable[[str, str], Source] = lambda name, at: Source(name, at, plugins, index)
-        self._known: dict[str, Source] = {}
+        self._make: Callable[[str, str], ShownRun] = lambda name, at: ShownRun(
+            name, at, plugins, index
+        )
+        self._known: dict[str, ShownRun] = {}
 
     def names(self) -> list[str]:
         """Return the names of the runs that exist now, sorted; known ones stay until closed."""
         return sorted(self._found())
 
-    def get(self, name: str) -> Source | None:
+    def get(self, name: str) -> ShownRun | None:
         """Return a run by its name; None if there is none and was none."""
         if name not in self._known:
             target = self._found().get(name)
@@ -227,7 +229,7 @@ class Sources:
             self._known[name] = self._make(name, target)
         return self._known[name]
 
-    def all(self) -> list[Source]:
+    def all(self) -> list[ShownRun]:
         """Return all runs that exist now."""
         return [source for name in self.names() if (source := self.get(name)) is not None]
 

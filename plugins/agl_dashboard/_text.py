@@ -19,7 +19,7 @@ _FIRST_C1: Final = 0x80
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class ShownText:
     """A text as it is shown, and how long it is."""
 
     text: str
@@ -44,9 +44,9 @@ def _symbol(match: re.Match[str]) -> str:
     return f"[U+{code:04X}]"
 
 
-def cut(text: str) -> Cut:
+def cut(text: str) -> ShownText:
     """Return what a page shows of a text."""
-    return Cut(visible(text[:SHOWN]), len(text))
+    return ShownText(visible(text[:SHOWN]), len(text))
 
 
 def excerpt(text: str, most: int = 120) -> str:

@@ -19,7 +19,7 @@ _DEEPEST: Final = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class TreeLine:
     """One line of the tree."""
 
     span: Span
@@ -67,7 +67,7 @@ class Node:
         return f"→ {excerpt(str(handoff))}" if handoff else ""
 
 
-def tree(spans: Iterable[Span]) -> list[Node]:
+def tree(spans: Iterable[Span]) -> list[TreeLine]:
     """Return the lines of an attempt's tree: parents before children, siblings by time.
 
     A span whose parent is missing is at the top; of a cycle of parents, the earliest is.
@@ -83,7 +83,7 @@ def tree(spans: Iterable[Span]) -> list[Node]:
     begin = min((span.start_ns for span in merged if span.start_ns), default=0)
     end = max((max(span.end_ns, span.start_ns) for span in merged), default=0)
     place = _Place(begin, max(end - begin, 1))
-    nodes: list[Node] = []
+    nodes: list[TreeLine] = []
     seen: set[str] = set()
     starts = [*children[None], *sorted(merged, key=lambda span: span.start_ns)]
     for start in starts:
@@ -103,11 +103,11 @@ class _Place:
     begin: int
     length: int
 
-    def of(self, span: Span, depth: int) -> Node:
+    def of(self, span: Span, depth: int) -> TreeLine:
         left = 100 * (span.start_ns - self.begin) / self.length if span.start_ns else 0.0
         width = 100 * max(span.end_ns - span.start_ns, 0) / self.length
         left = min(max(left, 0.0), 99.5)
-        return Node(
+        return TreeLine(
             span=span,
             depth=min(depth, _DEEPEST),
             left=round(left, 2),
@@ -139,6 +139,6 @@ def _cut(span: Span) -> str:
     return f"prompt cut from {before} to {after} tokens, {known.get('messages_cut', 0)} messages"
 
 
-def calls_of(nodes: Sequence[Node]) -> list[Span]:
+def calls_of(nodes: Sequence[TreeLine]) -> list[Span]:
     """Return the model calls of a tree, in its order."""
     return [node.span for node in nodes if node.span.kind is SpanKind.LLM]

@@ -30,7 +30,7 @@ _LONGEST: Final = 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
+class AgentSums:
     """Sums of one agent."""
 
     name: str
@@ -131,7 +131,7 @@ def make_panel() -> AgentsPanel:
     return AgentsPanel()
 
 
-def _agents(sums: Sequence[Sum]) -> list[Agent]:
+def _agents(sums: Sequence[Sum]) -> list[AgentSums]:
     found: dict[str, dict[SumKind, Sum]] = defaultdict(dict)
     for each in sums:
         if each.kind == "edge" or (each.kind == "tools" and not each.name):
@@ -139,7 +139,7 @@ def _agents(sums: Sequence[Sum]) -> list[Agent]:
         own = found[each.name]
         known = own.get(each.kind)
         own[each.kind] = each if known is None else _added(known, each)
-    agents = [Agent(name=name, sums=own) for name, own in found.items()]
+    agents = [AgentSums(name=name, sums=own) for name, own in found.items()]
     return sorted(agents, key=lambda each: (-each.total("calls"), each.name))
 
 

@@ -15,8 +15,8 @@ from agl_reading import Cursor, RolloutRow, RowFilter
 from agl_core.errors import ConfigError
 from agl_core.types import Mode
 from agl_dashboard._history import History
-from agl_dashboard._panel import Answer, Page, View
-from agl_dashboard._sources import Source
+from agl_dashboard._panel import Page, PlainAnswer, View
+from agl_dashboard._sources import ShownRun
 from agl_dashboard.panels._overview import thinned
 
 _MOST_ROWS: Final = 20_000
@@ -35,7 +35,7 @@ _CURVES: Final = {
 class Side:
     """One evaluation: a run and the step after which it was made."""
 
-    source: Source
+    source: ShownRun
     step: int
 
     @property
@@ -44,7 +44,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class TaskPair:
     """One task on both sides."""
 
     task: str
@@ -59,10 +59,10 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TaskComparison:
     """All tasks of both sides."""
 
-    pairs: list[Pair]
+    pairs: list[TaskPair]
     """Greatest differences first."""
     only_a: int
     only_b: int
@@ -86,7 +86,7 @@ class ComparePanel:
     order = 5
     scope: Literal["all", "run"] = "all"
 
-    async def page(self, view: View) -> Page | Answer:
+    async def page(self, view: View) -> Page | PlainAnswer:
         names = view.lists.get("run", [])
         sources = await asyncio.to_thread(view.sources.all)
         histories = await asyncio.to_thread(_histories, sources)
@@ -123,11 +123,11 @@ def _query(names: list[str]) -> str:
     return urlencode([("run", name) for name in names], errors="replace")
 
 
-def _histories(sources: list[Source]) -> dict[str, History]:
+def _histories(sources: list[ShownRun]) -> dict[str, History]:
     return {each.name: each.files.refresh() for each in sources if each.files is not None}
 
 
-def _data(histories: Mapping[str, History]) -> Answer:
+def _data(histories: Mapping[str, History]) -> PlainAnswer:
     from starlette.responses import Response  # noqa: PLC0415
 
     charts: dict[str, list[dict[str, Any]]] = {name: [] for name in _CURVES}
@@ -164,10 +164,10 @@ def _side(view: View, which: str) -> Side | None:
     return Side(source=source, step=int(step))
 
 
-async def _outcome(a: Side, b: Side) -> Outcome:
+async def _outcome(a: Side, b: Side) -> TaskComparison:
     one, other = await _tasks(a), await _tasks(b)
     pairs = [
-        Pair(
+        TaskPair(
             task=task,
             a=_score(one[task]),
             b=_score(other[task]),
@@ -179,7 +179,7 @@ async def _outcome(a: Side, b: Side) -> Outcome:
     pairs.sort(key=lambda each: -abs(each.difference))
     differences = [each.difference for each in pairs]
     spread = stdev(differences) if len(differences) > 1 else 0.0
-    return Outcome(
+    return TaskComparison(
         pairs=pairs,
         only_a=len(one.keys() - other.keys()),
         only_b=len(other.keys() - one.keys()),

@@ -11,7 +11,7 @@ import msgspec
 from agl_core.text import replaced
 from agl_core.types import Evaluation, StepReport
 from agl_dashboard._history import History
-from agl_dashboard._panel import Answer, Page, View
+from agl_dashboard._panel import Page, PlainAnswer, View
 from agl_dashboard._steps import shown_step
 
 _FIRST: Final = ("loss", "entropy", "kl", "grad_norm", "ratio_mean", "clip_fraction", "staleness")
@@ -43,7 +43,7 @@ class OverviewPanel:
     order = 10
     scope: Literal["all", "run"] = "run"
 
-    async def page(self, view: View) -> Page | Answer:
+    async def page(self, view: View) -> Page | PlainAnswer:
         history = view.run.files.history if view.run.files is not None else History()
         if view.rest == "data.json":
             return await _data(view, history)
@@ -121,7 +121,7 @@ def _titled(name: str) -> str:
     return known or name.replace("_", " ").capitalize()
 
 
-async def _data(view: View, history: History) -> Answer:
+async def _data(view: View, history: History) -> PlainAnswer:
     from starlette.responses import Response  # noqa: PLC0415
 
     steps = thinned([history.steps[number] for number in sorted(history.steps)])

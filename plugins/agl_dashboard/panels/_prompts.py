@@ -23,7 +23,7 @@ _DEEPEST: Final = 12
 
 
 @dataclass(slots=True, kw_only=True)
-class Version:
+class PromptVersion:
     """One candidate of a prompt phase."""
 
     digest: str
@@ -48,7 +48,7 @@ class Phase:
     """A journal of prompt tuning."""
 
     name: str
-    versions: dict[str, Version] = field(default_factory=dict[str, Version])
+    versions: dict[str, PromptVersion] = field(default_factory=dict[str, PromptVersion])
     chosen: str = ""
     refused: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     damaged: int = 0
@@ -58,7 +58,7 @@ class Phase:
         kind, digest = event.get("event"), str(event.get("digest", ""))
         if kind == "candidate" and isinstance(event.get("texts"), dict):
             texts = {str(name): str(text) for name, text in event["texts"].items()}
-            self.versions[digest] = Version(
+            self.versions[digest] = PromptVersion(
                 digest=digest,
                 texts=texts,
                 parent=str(event.get("parent") or ""),
@@ -71,13 +71,13 @@ class Phase:
         elif kind == "refused":
             self.refused.append(event)
 
-    def ordered(self) -> list[Version]:
+    def ordered(self) -> list[PromptVersion]:
         """Return the versions as lines of a tree, with their depths."""
-        children: dict[str, list[Version]] = defaultdict(list)
+        children: dict[str, list[PromptVersion]] = defaultdict(list)
         for each in self.versions.values():
             parent = each.parent if each.parent in self.versions else ""
             children["" if each.parent == each.digest else parent].append(each)
-        found: list[Version] = []
+        found: list[PromptVersion] = []
         seen: set[str] = set()
         stack = [(each, 0) for each in reversed(children[""])]
         while stack:
@@ -124,7 +124,7 @@ class PromptsPanel:
         )
         return Page(title="Prompts", body=body)
 
-    def _chosen(self, view: View, phase: Phase | None) -> Version | None:
+    def _chosen(self, view: View, phase: Phase | None) -> PromptVersion | None:
         if phase is None:
             return None
         wanted = view.query.get("version", "") or phase.chosen

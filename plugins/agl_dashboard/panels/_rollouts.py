@@ -11,8 +11,8 @@ from agl_reading import SORTS, Cursor, RolloutRow, RowFilter, Sort
 
 from agl_core.text import json_bytes
 from agl_core.types import FailureKind, Mode, RolloutStatus
-from agl_dashboard._panel import Answer, Page, View
-from agl_dashboard._sources import Source
+from agl_dashboard._panel import Page, PlainAnswer, View
+from agl_dashboard._sources import ShownRun
 from agl_dashboard._steps import shown_step, stored_step
 
 _T = TypeVar("_T")
@@ -40,7 +40,7 @@ STATE: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class RowList:
     """A list of rollouts: what is in it, and in which order."""
 
     wanted: RowFilter
@@ -48,7 +48,7 @@ class Listing:
     descending: bool
 
     @classmethod
-    def read(cls, query: Mapping[str, str]) -> Listing:
+    def read(cls, query: Mapping[str, str]) -> RowList:
         """Read a list from the state of a page; what cannot be read is left out."""
         mode: Mode | None = _one(query.get("mode", ""), _MODES)
         status = _one(query.get("status", ""), tuple(RolloutStatus))
@@ -69,7 +69,7 @@ class Listing:
         return cls(wanted=wanted, sort=sort, descending=query.get("order", "") != "up")
 
     async def page(
-        self, source: Source, after: Cursor | None, *, back: bool = False, limit: int = PAGE
+        self, source: ShownRun, after: Cursor | None, *, back: bool = False, limit: int = PAGE
     ) -> list[RolloutRow]:
         """Return the rows after a place, or those before it."""
         descending = self.descending != back
@@ -86,8 +86,8 @@ class RolloutsPanel:
     order = 20
     scope: Literal["all", "run"] = "run"
 
-    async def page(self, view: View) -> Page | Answer:
-        listing = Listing.read(view.query)
+    async def page(self, view: View) -> Page | PlainAnswer:
+        listing = RowList.read(view.query)
         reading = view.run.reading
         if view.rest == "rollouts.jsonl":
             return _export(view, listing)
@@ -121,11 +121,11 @@ def make_panel() -> RolloutsPanel:
     return RolloutsPanel()
 
 
-def _place(row: RolloutRow, listing: Listing) -> str:
+def _place(row: RolloutRow, listing: RowList) -> str:
     return str(Cursor.of(row, listing.sort))
 
 
-def _export(view: View, listing: Listing) -> Answer:
+def _export(view: View, listing: RowList) -> PlainAnswer:
     from starlette.responses import StreamingResponse  # noqa: PLC0415
 
     async def lines() -> AsyncGenerator[bytes, None]:

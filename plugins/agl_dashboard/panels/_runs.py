@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from agl_dashboard._history import History
 from agl_dashboard._panel import Page, View
-from agl_dashboard._sources import Source
+from agl_dashboard._sources import ShownRun
 
 _POINTS = 60
 _WIDTH, _HEIGHT = 120.0, 24.0
@@ -68,7 +68,7 @@ def _rows(view: View) -> list[Row]:
     return [Row(name=each.name, history=_history(each)) for each in view.sources.all()]
 
 
-def _history(source: Source) -> History | None:
+def _history(source: ShownRun) -> History | None:
     return source.files.refresh() if source.files is not None else None
 
 

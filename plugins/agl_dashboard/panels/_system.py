@@ -15,14 +15,14 @@ from agl_core.store import without_password
 from agl_core.text import json_bytes
 from agl_core.types import Rollout, RolloutQuery, RolloutStatus
 from agl_dashboard._panel import Page, View
-from agl_dashboard._sources import Source, configuration
+from agl_dashboard._sources import ShownRun, configuration
 from agl_dashboard._text import cut
 
 _IN_FLIGHT: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flight:
+class AttemptInFlight:
     """An attempt under way."""
 
     rollout: Rollout
@@ -46,7 +46,7 @@ class SystemPanel:
         plain = without_secrets(config) if config is not None else {}
         files = await asyncio.to_thread(_checkpoints, run)
         counts: dict[str, Any] = {}
-        flights: Sequence[Flight] = ()
+        flights: Sequence[AttemptInFlight] = ()
         if run.readable:
             for status in RolloutStatus:
                 found = await run.reading.count(RowFilter(statuses=(status,)))
@@ -73,18 +73,18 @@ def make_panel() -> SystemPanel:
     return SystemPanel()
 
 
-def _where(run: Source) -> str:
+def _where(run: ShownRun) -> str:
     address = run.address
     if address is None:
         return run.target
     return str(address.file) if address.file is not None else without_password(address.url or "")
 
 
-async def _flights(run: Source) -> list[Flight]:
+async def _flights(run: ShownRun) -> list[AttemptInFlight]:
     query = RolloutQuery(statuses=(RolloutStatus.RUNNING,), limit=_IN_FLIGHT)
     now = wall()
     found = [
-        Flight(
+        AttemptInFlight(
             rollout=each,
             seconds=now - each.attempt.started_at,
             lease_s=each.attempt.lease_until - now,
@@ -102,7 +102,7 @@ def _event(event: dict[str, Any]) -> tuple[float, str, str]:
     return (float(at) if isinstance(at, (int, float)) else 0.0, str(event.get("event")), text)
 
 
-def _checkpoints(run: Source) -> list[tuple[str, float]]:
+def _checkpoints(run: ShownRun) -> list[tuple[str, float]]:
     if run.directory is None:
         return []
     found: list[tuple[str, float]] = []

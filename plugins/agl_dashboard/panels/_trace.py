@@ -14,12 +14,12 @@ from agl_reading import Cursor, RolloutRow, RowFilter, rewards_of, usage_of
 from agl_core.errors import ConfigError
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span, SpanKind
 from agl_dashboard._chat import answers, conversation
-from agl_dashboard._panel import Answer, Page, View
-from agl_dashboard._sources import Source
+from agl_dashboard._panel import Page, PlainAnswer, View
+from agl_dashboard._sources import ShownRun
 from agl_dashboard._steps import shown_step
 from agl_dashboard._text import at_path, cut, pretty
-from agl_dashboard._tree import Node, tree
-from agl_dashboard.panels._rollouts import STATE, Listing
+from agl_dashboard._tree import TreeLine, tree
+from agl_dashboard.panels._rollouts import STATE, RowList
 
 CHUNK: Final = 300
 _SIBLINGS: Final = 64
@@ -28,12 +28,12 @@ _NS_PER_S: Final = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class AttemptTree:
     """A rollout with the tree of one attempt."""
 
     rollout: Rollout
     attempt: Attempt | None
-    nodes: Sequence[Node]
+    nodes: Sequence[TreeLine]
 
     def span(self, span_id: str) -> Span | None:
         return next((node.span for node in self.nodes if node.span.id == span_id), None)
@@ -47,10 +47,10 @@ class TracePanel:
     scope: Literal["all", "run"] = "run"
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], Shown] = {}
+        self._kept: dict[tuple[str, str], AttemptTree] = {}
         """Trees of attempts that change no more, the last ones."""
 
-    async def page(self, view: View) -> Page | Answer:
+    async def page(self, view: View) -> Page | PlainAnswer:
         shown = await self._read(view)
         part = view.query.get("part", "")
         if part == "rows":
@@ -81,7 +81,7 @@ class TracePanel:
         )
         return Page(title=f"Rollout of {rollout.task.id}", body=body, scripts=("trace",))
 
-    async def _read(self, view: View) -> Shown:
+    async def _read(self, view: View) -> AttemptTree:
         run, rollout_id = view.run, view.rest
         found = await run.store.rollouts(RolloutQuery(ids=(rollout_id,), limit=1))
         if not found:
@@ -90,14 +90,14 @@ class TracePanel:
         wanted = view.query.get("attempt", "")
         attempt = next((each for each in rollout.attempts if each.id == wanted), rollout.attempt)
         if attempt is None:
-            return Shown(rollout=rollout, attempt=None, nodes=())
+            return AttemptTree(rollout=rollout, attempt=None, nodes=())
         key = (f"{run.version.partition('.')[0]} {run.name}", attempt.id)
         kept = self._kept.get(key)
         if kept is not None and kept.rollout == rollout:
             return kept
         spans = await run.store.spans([rollout_id], attempt_id=attempt.id)
         nodes = await asyncio.to_thread(tree, spans)
-        shown = Shown(rollout=rollout, attempt=attempt, nodes=nodes)
+        shown = AttemptTree(rollout=rollout, attempt=attempt, nodes=nodes)
         if attempt.sealed:
             self._kept[key] = shown
             while len(self._kept) > _KEPT:
@@ -109,7 +109,7 @@ def make_panel() -> TracePanel:
     return TracePanel()
 
 
-def _rows(view: View, shown: Shown) -> dict[str, Any]:
+def _rows(view: View, shown: AttemptTree) -> dict[str, Any]:
     given = view.query.get("at", "")
     start = int(given) if given.isdecimal() and len(given) < 9 else 0  # noqa: PLR2004
     selected = view.query.get("span", "")
@@ -125,7 +125,7 @@ def _rows(view: View, shown: Shown) -> dict[str, Any]:
     }
 
 
-def _detail(view: View, shown: Shown) -> Any:
+def _detail(view: View, shown: AttemptTree) -> Any:
     span = shown.span(view.query.get("span", ""))
     if span is None:
         rollout, attempt = shown.rollout, shown.attempt
@@ -202,7 +202,7 @@ def _tokens(spans: Sequence[Span]) -> tuple[int, int]:
     return sum(each[0] for each in counted), sum(each[1] for each in counted)
 
 
-async def _siblings(run: Source, rollout: Rollout) -> list[RolloutRow]:
+async def _siblings(run: ShownRun, rollout: Rollout) -> list[RolloutRow]:
     if not rollout.group_id:
         return []
     wanted = RowFilter(group_id=rollout.group_id)
@@ -216,7 +216,7 @@ def _list_state(text: str) -> dict[str, str]:
 
 async def _neighbours(view: View, rollout_id: str) -> tuple[str, str]:
     """Return the addresses of the rollouts before and after in the list; empty at its ends."""
-    listing = Listing.read(_list_state(view.query.get("from", "")))
+    listing = RowList.read(_list_state(view.query.get("from", "")))
     found = await view.run.reading.rows(RowFilter(id=rollout_id))
     if not found:
         return "", ""
@@ -230,13 +230,13 @@ async def _neighbours(view: View, rollout_id: str) -> tuple[str, str]:
     )
 
 
-def _fragment(html: Any) -> Answer:
+def _fragment(html: Any) -> PlainAnswer:
     from starlette.responses import HTMLResponse  # noqa: PLC0415
 
     return HTMLResponse(str(html))
 
 
-def _text(view: View, shown: Shown) -> Answer:
+def _text(view: View, shown: AttemptTree) -> PlainAnswer:
     """Return a whole text, as text."""
     from starlette.responses import PlainTextResponse  # noqa: PLC0415
 

@@ -60,7 +60,7 @@ export function layout(series, range) {
   };
 }
 
-const config = { displayModeBar: false, responsive: true, doubleClick: "reset", showTips: false };
+const config = { displayModeBar: false, responsive: true, showTips: false };
 
 export function draw(place, series, range) {
   return window.Plotly.react(place, traces(series), layout(series, range), config);

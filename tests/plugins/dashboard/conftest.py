@@ -3,7 +3,7 @@ import asyncio
 import httpx
 import pytest
 from agl_dashboard._app import Dashboard
-from agl_dashboard._sources import Sources
+from agl_dashboard._sources import ShownRuns
 
 from agl_core._builtin import load_plugins
 from tests.plugins.dashboard.world import finished_run
@@ -28,7 +28,7 @@ async def visit(plugins, tmp_path):
     opened = []
 
     async def visited(target, key=""):
-        sources = Sources(str(target), plugins, tmp_path / "index")
+        sources = ShownRuns(str(target), plugins, tmp_path / "index")
         app = Dashboard(sources, plugins).app(key=key)
         client = httpx.AsyncClient(
             transport=httpx.ASGITransport(app), base_url="http://localhost", verify=False
