@@ -18,10 +18,18 @@ from learning import demo_settings, evaluate, interval, train
 WORLD = harness.HERE / "together_world.py"
 STEP = 64
 """Rollouts of one step of GRPO."""
-ARMS: dict[str, tuple[int, ...]] = {"prompts": (640,), "weights": (-10,), "both": (176, -5, 96)}
-"""Phases of each arm: rollouts of an optimiser, or negative numbers of steps. With the evaluations
-at the start and after each phase, of 24 rollouts each, every arm has 688."""
-APO = {"rounds": 2, "gradient_batch": 1, "val_batch": 8}
+ARMS: dict[str, list[dict[str, Any]]] = {
+    "prompts": [{"optimizer": "apo", "rollouts": 640, "rounds": 6}],
+    "weights": [{"algorithm": "grpo", "steps": 10}],
+    "both": [
+        {"optimizer": "apo", "rollouts": 176, "rounds": 2},
+        {"algorithm": "grpo", "steps": 5},
+        {"optimizer": "apo", "rollouts": 96, "rounds": 1},
+    ],
+}
+"""Phases of each arm. With the evaluations at the start and after each phase, of 24 rollouts each,
+every arm may use 688 rollouts."""
+APO = {"gradient_batch": 1, "val_batch": 8}
 SETTINGS = {
     "world": "the demo, whose writer has the prompt 'You are the writer.' and plays a copy of the "
     "demo's model that `agl_demo.teach` taught to obey two rules where the prompt states them",
@@ -91,13 +99,7 @@ def settings(arm: str, seed: int, model: str) -> dict[str, Any]:
     made["train"] = {"tasks_per_step": 8, "checkpoint_every": 100, "keep_checkpoints": 5}
     made["prompts"] = {"writer": {"agents": ["writer"], "captured": True}}
     made["optimizers"] = {"apo": {**APO, "editor": {"function": f"{WORLD}:editor"}}}
-    made["phases"] = [
-        {"optimizer": "apo", "rollouts": size}
-        if size > 0
-        else {"algorithm": "grpo", "steps": -size}
-        for size in ARMS[arm]
-    ]
-    return made
+    return {**made, "phases": ARMS[arm]}
 
 
 def summary(seeds: list[dict[str, Any]]) -> dict[str, Any]:

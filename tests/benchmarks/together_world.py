@@ -49,18 +49,22 @@ def reward(task: agl.Task, output: Any, attempt: agl.AttemptRecord) -> agl.Score
     return agl.Score(value, world.wrong(asked, output))
 
 
+_proposed: set[str] = set()
+
+
 def editor(messages: list[dict[str, str]], role: str) -> str:
-    """Return the current prompt with one sentence added or left out, at random."""
+    """Return the current prompt with one sentence added or left out, at random, and not twice."""
     if role == "critic":
         return "Change one sentence."
     request = messages[-1]["content"]
     current = request.partition("<current>\n")[2].partition("\n</current>")[0]
-    digest = hashlib.sha256(request.encode()).digest()
-    rng = random.Random(digest)
-    stated = [each for each in SENTENCES if each in current]
-    if stated and rng.random() < len(stated) / len(SENTENCES):
-        gone = rng.choice(stated)
-        text = " ".join(current.replace(gone, "").split())
-    else:
-        text = f"{current} {rng.choice([each for each in SENTENCES if each not in stated])}"
+    rng = random.Random(hashlib.sha256(request.encode()).digest())
+    neighbours = [_changed(current, each) for each in SENTENCES]
+    text = rng.choice([each for each in neighbours if each not in _proposed] or neighbours)
+    _proposed.add(text)
     return f"```\n{text}\n```"
+
+
+def _changed(text: str, sentence: str) -> str:
+    """Return the text without the sentence if it has it, else with it at the end."""
+    return text.replace(f" {sentence}", "") if sentence in text else f"{text} {sentence}"
