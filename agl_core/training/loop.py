@@ -50,7 +50,7 @@ from agl_core.types import (
     Task,
     Update,
 )
-from agl_core.types.run import RewardTrend, Rows, sum_breaks
+from agl_core.types.run import RewardTrend, RowCounts, sum_breaks
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class LoopComponents:
 
 
 @dataclass(slots=True, kw_only=True)
-class Progress:
+class RunState:
     """The state of a run so far: everything in a checkpoint besides the weights."""
 
     step: int = 0
@@ -144,13 +144,13 @@ class TrainingLoop:
             components.engine, components.gateway, drain_timeout_s=config.gateway.drain_timeout_s
         )
 
-    async def prepare(self, start: tuple[Path, CheckpointState] | None) -> Progress:
+    async def prepare(self, start: tuple[Path, CheckpointState] | None) -> RunState:
         """Load the checkpoint to resume from, and cancel the open rollouts of an interrupted run.
 
         Call this before any runner claims rollouts.
         """
         engine = self._components.engine
-        progress = Progress(
+        progress = RunState(
             policies=dict(self._policies),
             sha256_before={name: await engine.fingerprint(name) for name in self._policies},
         )
@@ -162,7 +162,7 @@ class TrainingLoop:
         progress.resources = await self._publish(progress.policies, step=progress.step)
         return progress
 
-    async def run(self, progress: Progress) -> Report:
+    async def run(self, progress: RunState) -> Report:
         """Train to the configured step and return the report; errors of components are raised."""
         started = time.perf_counter()
         steps = self._config.train.steps
@@ -179,7 +179,7 @@ class TrainingLoop:
             await prefetcher.close()
         return await self._report(progress, wall_s=time.perf_counter() - started)
 
-    async def _restore(self, progress: Progress, path: Path, state: CheckpointState) -> None:
+    async def _restore(self, progress: RunState, path: Path, state: CheckpointState) -> None:
         for name in self._trained:
             version = state.versions[name]
             await self._components.engine.load(name, str(path / POLICIES / name), version=version)
@@ -194,7 +194,7 @@ class TrainingLoop:
         self._components.source.newest = state.newest_rollout
         self._restore_best(progress)
 
-    def _restore_best(self, progress: Progress) -> None:
+    def _restore_best(self, progress: RunState) -> None:
         """Set the best evaluated checkpoint among those that still exist."""
         paths = {
             int(path.name.rpartition("-")[2]): path for path in self._components.checkpoints.all()
@@ -203,7 +203,7 @@ class TrainingLoop:
             if evaluation.step in paths:
                 self._keep_if_best(progress, evaluation, paths[evaluation.step])
 
-    def _ahead(self, progress: Progress) -> Prefetcher:
+    def _ahead(self, progress: RunState) -> Prefetcher:
         train = self._config.train
 
         def plan(step: int) -> RolloutPlan:
@@ -219,7 +219,7 @@ class TrainingLoop:
             self._components.source, plan, ahead=train.max_staleness, steps=train.steps
         )
 
-    async def _step(self, progress: Progress, prefetcher: Prefetcher) -> None:
+    async def _step(self, progress: RunState, prefetcher: Prefetcher) -> None:
         """Run one step: collect its attempts or examples, build batches, update the weights."""
         started = time.perf_counter()
         records = await prefetcher.take(progress.step)
@@ -236,7 +236,7 @@ class TrainingLoop:
         progress.step += 1
         await self._record_step(progress, groups, trained, time.perf_counter() - started)
 
-    async def _groups(self, records: Sequence[AttemptRecord], progress: Progress) -> StepGroups:
+    async def _groups(self, records: Sequence[AttemptRecord], progress: RunState) -> StepGroups:
         """Return the groups of a step: those of its attempts, or examples of the algorithm."""
         if self._demonstrator is None:
             return self._components.groups.build(records)
@@ -246,7 +246,7 @@ class TrainingLoop:
         return StepGroups(groups=groups, adapted=[], failures={}, losses=losses)
 
     async def _update(
-        self, progress: Progress, batches: Sequence[Batch], losses: Losses
+        self, progress: RunState, batches: Sequence[Batch], losses: Losses
     ) -> _Trained:
         """Train on the batches, serve the new versions and publish the resources."""
         events, trained = self._components.events, _Trained()
@@ -288,7 +288,7 @@ class TrainingLoop:
             )
         return finite
 
-    async def _serve(self, progress: Progress, name: str, version: int) -> None:
+    async def _serve(self, progress: RunState, name: str, version: int) -> None:
         policy = msgspec.structs.replace(progress.policies[name], version=version)
         progress.policies[name] = policy
         await self._components.gateway.route(policy, self._components.engine.backend(name))
@@ -301,7 +301,7 @@ class TrainingLoop:
 
     async def _record_step(
         self,
-        progress: Progress,
+        progress: RunState,
         groups: StepGroups,
         trained: _Trained,
         wall_s: float,
@@ -328,7 +328,7 @@ class TrainingLoop:
         progress.calls += report.calls
         self._components.events.step(report)
 
-    async def _after_step(self, progress: Progress, prefetcher: Prefetcher) -> None:
+    async def _after_step(self, progress: RunState, prefetcher: Prefetcher) -> None:
         """Write a checkpoint and evaluate at the configured steps and after the last one."""
         train, step = self._config.train, progress.step
         last = step == train.steps
@@ -340,7 +340,7 @@ class TrainingLoop:
         if last or evaluate or step % train.checkpoint_every == 0:
             await self._checkpoint(progress, prefetcher)
 
-    async def _evaluate(self, progress: Progress) -> None:
+    async def _evaluate(self, progress: RunState) -> None:
         self._components.events.stage(f"evaluating on {len(self._val_tasks)} tasks")
         evaluation = await self._components.evaluator.evaluate(
             self._val_tasks, step=progress.step, resources_version=progress.resources.version
@@ -349,7 +349,7 @@ class TrainingLoop:
         progress.evaluations.append(evaluation)
         self._components.events.evaluation(evaluation)
 
-    async def _checkpoint(self, progress: Progress, prefetcher: Prefetcher) -> None:
+    async def _checkpoint(self, progress: RunState, prefetcher: Prefetcher) -> None:
         state = CheckpointState(
             step=progress.step,
             config_digest=self._digest,
@@ -369,14 +369,14 @@ class TrainingLoop:
         if evaluation is not None and evaluation.step == progress.step:
             self._keep_if_best(progress, evaluation, progress.checkpoint)
 
-    def _keep_if_best(self, progress: Progress, evaluation: Evaluation, path: Path) -> None:
+    def _keep_if_best(self, progress: RunState, evaluation: Evaluation, path: Path) -> None:
         best = progress.best_score.score if progress.best_score is not None else None
         if best is not None and best.n != evaluation.score.n:
             best = None  # a resumed run may validate on other tasks, so scores are not comparable
         if compare(best, evaluation.score).winner == "candidate":
             progress.best, progress.best_score = path, evaluation
 
-    async def _report(self, progress: Progress, *, wall_s: float) -> Report:
+    async def _report(self, progress: RunState, *, wall_s: float) -> Report:
         after = {name: await self._components.engine.fingerprint(name) for name in self._policies}
         best = progress.best or progress.checkpoint
         progress.losses.merge(await self._components.events.take_losses())
@@ -418,24 +418,24 @@ _SPAN: Final = 5
 """Greatest number of first and of last steps over which rewards are averaged."""
 
 
-class Summary(TypedDict):
+class ReportSummary(TypedDict):
     """Fields of a `Report` that are computed from its steps."""
 
     reward: RewardTrend | None
-    rows: Rows
+    rows: RowCounts
     seconds_per_step: float | None
 
 
-def summary(steps: Sequence[StepReport]) -> Summary:
+def summary(steps: Sequence[StepReport]) -> ReportSummary:
     """Return the reward trend, the number of trained calls by agent and the median step time."""
     rows = sum((Counter(step.rows) for step in steps), Counter[str]())
     rewards = [step.reward for step in steps if step.reward is not None]
     span = min(_SPAN, max(len(rewards) // 2, 1))
-    return Summary(
+    return ReportSummary(
         reward=RewardTrend(first=_mean(rewards[:span]), last=_mean(rewards[-span:]))
         if rewards
         else None,
-        rows=Rows(by_agent=dict(sorted(rows.items()))),
+        rows=RowCounts(by_agent=dict(sorted(rows.items()))),
         seconds_per_step=statistics.median(step.wall_s for step in steps) if steps else None,
     )
 
