@@ -6,7 +6,7 @@ variables ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` set its endpoint.
 
 from __future__ import annotations
 
-from agl_demo.world import PLANNER_SYSTEM, WRITER_SYSTEM, lookup_price, writer_request
+from agl_demo.world import PLANNER_SYSTEM, lookup_price, writer_request
 from crewai import LLM, Agent
 from crewai.tools import tool
 
@@ -20,17 +20,29 @@ def lookup(item: str) -> str:
     return lookup_price(item)
 
 
-def assistant(role: str, instructions: str, *tools: object, max_tokens: int) -> Agent:
-    """Create an agent whose prompt has only the instructions and the request."""
+def planner() -> Agent:
+    """Create an agent whose prompt has only the instructions and the request, in one message."""
     return Agent(
-        role=role,
+        role="planner",
         goal="Serve the customer.",
         backstory="A shop.",
-        system_template=instructions,
+        system_template=PLANNER_SYSTEM,
         prompt_template="{input}",
-        llm=LLM(model=MODEL, temperature=0, max_tokens=max_tokens),
-        tools=list(tools),
+        llm=LLM(model=MODEL, temperature=0, max_tokens=40),
+        tools=[lookup],
         max_iter=2,
+        respect_context_window=False,
+        use_better_compaction=False,
+    )
+
+
+def writer() -> Agent:
+    """Create an agent whose system prompt CrewAI makes of role, goal and backstory."""
+    return Agent(
+        role="writer",
+        goal="One short sentence: item, exact price, unit.",
+        backstory="You tell customers of a shop what an item costs.",
+        llm=LLM(model=MODEL, temperature=0, max_tokens=20),
         respect_context_window=False,
         use_better_compaction=False,
     )
@@ -38,9 +50,8 @@ def assistant(role: str, instructions: str, *tools: object, max_tokens: int) -> 
 
 def answer(question: str) -> str:
     """Answer one customer."""
-    planned = assistant("planner", PLANNER_SYSTEM, lookup, max_tokens=40).kickoff(question)
+    planned = planner().kickoff(question)
     results = [each["content"] for each in planned.messages if each["role"] == "tool"]
     if not results:
         return SORRY
-    request = writer_request(question, results[-1])
-    return assistant("writer", WRITER_SYSTEM, max_tokens=20).kickoff(request).raw
+    return writer().kickoff(writer_request(question, results[-1])).raw

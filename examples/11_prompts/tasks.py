@@ -9,7 +9,7 @@ import agl_core as agl
 __all__ = ["few_val_tasks", "held_out_tasks", "reward", "train_tasks", "val_tasks"]
 
 _SEED = 1
-_TRAIN, _VAL, _FEW_VAL, _HELD_OUT = 120, 80, 20, 200
+_TRAIN, _VAL, _FEW_VAL, _HELD_OUT = 120, 60, 20, 200
 
 
 def train_tasks() -> list[agl.Task]:

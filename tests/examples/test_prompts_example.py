@@ -27,8 +27,8 @@ def test_demonstrations_choice_and_report_use_different_items(tasks):
         {task.input["item"] for task in make()}
         for make in (tasks.train_tasks, tasks.val_tasks, tasks.held_out_tasks)
     )
-    assert (len(train), len(val), len(held_out)) == (120, 80, 200)
-    assert len(train | val | held_out) == 400
+    assert (len(train), len(val), len(held_out)) == (120, 60, 200)
+    assert len(train | val | held_out) == 380
     assert {task.input["item"] for task in tasks.few_val_tasks()} < val
     assert held_out <= set(world.ITEMS["held_out"])
 
