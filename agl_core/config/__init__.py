@@ -9,7 +9,9 @@ from agl_core.config.models import (
     EvalConfig,
     FailureAction,
     GatewayConfig,
+    PhaseConfig,
     PolicyConfig,
+    PromptConfig,
     RewardConfig,
     RolloutConfig,
     RunConfig,
@@ -17,12 +19,11 @@ from agl_core.config.models import (
     TasksConfig,
     TrackerConfig,
     TrainConfig,
-    scheme_of,
     with_sections,
 )
 from agl_core.config.policies import resolve_policies, trained_agents
 from agl_core.config.references import load_object, read_text
-from agl_core.config.validation import validate
+from agl_core.config.validation import scheme_of, validate
 
 __all__ = [
     "RESOLVED",
@@ -33,7 +34,9 @@ __all__ = [
     "EvalConfig",
     "FailureAction",
     "GatewayConfig",
+    "PhaseConfig",
     "PolicyConfig",
+    "PromptConfig",
     "RewardConfig",
     "RolloutConfig",
     "RunConfig",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, Final, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from agl_core.errors import ConfigError
+from agl_core.text import exact_bytes
 
 Path = tuple[str | int, ...]
 """Keys and list indices from the root."""
@@ -194,3 +196,62 @@ def _leaves(value: Any, path: Path = ()) -> Iterable[tuple[Path, Any]]:
             yield from _leaves(inner, (*path, index))
     else:
         yield path, value
+
+
+_ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://")
+_MOST_BYTES: Final = 255
+"""Limit of one name, on every common file system."""
+_NO_NAME: Final = re.compile(
+    r'[\x00-\x1f/\\:*?"<>|]' if sys.platform == "win32" else r"[\x00-\x1f/\\]"
+)
+_RESERVED: Final = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
+"""Device names of Windows, with any ending."""
+
+
+def folder_name(given: str) -> str:
+    """Check that a name is valid for a folder on every system.
+
+    Raises:
+        ValueError: it is not valid.
+    """
+    why = ""
+    if not given.strip() or given in (".", ".."):
+        why = "names no folder"
+    elif found := _NO_NAME.search(given):
+        why = f"holds {found.group()!r}"
+    elif _RESERVED.fullmatch(given):
+        why = "is the name of a device on Windows"
+    elif given != given.strip() or given.endswith("."):
+        why = "begins or ends with a space, or ends with a dot"
+    elif len(exact_bytes(given)) > _MOST_BYTES:
+        why = f"is longer than {_MOST_BYTES} bytes"
+    if why:
+        raise ValueError(
+            f"a run's name is that of a folder in 'directory', and this one {why}: use letters, "
+            f"digits, '-', '_' and '.'"
+        )
+    return given
+
+
+def local_path(given: str, *, instead: str) -> str:
+    """Check that a path is not an address and has no NUL character.
+
+    Args:
+        given: The path.
+        instead: The fix for an address, for the message.
+
+    Raises:
+        ValueError: it is an address or contains NUL.
+    """
+    if "\x00" in given:
+        raise ValueError("a path cannot hold the character NUL")
+    scheme = scheme_of(given)
+    if scheme:
+        raise ValueError(f"is an address ({scheme}://), not a path on this machine: {instead}")
+    return given
+
+
+def scheme_of(given: str) -> str:
+    """Return the text before ``://`` of an address; empty for a path, such as ``C:/run``."""
+    address = _ADDRESS.match(given)
+    return address[1] if address is not None else ""

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from agl_core.interfaces._prompts import PromptRollout as PromptRollout
     from agl_core.interfaces._prompts import Tuned as Tuned
     from agl_core.interfaces._prompts import TunedPrompt as TunedPrompt
+    from agl_core.interfaces._prompts import Tuner as Tuner
 else:  # only runs that tune prompts import it
     __getattr__ = late(__name__)[0]
 

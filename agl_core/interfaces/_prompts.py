@@ -153,6 +153,33 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     """Why the phase ended before its budget was used; empty otherwise."""
 
 
+class Tuner(Protocol):
+    """Tunes the prompts of a run, in its phases that name an optimiser."""
+
+    async def prompts(self) -> dict[str, PromptTemplate]:
+        """Return every prompt of the configuration, after learning the captured ones in rollouts.
+
+        Raises:
+            ConfigError: see `LearnsPrompts.learn`.
+            StoreError: the store failed.
+        """
+        ...
+
+    async def tune(self, number: int, prompts: Mapping[str, PromptTemplate]) -> Tuned:
+        """Run one prompt phase to its end, without rollouts under way.
+
+        Args:
+            number: 0-based number of the phase in the configuration.
+            prompts: Every prompt of the run, with the incumbent's text.
+
+        Raises:
+            ConfigError: see `Optimizer.optimize`.
+            TrainingError: see `Optimizer.optimize`.
+            StoreError: the store failed.
+        """
+        ...
+
+
 class Optimizer(Protocol):
     """Searches for better prompts in one phase of a run."""
 

@@ -2,7 +2,7 @@
 
 Reading order: `loop` (the training loop), `rollouts` (tasks and rollouts of a step), `groups` (the
 groups for baselines), `advantages` and `algorithms` (credit), `_batcher` (the engine's batches),
-`evaluate` (scores on held-out tasks), `checkpoint` (saved weights and state).
+`evaluate` (scores on held-out tasks), `tuning` (prompts), `checkpoint` (saved weights and state).
 """
 
 from __future__ import annotations
@@ -23,5 +23,7 @@ if TYPE_CHECKING:
     from agl_core.training.evaluate import estimate as estimate
     from agl_core.training.groups import failure_of as failure_of
     from agl_core.training.groups import group_attempts as group_attempts
+    from agl_core.training.rollouts import RolloutSource as RolloutSource
+    from agl_core.training.tuning import TuningSetup as TuningSetup
 else:
     __getattr__, __dir__, __all__ = late(__name__)

@@ -249,7 +249,11 @@ def make_resources(
         )
         for policy in policies
     }
-    prompts = {name: PromptTemplate(template=text) for name, text in config.prompts.items()}
+    prompts = {
+        name: PromptTemplate(template=prompt.text, agents=tuple(prompt.agents))
+        for name, prompt in config.prompts.items()
+        if prompt.text is not None
+    }
     return Resources(run_id=config.name, step=step, items={**llms, **prompts})
 
 
