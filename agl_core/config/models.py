@@ -223,7 +223,8 @@ class TrainConfig(_Config):
     """Steps that rollouts may be begun before the weights that are trained on them are reached, so
     that slow ones delay no others. 0: every step waits for rollouts of the newest weights."""
     eval_every: NonNegativeInt = 0
-    """Steps between evaluations on the validation tasks; 0: before the first and after the last."""
+    """Steps between evaluations on the validation tasks; 0: before the first and after a phase's
+    last."""
     checkpoint_every: PositiveInt = 1
     """Steps between checkpoints; evaluated steps and the last one always get one."""
     keep_checkpoints: PositiveInt = 2
