@@ -63,6 +63,13 @@ class RegisterSpecs:
         """Offer prompt optimisers: ``factory(options) -> Optimizer``."""
 
     @hookspec(historic=True)
+    def agl_register_tuners(self, register: Register) -> None:
+        """Offer what tunes prompts: ``factory(setup: TuningSetup) -> Tuner``.
+
+        A run that captures or tunes prompts uses the one named ``prompts``.
+        """
+
+    @hookspec(historic=True)
     def agl_register_losses(self, register: Register) -> None:
         """Offer an engine's losses, named ``<engine>.<loss>``."""
 
@@ -147,7 +154,8 @@ class RegisterSpecs:
         """Offer displays of a run: ``factory(stream: TextIO) -> AbstractContextManager[Observer]``.
 
         Each run enters the context and leaves it at its end. `stream` is a console or a file. All
-        displays that are registered are used, unless a run is started with ``progress=False``.
+        displays that are registered are used, unless a run is started with ``progress=False``. A
+        factory with a method ``plot(report)`` also draws reports, for `Report.plot`.
         """
 
     @hookspec(historic=True)
