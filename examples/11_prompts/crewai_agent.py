@@ -41,7 +41,7 @@ def writer() -> Agent:
     return Agent(
         role="writer",
         goal="One short sentence: item, exact price, unit.",
-        backstory="You tell customers of a shop what an item costs.",
+        backstory="You answer customers of a shop.",
         llm=LLM(model=MODEL, temperature=0, max_tokens=20),
         respect_context_window=False,
         use_better_compaction=False,
