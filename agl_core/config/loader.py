@@ -10,19 +10,27 @@ from typing import Any, Final, TypeVar, cast, overload
 
 from pydantic import BaseModel, ValidationError
 
-from agl_core.config.models import (
+from agl_core.config._models import (
     AlgorithmConfig,
     EngineConfig,
+    PhaseConfig,
     RewardConfig,
     RunConfig,
     StoreConfig,
     TrackerConfig,
-    section_key,
-    with_sections,
 )
 from agl_core.config.rows import is_row_file
 from agl_core.config.text import Override, parse_override, put, read_config
-from agl_core.config.validation import SECRET, dotted, keys_at, real_path, unknown_key, validate
+from agl_core.config.validation import (
+    SECRET,
+    dotted,
+    keys_at,
+    real_path,
+    section_key,
+    unknown_key,
+    validate,
+    with_sections,
+)
 from agl_core.errors import ConfigError
 from agl_core.files import write_private
 
@@ -30,7 +38,9 @@ RESOLVED: Final = "config.json"
 """Name of the resolved configuration in a run's directory."""
 
 M = TypeVar("M", bound=BaseModel)
-NamesPlugin = EngineConfig | AlgorithmConfig | RewardConfig | StoreConfig | TrackerConfig
+NamesPlugin = (
+    EngineConfig | AlgorithmConfig | PhaseConfig | RewardConfig | StoreConfig | TrackerConfig
+)
 """A section that names a plugin; its further keys are the plugin's options."""
 
 
@@ -165,20 +175,26 @@ def _rejected(data: Mapping[str, Any], overrides: Sequence[Override]) -> frozens
 def _anchor(data: dict[str, Any], folder: Path) -> None:
     """Make the paths in a configuration absolute."""
     _anchor_key(data, "agent", folder)
-    if isinstance(tasks := data.get("tasks"), dict):
+    for tasks in _tables([data.get("tasks")]):
         for key in ("train", "val"):
-            _anchor_key(cast("dict[str, Any]", tasks), key, folder)
-    if isinstance(rewards := data.get("rewards"), list):
-        for reward in cast("list[Any]", rewards):
-            if isinstance(reward, dict):
-                _anchor_key(cast("dict[str, Any]", reward), "name", folder)
+            _anchor_key(tasks, key, folder)
+    for reward in _tables(data.get("rewards")):
+        _anchor_key(reward, "name", folder)
+    for prompt in _tables(data.get("prompts")):
+        if isinstance(file := prompt.get("file"), str):
+            prompt["file"] = str(folder / Path(file).expanduser())
     if isinstance(plugins := data.get("plugins"), list):
         data["plugins"] = [_anchored(item, folder) for item in cast("list[Any]", plugins)]
-    _anchor_model(data, folder)
-    if isinstance(policies := data.get("policies"), dict):
-        for policy in cast("dict[str, Any]", policies).values():
-            if isinstance(policy, dict):
-                _anchor_model(cast("dict[str, Any]", policy), folder)
+    for table in (data, *_tables(data.get("policies"))):
+        _anchor_model(table, folder)
+
+
+def _tables(section: Any) -> list[dict[str, Any]]:
+    """Return the tables of a section, which may be malformed."""
+    if isinstance(section, dict):
+        section = [*cast("dict[str, Any]", section).values()]
+    rows = cast("list[Any]", section) if isinstance(section, list) else []
+    return [cast("dict[str, Any]", row) for row in rows if isinstance(row, dict)]
 
 
 def _anchor_key(table: dict[str, Any], key: str, folder: Path) -> None:

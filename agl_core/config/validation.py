@@ -1,17 +1,19 @@
-"""Validation of plain data, with errors that use the keys of the user's file."""
+"""Plain data: its short forms, and validation with errors that use the keys of the user's file."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, Final, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from agl_core.errors import ConfigError
+from agl_core.text import exact_bytes
 
 Path = tuple[str | int, ...]
 """Keys and list indices from the root."""
@@ -194,3 +196,126 @@ def _leaves(value: Any, path: Path = ()) -> Iterable[tuple[Path, Any]]:
             yield from _leaves(inner, (*path, index))
     else:
         yield path, value
+
+
+_ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://")
+_MOST_BYTES: Final = 255
+"""Limit of one name, on every common file system."""
+_NO_NAME: Final = re.compile(
+    r'[\x00-\x1f/\\:*?"<>|]' if sys.platform == "win32" else r"[\x00-\x1f/\\]"
+)
+_RESERVED: Final = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
+"""Device names of Windows, with any ending."""
+
+
+def folder_name(given: str) -> str:
+    """Check that a name is valid for a folder on every system.
+
+    Raises:
+        ValueError: it is not valid.
+    """
+    why = ""
+    if not given.strip() or given in (".", ".."):
+        why = "names no folder"
+    elif found := _NO_NAME.search(given):
+        why = f"holds {found.group()!r}"
+    elif _RESERVED.fullmatch(given):
+        why = "is the name of a device on Windows"
+    elif given != given.strip() or given.endswith("."):
+        why = "begins or ends with a space, or ends with a dot"
+    elif len(exact_bytes(given)) > _MOST_BYTES:
+        why = f"is longer than {_MOST_BYTES} bytes"
+    if why:
+        raise ValueError(
+            f"a run's name is that of a folder in 'directory', and this one {why}: use letters, "
+            f"digits, '-', '_' and '.'"
+        )
+    return given
+
+
+def local_path(given: str, *, instead: str) -> str:
+    """Check that a path is not an address and has no NUL character.
+
+    Args:
+        given: The path.
+        instead: The fix for an address, for the message.
+
+    Raises:
+        ValueError: it is an address or contains NUL.
+    """
+    if "\x00" in given:
+        raise ValueError("a path cannot hold the character NUL")
+    scheme = scheme_of(given)
+    if scheme:
+        raise ValueError(f"is an address ({scheme}://), not a path on this machine: {instead}")
+    return given
+
+
+def scheme_of(given: str) -> str:
+    """Return the text before ``://`` of an address; empty for a path, such as ``C:/run``."""
+    address = _ADDRESS.match(given)
+    return address[1] if address is not None else ""
+
+
+_NAMED: Final = ("engine", "algorithm", "store")
+"""Sections that name a plugin; their short form is only the plugin's name."""
+
+
+def in_full(given: Mapping[str, Any], *, fields: Collection[str]) -> dict[str, Any]:
+    """Return a configuration with every short form expanded.
+
+    ``algorithm = "rloo"`` is short for a section with only that name. A top-level table with the
+    name of the engine or algorithm is short for the engine's option of that name: ``[NAME]`` for
+    ``[engine.NAME]``, which has the settings of the library that the engine uses.
+
+    Raises:
+        ConfigError: both tables exist and differ.
+    """
+    data = with_sections(given)
+    named = [_name(data.get(key)) for key in ("engine", "algorithm")]
+    for name in {name for name in named if name is not None and name in data} - {*fields}:
+        engine = data.get("engine", {})
+        if isinstance(data[name], Mapping) and isinstance(engine, Mapping):
+            section = dict(cast("Mapping[str, Any]", engine))
+            section[name] = _joined(section.get(name, {}), data.pop(name), name)
+            data["engine"] = section
+    return data
+
+
+def _joined(inner: Any, outer: Any, path: str) -> Any:
+    """Merge ``[engine.NAME]`` and ``[NAME]``."""
+    if isinstance(inner, Mapping) and isinstance(outer, Mapping):
+        joined = dict(cast("Mapping[str, Any]", inner))
+        for key, value in cast("Mapping[str, Any]", outer).items():
+            joined[key] = _joined(joined[key], value, f"{path}.{key}") if key in joined else value
+        return joined
+    if inner != outer:
+        raise ConfigError(
+            f"Configuration: {path} = {outer!r}, but engine.{path} = {inner!r}, which is another "
+            f"name of it: set one of them"
+        )
+    return outer
+
+
+def with_sections(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration with a section for every plugin's name."""
+    data = dict(given)
+    for key in _NAMED:
+        if isinstance(data.get(key), str):
+            data[key] = {"name": data[key]}
+    return data
+
+
+def section_key(path: tuple[str, ...], value: Any) -> tuple[str, ...]:
+    """Return the path of an override: ``algorithm=rloo`` changes only ``algorithm.name``."""
+    named = len(path) == 1 and path[0] in _NAMED and isinstance(value, str)
+    return (*path, "name") if named else path
+
+
+def _name(section: Any) -> str | None:
+    """Return the plugin's name in a section, which is plain data or a model."""
+    if isinstance(section, Mapping):
+        section = cast("Mapping[str, Any]", section).get("name")
+    else:
+        section = getattr(section, "name", None)
+    return section if isinstance(section, str) else None

@@ -23,7 +23,6 @@ from agl_core.interfaces._learning import AdaptedAttempt as AdaptedAttempt
 from agl_core.interfaces._learning import Adapter as Adapter
 from agl_core.interfaces._learning import AgentCall as AgentCall
 from agl_core.interfaces._learning import Algorithm as Algorithm
-from agl_core.interfaces._learning import AlgorithmSetup as AlgorithmSetup
 from agl_core.interfaces._learning import AttemptRecord as AttemptRecord
 from agl_core.interfaces._learning import CreditedCall as CreditedCall
 from agl_core.interfaces._learning import Demonstrator as Demonstrator
@@ -52,6 +51,7 @@ from agl_core.interfaces._routes import TokenUsage as TokenUsage
 from agl_core.interfaces._serving import COUNT_PATH as COUNT_PATH
 from agl_core.interfaces._serving import NOT_COUNTED as NOT_COUNTED
 from agl_core.interfaces._serving import PROMPT_REFUSED as PROMPT_REFUSED
+from agl_core.interfaces._serving import AlgorithmSetup as AlgorithmSetup
 from agl_core.interfaces._serving import Backend as Backend
 from agl_core.interfaces._serving import BackendReply as BackendReply
 from agl_core.interfaces._serving import Capabilities as Capabilities
@@ -73,5 +73,6 @@ if TYPE_CHECKING:
     from agl_core.interfaces._prompts import PromptRollout as PromptRollout
     from agl_core.interfaces._prompts import Tuned as Tuned
     from agl_core.interfaces._prompts import TunedPrompt as TunedPrompt
+    from agl_core.interfaces._prompts import Tuner as Tuner
 else:  # only runs that tune prompts import it
     __getattr__, __dir__, __all__ = late(__name__)

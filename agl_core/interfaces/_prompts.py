@@ -10,7 +10,8 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from agl_core.interfaces._learning import AttemptRecord
-from agl_core.types import Estimate, FailureKind, Losses, PromptTemplate, Task
+from agl_core.types import FailureKind, Losses, PromptTemplate, Task
+from agl_core.types.run import Tuned
 
 Candidate = Mapping[str, str]
 """Name of a prompt to its text. A prompt that is missing keeps its incumbent text."""
@@ -134,23 +135,31 @@ class PromptPhase(Protocol):
         ...
 
 
-class Tuned(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a prompt phase."""
+class Tuner(Protocol):
+    """Tunes the prompts of a run, in its phases that name an optimiser."""
 
-    texts: dict[str, str]
-    """Name of each tuned prompt to the best text."""
-    before: Estimate | None = None
-    """Score of the incumbent on the validation tasks."""
-    after: Estimate | None = None
-    """Score of the best candidate on the validation tasks."""
-    rollouts: int = 0
-    """Number of rollouts that were used."""
-    candidates: int = 0
-    """Number of candidates that were evaluated, the incumbent included."""
-    calls: dict[str, int] = {}
-    """Number of calls of ``editor`` and ``critic`` models."""
-    reason: str = ""
-    """Why the phase ended before its budget was used; empty otherwise."""
+    async def prompts(self) -> dict[str, PromptTemplate]:
+        """Return every prompt of the configuration, after learning the captured ones in rollouts.
+
+        Raises:
+            ConfigError: see `LearnsPrompts.learn`.
+            StoreError: the store failed.
+        """
+        ...
+
+    async def tune(self, number: int, prompts: Mapping[str, PromptTemplate]) -> Tuned:
+        """Run one prompt phase to its end, without rollouts under way.
+
+        Args:
+            number: 0-based number of the phase in the configuration.
+            prompts: Every prompt of the run, with the incumbent's text.
+
+        Raises:
+            ConfigError: see `Optimizer.optimize`.
+            TrainingError: see `Optimizer.optimize`.
+            StoreError: the store failed.
+        """
+        ...
 
 
 class Optimizer(Protocol):

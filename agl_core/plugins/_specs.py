@@ -63,6 +63,13 @@ class RegisterSpecs:
         """Offer prompt optimisers: ``factory(options) -> Optimizer``."""
 
     @hookspec(historic=True)
+    def agl_register_tuners(self, register: Register) -> None:
+        """Offer what tunes prompts: ``factory(setup: TuningSetup) -> Tuner``.
+
+        A run that captures or tunes prompts uses the one named ``prompts``.
+        """
+
+    @hookspec(historic=True)
     def agl_register_losses(self, register: Register) -> None:
         """Offer an engine's losses, named ``<engine>.<loss>``."""
 

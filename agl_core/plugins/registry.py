@@ -28,6 +28,7 @@ Kind = Literal[
     "rewards",
     "algorithms",
     "optimizers",
+    "tuners",
     "losses",
     "engines",
     "models",

@@ -17,8 +17,7 @@ from pydantic import (
 )
 
 from agl_core.config import StoreConfig, check_options
-from agl_core.config.models import local_path, scheme_of
-from agl_core.config.validation import keys_at
+from agl_core.config.validation import keys_at, local_path, scheme_of
 from agl_core.errors import ConfigError, PluginError
 from agl_core.plugins import PluginManager
 from agl_core.store._base import Retention

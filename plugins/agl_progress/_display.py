@@ -149,7 +149,7 @@ class PlainProgress:
 
     def begin(self, name: str, steps: int, *, began: float) -> None:
         del began
-        self._say(f"run {name}: {steps} steps")
+        self._say(f"run {name}: {steps} steps" if steps else f"run {name}")
 
     def stage(self, doing: str) -> None:
         self._say(f"{doing} ...")

@@ -186,6 +186,7 @@ REGISTER = {
     "agl_register_rewards": "rewards",
     "agl_register_algorithms": "algorithms",
     "agl_register_optimizers": "optimizers",
+    "agl_register_tuners": "tuners",
     "agl_register_losses": "losses",
     "agl_register_engines": "engines",
     "agl_register_models": "models",

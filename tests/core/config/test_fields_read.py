@@ -7,9 +7,10 @@ import pytest
 from pydantic import BaseModel
 
 import agl_core
-from agl_core.config import models
+from agl_core.config import _models as models
 
 ROOT = Path(agl_core.__file__).parent
+TRAINERS = Path(__file__).parents[3] / "trainers"
 SECTIONS = [
     section
     for section in vars(models).values()
@@ -18,10 +19,10 @@ SECTIONS = [
 
 
 def attributes_read():
-    """Names of all attributes that agl_core loads, outside the module that declares the keys."""
+    """Names of all attributes that core and trainers load, outside the module with the keys."""
     read = set()
-    for file in ROOT.rglob("*.py"):
-        if file == ROOT / "config" / "models.py":
+    for file in (*ROOT.rglob("*.py"), *TRAINERS.rglob("*.py")):
+        if file == ROOT / "config" / "_models.py":
             continue
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
@@ -38,7 +39,7 @@ def read():
 def test_every_key_is_read(section, read):
     unread = sorted(set(section.model_fields) - read)
 
-    assert not unread, f"{section.__name__}: nothing in agl_core reads {', '.join(unread)}"
+    assert not unread, f"{section.__name__}: nothing in core and trainers reads {', '.join(unread)}"
 
 
 def test_the_scan_would_notice_an_unread_key(read):

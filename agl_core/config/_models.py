@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from pydantic import (
@@ -18,133 +17,11 @@ from pydantic import (
     model_validator,
 )
 
+from agl_core.config.references import read_text
+from agl_core.config.validation import folder_name, in_full, local_path
 from agl_core.errors import ConfigError
-from agl_core.text import exact_bytes
 from agl_core.thinking import DEFAULT_TAGS, tag_pair
 from agl_core.types import FailureKind
-
-_NAMED: Final = ("engine", "algorithm", "store")
-"""Sections that name a plugin; their short form is only the plugin's name."""
-
-
-def in_full(given: Mapping[str, Any], *, fields: Collection[str]) -> dict[str, Any]:
-    """Return a configuration with every short form expanded.
-
-    ``algorithm = "rloo"`` is short for a section with only that name. A top-level table with the
-    name of the engine or algorithm is short for the engine's option of that name: ``[NAME]`` for
-    ``[engine.NAME]``, which has the settings of the library that the engine uses.
-
-    Raises:
-        ConfigError: both tables exist and differ.
-    """
-    data = with_sections(given)
-    named = [_name(data.get(key)) for key in ("engine", "algorithm")]
-    for name in {name for name in named if name is not None and name in data} - {*fields}:
-        engine = data.get("engine", {})
-        if isinstance(data[name], Mapping) and isinstance(engine, Mapping):
-            section = dict(cast("Mapping[str, Any]", engine))
-            section[name] = _joined(section.get(name, {}), data.pop(name), name)
-            data["engine"] = section
-    return data
-
-
-def _joined(inner: Any, outer: Any, path: str) -> Any:
-    """Merge ``[engine.NAME]`` and ``[NAME]``."""
-    if isinstance(inner, Mapping) and isinstance(outer, Mapping):
-        joined = dict(cast("Mapping[str, Any]", inner))
-        for key, value in cast("Mapping[str, Any]", outer).items():
-            joined[key] = _joined(joined[key], value, f"{path}.{key}") if key in joined else value
-        return joined
-    if inner != outer:
-        raise ConfigError(
-            f"Configuration: {path} = {outer!r}, but engine.{path} = {inner!r}, which is another "
-            f"name of it: set one of them"
-        )
-    return outer
-
-
-def with_sections(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration with a section for every plugin's name."""
-    data = dict(given)
-    for key in _NAMED:
-        if isinstance(data.get(key), str):
-            data[key] = {"name": data[key]}
-    return data
-
-
-def section_key(path: tuple[str, ...], value: Any) -> tuple[str, ...]:
-    """Return the path of an override: ``algorithm=rloo`` changes only ``algorithm.name``."""
-    named = len(path) == 1 and path[0] in _NAMED and isinstance(value, str)
-    return (*path, "name") if named else path
-
-
-def _name(section: Any) -> str | None:
-    """Return the plugin's name in a section, which is plain data or a model."""
-    if isinstance(section, Mapping):
-        section = cast("Mapping[str, Any]", section).get("name")
-    else:
-        section = getattr(section, "name", None)
-    return section if isinstance(section, str) else None
-
-
-_ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://")
-_MOST_BYTES: Final = 255
-"""Limit of one name, on every common file system."""
-_NO_NAME: Final = re.compile(
-    r'[\x00-\x1f/\\:*?"<>|]' if sys.platform == "win32" else r"[\x00-\x1f/\\]"
-)
-_RESERVED: Final = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
-"""Device names of Windows, with any ending."""
-
-
-def folder_name(given: str) -> str:
-    """Check that a name is valid for a folder on every system.
-
-    Raises:
-        ValueError: it is not valid.
-    """
-    why = ""
-    if not given.strip() or given in (".", ".."):
-        why = "names no folder"
-    elif found := _NO_NAME.search(given):
-        why = f"holds {found.group()!r}"
-    elif _RESERVED.fullmatch(given):
-        why = "is the name of a device on Windows"
-    elif given != given.strip() or given.endswith("."):
-        why = "begins or ends with a space, or ends with a dot"
-    elif len(exact_bytes(given)) > _MOST_BYTES:
-        why = f"is longer than {_MOST_BYTES} bytes"
-    if why:
-        raise ValueError(
-            f"a run's name is that of a folder in 'directory', and this one {why}: use letters, "
-            f"digits, '-', '_' and '.'"
-        )
-    return given
-
-
-def local_path(given: str, *, instead: str) -> str:
-    """Check that a path is not an address and has no NUL character.
-
-    Args:
-        given: The path.
-        instead: The fix for an address, for the message.
-
-    Raises:
-        ValueError: it is an address or contains NUL.
-    """
-    if "\x00" in given:
-        raise ValueError("a path cannot hold the character NUL")
-    scheme = scheme_of(given)
-    if scheme:
-        raise ValueError(f"is an address ({scheme}://), not a path on this machine: {instead}")
-    return given
-
-
-def scheme_of(given: str) -> str:
-    """Return the text before ``://`` of an address; empty for a path, such as ``C:/run``."""
-    address = _ADDRESS.match(given)
-    return address[1] if address is not None else ""
-
 
 FailureAction = Literal["drop", "penalize", "retry"]
 """What becomes of a failed attempt: left out, trained with `RolloutConfig.penalty`, or run again."""
@@ -274,15 +151,15 @@ class AlgorithmConfig(_PluginOptions):
 class TrainConfig(_Config):
     """The steps of a training, its evaluations and its checkpoints."""
 
-    steps: PositiveInt = 10
-    """Updates in all, those before a resumption included."""
+    steps: NonNegativeInt = 10
+    """Updates in all, those before a resumption included; with phases the sum of theirs."""
     tasks_per_step: PositiveInt = 8
     """Each is run `algorithm.group_size` times."""
     max_staleness: NonNegativeInt = 0
     """Steps that rollouts may be begun before the weights that are trained on them are reached, so
     that slow ones delay no others. 0: every step waits for rollouts of the newest weights."""
     eval_every: NonNegativeInt = 0
-    """Steps between evaluations on the validation tasks; 0: before the first and after the last."""
+    """Steps between evaluations on the validation tasks; 0: at the start and at a phase's end."""
     checkpoint_every: PositiveInt = 1
     """Steps between checkpoints; evaluated steps and the last one always get one."""
     keep_checkpoints: PositiveInt = 2
@@ -398,6 +275,74 @@ class EvalConfig(_Config):
     """Replaces the agent's own temperature in evaluations, for trained agents."""
 
 
+class PromptConfig(_Config):
+    """A prompt: a template that agents read, or the text that a program itself sends."""
+
+    agents: list[str] = Field(default_factory=list[str])
+    """Exact names or globs of the agents that use it; empty: it is not tuned."""
+    text: str | None = None
+    """The template, which the agent reads with ``agl.resource(name)``."""
+    file: str | None = None
+    """A text file, whose content is read as `text`."""
+    captured: bool = False
+    """The program sends the text itself: it is learned from the first rollouts and replaced in
+    later requests."""
+    tool: str = ""
+    """Name of the tool whose captured description it is; empty for the system prompt."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_full(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            return {"text": given}
+        if not isinstance(given, Mapping):
+            return given
+        section = dict(cast("Mapping[str, Any]", given))
+        if isinstance(file := section.get("file"), str) and section.get("text") is None:
+            del section["file"]
+            section["text"] = read_text(Path(file), what="Prompt")
+        return section
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> PromptConfig:
+        if [self.text is not None, self.file is not None, self.captured].count(True) != 1:
+            raise ValueError("set exactly one of text, file and captured = true")
+        if self.captured and not self.agents:
+            raise ValueError("a captured prompt needs agents: name those that send it")
+        if self.tool and not self.captured:
+            raise ValueError("tool is only for captured = true: descriptions are never templates")
+        return self
+
+
+class PhaseConfig(_PluginOptions):
+    """A part of a run: steps of an algorithm, or rollouts of an optimiser of prompts."""
+
+    algorithm: str | None = None
+    """A registered algorithm; further keys override ``[algorithm]``."""
+    steps: PositiveInt | None = None
+    """Updates of this phase."""
+    optimizer: str | None = None
+    """A registered optimiser; further keys override ``[optimizers.NAME]``."""
+    rollouts: PositiveInt | None = None
+    """Budget of the optimiser."""
+    prompts: list[str] = Field(default_factory=list[str])
+    """Prompts that the optimiser tunes; empty: all that have agents."""
+
+    @model_validator(mode="after")
+    def _is_one_kind(self) -> PhaseConfig:
+        if (self.algorithm is None) == (self.optimizer is None):
+            raise ValueError("set algorithm or optimizer, not both")
+        kind, size, others = ("algorithm", "steps", ("rollouts", "prompts"))
+        if self.optimizer is not None:
+            kind, size, others = ("optimizer", "rollouts", ("steps",))
+        if getattr(self, size) is None:
+            raise ValueError(f"a phase with {kind} needs {size}")
+        for other in others:
+            if getattr(self, other):
+                raise ValueError(f"{other} does not belong to a phase with {kind}")
+        return self
+
+
 class RunConfig(_Config):
     """Everything a run depends on; stored with the run as it was resolved."""
 
@@ -416,8 +361,12 @@ class RunConfig(_Config):
     ``agl fetch`` takes, such as ``smollm2``."""
     policies: dict[str, PolicyConfig] = Field(default_factory=dict[str, PolicyConfig])
     """Empty: ``trained`` serves `agents`, ``frozen`` everybody else, both from `model`."""
-    prompts: dict[str, str] = Field(default_factory=dict[str, str])
-    """Name to template text; the agent reads the current one with ``agl.resource(name)``."""
+    prompts: dict[str, PromptConfig] = Field(default_factory=dict[str, PromptConfig])
+    """Name to prompt; only a text is short for a template that is not tuned."""
+    optimizers: dict[str, dict[str, Any]] = Field(default_factory=dict[str, dict[str, Any]])
+    """Registered optimiser of prompts to its options."""
+    phases: list[PhaseConfig] = Field(default_factory=list[PhaseConfig])
+    """Phases in order; empty: ``train.steps`` steps of ``algorithm``."""
     prompt_budgets: dict[str, PositiveInt] = Field(default_factory=dict[str, PositiveInt])
     """Agent's name or glob to the tokens that its prompts may have, for a `PromptBudget` that
     states none; the first that matches counts."""
@@ -457,9 +406,52 @@ class RunConfig(_Config):
                 raise ValueError(f"the tracker {name!r} is named twice: keep one of the tables")
         return given
 
+    @model_validator(mode="after")
+    def _phases_fit(self) -> RunConfig:
+        steps = sum(phase.steps or 0 for phase in self.phases)
+        if self.train.steps != steps and self.phases:
+            raise ValueError(
+                f"train.steps = {self.train.steps}, but the phases have {steps} steps in all: "
+                f"remove train.steps"
+            )
+        if not (self.phases or self.train.steps):
+            raise ValueError("train.steps = 0: must be at least 1 in a run without phases")
+        owners: dict[tuple[str, str], str] = {}
+        for name, prompt in self.prompts.items():
+            for key in ((agent, prompt.tool) for agent in prompt.agents if prompt.captured):
+                if key in owners:
+                    raise ValueError(
+                        f"prompts.{owners[key]} and prompts.{name} both capture the text of agent "
+                        f"{key[0]!r}: keep one of them"
+                    )
+                owners[key] = name
+        tuned = {name for name, prompt in self.prompts.items() if prompt.agents}
+        for number, phase in enumerate(self.phases):
+            if phase.optimizer is not None and (not tuned or set(phase.prompts) - tuned):
+                raise ValueError(
+                    f"phases.{number} tunes {sorted(set(phase.prompts) - tuned) or 'no prompt'}: "
+                    f"prompts with agents are {sorted(tuned)}; set prompts.NAME.agents"
+                )
+        return self
+
     @model_validator(mode="before")
     @classmethod
     def _in_full(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
-        return in_full(cast("Mapping[str, Any]", given), fields=cls.model_fields)
+        data = in_full(cast("Mapping[str, Any]", given), fields=cls.model_fields)
+        train, phases = data.get("train", {}), data.get("phases")
+        if isinstance(train, TrainConfig):
+            train = train.model_dump(exclude_unset=True)
+        if phases and isinstance(phases, list) and isinstance(train, Mapping):
+            steps = sum(_steps(phase) for phase in cast("list[Any]", phases))
+            data["train"] = {"steps": steps, **cast("Mapping[str, Any]", train)}
+        return data
+
+
+def _steps(phase: Any) -> int:
+    """Return the steps of a phase that is not validated yet; 0 if it has none."""
+    if isinstance(phase, PhaseConfig):
+        return phase.steps or 0
+    steps = cast("Mapping[str, Any]", phase).get("steps") if isinstance(phase, Mapping) else 0
+    return steps if isinstance(steps, int) else 0
