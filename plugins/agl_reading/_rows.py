@@ -14,6 +14,7 @@ from agl_core.types import Mode, RolloutStatus
 Sort = Literal["time", "step", "reward", "seconds", "tokens"]
 """Order of a page: by id, which is by time, or by a number and then by id."""
 SORTS: Final[tuple[Sort, ...]] = get_args(Sort)
+"""The orders of rows."""
 
 SumKind = Literal[
     "rollouts",
