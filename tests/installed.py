@@ -8,9 +8,11 @@ OWN = {
     "init",
     "otlp",
     "progress",
+    "prompts",
     "records",
     "remote",
     "responses",
+    "results",
     "rewards",
     "tracking",
 }

@@ -15,7 +15,7 @@ import msgspec
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.files import make_private_directory, restrict, write_private
 from agl_core.interfaces import Engine
-from agl_core.types import Evaluation, StepReport
+from agl_core.types import Evaluation, PromptTemplate, StepReport
 from agl_core.types.json_text import json_text, json_value
 
 _PREFIX = "step-"
@@ -44,6 +44,8 @@ class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
     """Number of earlier rollouts that were queued for later steps, which are lost as well."""
     engine: str = ""
     """Name of the engine that wrote the weights and can export them."""
+    prompts: dict[str, PromptTemplate] = {}
+    """The prompts that were served, by name."""
     files: dict[str, str] = {}
     """sha256 of each file of the checkpoint by path, except of the state file itself."""
 
