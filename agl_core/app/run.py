@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,7 +51,7 @@ from agl_core.training.evaluate import Evaluator
 from agl_core.training.groups import GroupBuilder
 from agl_core.training.loop import LoopComponents, TrainingLoop
 from agl_core.training.rollouts import RolloutPlan, TaskSampler, make_resources
-from agl_core.types import Batch, Evaluation, Losses, Policy, Task
+from agl_core.types import Batch, Evaluation, Losses, Policy, PromptTemplate, Task
 from agl_core.types import Report as RunReport
 
 
@@ -106,9 +106,11 @@ async def _export(checkpoint: Path, directory: Path) -> None:
     # The engine of a plugin file is not loaded; its directory is copied.
     known = state.engine in plugins.registry("engines")
     engine = engine_class(state.engine, plugins) if known else Engine
-    policies = sorted(path for path in (checkpoint / POLICIES).iterdir() if path.is_dir())
+    policies = sorted(path for path in (checkpoint / POLICIES).glob("*") if path.is_dir())
     if not policies:
-        raise ConfigError(f"Checkpoint {checkpoint} holds no weights")
+        raise ConfigError(
+            f"Checkpoint {checkpoint} holds no weights; agl export RUN --prompts DIR writes prompts"
+        )
     for policy in policies:
         await engine.export(str(policy), str(directory / policy.name))
 
@@ -267,7 +269,12 @@ class App:
             observer.finished(report)
         return report
 
-    async def evaluate(self, *, checkpoint: str | Path | None = None) -> Evaluation:
+    async def evaluate(
+        self,
+        *,
+        checkpoint: str | Path | None = None,
+        prompts: Mapping[str, PromptTemplate] | None = None,
+    ) -> Evaluation:
         """Score the agents on the validation tasks, or without them on the training tasks.
 
         Records are written to ``<run>/eval``, as a training of the same run may be active.
@@ -275,6 +282,7 @@ class App:
         Args:
             checkpoint: Checkpoint or export with the weights to load; None: the weights of the
                 configured models.
+            prompts: Prompts by name that replace those of the checkpoint or configuration.
         """
         tasks = self._val_tasks() or self._train_tasks()
         weights = Path(checkpoint) if checkpoint is not None else None
@@ -286,6 +294,7 @@ class App:
             step = await _load(components, weights) if weights is not None else 0
             evaluator = Evaluator(components.source, components.adapter, self._config)
             made = make_resources(self._config, components.gateway, components.policies, step=step)
+            made = msgspec.structs.replace(made, items={**made.items, **(prompts or {})})
             resources = await components.source.publish(made)
             components.events.stage(f"evaluating on {len(tasks)} tasks")
             work = evaluator.evaluate(

@@ -8,6 +8,7 @@ calls), `_replay` (recorded answers for a retry), `tokenize` (the number of toke
 """
 
 from agl_core.gateway._app import GatewayOptions, GatewayServer
+from agl_core.gateway._chat import ChatRequest, RequestChanges
 from agl_core.gateway._chat_answer import Payload
 from agl_core.gateway._recording import RecordingOptions
 from agl_core.gateway._routing import Route
@@ -16,10 +17,12 @@ from agl_core.gateway.tokenize import count_prompt
 
 __all__ = [
     "AnswerReader",
+    "ChatRequest",
     "GatewayOptions",
     "GatewayServer",
     "Payload",
     "RecordingOptions",
+    "RequestChanges",
     "Route",
     "count_prompt",
     "translations",

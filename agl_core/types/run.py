@@ -90,6 +90,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     lost: dict[str, int] = {}
     """Cause to number of model requests without record or answer, and of attempts without calls."""
     wall_s: float = 0.0
+    tasks: dict[str, float] = {}
+    """Task id to score, in evaluations apart from a training; these are compared in pairs."""
 
     def __str__(self) -> str:
         return evaluation_line(self)

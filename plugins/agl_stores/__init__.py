@@ -14,13 +14,14 @@ from agl_stores._address import (
     store_file,
 )
 from agl_stores._paging import attempt_records, rollout_pages
-from agl_stores._runs import best_checkpoint, run_config, run_directory
+from agl_stores._runs import best_checkpoint, is_checkpoint, run_config, run_directory
 
 __all__ = [
     "StoreAddress",
     "attempt_records",
     "best_checkpoint",
     "has_scheme",
+    "is_checkpoint",
     "locate_store",
     "make_store_at",
     "of_file",

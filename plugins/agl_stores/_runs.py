@@ -40,9 +40,14 @@ def run_config(directory: Path) -> RunConfig:
     Raises:
         ConfigError: the configuration cannot be read.
     """
-    config = load_config(directory / RESOLVED)
     place = directory.resolve()
-    return config.model_copy(update={"name": place.name, "directory": str(place.parent)})
+    moved = {"name": place.name, "directory": str(place.parent)}
+    return load_config(place / RESOLVED).model_copy(update=moved)
+
+
+def is_checkpoint(directory: Path) -> bool:
+    """Return whether a directory is a complete checkpoint."""
+    return (directory / _STATE).is_file()
 
 
 def best_checkpoint(directory: Path) -> Path | None:
@@ -56,7 +61,7 @@ def best_checkpoint(directory: Path) -> Path | None:
     """
     checkpoints = directory / "checkpoints"
     best = checkpoints / Path(_best_in(directory / _REPORT)).name
-    if best != checkpoints and (best / _STATE).is_file():
+    if best != checkpoints and is_checkpoint(best):
         return best
     written = sorted(path.parent for path in checkpoints.glob(f"step-*/{_STATE}"))
     return written[-1] if written else None

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from agl_stores import best_checkpoint, run_directory
+from agl_stores import run_directory
 
 from agl_core.cli.group import debug_option, json_option
 from agl_core.cli.output import STDOUT, console, write_json
 from agl_core.errors import ConfigError
 from agl_core.text import escaped
-from agl_core.training import read_state
 from agl_core.types.run import counts
 from agl_prompts._diff import MARKS, difference
-from agl_prompts._history import Entry, History, PhaseHistory, read_history
+from agl_prompts._history import Entry, History, PhaseHistory, history_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +34,9 @@ _STYLES: Final = {"same": "", "removed": "red", "added": "green"}
 )
 @json_option
 @debug_option
-def command(run: str, name: str | None, pair: tuple[str, str] | None, json_file: str | None) -> None:
+def command(
+    run: str, name: str | None, pair: tuple[str, str] | None, json_file: str | None
+) -> None:
     """Show the versions of a run's tuned prompts, their scores, and their differences.
 
     RUN is a run's directory, or the name of one in agl_runs; the run may be active. The score of a
@@ -66,20 +66,6 @@ def command(run: str, name: str | None, pair: tuple[str, str] | None, json_file:
         first, second = (history.find(each) for each in pair or ("before", "best"))
         for each in names:
             show_difference(target, history, each, (first, second))
-
-
-def history_of(directory: Path) -> History | None:
-    """Return the versions of a run, of which ``best`` is the one in its best checkpoint.
-
-    Raises:
-        TrainingError: the state of the best checkpoint is damaged.
-    """
-    history = read_history(directory)
-    checkpoint = best_checkpoint(directory) if history is not None else None
-    if history is not None and checkpoint is not None:
-        served = {name: prompt.template for name, prompt in read_state(checkpoint).prompts.items()}
-        history.best = (history.number_of(served) if served else None) or history.best
-    return history
 
 
 def show_versions(target: Console, history: History, names: Sequence[str]) -> None:

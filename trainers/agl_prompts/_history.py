@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from agl_stores import best_checkpoint
 
 from agl_core.errors import ConfigError
+from agl_core.training import read_state
 from agl_core.types import Estimate
 from agl_prompts._guards import digest_of
 from agl_prompts._journal import read_events
 from agl_prompts._scores import Scores
 
-__all__ = ["FOLDER", "Entry", "History", "PhaseHistory", "read_history"]
+__all__ = ["FOLDER", "Entry", "History", "PhaseHistory", "history_of", "read_history"]
 
 FOLDER: Final = "prompts"
 """Folder of the journals in a run's directory."""
@@ -115,7 +117,7 @@ def read_history(directory: Path) -> History | None:
     Returns:
         None if the run has no journal with a version: no phase of it has tuned prompts so far.
     """
-    phases = [_Phase(path, *found) for path, *found in _journals(directory / FOLDER)]
+    phases = [_Phase(*found) for found in _journals(directory / FOLDER)]
     phases = [phase for phase in phases if phase.incumbent]
     if not phases:
         return None
@@ -127,9 +129,21 @@ def read_history(directory: Path) -> History | None:
     for phase in phases:
         histories.append(phase.history(texts, versions))
         texts = [*versions.values()][histories[-1].best.version - 1]
-    return History(
-        versions=[*versions.values()], phases=histories, best=histories[-1].best.version
-    )
+    return History(versions=[*versions.values()], phases=histories, best=histories[-1].best.version)
+
+
+def history_of(directory: Path) -> History | None:
+    """Return the versions of a run, of which ``best`` is the one in its best checkpoint.
+
+    Raises:
+        TrainingError: the state of the best checkpoint is damaged.
+    """
+    history = read_history(directory)
+    checkpoint = best_checkpoint(directory) if history is not None else None
+    if history is not None and checkpoint is not None:
+        served = {name: prompt.template for name, prompt in read_state(checkpoint).prompts.items()}
+        history.best = (history.number_of(served) if served else None) or history.best
+    return history
 
 
 def _journals(folder: Path) -> Iterator[tuple[Path, int, str]]:

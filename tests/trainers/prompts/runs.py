@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-import msgspec
 from agl_prompts import Study, StudyOptions
 
 from agl_core.training.checkpoint import CheckpointState
+from agl_core.types.json_text import json_text
 from tests.trainers.prompts.fakes import TEXT, FakePhase, prompt
 
 LONGER = "Answer {question} in one sentence."
@@ -49,7 +49,7 @@ class WrittenRun:
         state = CheckpointState(
             step=step, config_digest="", versions={}, sha256_before={}, prompts=prompts
         )
-        (folder / "state.json").write_bytes(msgspec.json.encode(state))
+        (folder / "state.json").write_bytes(json_text(state).encode())
         return folder
 
     def report(self, best):

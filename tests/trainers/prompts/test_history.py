@@ -98,7 +98,7 @@ async def test_refused_candidates_are_counted_by_cause(run):
     phase = FakePhase(run.directory / "prompts")
     study = Study(phase, StudyOptions())
     for text in ("No placeholder.", TEXT):
-        with pytest.raises(Exception, match="lost|equal"):
+        with pytest.raises(Exception, match=r"lost|equal"):
             study.propose({"writer": text}, parent=study.incumbent)
     await study.close()
     assert read_history(run.directory).phases[0].refused == {"placeholders": 1, "same": 1}
