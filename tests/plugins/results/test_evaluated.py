@@ -12,7 +12,7 @@ from tests.plugins.results.conftest import CONFIG, captured
 from tests.trainers.prompts.fakes import TEXT
 from tests.trainers.prompts.runs import KIND, LONGER, WrittenRun
 
-PROGRAM = f"""
+PROGRAM = """
 import httpx
 
 import agl_core as agl

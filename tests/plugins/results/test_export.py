@@ -35,10 +35,10 @@ def test_each_tuned_prompt_is_a_file_to_paste_back(agl, run, tmp_path):
         "replaced/search.txt": "Searches.",
         "greeting.txt": "Hi {name}",
     }
+    replaced = "out/replaced/search.txt"
     assert result.output.splitlines() == [
         "out/writer.txt: the system prompt of writer, in place of out/replaced/writer.txt",
-        "out/search.txt: the description of tool 'search' of writer*, in place of "
-        "out/replaced/search.txt",
+        f"out/search.txt: the description of tool 'search' of writer*, in place of {replaced}",
         "out/greeting.txt: read by agl.resource('greeting')",
     ]
 

@@ -156,7 +156,7 @@ async def test_a_malformed_request_is_refused(run):
 
 async def test_a_run_without_weights_and_captured_prompts_has_nothing_to_serve(run):
     run.checkpoint(0, greeting=PromptTemplate(template="Hi", agents=("host",)))
-    with pytest.raises(ConfigError, match="nothing to serve.*agl export .* --prompts DIR"):
+    with pytest.raises(ConfigError, match=r"nothing to serve.*agl export .* --prompts DIR"):
         await serve(run.directory, host="127.0.0.1", port=0)
 
 
