@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,7 +93,7 @@ class RolloutSource:
     """The source of rollouts, whose seeds depend only on the run's seed, step, task and sample."""
 
     def __init__(self, store: Store, config: RunConfig) -> None:
-        self._store = store
+        self.store = store
         self._config = config
         self._capture = capture_settings(config)
         self.losses = Losses()
@@ -112,20 +112,19 @@ class RolloutSource:
 
     async def run(self, plan: RolloutPlan) -> list[AttemptRecord]:
         """Queue a plan's rollouts, wait for them, and return their attempts in the plan's order."""
-        return await self.collect(await self.queue(plan))
+        return await self.collect(await self.queue(self.make(plan)))
 
-    async def queue(self, plan: RolloutPlan) -> list[str]:
-        """Queue a plan's rollouts for the runners; return their ids in the plan's order."""
-        rollouts = await self._store.enqueue(self.make(plan))
-        ids = [rollout.id for rollout in rollouts]
+    async def queue(self, rollouts: Sequence[Rollout]) -> list[str]:
+        """Queue rollouts for the runners; return their ids in this order."""
+        ids = [rollout.id for rollout in await self.store.enqueue(rollouts)]
         self.newest = max([self.newest, *ids])
         return ids
 
     async def collect(self, ids: Sequence[str]) -> list[AttemptRecord]:
         """Wait until these rollouts are final, and return their last attempts in this order."""
-        final = await self._store.wait(ids)
+        final = await self.store.wait(ids)
         await self._grace(final)
-        spans = await self._store.spans(ids)
+        spans = await self.store.spans(ids)
         self._count(final, spans)
         by_attempt: dict[str, list[Span]] = {}
         for span in spans:
@@ -142,20 +141,20 @@ class RolloutSource:
 
     async def consume(self, records: Sequence[AttemptRecord]) -> None:
         """Mark these rollouts as consumed in the store."""
-        await self._store.consume([record.rollout.id for record in records])
+        await self.store.consume([record.rollout.id for record in records])
 
     async def publish(self, resources: Resources) -> Resources:
         """Store a new version of the resources."""
-        return await self._store.publish(resources)
+        return await self.store.publish(resources)
 
     async def abandon(self, run_id: str) -> None:
         """Cancel the queued and running rollouts of an interrupted run."""
         query = RolloutQuery(
             run_id=run_id, statuses=(RolloutStatus.QUEUED, RolloutStatus.RUNNING), limit=100_000
         )
-        left = await self._store.rollouts(query)
+        left = await self.store.rollouts(query)
         if left:
-            await self._store.cancel(
+            await self.store.cancel(
                 [rollout.id for rollout in left], reason="left by an interrupted run"
             )
 
@@ -163,7 +162,7 @@ class RolloutSource:
         """Return the number of a run's rollouts that are newer than `newest`, in any status."""
         found = 0
         query = RolloutQuery(run_id=run_id, after_id=newest or None)
-        while page := await self._store.rollouts(query):
+        while page := await self.store.rollouts(query):
             found += len(page)
             query = msgspec.structs.replace(query, after_id=page[-1].id)
         return found
@@ -233,12 +232,33 @@ class RolloutSource:
         return {name: value for name, value in wanted.items() if value is not None}
 
 
+def configured_prompts(config: RunConfig) -> dict[str, PromptTemplate]:
+    """Return the prompts whose text is in the configuration; captured ones are learned later."""
+    return {
+        name: PromptTemplate(template=prompt.text, agents=tuple(prompt.agents))
+        for name, prompt in config.prompts.items()
+        if prompt.text is not None
+    }
+
+
 def make_resources(
-    config: RunConfig, gateway: Gateway, policies: Iterable[Policy], *, step: int
+    config: RunConfig,
+    gateway: Gateway,
+    policies: Iterable[Policy],
+    *,
+    step: int,
+    prompts: Mapping[str, PromptTemplate] | None = None,
 ) -> Resources:
-    """Return resources without a version: one `LLM` per policy and one `PromptTemplate` per prompt.
+    """Return resources without a version: one `LLM` per policy, and the prompts.
 
     They contain no API key, because they are stored; the runner gives each attempt its own key.
+
+    Args:
+        config: The run's configuration.
+        gateway: Serves the policies.
+        policies: The policies with their current versions.
+        step: Number of finished steps.
+        prompts: The prompts by name; None: those of the configuration.
     """
     llms = {
         policy.name: LLM(
@@ -249,12 +269,8 @@ def make_resources(
         )
         for policy in policies
     }
-    prompts = {
-        name: PromptTemplate(template=prompt.text, agents=tuple(prompt.agents))
-        for name, prompt in config.prompts.items()
-        if prompt.text is not None
-    }
-    return Resources(run_id=config.name, step=step, items={**llms, **prompts})
+    served = configured_prompts(config) if prompts is None else prompts
+    return Resources(run_id=config.name, step=step, items={**llms, **served})
 
 
 class Prefetcher:
@@ -310,7 +326,7 @@ class Prefetcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _begin(self, step: int) -> None:
-        ids = await self._source.queue(self._plan(step))
+        ids = await self._source.queue(self._source.make(self._plan(step)))
         self._queued[step] = len(ids)
         collecting = self._source.collect(ids)
         self._under_way[step] = asyncio.create_task(collecting, name=f"agl-step-{step}")
