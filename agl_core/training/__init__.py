@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from agl_core.training.checkpoint import checkpoint_of as checkpoint_of
     from agl_core.training.checkpoint import verify as verify
     from agl_core.training.evaluate import estimate as estimate
+    from agl_core.training.evaluate import outcomes as outcomes
     from agl_core.training.groups import failure_of as failure_of
     from agl_core.training.groups import group_attempts as group_attempts
+    from agl_core.training.rollouts import RolloutPlan as RolloutPlan
     from agl_core.training.rollouts import RolloutSource as RolloutSource
+    from agl_core.training.rollouts import derive_seed as derive_seed
     from agl_core.training.tuning import TuningSetup as TuningSetup
 else:
     __getattr__, __dir__, __all__ = late(__name__)

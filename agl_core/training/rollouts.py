@@ -93,7 +93,7 @@ class RolloutSource:
     """The source of rollouts, whose seeds depend only on the run's seed, step, task and sample."""
 
     def __init__(self, store: Store, config: RunConfig) -> None:
-        self._store = store
+        self.store = store
         self._config = config
         self._capture = capture_settings(config)
         self.losses = Losses()
@@ -112,20 +112,19 @@ class RolloutSource:
 
     async def run(self, plan: RolloutPlan) -> list[AttemptRecord]:
         """Queue a plan's rollouts, wait for them, and return their attempts in the plan's order."""
-        return await self.collect(await self.queue(plan))
+        return await self.collect(await self.queue(self.make(plan)))
 
-    async def queue(self, plan: RolloutPlan) -> list[str]:
-        """Queue a plan's rollouts for the runners; return their ids in the plan's order."""
-        rollouts = await self._store.enqueue(self.make(plan))
-        ids = [rollout.id for rollout in rollouts]
+    async def queue(self, rollouts: Sequence[Rollout]) -> list[str]:
+        """Queue rollouts for the runners; return their ids in this order."""
+        ids = [rollout.id for rollout in await self.store.enqueue(rollouts)]
         self.newest = max([self.newest, *ids])
         return ids
 
     async def collect(self, ids: Sequence[str]) -> list[AttemptRecord]:
         """Wait until these rollouts are final, and return their last attempts in this order."""
-        final = await self._store.wait(ids)
+        final = await self.store.wait(ids)
         await self._grace(final)
-        spans = await self._store.spans(ids)
+        spans = await self.store.spans(ids)
         self._count(final, spans)
         by_attempt: dict[str, list[Span]] = {}
         for span in spans:
@@ -142,20 +141,20 @@ class RolloutSource:
 
     async def consume(self, records: Sequence[AttemptRecord]) -> None:
         """Mark these rollouts as consumed in the store."""
-        await self._store.consume([record.rollout.id for record in records])
+        await self.store.consume([record.rollout.id for record in records])
 
     async def publish(self, resources: Resources) -> Resources:
         """Store a new version of the resources."""
-        return await self._store.publish(resources)
+        return await self.store.publish(resources)
 
     async def abandon(self, run_id: str) -> None:
         """Cancel the queued and running rollouts of an interrupted run."""
         query = RolloutQuery(
             run_id=run_id, statuses=(RolloutStatus.QUEUED, RolloutStatus.RUNNING), limit=100_000
         )
-        left = await self._store.rollouts(query)
+        left = await self.store.rollouts(query)
         if left:
-            await self._store.cancel(
+            await self.store.cancel(
                 [rollout.id for rollout in left], reason="left by an interrupted run"
             )
 
@@ -163,7 +162,7 @@ class RolloutSource:
         """Return the number of a run's rollouts that are newer than `newest`, in any status."""
         found = 0
         query = RolloutQuery(run_id=run_id, after_id=newest or None)
-        while page := await self._store.rollouts(query):
+        while page := await self.store.rollouts(query):
             found += len(page)
             query = msgspec.structs.replace(query, after_id=page[-1].id)
         return found
@@ -310,7 +309,7 @@ class Prefetcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _begin(self, step: int) -> None:
-        ids = await self._source.queue(self._plan(step))
+        ids = await self._source.queue(self._source.make(self._plan(step)))
         self._queued[step] = len(ids)
         collecting = self._source.collect(ids)
         self._under_way[step] = asyncio.create_task(collecting, name=f"agl-step-{step}")
