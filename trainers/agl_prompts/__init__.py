@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from agl_prompts._paired import standings as standings
     from agl_prompts._seen import Seen as Seen
     from agl_prompts._seen import SeenCall as SeenCall
+    from agl_prompts._sent import is_sent as is_sent
     from agl_prompts._study import Split as Split
     from agl_prompts._study import Study as Study
     from agl_prompts._texts import HEADS as HEADS

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
+from agl_prompts import is_sent
 
+from agl_core.errors import ConfigError
 from agl_core.interfaces import Candidate, PromptOutcome, PromptRollout, TunedPrompt
 from agl_core.training import TuningSetup, derive_seed
-from agl_core.types import Losses, PromptTemplate, Task
+from agl_core.types import Losses, PromptTemplate, Task, any_matches
 from agl_tuning._outcomes import Outcomes
 from agl_tuning._runs import Runs, Wanted, digest_of
+
+_NOT_FOUND: Final = "prompts_not_found"
+"""Cause of loss: calls of a prompt's agents that do not have its text."""
 
 
 class RunPhase:
@@ -55,18 +61,55 @@ class RunPhase:
         self._candidates: dict[str, Mapping[str, PromptTemplate]] = {}
         """Digest of a candidate to all prompts with its texts."""
         self._doing = ""
+        self._sent: set[str] = set()
+        """Prompts read with ``agl.resource`` that were found in calls."""
         self.runs = Runs(setup, scope=scope, after_id=after_id, progress=self._show)
 
     async def run(self, asked: Sequence[PromptRollout]) -> list[PromptOutcome]:
         outcomes = Outcomes(
             self._setup.adapter, self.losses, penalty=self._setup.config.rollout.penalty
         )
-        return await self.runs.run([self._wanted(each) for each in asked], outcomes.of)
+        results = await self.runs.run([self._wanted(each) for each in asked], outcomes.of)
+        for prompt in self.prompts.values():
+            if not prompt.captured:  # the gateway counts the others
+                self._check_sent(prompt, asked, results)
+        return results
 
     def stage(self, text: str) -> None:
         named = text.startswith(f"{self.optimizer}: ")
         self._doing = text if named else f"{self.optimizer}: {text}"
         self._setup.stage(self._doing)
+
+    def _check_sent(
+        self,
+        prompt: TunedPrompt,
+        asked: Sequence[PromptRollout],
+        results: Sequence[PromptOutcome],
+    ) -> None:
+        """Check that the program sends a prompt that it reads with ``agl.resource``.
+
+        Raises:
+            ConfigError: no call had it.
+        """
+        calls = found = 0
+        agents: set[str] = set()
+        for rollout, outcome in zip(asked, results, strict=True):
+            text = rollout.candidate.get(prompt.name, prompt.text)
+            for call in outcome.record.calls:
+                agents.add(call.record.known_as)
+                if any_matches(prompt.agents, call.record.known_as):
+                    calls += 1
+                    found += is_sent(text, call.messages)
+        self.losses.add(_NOT_FOUND, calls - found)
+        if found:
+            self._sent.add(prompt.name)
+        elif prompt.name not in self._sent and any(each.failure is None for each in results):
+            raise ConfigError(
+                f"prompts.{prompt.name}: none of {calls} calls of {[*prompt.agents]} has its text, so "
+                f"that tuning it would change nothing; agents that made calls: {sorted(agents)}. "
+                f"Send what agl.resource({prompt.name!r}) returns, or set captured = true for the "
+                f"prompt that the program has itself"
+            )
 
     def _show(self, ended: int) -> None:
         self._setup.stage(f"{self._doing} ({ended} of {self.rollouts} rollouts)")

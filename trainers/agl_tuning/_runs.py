@@ -108,9 +108,7 @@ class Runs:
             self._finished.pop(key, None)
         self._setup.losses.add(ABANDONED, -len(self._finished))
 
-    async def run(
-        self, wanted: Sequence[Wanted], take: Callable[[AttemptRecord], _T]
-    ) -> list[_T]:
+    async def run(self, wanted: Sequence[Wanted], take: Callable[[AttemptRecord], _T]) -> list[_T]:
         """Run what is not finished, and return what `take` makes of each record, in order.
 
         Raises:

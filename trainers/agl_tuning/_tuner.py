@@ -108,9 +108,7 @@ def _optimizer(setup: TuningSetup, number: int, section: PhaseConfig) -> Optimiz
     return made
 
 
-def _scope(
-    setup: TuningSetup, prompts: Mapping[str, PromptTemplate], resources: Resources
-) -> str:
+def _scope(setup: TuningSetup, prompts: Mapping[str, PromptTemplate], resources: Resources) -> str:
     """Return a digest of all that rollouts depend on besides candidate, task and seed."""
     versions = {
         name: item.version for name, item in resources.items.items() if isinstance(item, LLM)
