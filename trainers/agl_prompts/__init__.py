@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agl_prompts._errors import ProposalsRefusedError as ProposalsRefusedError
     from agl_prompts._errors import RolloutsLostError as RolloutsLostError
     from agl_prompts._errors import StudyEndedError as StudyEndedError
+    from agl_prompts._optimizer import ChecksPhase as ChecksPhase
     from agl_prompts._optimizer import PromptOptimizer as PromptOptimizer
     from agl_prompts._optimizer import tunes as tunes
     from agl_prompts._options import EditorOptions as EditorOptions

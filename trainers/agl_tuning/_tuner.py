@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from agl_prompts import ChecksPhase
+
 from agl_core.config import PhaseConfig, check_options
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Optimizer, Tuned
@@ -52,6 +54,7 @@ class PromptTuner:
             if prompt.text is not None
         }
         if len(templates) == len(setup.config.prompts):
+            await self._check(templates)
             return templates
         resources = await setup.publish(templates)
         runs = Runs(
@@ -67,9 +70,21 @@ class PromptTuner:
         finally:
             await runs.close()
         known = {name: (templates | captured)[name] for name in setup.config.prompts}
+        await self._check(known)
         await setup.publish(known)
         await runs.consume()
         return known
+
+    async def _check(self, prompts: Mapping[str, PromptTemplate]) -> None:
+        """Check the budget and the editors of all phases, before the first one begins.
+
+        Raises:
+            ConfigError: a phase would fail at its start.
+        """
+        for number, optimizer in self._optimizers.items():
+            if isinstance(optimizer, ChecksPhase):
+                phase = RunPhase(self._setup, number, prompts, scope="", after_id=self._after_id)
+                await optimizer.check(phase)
 
     async def tune(self, number: int, prompts: Mapping[str, PromptTemplate]) -> Tuned:
         setup = self._setup

@@ -55,6 +55,31 @@ async def test_a_budget_smaller_than_one_round_is_told_before_its_first_rollout(
     assert len(await world.rollouts()) == 8
 
 
+@pytest.mark.parametrize(
+    ("later", "message"),
+    [
+        (bootstrap(20), r"phases\[1\]\.rollouts = 20"),
+        (apo(editor={"base_url": "http://e/v1", "model": "m", "api_key_env": "NO_KEY"}), "NO_KEY"),
+        (bootstrap(prompts=["tool"]), "descriptions of tools"),
+    ],
+)
+async def test_a_later_phase_that_would_fail_stops_the_run_at_its_start(tmp_path, later, message):
+    tool = {"agents": ["writer"], "captured": True, "tool": "search"}
+    writer = {"agents": ["writer"], "captured": True}
+    world = World(tmp_path, prompts={"writer": writer}, phases=[bootstrap(), later])
+    if "prompts" in later:
+        world.settings["prompts"]["tool"] = tool
+        world.agent = searches
+    with pytest.raises(ConfigError, match=message):
+        await world.learn()
+    assert not (tmp_path / "prompts").exists()
+
+
+async def searches(task):
+    tool = {"type": "function", "function": {"name": "search", "description": "Find a thing."}}
+    return await ask("writer", "You search.", "Write.", tools=[tool])
+
+
 async def test_validation_tasks_that_are_training_tasks_are_counted(tmp_path):
     world = World(tmp_path, agent=writer_alone, phases=[bootstrap()])
     world.val[:3] = world.train[:3]

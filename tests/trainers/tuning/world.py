@@ -67,7 +67,7 @@ def tasks(first, count):
     ]
 
 
-async def ask(agent, head, text):
+async def ask(agent, head, text, **body):
     """Make one model call of an agent."""
     llm = agl_core.current().llm
     messages = [{"role": "system", "content": head}] if head else []
@@ -76,7 +76,11 @@ async def ask(agent, head, text):
             answer = await client.post(
                 f"{llm.base_url}/chat/completions",
                 headers={"authorization": f"Bearer {llm.api_key}"},
-                json={"model": "any", "messages": [*messages, {"role": "user", "content": text}]},
+                json={
+                    "model": "any",
+                    "messages": [*messages, {"role": "user", "content": text}],
+                    **body,
+                },
             )
     answer.raise_for_status()
     return answer.json()["choices"][0]["message"]["content"]
