@@ -1,7 +1,7 @@
 """The composition root: it builds components from a configuration and plugins, and runs them.
 
 Reading order: `parts` (building each part), `_components` (opening and closing them in order),
-`run` (training, evaluation, trial), `facade` (the user's functions).
+`run` (training, evaluation), `facade` (the user's functions).
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ from agl_core.faces import late
 
 if TYPE_CHECKING:
     from agl_core._builtin import load_plugins as load_plugins
+    from agl_core.app._components import Blueprint as Blueprint
+    from agl_core.app._components import Components as Components
+    from agl_core.app._components import open_components as open_components
+    from agl_core.app._components import run_alongside as run_alongside
     from agl_core.app.blocking import only_run as only_run
     from agl_core.app.facade import attach as attach
     from agl_core.app.facade import evaluate as evaluate
@@ -35,8 +39,6 @@ if TYPE_CHECKING:
     from agl_core.app.parts import with_weights as with_weights
     from agl_core.app.run import App as App
     from agl_core.app.run import Report as Report
-    from agl_core.app.run import Trial as Trial
-    from agl_core.app.run import Tried as Tried
     from agl_core.app.run import export_weights as export_weights
 else:
     __getattr__, __dir__, __all__ = late(__name__)

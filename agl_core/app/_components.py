@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import AsyncGenerator, Collection, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -32,14 +32,13 @@ from agl_core.app.parts import (
 )
 from agl_core.config import RunConfig
 from agl_core.config.loader import save_config
-from agl_core.config.policies import resolve_policies, trained_agents
+from agl_core.config.policies import algorithm_phases, resolve_policies, trained_agents
 from agl_core.errors import ConfigError, LeadHeldError, StoreError, TrainingError
 from agl_core.files import make_private_directory
 from agl_core.gateway import GatewayOptions
 from agl_core.interfaces import (
     AdaptedAttempt,
     Adapter,
-    Algorithm,
     AttemptRecord,
     Diagnose,
     Engine,
@@ -54,8 +53,8 @@ from agl_core.plugins import PluginManager
 from agl_core.runner import Runner, RunnerOptions, Scorer
 from agl_core.serving import given_key
 from agl_core.tracing import attach
-from agl_core.training.events import Events
 from agl_core.training.rollouts import RolloutSource
+from agl_core.training.steps import AlgorithmPhase, Events, reconfigures
 from agl_core.types import Attempt, Losses, Policy, Rollout, Span
 from agl_core.types.run import sum_breaks
 
@@ -100,8 +99,8 @@ class Components:
     source: RolloutSource
     events: Events
     policies: list[Policy]
-    algorithm: Algorithm | None = None
-    """None for evaluation."""
+    phases: dict[int, AlgorithmPhase]
+    """The phases that train weights, by number; none for evaluation."""
     lead: asyncio.Task[None] | None = None
     """A task that ends if the store's lease is lost; None for evaluation."""
 
@@ -123,8 +122,8 @@ async def open_components(
     """
     config = plan.config
     policies = _policies(plan, training=training)
-    algorithm, setup = make_algorithm(config, plan.plugins) if training else (None, None)
-    engine = make_engine(config, plan.plugins, setup, policies=policies)
+    phases = _phases(config, plan.plugins) if training else {}
+    engine = await _engine(plan, phases, policies)
     if engine.trains:  # for other engines, model names belong to the endpoint
         policies = await asyncio.to_thread(with_weights, policies, plan.plugins)
     else:
@@ -171,9 +170,41 @@ async def open_components(
                 plan.plugins.observe, observers, take_losses=_Counted(gateway, lossy).take
             ),
             policies=policies,
-            algorithm=algorithm,
+            phases=phases,
             lead=lead,
         )
+
+
+def _phases(config: RunConfig, plugins: PluginManager) -> dict[int, AlgorithmPhase]:
+    """Make the algorithms of a run by the number of their phase.
+
+    Raises:
+        ConfigError: a name or an option is wrong.
+    """
+    made: dict[int, AlgorithmPhase] = {}
+    for number, phase in algorithm_phases(config).items():
+        where = f"phases.{number}" if config.phases else "algorithm"
+        algorithm, setup = make_algorithm(phase, plugins, where=where)
+        made[number] = AlgorithmPhase(config=phase, algorithm=algorithm, setup=setup)
+    return made
+
+
+async def _engine(
+    plan: Blueprint, phases: Mapping[int, AlgorithmPhase], policies: Sequence[Policy]
+) -> Engine:
+    """Make the engine as described at `Engine.configure`.
+
+    Raises:
+        ConfigError: it cannot train with the settings of all phases.
+    """
+    setup = None
+    if phases:
+        most = max(phase.setup.kl_weight for phase in phases.values())
+        setup = replace(phases[min(phases)].setup, kl_weight=most)
+    engine = make_engine(plan.config, plan.plugins, setup, policies=policies)
+    if setup is not None and reconfigures(phases) and type(engine).configure is Engine.configure:
+        await engine.configure(setup)  # refuses
+    return engine
 
 
 def _policies(plan: Blueprint, *, training: bool) -> list[Policy]:

@@ -71,6 +71,7 @@ def train(  # noqa: PLR0913 - the one call a user writes
     reward: Rewards | None = None,
     model: str | None = None,
     algorithm: str | None = None,
+    phases: Sequence[Mapping[str, Any]] | None = None,
     val_tasks: Any = None,
     config: RunConfig | Mapping[str, Any] | str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
@@ -87,6 +88,8 @@ def train(  # noqa: PLR0913 - the one call a user writes
             or a mapping of channel to such a function. Optional if the agent calls `emit_reward`.
         model: Directory or hub name of the weights, or the URL of an endpoint that only serves.
         algorithm: ``grpo``, ``rloo``, ``reinforce`` or a plugin's algorithm.
+        phases: Parts of the run in order, each with an algorithm and ``steps``, or with an
+            optimiser of prompts and ``rollouts``; see `PhaseConfig`.
         val_tasks: Held-out tasks, evaluated before and after training (and between steps, see
             `TrainConfig`).
         config: All other settings, as a file, a mapping or a `RunConfig`; arguments override it.
@@ -105,7 +108,12 @@ def train(  # noqa: PLR0913 - the one call a user writes
     """
     resolved = _config(
         config,
-        {"agents": list(agents) or None, "algorithm.name": algorithm, **_model(model)},
+        {
+            "agents": list(agents) or None,
+            "algorithm.name": algorithm,
+            "phases": None if phases is None else [dict(phase) for phase in phases],
+            **_model(model),
+        },
         overrides or {},
     )
     inputs = Inputs(agent=agent, tasks=tasks, val_tasks=val_tasks, reward=reward)
@@ -216,7 +224,7 @@ def _plain(base: RunConfig | Mapping[str, Any] | str | Path | None) -> dict[str,
     if base is None:
         return {}
     if isinstance(base, RunConfig):
-        return base.model_dump(mode="json")
+        return base.model_dump(mode="json", exclude_unset=True)
     if isinstance(base, Mapping):
         return deepcopy(dict(base))
     return read_anchored(base)

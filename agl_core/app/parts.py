@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,16 @@ from typing import Any, Final, Literal, TextIO
 
 import msgspec
 
-from agl_core.config import EngineOptions, RewardConfig, RunConfig, StoreConfig, TasksConfig
+from agl_core.config import (
+    EngineOptions,
+    PhaseConfig,
+    RewardConfig,
+    RunConfig,
+    StoreConfig,
+    TasksConfig,
+)
 from agl_core.config.loader import NamesPlugin, check_options, validate
+from agl_core.config.policies import algorithm_phases, needs_tuner, prompt_phases
 from agl_core.config.references import load_object
 from agl_core.config.rows import load_tasks
 from agl_core.errors import ConfigError, MissingExtraError, pip_line
@@ -38,7 +45,7 @@ from agl_core.interfaces import (
     TrackedRun,
 )
 from agl_core.plugins import PluginManager, Registration, Registry
-from agl_core.plugins.registry import unmet_extra
+from agl_core.plugins.registry import Kind, unmet_extra
 from agl_core.runner import NamedReward, Scorer
 from agl_core.store import described, store_options, store_section
 from agl_core.types import Policy, Task
@@ -52,19 +59,6 @@ _ENGINE: Final = "torch"
 
 _HTTP_CLIENTS: Final = "http_clients"
 """The integration without which model requests over most HTTP libraries are not checked."""
-
-_MAY_DIFFER: dict[str, Any] = {
-    "directory": True,
-    "store": True,
-    "gateway": True,
-    "eval": True,
-    "plugins": True,
-    "trackers": True,
-    "tasks": {"val"},
-    "train": {"steps", "resume", "eval_every", "checkpoint_every", "keep_checkpoints"},
-    "rollout": {"local", "concurrency", "lease_s", "resume"},
-}
-"""Settings that may differ between a run and its resumption."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,10 +216,12 @@ def _say(text: str) -> None:
     _log.warning("%s", text)
 
 
-def make_algorithm(config: RunConfig, plugins: PluginManager) -> tuple[Algorithm, AlgorithmSetup]:
-    """Make the configured algorithm, and its setup for an engine."""
+def make_algorithm(
+    config: RunConfig, plugins: PluginManager, *, where: str = "algorithm"
+) -> tuple[Algorithm, AlgorithmSetup]:
+    """Make the algorithm of a phase's configuration, and its setup for an engine."""
     section, registry = config.algorithm, plugins.registry("algorithms")
-    options = check_options(section, registry.options_model(section.name), where="algorithm")
+    options = check_options(section, registry.options_model(section.name), where=where)
     algorithm: Algorithm = registry.create(section.name, options)
     setup = AlgorithmSetup(
         name=section.name,
@@ -278,16 +274,24 @@ def engine_class(name: str, plugins: PluginManager) -> type[Engine]:
 
 
 def engine_name(config: RunConfig, plugins: PluginManager) -> str:
-    """Return the engine of the configuration, or else the attribute `engine` of the algorithm."""
+    """Return the configured engine, or else the attribute `engine` of the first algorithm with it."""
     if config.engine.name is not None:
         return config.engine.name
-    algorithm = plugins.registry("algorithms").resolve(config.algorithm.name)
-    return getattr(algorithm, "engine", _ENGINE)
+    named = (getattr(each, "engine", None) for each in _algorithms(config, plugins))
+    return next(filter(None, named), _ENGINE)
 
 
-def demonstrates(config: RunConfig, plugins: PluginManager) -> bool:
-    """Return whether the algorithm is a `Demonstrator`: training needs neither agent nor tasks."""
-    return hasattr(plugins.registry("algorithms").resolve(config.algorithm.name), "demonstrate")
+def runs_agents(config: RunConfig, plugins: PluginManager) -> bool:
+    """Return whether training needs agent and tasks: a `Demonstrator` needs neither."""
+    return needs_tuner(config) or not all(
+        hasattr(algorithm, "demonstrate") for algorithm in _algorithms(config, plugins)
+    )
+
+
+def _algorithms(config: RunConfig, plugins: PluginManager) -> Iterator[Any]:
+    """Yield the classes of the run's algorithms."""
+    for phase in algorithm_phases(config).values():
+        yield plugins.registry("algorithms").resolve(phase.algorithm.name)
 
 
 def _loss_factory(
@@ -450,50 +454,33 @@ def _warn_if_untested(registration: Registration) -> None:
         )
 
 
-def config_digest(config: RunConfig) -> str:
-    """Return a digest of the settings that must be equal in a run and its resumption."""
-    text = config.model_dump_json(exclude=_MAY_DIFFER)
-    return hashlib.sha256(text.encode()).hexdigest()
+def check_phases(config: RunConfig, plugins: PluginManager) -> None:
+    """Check the algorithms and optimisers of a run, and their options.
 
-
-def check_names(config: RunConfig, plugins: PluginManager) -> None:
-    """Check every plugin that the configuration names, and its options.
-
-    The options of a plugin whose extra is not installed are not checked, as the configuration may
-    be for another machine.
+    The options of a plugin whose extra is not installed are not checked.
 
     Raises:
         ConfigError: a name is unknown (the message names the nearest), or an option is wrong.
-        PluginError: several plugins register the name, or its plugin is broken.
+        PluginError: several plugins register a name, or its plugin is broken.
     """
-    _check(config.algorithm, plugins.registry("algorithms"), config.algorithm.name, "algorithm")
-    _check_engine(config, plugins)
-    _check(config.store, plugins.registry("stores"), config.store.name, "store")
-    plugins.registry("adapters").get(config.capture.adapter)
-    for number, reward in enumerate(config.rewards):
-        where = f"rewards.{number}"
-        if ":" in reward.name:
-            check_options(reward, None, where=where)
-        elif plugins.registry("rewards").get(reward.name).config is not None:
-            _check(reward, plugins.registry("rewards"), reward.name, where)
-    for number, tracker in enumerate(config.trackers):
-        _check(tracker, plugins.registry("trackers"), tracker.name, f"trackers.{number}")
+    for number, phase in algorithm_phases(config).items():
+        where = f"phases.{number}" if config.phases else "algorithm"
+        check_section(phase.algorithm, plugins, "algorithms", where=where)
+    for number, phase in prompt_phases(config).items():
+        check_section(phase, plugins, "optimizers", where=f"phases.{number}")
+    for name in config.optimizers:
+        plugins.registry("optimizers").get(name)
+    if needs_tuner(config):
+        plugins.registry("tuners").get("prompts")
 
 
-def _check_engine(config: RunConfig, plugins: PluginManager) -> None:
-    engines = plugins.registry("engines")
+def check_section(section: NamesPlugin, plugins: PluginManager, kind: Kind, *, where: str) -> None:
+    """Check the plugin that a section names, and its options; see `check_phases`."""
+    name = section.optimizer if isinstance(section, PhaseConfig) else section.name
+    registry = plugins.registry(kind)
+    registry.get(name or "")
     try:
-        name = engine_name(config, plugins)
-    except MissingExtraError:  # of the algorithm, which names its engine
-        return
-    if config.engine.name is not None or name in engines:
-        _check(config.engine, engines, name, "engine")
-
-
-def _check(section: NamesPlugin, registry: Registry, name: str, where: str) -> None:
-    registry.get(name)
-    try:
-        model = registry.options_model(name)
+        model = registry.options_model(name or "")
     except MissingExtraError:
         return
     check_options(section, model, where=where)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -16,14 +15,14 @@ from agl_core.app.blocking import run_blocking
 from agl_core.app.parts import (
     Inputs,
     check_apart,
-    config_digest,
-    demonstrates,
+    check_phases,
     engine_class,
     engine_name,
     make_agent,
     make_scorer,
     make_tasks,
     make_tracking,
+    runs_agents,
     with_store,
     with_store_apart,
 )
@@ -32,11 +31,6 @@ from agl_core.config.loader import RESOLVED, without_secrets
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.files import write_private
 from agl_core.interfaces import (
-    Adapter,
-    Algorithm,
-    AttemptRecord,
-    Backend,
-    Capabilities,
     CreditedCall,
     Engine,
     Observer,
@@ -44,14 +38,21 @@ from agl_core.interfaces import (
     TrackedRun,
 )
 from agl_core.plugins import PluginManager
-from agl_core.runner.agent_loop import Stall
 from agl_core.text import json_bytes
-from agl_core.training.checkpoint import POLICIES, Checkpoints, CheckpointState, verify
+from agl_core.training.checkpoint import (
+    POLICIES,
+    STATE,
+    Checkpoints,
+    CheckpointState,
+    config_digest,
+    verify,
+)
 from agl_core.training.evaluate import Evaluator
 from agl_core.training.groups import GroupBuilder
-from agl_core.training.loop import LoopComponents, TrainingLoop
-from agl_core.training.rollouts import RolloutPlan, TaskSampler, make_resources
-from agl_core.types import Batch, Evaluation, Losses, Policy, Task
+from agl_core.training.loop import TrainingLoop
+from agl_core.training.rollouts import configured_prompts, make_resources
+from agl_core.training.steps import LoopComponents
+from agl_core.types import Batch, Evaluation, Losses, PromptTemplate, Task
 from agl_core.types import Report as RunReport
 
 
@@ -106,86 +107,13 @@ async def _export(checkpoint: Path, directory: Path) -> None:
     # The engine of a plugin file is not loaded; its directory is copied.
     known = state.engine in plugins.registry("engines")
     engine = engine_class(state.engine, plugins) if known else Engine
-    policies = sorted(path for path in (checkpoint / POLICIES).iterdir() if path.is_dir())
+    policies = sorted(path for path in (checkpoint / POLICIES).glob("*") if path.is_dir())
     if not policies:
-        raise ConfigError(f"Checkpoint {checkpoint} holds no weights")
+        raise ConfigError(
+            f"Checkpoint {checkpoint} holds no weights; agl export RUN --prompts DIR writes prompts"
+        )
     for policy in policies:
         await engine.export(str(policy), str(directory / policy.name))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
-    """The records of a trial's attempts."""
-
-    records: Sequence[AttemptRecord]
-    losses: Losses
-    """Losses of the components, by cause."""
-    stalls: Sequence[Stall]
-    """Blockages of the event loop of async agents and rewards."""
-
-
-class Trial:
-    """Open components with the tasks of a trial."""
-
-    def __init__(
-        self, components: Components, plan: Blueprint, *, tasks: Sequence[Task], samples: int
-    ) -> None:
-        """Set the components, which must be opened for training.
-
-        Args:
-            components: Open as long as the trial is used.
-            plan: The blueprint of the components.
-            tasks: The tasks to run.
-            samples: Attempts per task.
-
-        Raises:
-            ConfigError: the components were opened for evaluation.
-        """
-        self._components = components
-        self.config: RunConfig = plan.config
-        self.plugins: PluginManager = plan.plugins
-        self.directory: Path = plan.directory
-        self.tasks = tasks
-        self.samples = samples
-        self.policies: Sequence[Policy] = components.policies
-        self.algorithm: Algorithm = _algorithm(components)
-        self.adapter: Adapter = components.adapter
-
-    def backend(self, policy: str) -> Backend:
-        """Return the backend of a policy."""
-        return self._components.engine.backend(policy)
-
-    async def probe(self, policy: str) -> Capabilities:
-        """Request a few tokens from a policy's backend and report the token data received.
-
-        Raises:
-            EngineError: the backend does not answer.
-            MissingTokensError: its answers have no token ids.
-        """
-        return await self._components.gateway.probe(policy)
-
-    async def run(self) -> Tried:
-        """Run every task `samples` times in train mode, so that tokens are recorded."""
-        source = self._components.source
-        await source.abandon(self.config.name)
-        made = make_resources(self.config, self._components.gateway, self.policies, step=0)
-        resources = await source.publish(made)
-        work = source.run(
-            RolloutPlan(
-                tasks=self.tasks,
-                samples=self.samples,
-                mode="train",
-                step=0,
-                resources_version=resources.version,
-            )
-        )
-        runner = self._components.runner
-        records = await run_alongside(runner, work)
-        return Tried(
-            records=records,
-            losses=await self._components.events.take_losses(),
-            stalls=runner.stalls if runner is not None else (),
-        )
 
 
 REPORT = "report.json"
@@ -227,11 +155,12 @@ class App:
             scorer=None,
             observers=observers,
         )
-        self._demonstrates = demonstrates(config, self._plugins)
+        check_phases(config, self._plugins)
+        self._runs_agents = runs_agents(config, self._plugins)
         evaluates = self._inputs.val_tasks is not None or config.tasks.val is not None
         if not config.rollout.local:
             check_apart(config, self._plugins)
-        elif evaluates or not self._demonstrates:
+        elif evaluates or self._runs_agents:
             self._plan = self._with_agent(self._plan)
         self._checkpoints = Checkpoints(
             self._plan.directory / "checkpoints",
@@ -243,7 +172,7 @@ class App:
     async def train(self) -> Report:
         """Train to the configured step; the report is stored in the run's directory."""
         config = self._config
-        tasks = [] if self._demonstrates else self._train_tasks()
+        tasks = self.train_tasks() if self._runs_agents else []
         val_tasks = self._val_tasks()
         known = await self._verified(None)  # raises before any component starts
         tracking = self._tracking()
@@ -276,16 +205,18 @@ class App:
             checkpoint: Checkpoint or export with the weights to load; None: the weights of the
                 configured models.
         """
-        tasks = self._val_tasks() or self._train_tasks()
+        tasks = self._val_tasks() or self.train_tasks()
         weights = Path(checkpoint) if checkpoint is not None else None
-        plan = self._apart(EVALUATIONS)
-        if weights is not None and weights.is_dir() and not (weights / POLICIES).is_dir():
+        plan = self.apart(EVALUATIONS)
+        if weights is not None and weights.is_dir() and not _is_checkpoint(weights):
             plan, weights = replace(plan, exported=weights.resolve()), None
         async with open_components(plan, training=False) as components:
             await components.source.abandon(self._config.name)
-            step = await _load(components, weights) if weights is not None else 0
+            step, prompts = await _load(components, self._config, weights)
             evaluator = Evaluator(components.source, components.adapter, self._config)
-            made = make_resources(self._config, components.gateway, components.policies, step=step)
+            made = make_resources(
+                self._config, components.gateway, components.policies, step=step, prompts=prompts
+            )
             resources = await components.source.publish(made)
             components.events.stage(f"evaluating on {len(tasks)} tasks")
             work = evaluator.evaluate(
@@ -299,29 +230,12 @@ class App:
             observer.evaluation(evaluation)
         return evaluation
 
-    @asynccontextmanager
-    async def trial(
-        self, *, folder: str, tasks: int = 2, samples: int | None = None
-    ) -> AsyncGenerator[Trial]:
-        """Open the components to run the first tasks of a training, without training.
+    def apart(self, folder: str) -> Blueprint:
+        """Return a plan with its own store and runner in this process, apart from the run's.
 
         Args:
             folder: Folder in the run's directory for the records.
-            tasks: Number of tasks.
-            samples: Attempts per task, at least two; None: the group's size, at most four.
-
-        Raises:
-            ConfigError: a name, path or option is wrong.
         """
-        known = self._train_tasks()
-        chosen = TaskSampler(known, seed=self._config.seed).step(0, size=min(tasks, len(known)))
-        each = min(self._config.algorithm.group_size, 4) if samples is None else samples
-        plan = self._apart(folder)
-        async with open_components(plan, training=True, probe=False) as components:
-            yield Trial(components, plan, tasks=chosen, samples=max(each, 2))
-
-    def _apart(self, folder: str) -> Blueprint:
-        """Return a plan with its own store and runner in this process, apart from the run's."""
         config = with_store_apart(self._config, self._plugins)
         local = config.rollout.model_copy(update={"local": True})
         gateway = config.gateway.model_copy(update={"url": None})
@@ -367,7 +281,7 @@ class App:
 
         return make_tracking(self._config, self._plugins, describe)
 
-    def _train_tasks(self) -> list[Task]:
+    def train_tasks(self) -> list[Task]:
         return make_tasks(self._inputs.tasks, self._config.tasks, "train")
 
     def _val_tasks(self) -> list[Task]:
@@ -390,13 +304,15 @@ class App:
                     rollout=config.rollout,
                     max_error_share=config.capture.max_error_share,
                 ),
-                algorithm=_algorithm(components),
+                phases=components.phases,
                 forest=_forest,
+                adapter=components.adapter,
                 gateway=components.gateway,
                 engine=components.engine,
                 evaluator=Evaluator(components.source, components.adapter, config),
                 checkpoints=self._checkpoints,
                 events=components.events,
+                plugins=self._plugins,
                 metrics=[metrics.resolve(name) for name in metrics.names()],
             ),
             policies=components.policies,
@@ -422,12 +338,20 @@ def run_config_of(checkpoint: Path) -> Path:
     return file
 
 
-async def _load(components: Components, checkpoint: Path) -> int:
-    """Serve a checkpoint's weights; return its step.
+def _is_checkpoint(directory: Path) -> bool:
+    return (directory / STATE).is_file() or (directory / POLICIES).is_dir()
+
+
+async def _load(
+    components: Components, config: RunConfig, checkpoint: Path | None
+) -> tuple[int, Mapping[str, PromptTemplate] | None]:
+    """Serve a checkpoint's weights; return its step and its prompts.
 
     Raises:
-        ConfigError: it has no weights of this run's policies.
+        ConfigError: it has neither weights of this run's policies nor prompts.
     """
+    if checkpoint is None:
+        return 0, None
     state = await verify(checkpoint)
     loaded = 0
     for policy in components.policies:
@@ -438,25 +362,15 @@ async def _load(components: Components, checkpoint: Path) -> int:
             served = msgspec.structs.replace(policy, version=version)
             await components.gateway.route(served, components.engine.backend(policy.name))
             loaded += 1
-    if not loaded:
+    if not loaded and not state.prompts:
         raise ConfigError(
             f"Checkpoint {checkpoint} holds no weights for the policies of this configuration "
             f"({[policy.name for policy in components.policies]})"
         )
-    return state.step
+    tuned = {name: prompt for name, prompt in state.prompts.items() if prompt.agents}
+    return state.step, {**configured_prompts(config), **tuned}
 
 
 def _forest(calls: Sequence[CreditedCall], *, policy: str, step: int) -> Batch:
     """Build a batch; only the first step's end imports the module."""
     return adapters.forest(calls, policy=policy, step=step)
-
-
-def _algorithm(components: Components) -> Algorithm:
-    """Return the algorithm of components that were opened for training.
-
-    Raises:
-        ConfigError: they were opened for evaluation.
-    """
-    if components.algorithm is None:
-        raise ConfigError("These components were opened to evaluate, not to train")
-    return components.algorithm

@@ -72,7 +72,7 @@ def command(
 def _train_config(state: CliState, path: Path, request: _Request, *, print_only: bool) -> None:
     config = state.config(path, request.overrides)
     if print_only:
-        from agl_core.app.parts import check_names  # noqa: PLC0415
+        from agl_core.app.names import check_names  # noqa: PLC0415
         from agl_core.config.loader import dump  # noqa: PLC0415
 
         check_names(config, state.plugins(config.plugins))

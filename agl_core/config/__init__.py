@@ -21,7 +21,12 @@ from agl_core.config.models import (
     TrainConfig,
     with_sections,
 )
-from agl_core.config.policies import resolve_policies, trained_agents
+from agl_core.config.policies import (
+    algorithm_phases,
+    prompt_phases,
+    resolve_policies,
+    trained_agents,
+)
 from agl_core.config.references import load_object, read_text
 from agl_core.config.validation import scheme_of, validate
 
@@ -44,9 +49,11 @@ __all__ = [
     "TasksConfig",
     "TrackerConfig",
     "TrainConfig",
+    "algorithm_phases",
     "check_options",
     "load_config",
     "load_object",
+    "prompt_phases",
     "read_anchored",
     "read_text",
     "resolve",

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from agl_core.config.models import (
     AlgorithmConfig,
     EngineConfig,
+    PhaseConfig,
     RewardConfig,
     RunConfig,
     StoreConfig,
@@ -30,7 +31,9 @@ RESOLVED: Final = "config.json"
 """Name of the resolved configuration in a run's directory."""
 
 M = TypeVar("M", bound=BaseModel)
-NamesPlugin = EngineConfig | AlgorithmConfig | RewardConfig | StoreConfig | TrackerConfig
+NamesPlugin = (
+    EngineConfig | AlgorithmConfig | PhaseConfig | RewardConfig | StoreConfig | TrackerConfig
+)
 """A section that names a plugin; its further keys are the plugin's options."""
 
 

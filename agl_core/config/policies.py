@@ -1,12 +1,68 @@
-"""The run's policies and the agents to train."""
+"""The run's phases, its policies and the agents to train."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from agl_core.config.models import RunConfig
+from agl_core.config.models import AlgorithmConfig, PhaseConfig, RunConfig
+from agl_core.config.validation import validate
 from agl_core.errors import ConfigError
 from agl_core.types import Policy
+
+
+def trains(config: RunConfig) -> bool:
+    """Return whether the run trains weights; otherwise all its phases tune prompts."""
+    return not config.phases or any(phase.algorithm for phase in config.phases)
+
+
+def needs_tuner(config: RunConfig) -> bool:
+    """Return whether the run captures or tunes prompts."""
+    return any(phase.optimizer for phase in config.phases) or any(
+        prompt.captured for prompt in config.prompts.values()
+    )
+
+
+def algorithm_phases(config: RunConfig) -> dict[int, RunConfig]:
+    """Return the configuration of each algorithm phase, by the phase's number from 0.
+
+    In it, the phase's keys override ``[algorithm]``. The algorithm's own keys there are kept only
+    if the phase has the same algorithm.
+
+    Raises:
+        ConfigError: a value is wrong.
+    """
+    if not config.phases:
+        return {0: config}
+    base, found = config.algorithm, dict[int, RunConfig]()
+    for number, phase in enumerate(config.phases):
+        if phase.algorithm is not None:
+            given = {key: getattr(base, key) for key in type(base).model_fields}
+            given |= base.options if phase.algorithm == base.name else {}
+            given |= {**phase.options, "name": phase.algorithm}
+            merged = validate(AlgorithmConfig, given, where=f"phases.{number}")
+            found[number] = config.model_copy(update={"algorithm": merged})
+    return found
+
+
+def prompt_phases(config: RunConfig) -> dict[int, PhaseConfig]:
+    """Return each phase with an optimiser, by the phase's number from 0.
+
+    Its options are those of ``[optimizers.NAME]``, overridden by the phase's keys.
+
+    Raises:
+        ConfigError: a key of phases is in ``[optimizers.NAME]``.
+    """
+    found: dict[int, PhaseConfig] = {}
+    for number, phase in enumerate(config.phases):
+        if phase.optimizer is not None:
+            base = config.optimizers.get(phase.optimizer, {})
+            for key in sorted(base.keys() & PhaseConfig.model_fields.keys()):
+                raise ConfigError(
+                    f"Configuration: optimizers.{phase.optimizer}.{key} is no option of an "
+                    f"optimiser: set phases.{number}.{key}"
+                )
+            found[number] = phase.model_copy(update={**base, **phase.options})
+    return found
 
 
 def resolve_policies(config: RunConfig, *, training: bool) -> list[Policy]:
@@ -29,13 +85,15 @@ def resolve_policies(config: RunConfig, *, training: bool) -> list[Policy]:
             raise ConfigError(
                 f"Policy {policy.name!r} has no model: set policies.{policy.name}.model, or model"
             )
-    if training:
+    if training and trains(config):
         _check_trainable(config, policies)
     return policies
 
 
 def trained_agents(config: RunConfig, policies: list[Policy]) -> list[str]:
     """Return names or globs of the agents to train: ``agents``, or those of trainable policies."""
+    if not trains(config):
+        return []
     if config.agents:
         return list(config.agents)
     return [agent for policy in policies if policy.trainable for agent in policy.agents]
@@ -64,7 +122,7 @@ def _policies(config: RunConfig) -> list[Policy]:
         Policy(
             name=name,
             agents=tuple(section.agents),
-            trainable=section.trainable,
+            trainable=section.trainable and trains(config),
             train_constrained=section.train_constrained,
             model=section.model or config.model or "",
         )
@@ -76,7 +134,7 @@ def _default(config: RunConfig) -> list[Policy]:
     model = config.model or ""
     trained = Policy(name="trained", agents=tuple(config.agents), trainable=True, model=model)
     frozen = Policy(name="frozen", agents=("*",), model=model)
-    return [trained, frozen] if config.agents else [frozen]
+    return [trained, frozen] if config.agents and trains(config) else [frozen]
 
 
 def _check_trainable(config: RunConfig, policies: list[Policy]) -> None:

@@ -102,27 +102,6 @@ def _agent_call(span: Span, record: ModelCall, client: Span | None) -> AgentCall
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlgorithmSetup:
-    """The settings of the chosen algorithm that an engine trains with."""
-
-    name: str
-    loss_factory: Callable[[], Any]
-    """Makes the algorithm's loss. Raises ConfigError if the engine has no loss of that name, or the
-    loss does not take the algorithm's options."""
-    seed: int = 0
-    """The run's seed; all random numbers of an update derive from it."""
-    lr: float = 1e-5
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-    epochs: int = 1
-    """Passes over one batch."""
-    minibatches: int = 1
-    """Optimizer steps per pass; whole groups stay together."""
-    kl_weight: float = 0.0
-    """Weight of the k3 divergence to the frozen reference; 0 loads no reference."""
-
-
 class Algorithm(Protocol):
     """An advantage estimator with a loss, such as GRPO or RLOO."""
 

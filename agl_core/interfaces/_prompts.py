@@ -10,7 +10,8 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from agl_core.interfaces._learning import AttemptRecord
-from agl_core.types import Estimate, FailureKind, Losses, PromptTemplate, Task
+from agl_core.types import FailureKind, Losses, PromptTemplate, Task
+from agl_core.types.run import Tuned
 
 Candidate = Mapping[str, str]
 """Name of a prompt to its text. A prompt that is missing keeps its incumbent text."""
@@ -132,25 +133,6 @@ class PromptPhase(Protocol):
     def stage(self, text: str) -> None:
         """Show what the phase does now, to people who watch the run."""
         ...
-
-
-class Tuned(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a prompt phase."""
-
-    texts: dict[str, str]
-    """Name of each tuned prompt to the best text."""
-    before: Estimate | None = None
-    """Score of the incumbent on the validation tasks."""
-    after: Estimate | None = None
-    """Score of the best candidate on the validation tasks."""
-    rollouts: int = 0
-    """Number of rollouts that were used."""
-    candidates: int = 0
-    """Number of candidates that were evaluated, the incumbent included."""
-    calls: dict[str, int] = {}
-    """Number of calls of ``editor`` and ``critic`` models."""
-    reason: str = ""
-    """Why the phase ended before its budget was used; empty otherwise."""
 
 
 class Tuner(Protocol):

@@ -188,6 +188,27 @@ assistant's turn, as a prompt does. Raises ValueError if the template refuses th
 writes no end token."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmSetup:
+    """The settings of the chosen algorithm that an engine trains with."""
+
+    name: str
+    loss_factory: Callable[[], Any]
+    """Makes the algorithm's loss. Raises ConfigError if the engine has no loss of that name, or the
+    loss does not take the algorithm's options."""
+    seed: int = 0
+    """The run's seed; all random numbers of an update derive from it."""
+    lr: float = 1e-5
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    epochs: int = 1
+    """Passes over one batch."""
+    minibatches: int = 1
+    """Optimizer steps per pass; whole groups stay together."""
+    kl_weight: float = 0.0
+    """Weight of the k3 divergence to the frozen reference; 0 loads no reference."""
+
+
 class Engine(ABC):
     """Base class of engines, which serve policies and, if `trains` is true, train them.
 
@@ -221,6 +242,20 @@ class Engine(ABC):
     async def update(self, batch: Batch) -> Update:
         """Train ``batch.policy`` on the batch and serve the new version before returning."""
         raise self.only_serves(f"update policy {batch.policy!r}")
+
+    async def configure(self, setup: AlgorithmSetup) -> None:  # noqa: ARG002
+        """Train with another setup from now on; weights and optimizer state stay.
+
+        Called before each algorithm phase of a run whose phases differ. Such an engine is made with
+        the setup of the first phase and the greatest `kl_weight` of all. Default: refuse.
+
+        Raises:
+            ConfigError: the engine cannot do this.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} trains with one setting of the algorithm in all phases: give "
+            f"the phases the same options and the same loss, or choose engine.name = 'torch'"
+        )
 
     async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:  # noqa: ARG002
         """Write weights and tokenizer as a servable directory.

@@ -1,6 +1,6 @@
 """Training: the loop that runs rollouts and updates weights from ended attempts.
 
-Reading order: `loop` (the training loop), `rollouts` (tasks and rollouts of a step), `groups` (the
+Reading order: `loop` (phases), `steps` (steps of an algorithm), `rollouts` (tasks and rollouts of a step), `groups` (the
 groups for baselines), `advantages` and `algorithms` (credit), `_batcher` (the engine's batches),
 `evaluate` (scores on held-out tasks), `tuning` (prompts), `checkpoint` (saved weights and state).
 """
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from agl_core.training.groups import group_attempts as group_attempts
     from agl_core.training.rollouts import RolloutPlan as RolloutPlan
     from agl_core.training.rollouts import RolloutSource as RolloutSource
+    from agl_core.training.rollouts import TaskSampler as TaskSampler
     from agl_core.training.rollouts import derive_seed as derive_seed
+    from agl_core.training.rollouts import make_resources as make_resources
     from agl_core.training.tuning import TuningSetup as TuningSetup
 else:
     __getattr__, __dir__, __all__ = late(__name__)

@@ -8,18 +8,40 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from agl_core.config import RunConfig
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.files import make_private_directory, restrict, write_private
 from agl_core.interfaces import Engine
-from agl_core.types import Evaluation, StepReport
+from agl_core.types import Evaluation, PromptTemplate, StepReport
 from agl_core.types.json_text import json_text, json_value
+from agl_core.types.run import Tuned
 
 _PREFIX = "step-"
 POLICIES = "policies"
+
+
+_MAY_DIFFER: Final[dict[str, Any]] = {
+    "directory": True,
+    "store": True,
+    "gateway": True,
+    "eval": True,
+    "plugins": True,
+    "trackers": True,
+    "tasks": {"val"},
+    "train": {"steps", "resume", "eval_every", "checkpoint_every", "keep_checkpoints"},
+    "rollout": {"local", "concurrency", "lease_s", "resume"},
+}
+"""Settings that may differ between a run and its resumption."""
+
+
+def config_digest(config: RunConfig) -> str:
+    """Return a digest of the settings that must be equal in a run and its resumption."""
+    text = config.model_dump_json(exclude=_MAY_DIFFER)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,14 +49,20 @@ class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
 
     step: int
     """Number of finished steps."""
+    phase: int = 0
+    """Number of the phase to run or to continue."""
     config_digest: str
     """Digest of every setting that changes the results; resuming requires the same digest."""
     versions: dict[str, int]
     """Weight versions by policy name."""
+    prompts: dict[str, PromptTemplate] = {}
+    """The prompts that were served, by name."""
     sha256_before: dict[str, str]
     """Fingerprints of the weights at the start of the run, by policy name."""
     steps: list[StepReport] = []
     evaluations: list[Evaluation] = []
+    tuned: dict[int, Tuned] = {}
+    """Results of the finished prompt phases by number."""
     lost: dict[str, int] = {}
     calls: int = 0
     newest_rollout: str = ""
@@ -46,6 +74,11 @@ class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the engine that wrote the weights and can export them."""
     files: dict[str, str] = {}
     """sha256 of each file of the checkpoint by path, except of the state file itself."""
+
+
+def name_of(step: int, phase: int | None = None) -> str:
+    """Return the name of the checkpoint after a step, or after a prompt phase."""
+    return f"{_PREFIX}{step:06d}" + ("" if phase is None else f"-phase-{phase:02d}")
 
 
 class Checkpoints:
@@ -74,13 +107,26 @@ class Checkpoints:
         return sorted(path for path in self._directory.iterdir() if _named(path))
 
     async def save(
-        self, state: CheckpointState, *, engine: Engine, policies: Sequence[str], best: Path | None
+        self,
+        state: CheckpointState,
+        *,
+        engine: Engine,
+        policies: Sequence[str],
+        best: Path | None,
+        phase: int | None = None,
     ) -> Path:
         """Write a checkpoint of `policies` and delete all but the newest `keep` ones and `best`.
 
         Only the user can access the files. The state has the checksums of the other files.
+
+        Args:
+            state: All but the weights.
+            engine: Has the weights.
+            policies: Names of the trained policies; none in a run that only tunes prompts.
+            best: The best checkpoint so far.
+            phase: Number of the prompt phase that has ended; None after a step.
         """
-        target = self._directory / f"{_PREFIX}{state.step:06d}"
+        target = self._directory / name_of(state.step, phase)
         partial = target.with_name(f".{target.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         make_private_directory(partial)

@@ -7,7 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from agl_core.config import EvalConfig, RunConfig
 from agl_core.errors import CaptureError, ConfigError, RewardError
@@ -177,39 +177,14 @@ def pass_at_k(counts: Sequence[tuple[int, int]], *, k: int) -> Estimate | None:
     return estimate(values) if values else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """The better one of two evaluations, and the reason."""
+def is_better(candidate: Estimate, best: Estimate | None) -> bool:
+    """Return whether a candidate's mean is greater than the best one's; NaN never is.
 
-    winner: Literal["baseline", "candidate"]
-    reason: str
-
-
-def compare(baseline: Estimate | None, candidate: Estimate | None) -> Comparison:
-    """Compare a candidate's mean with the baseline's on the same tasks.
-
-    The greater mean wins, and the baseline wins a tie. An estimate that is None or NaN loses; if
-    both are, the baseline wins.
-
-    Raises:
-        ConfigError: the two have different numbers of tasks.
+    Scores on other numbers of tasks are not comparable, so the candidate then counts as better.
     """
-    before = math.nan if baseline is None else baseline.mean
-    after = math.nan if candidate is None else candidate.mean
-    if math.isnan(after):
-        return Comparison(winner="baseline", reason="the candidate has no score")
-    if math.isnan(before):
-        return Comparison(winner="candidate", reason="the baseline has no score")
-    if baseline is not None and candidate is not None and baseline.n != candidate.n:
-        raise ConfigError(
-            f"The baseline was measured on {baseline.n} tasks and the candidate on "
-            f"{candidate.n}: evaluate both on the same tasks"
-        )
-    if after > before:
-        return Comparison(winner="candidate", reason=f"{after:g} beats {before:g}")
-    if after == before:
-        return Comparison(winner="baseline", reason=f"tie at {before:g}: the baseline stays")
-    return Comparison(winner="baseline", reason=f"{after:g} does not reach {before:g}")
+    if math.isnan(candidate.mean):
+        return False
+    return best is None or best.n != candidate.n or candidate.mean > best.mean
 
 
 def _outcome(record: AttemptRecord, adapter: Adapter) -> Outcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -232,12 +232,33 @@ class RolloutSource:
         return {name: value for name, value in wanted.items() if value is not None}
 
 
+def configured_prompts(config: RunConfig) -> dict[str, PromptTemplate]:
+    """Return the prompts whose text is in the configuration; captured ones are learned later."""
+    return {
+        name: PromptTemplate(template=prompt.text, agents=tuple(prompt.agents))
+        for name, prompt in config.prompts.items()
+        if prompt.text is not None
+    }
+
+
 def make_resources(
-    config: RunConfig, gateway: Gateway, policies: Iterable[Policy], *, step: int
+    config: RunConfig,
+    gateway: Gateway,
+    policies: Iterable[Policy],
+    *,
+    step: int,
+    prompts: Mapping[str, PromptTemplate] | None = None,
 ) -> Resources:
-    """Return resources without a version: one `LLM` per policy and one `PromptTemplate` per prompt.
+    """Return resources without a version: one `LLM` per policy, and the prompts.
 
     They contain no API key, because they are stored; the runner gives each attempt its own key.
+
+    Args:
+        config: The run's configuration.
+        gateway: Serves the policies.
+        policies: The policies with their current versions.
+        step: Number of finished steps.
+        prompts: The prompts by name; None: those of the configuration.
     """
     llms = {
         policy.name: LLM(
@@ -248,12 +269,8 @@ def make_resources(
         )
         for policy in policies
     }
-    prompts = {
-        name: PromptTemplate(template=prompt.text, agents=tuple(prompt.agents))
-        for name, prompt in config.prompts.items()
-        if prompt.text is not None
-    }
-    return Resources(run_id=config.name, step=step, items={**llms, **prompts})
+    served = configured_prompts(config) if prompts is None else prompts
+    return Resources(run_id=config.name, step=step, items={**llms, **served})
 
 
 class Prefetcher:

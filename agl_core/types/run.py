@@ -90,9 +90,43 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     lost: dict[str, int] = {}
     """Cause to number of model requests without record or answer, and of attempts without calls."""
     wall_s: float = 0.0
+    phase: int | None = None
+    """Number of the prompt phase that it follows; None after steps and at the start."""
 
     def __str__(self) -> str:
         return evaluation_line(self)
+
+
+class Tuned(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a prompt phase."""
+
+    texts: dict[str, str]
+    """Name of each tuned prompt to the best text."""
+    before: Estimate | None = None
+    """Score of the incumbent on the validation tasks."""
+    after: Estimate | None = None
+    """Score of the best candidate on the validation tasks."""
+    rollouts: int = 0
+    """Number of rollouts that were used."""
+    candidates: int = 0
+    """Number of candidates that were evaluated, the incumbent included."""
+    calls: dict[str, int] = {}
+    """Number of calls of ``editor`` and ``critic`` models."""
+    reason: str = ""
+    """Why the phase ended before its budget was used; empty otherwise."""
+
+
+class PromptReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt at the end of a run."""
+
+    text: str
+    agents: list[str] = []
+    captured: bool = False
+    tool: str = ""
+    before: Estimate | None = None
+    """Score on the validation tasks at the start of the first phase that tuned it; None: none did."""
+    after: Estimate | None = None
+    """Best score on the validation tasks in the phases that tuned it."""
 
 
 class Losses(msgspec.Struct, kw_only=True):
@@ -156,6 +190,11 @@ class Report(msgspec.Struct, kw_only=True):
     evaluations: list[Evaluation] = []
     policies: dict[str, dict[str, Any]] = {}
     """Policy name to ``{"sha256_before", "sha256_after", "version", "path"}``."""
+    prompts: dict[str, PromptReport] = {}
+    rollouts: int = 0
+    """Number of rollouts of steps and prompt phases."""
+    editor_calls: int = 0
+    """Number of calls of editor and critic models."""
     lost: dict[str, int] = {}
     breaks: dict[str, dict[str, int]] = {}
     """Sum over all steps."""
@@ -213,7 +252,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 def evaluation_line(evaluation: Evaluation) -> str:
     """Return one evaluation as a line of text."""
-    parts = [f"eval at step {evaluation.step}: {estimate(evaluation.score)}"]
+    place = f"step {evaluation.step}" if evaluation.phase is None else f"phase {evaluation.phase}"
+    parts = [f"eval at {place}: {estimate(evaluation.score)}"]
     parts += [f"{name} {estimate(value)}" for name, value in sorted(evaluation.channels.items())]
     parts += [f"pass@{k} {estimate(value)}" for k, value in sorted(evaluation.pass_at_k.items())]
     if evaluation.failed:
@@ -230,20 +270,26 @@ def summary_lines(report: Report, *, scores: bool = True) -> list[str]:
         report: The run's report.
         scores: False to leave out the scores, if they have been shown already.
     """
-    size = f"{len(report.steps)} steps, {report.calls} calls"
-    lines = [f"run {report.run_id}: {size}, {clock(report.wall_s)}"]
+    tuned = any(prompt.after for prompt in report.prompts.values())
+    size = [f"{len(report.steps)} steps, {report.calls} calls"] if report.steps or not tuned else []
+    size += [f"{report.rollouts} rollouts, {report.editor_calls} editor calls"] if tuned else []
+    lines = [f"run {report.run_id}: {', '.join(size)}, {clock(report.wall_s)}"]
     if scores and report.evaluations:
         first, last = report.evaluations[0], report.evaluations[-1]
         lines.append(f"score {estimate(first.score)} -> {estimate(last.score)}")
     if report.reward is not None:
         lines.append(f"reward {report.reward.first:.3f} -> {report.reward.last:.3f}")
+    for name, prompt in report.prompts.items():
+        if prompt.before is not None and prompt.after is not None:
+            lines.append(f"prompt {name} {estimate(prompt.before)} -> {estimate(prompt.after)}")
     lines.append(f"lost {counts(report.lost) or 'nothing'}")
     for agent, causes in sorted(report.breaks.items()):
         lines += [
             f"{agent}: {count} prompts continued no earlier one: {MEANING.get(cause, cause)}"
             for cause, count in sorted(causes.items())
         ]
-    lines.append(f"weights {report.best or 'none: no checkpoint was written'}")
+    learned = "weights" if report.steps or not tuned else "prompts"
+    lines.append(f"{learned} {report.best or 'none: no checkpoint was written'}")
     return lines
 
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from agl_core.app import Trial
 from agl_core.errors import CaptureError, EngineError
 from agl_core.interfaces import Backend, Capabilities
 from agl_core.types import Choice, Finding, Policy
 from agl_doctor._evidence import Evidence
+from agl_doctor._trial import Trial
 
 _CONTROL: Final = re.compile(r"(?:\s|\ufffd|<[^<>]{1,60}>|\[/?[A-Z_]{1,30}\])*")
 """What decoded ids may contain in addition to the text: control tokens and white space."""

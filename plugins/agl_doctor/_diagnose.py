@@ -6,7 +6,7 @@ import time
 
 import msgspec
 
-from agl_core.app import App, Trial
+from agl_core.app import App
 from agl_core.types import Finding
 from agl_doctor._agents import agents
 from agl_doctor._attempts import attempts
@@ -17,6 +17,7 @@ from agl_doctor._lengths import lengths
 from agl_doctor._prefixes import prefixes
 from agl_doctor._rewards import rewards
 from agl_doctor._tools import tools
+from agl_doctor._trial import Trial, open_trial
 
 FOLDER = "doctor"
 """Folder in the run's directory for the records of the trial."""
@@ -56,7 +57,7 @@ async def diagnose(app: App, *, tasks: int = 2, samples: int | None = None) -> D
         ConfigError: a name, path or option is wrong, so the components cannot be opened.
     """
     started = time.perf_counter()
-    async with app.trial(tasks=tasks, samples=samples, folder=FOLDER) as trial:
+    async with open_trial(app, tasks=tasks, samples=samples, folder=FOLDER) as trial:
         findings = await probe(trial)
         calls = 0
         if answering(findings):

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from agl_core.adapters import aliases_of, serving_policy
-from agl_core.app import Trial, Tried
 from agl_core.config import RunConfig, trained_agents
 from agl_core.errors import CaptureError, RewardError
 from agl_core.interfaces import AdaptedAttempt, Adapter, AttemptRecord
 from agl_core.runner import Stall
 from agl_core.types import RESERVED_PREFIX, AttemptStatus, Losses, Policy, any_matches
 from agl_doctor._calls import OwnedCall, owned_calls
+from agl_doctor._trial import Trial, Tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,9 @@ class Evidence:
 
     @property
     def patterns(self) -> list[str]:
-        """Names and globs of the agents to train."""
-        return trained_agents(self.config, list(self.policies))
+        """Names and globs of the agents to train; if there are none, those whose prompts are tuned."""
+        tuned = [agent for prompt in self.config.prompts.values() for agent in prompt.agents]
+        return trained_agents(self.config, list(self.policies)) or [*dict.fromkeys(tuned)]
 
     @property
     def succeeded(self) -> list[AttemptRecord]:

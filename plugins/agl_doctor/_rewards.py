@@ -23,9 +23,9 @@ _MAX_SHOWN: Final = 200
 """Most characters of a reason in a finding."""
 
 
-def rewards(evidence: Evidence, algorithm: Algorithm) -> list[Finding]:
-    """Return all findings on rewards."""
-    return [_arrive(evidence), _vary(evidence, algorithm)]
+def rewards(evidence: Evidence, algorithm: Algorithm | None) -> list[Finding]:
+    """Return all findings on rewards; only an algorithm needs ones that vary in a group."""
+    return [_arrive(evidence), *([] if algorithm is None else [_vary(evidence, algorithm)])]
 
 
 def _arrive(evidence: Evidence) -> Finding:

@@ -28,6 +28,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
@@ -38,7 +39,7 @@ from agl_core.adapters import forest
 from agl_core.errors import ConfigError, EngineError
 from agl_core.gateway import Route
 from agl_core.gateway.probe import probe
-from agl_core.interfaces import Backend, CreditedCall, Engine
+from agl_core.interfaces import AlgorithmSetup, Backend, CreditedCall, Engine
 from agl_core.types import Batch, CallCredit, Policy
 from agl_testing._chat import TEXT, ChatAnswer, ChatChoice, ask, request
 from agl_testing._guard import ContractSuite
@@ -95,6 +96,11 @@ class EngineContract(ContractSuite):
     def policy(self) -> Policy:
         """Return the policy to request and to train."""
         raise NotImplementedError("Supply the fixture policy")
+
+    @pytest.fixture
+    def algorithm_setup(self) -> AlgorithmSetup | None:
+        """Return what the engine was made with; only needed if it defines `configure`."""
+        return None
 
     @pytest.fixture
     def recompute(self) -> Recompute:
@@ -217,6 +223,31 @@ class EngineContract(ContractSuite):
         assert again == version, "load sets the version that it is given"
         after = await engine.fingerprint(policy.name)
         assert after == without, "training after load gives other weights than without it"
+
+    async def test_another_setup_keeps_weights_and_optimizer_state(
+        self, engine: Engine, policy: Policy, algorithm_setup: AlgorithmSetup | None, tmp_path: Path
+    ) -> None:
+        if type(engine).configure is Engine.configure:
+            return
+        setup = algorithm_setup
+        assert setup is not None, "Supply the fixture algorithm_setup: what the engine got"
+        await engine.update(await _batch(engine, policy, step=0))
+        saved, batch = str(tmp_path / "saved"), await _batch(engine, policy, step=1)
+        await engine.save(policy.name, saved)
+        mark = await engine.fingerprint(policy.name)
+        version = (await engine.update(batch)).version
+        without = await engine.fingerprint(policy.name)
+        assert without != mark
+        await engine.load(policy.name, saved, version=version - 1)
+        await engine.configure(replace(setup, lr=setup.lr / 2))
+        assert await engine.fingerprint(policy.name) == mark, "configure changes the weights"
+        await engine.configure(setup)
+        await engine.update(batch)
+        assert await engine.fingerprint(policy.name) == without, "optimizer state is lost"
+        await engine.load(policy.name, saved, version=version - 1)
+        await engine.configure(replace(setup, lr=0))
+        await engine.update(batch)
+        assert await engine.fingerprint(policy.name) == mark, "lr = 0 is not used"
 
     async def test_what_load_restores_is_served(
         self, engine: Engine, policy: Policy, recompute: Recompute, tmp_path: Path

@@ -49,6 +49,9 @@ class Base(ToyEngine):
             self._models[name] = made = self.model_class(model.logits, model.momentum)
             self._backends[name] = self.backend_class(made, max_tokens=64)
 
+    async def configure(self, setup):
+        self._setup, self._loss = setup, setup.loss_factory()
+
 
 def serving(**methods):
     """An engine whose backend has other methods."""
@@ -108,6 +111,20 @@ class ServesTheOld(Base):
 class ForgetsTheOptimizer(Base):
     async def save(self, policy, directory, *, resumable=True):
         await super().save(policy, directory, resumable=False)
+
+
+class StartsAfresh(Base):
+    """Keeps no optimizer state when it is configured again."""
+
+    async def configure(self, setup):
+        await super().configure(setup)
+        for model in self._models.values():
+            model.momentum = [0.0] * len(model.momentum)
+
+
+class IgnoresTheSetup(Base):
+    async def configure(self, setup):
+        return
 
 
 class ServesWhatWasThere(Base):
@@ -291,6 +308,8 @@ _CASES = [
     ("each_update_serves_a_new_version", TrainsNothing),
     ("each_update_serves_a_new_version", ServesTheOld),
     ("training_resumes_from_what_was_saved", ForgetsTheOptimizer),
+    ("another_setup_keeps_weights_and_optimizer_state", StartsAfresh),
+    ("another_setup_keeps_weights_and_optimizer_state", IgnoresTheSetup),
     ("training_resumes_from_what_was_saved", LoadsNothing),
     ("what_load_restores_is_served", ServesWhatWasThere),
     ("what_load_restores_is_served", LoadsNothing),
@@ -346,6 +365,7 @@ async def keeps(rule, engine_class, directory):
     known = {
         "engine": engine,
         "policy": policy,
+        "algorithm_setup": setup,
         "recompute": toy_logprobs,
         "under_way": under_way,
         "decode": backend.detokenize,

@@ -111,6 +111,8 @@ class BanditEngine(Engine):
         """
         self.lr = setup.lr if setup is not None else 0.0
         self.batches: list[Batch] = []
+        self.setups: list[AlgorithmSetup] = []
+        """What `configure` got."""
         self.backends: dict[str, BanditBackend] = {}
         self._token_ids = token_ids
         self._versions: dict[str, int] = {}
@@ -144,6 +146,10 @@ class BanditEngine(Engine):
         logits[:] = [logit + self.lr * slope for logit, slope in zip(logits, gradient, strict=True)]
         self._versions[batch.policy] += 1
         return Update(policy=batch.policy, step=batch.step, version=self._versions[batch.policy])
+
+    async def configure(self, setup: AlgorithmSetup) -> None:
+        self.lr = setup.lr
+        self.setups.append(setup)
 
     async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:
         _write(Path(directory), self.backends[policy].logits)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from agl_core.app import engine_name, load_plugins, with_weights
-from agl_core.config import check_options, resolve_policies
+from agl_core.config import algorithm_phases, check_options, resolve_policies
 from agl_core.types import Finding
 from agl_torch._memory import REMEDY, itemized, policy_needs, total_memory, usable
 
@@ -28,12 +28,13 @@ def check(records: Sequence[AttemptRecord], config: RunConfig) -> Iterable[Findi
     registry = plugins.registry("engines")
     options: Any = check_options(config.engine, registry.options_model(_ENGINE), where="engine")
     device = device_of(options.device)
+    phases = algorithm_phases(config).values()
     parts = policy_needs(
         with_weights(resolve_policies(config, training=True), plugins),
         options,
-        trains=True,
+        trains=bool(phases),
         dtype=dtype_of(options.dtype, device),
-        reference=config.algorithm.kl_weight > 0,
+        reference=any(phase.algorithm.kl_weight > 0 for phase in phases),
     )
     needed, total = sum(parts.values()), total_memory(device)
     yield Finding.of(

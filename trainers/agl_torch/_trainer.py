@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from agl_core.errors import TrainingError
+from agl_core.errors import ConfigError, TrainingError
 from agl_core.interfaces import AlgorithmSetup
 from agl_core.types import Batch
 from agl_torch._memory import REMEDY, ModelShape, PassShape, free_memory, itemized
@@ -64,6 +64,22 @@ class PolicyTrainer:
         self._shape = ModelShape.of(weights.model.config)
         self._width = served.itemsize
         self._checkpointing = options.gradient_checkpointing
+
+    def configure(self, setup: AlgorithmSetup, loss: Loss) -> None:
+        """Train with another setup from now on; the optimizer's moments stay.
+
+        Raises:
+            ConfigError: the setup has a KL term, but the initial weights were not kept.
+        """
+        if setup.kl_weight > 0 and self._reference is None:
+            raise ConfigError(
+                f"Policy {self._policy!r}: algorithm.kl_weight is {setup.kl_weight}, but the initial "
+                f"weights were not kept: create the engine with a kl_weight above 0"
+            )
+        self._setup, self._loss = setup, loss
+        for group in self._optimizer.param_groups:
+            group["lr"] = setup.lr
+            group["weight_decay"] = _decay(group["params"], setup)
 
     def train(self, batch: Batch) -> dict[str, float]:
         """Take the batch's optimizer steps and return the metrics.
@@ -183,7 +199,7 @@ class PolicyTrainer:
 
     def _reference_logprobs(self, update: _Pass, pack: Pack) -> Tensor | None:
         """Return the pack's log-probabilities under the reference, computed once per update."""
-        if self._reference is None:
+        if self._reference is None or self._setup.kl_weight == 0:
             return None
         if bool(update.reference[pack.terms].isnan().any()):
             with torch.no_grad():
@@ -216,9 +232,13 @@ def _optimizer(parameters: Sequence[Parameter], setup: AlgorithmSetup) -> torch.
     matrices = [parameter for parameter in parameters if parameter.ndim > 1]
     vectors = [parameter for parameter in parameters if parameter.ndim <= 1]
     groups = [
-        {"params": matrices, "weight_decay": setup.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
+        {"params": parameters, "weight_decay": _decay(parameters, setup)}
+        for parameters in (matrices, vectors)
+        if parameters
     ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]], lr=setup.lr, fused=True
-    )
+    return torch.optim.AdamW(groups, lr=setup.lr, fused=True)
+
+
+def _decay(group: Sequence[Parameter], setup: AlgorithmSetup) -> float:
+    """Return the weight decay of a group of parameters, which are all matrices or all vectors."""
+    return setup.weight_decay if group[0].ndim > 1 else 0.0

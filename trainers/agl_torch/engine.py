@@ -110,6 +110,22 @@ class TorchEngine(Engine):
         trainer = self._trainer(batch.policy)
         return await self._worker.run(lambda: self._update(trainer, batch), lane=batch.policy)
 
+    async def configure(self, setup: AlgorithmSetup) -> None:
+        """Train with another setup from now on; weights and optimizer state stay.
+
+        Raises:
+            ConfigError: the algorithm's loss is unknown or its options are invalid, or the engine
+                was created without `kl_weight` and so keeps no reference.
+        """
+        loss = setup.loss_factory()
+
+        def work() -> None:
+            for trainer in self._trainers.values():
+                trainer.configure(setup, loss)
+            self._setup, self._loss = setup, loss
+
+        await self._worker.run(work)
+
     async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:
         """Write weights and tokenizer to a directory.
 

@@ -58,6 +58,10 @@ class Bench:
         self.directory = directory
         self.engines: list[BanditEngine] = []
         self.engine_options: dict[str, Any] = {}
+        self.engine_class: type[BanditEngine] = BanditEngine
+        self.sections: dict[str, Any] = {}
+        """Sections of the configuration that are added to, or replace, the ones below."""
+        self.plugins: list[Any] = []
 
     @property
     def engine(self) -> BanditEngine:
@@ -83,11 +87,14 @@ class Bench:
                 "algorithm": {"name": "reinforce", "lr": 1.0, "group_size": 4},
                 "train": {"steps": 2, "tasks_per_step": 2},
                 "rollout": {"concurrency": 8, "timeout_s": 600.0},
+                **self.sections,
             },
             [f"{key.replace('__', '.')}={value}" for key, value in settings.items()],
         )
         plugins = load_plugins()
         plugins.register(self._plugin(), Source(name="bandit"))
+        for number, plugin in enumerate(self.plugins):
+            plugins.register(plugin, Source(name=f"more-{number}"))
         return App(config, Inputs(**given), plugins=plugins, observers=observers)
 
     def train(self, inputs: dict[str, Any] | None = None, **settings: Any) -> agl.Report:
@@ -95,7 +102,7 @@ class Bench:
 
     def _plugin(self) -> Any:
         def make(options: Any, setup: Any) -> BanditEngine:
-            self.engines.append(BanditEngine(setup, **self.engine_options))
+            self.engines.append(self.engine_class(setup, **self.engine_options))
             return self.engines[-1]
 
         from agl_core.plugins import hookimpl

@@ -33,6 +33,10 @@ class _OnTorch(EngineContract):
         return Policy(name="p", model=model_path, trainable=True)
 
     @pytest.fixture
+    def algorithm_setup(self) -> AlgorithmSetup:
+        return setup()
+
+    @pytest.fixture
     async def torch_engine(self, policy: Policy) -> AsyncIterator[TorchEngine]:
         engine = TorchEngine(self.options, setup())
         await engine.start([policy])

@@ -1,0 +1,43 @@
+"""Check of every plugin that a configuration names, without making anything."""
+
+from __future__ import annotations
+
+from agl_core.app.parts import check_phases, check_section, engine_name
+from agl_core.config import RunConfig, check_options
+from agl_core.errors import MissingExtraError
+from agl_core.plugins import PluginManager
+
+
+def check_names(config: RunConfig, plugins: PluginManager) -> None:
+    """Check every plugin that the configuration names, and its options.
+
+    The options of a plugin whose extra is not installed are not checked, as the configuration may
+    be for another machine.
+
+    Raises:
+        ConfigError: a name is unknown (the message names the nearest), or an option is wrong.
+        PluginError: several plugins register the name, or its plugin is broken.
+    """
+    check_phases(config, plugins)
+    _check_engine(config, plugins)
+    check_section(config.store, plugins, "stores", where="store")
+    plugins.registry("adapters").get(config.capture.adapter)
+    for number, reward in enumerate(config.rewards):
+        where = f"rewards.{number}"
+        if ":" in reward.name:
+            check_options(reward, None, where=where)
+        elif plugins.registry("rewards").get(reward.name).config is not None:
+            check_section(reward, plugins, "rewards", where=where)
+    for number, tracker in enumerate(config.trackers):
+        check_section(tracker, plugins, "trackers", where=f"trackers.{number}")
+
+
+def _check_engine(config: RunConfig, plugins: PluginManager) -> None:
+    engines = plugins.registry("engines")
+    try:
+        name = engine_name(config, plugins)
+    except MissingExtraError:  # of the algorithm, which names its engine
+        return
+    if config.engine.name is not None or name in engines:
+        section = config.engine.model_copy(update={"name": name})
+        check_section(section, plugins, "engines", where="engine")
