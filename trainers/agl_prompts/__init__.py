@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from agl_prompts._errors import StudyEndedError as StudyEndedError
     from agl_prompts._history import History as History
     from agl_prompts._history import history_of as history_of
+    from agl_prompts._optimizer import ChecksPhase as ChecksPhase
     from agl_prompts._optimizer import PromptOptimizer as PromptOptimizer
     from agl_prompts._optimizer import tunes as tunes
     from agl_prompts._options import EditorOptions as EditorOptions
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from agl_prompts._paired import standings as standings
     from agl_prompts._seen import Seen as Seen
     from agl_prompts._seen import SeenCall as SeenCall
+    from agl_prompts._sent import is_sent as is_sent
     from agl_prompts._study import Split as Split
     from agl_prompts._study import Study as Study
     from agl_prompts._texts import HEADS as HEADS

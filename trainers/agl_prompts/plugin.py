@@ -22,3 +22,8 @@ def agl_register_rewriters(register: Register) -> None:
         "agl_prompts._captured_gateway:CapturedPrompts",
         summary="replaces captured prompts by their tuned texts",
     )
+
+
+@hookimpl
+def agl_register_checks(register: Register) -> None:
+    register("prompts", "agl_prompts._sent:sent", summary="prompts that the agents do not send")
