@@ -105,7 +105,7 @@ def show_difference(target: Console, history: History, name: str, pair: tuple[in
 def _row(phase: PhaseHistory, entry: Entry) -> list[Any]:
     from rich.text import Text  # noqa: PLC0415
 
-    score = entry.score
+    score, mean = entry.score, f"{entry.mean:.3f}" if entry.mean is not None else ""
     marks = [
         "before" if entry.parent is None else "",
         "chosen" if entry.chosen else "",
@@ -113,7 +113,7 @@ def _row(phase: PhaseHistory, entry: Entry) -> list[Any]:
     ]
     cells = [
         str(entry.version),
-        f"{score.mean:.3f} [{score.low:.3f}, {score.high:.3f}]" if score is not None else "",
+        f"{mean} [{score.low:.3f}, {score.high:.3f}]" if score is not None else mean,
         str(score.n) if score is not None else f"{entry.tasks} of {phase.tasks}",
         str(entry.parent or ""),
         ", ".join(entry.changed),

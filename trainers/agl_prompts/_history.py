@@ -38,6 +38,8 @@ class Entry(msgspec.Struct, kw_only=True):
     """Names of the prompts whose texts differ from the parent's."""
     score: Estimate | None = None
     """Mean over the validation tasks; None before all of them ran."""
+    mean: float | None = None
+    """Mean over the validation tasks that have run; None before the first one."""
     tasks: int = 0
     """Number of validation tasks that have run."""
     chosen: bool = False
@@ -234,6 +236,7 @@ class _Phase:
             if parent
             else [],
             score=Scores.estimate_of(means) if counts else None,
+            mean=fsum(means) / len(means) if means else None,
             tasks=len(scores),
             chosen=self._chosen.get("digest") == digest,
         )

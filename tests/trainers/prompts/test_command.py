@@ -60,6 +60,7 @@ def test_json_has_everything(agl, tuned):
         "why": f"from {LONGER}",
         "changed": ["writer"],
         "score": {"mean": 0.75, "low": 0.75, "high": 0.75, "n": 4},
+        "mean": 0.75,
         "tasks": 4,
         "chosen": True,
     }

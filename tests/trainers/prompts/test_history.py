@@ -91,7 +91,7 @@ async def test_a_version_without_all_tasks_has_no_score(run):
     await study.evaluate([(made, study.val[:3])], split="val")
     await study.close()
     entry = read_history(run.directory).phases[0].entries[1]
-    assert (entry.score, entry.tasks) == (None, 3)
+    assert (entry.score, entry.mean, entry.tasks) == (None, 0.5, 3)
 
 
 async def test_refused_candidates_are_counted_by_cause(run):
