@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from agl_core.config import RunConfig
 
 PROJECT = "agl_core"
+"""Name of the pluggy project and of the entry-point group."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)
+"""Marks the declaration of a hook."""
 hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Marks the implementation of a hook in a plugin."""
 
 
 class RegisterSpecs:
@@ -151,7 +154,8 @@ class RegisterSpecs:
         """Offer displays of a run: ``factory(stream: TextIO) -> AbstractContextManager[Observer]``.
 
         Each run enters the context and leaves it at its end. `stream` is a console or a file. All
-        displays that are registered are used, unless a run is started with ``progress=False``.
+        displays that are registered are used, unless a run is started with ``progress=False``. A
+        factory with a method ``plot(report)`` also draws reports, for `Report.plot`.
         """
 
     @hookspec(historic=True)

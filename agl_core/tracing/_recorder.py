@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ MAX_ERROR_CHARS: Final = 16_384
 
 
 @dataclass(slots=True, eq=False)
-class Reading:
+class ReadProgress:
     """How far the program has read the answer of a model call."""
 
     taken: int = 0
@@ -41,14 +41,14 @@ class Record:
     agent: str | None
     agent_run_id: str | None
     start_ns: int
+    attributes: dict[str, Any]
     end_ns: int = 0
     sequence: int = 0
     status: SpanStatus = "unset"
     error: str = ""
-    attributes: dict[str, Any] = field(default_factory=dict[str, Any])
     call_id: str | None = None
     reward: Reward | None = None
-    reading: Reading | None = None
+    reading: ReadProgress | None = None
 
     def span(self, rollout_id: str, attempt_id: str) -> Span:
         """Return the span in the form that the store takes."""
@@ -192,9 +192,9 @@ class Recorder:
             record.attributes[semconv.AGL_REQUESTS] = requests + 1
             record.reading = None
 
-    def reading(self, span_id: str) -> Reading:
+    def reading(self, span_id: str) -> ReadProgress:
         """Return a new counter for a reader of a model call's answer; the last one counts."""
-        reading = Reading()
+        reading = ReadProgress()
         record = self._records.get(span_id)
         if record is not None:
             record.reading = reading
@@ -204,7 +204,7 @@ class Recorder:
         """Record that the program received no answer, unless it has begun to read one."""
         record = self._records.get(span_id)
         if record is not None and record.reading is None:
-            record.reading = Reading()
+            record.reading = ReadProgress()
 
     def end(
         self,
@@ -357,7 +357,8 @@ class Recorder:
         span_id = span_id or new_id("span")
         if kind is SpanKind.AGENT and agent:
             agent_run_id = agent_run_id or span_id
-        return Record(span_id, kind, name, parent_id or None, agent, agent_run_id, wall_ns())
+        # `{}`, as `dict[str, Any]()` takes six times as long.
+        return Record(span_id, kind, name, parent_id or None, agent, agent_run_id, wall_ns(), {})
 
     def _keep(self, record: Record, always: bool = False) -> None:
         with self._lock:

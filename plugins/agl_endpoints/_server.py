@@ -111,7 +111,7 @@ class OpenAIServer:
         self._answering.end()
         await self._server.stop()
 
-    async def _app(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+    async def _app(self, scope: asgi.AsgiScope, receive: asgi.Receive, send: asgi.Send) -> None:
         try:
             agent, path = _target(scope["raw_path"])
             self._check(path, scope["method"])
@@ -137,7 +137,7 @@ class OpenAIServer:
         agent: str,
         body: bytes,
         dialect: asgi.Translate | None,
-        scope: asgi.Scope,
+        scope: asgi.AsgiScope,
         send: asgi.Send,
     ) -> None:
         reply = sent = asgi.CountedSend(send)
